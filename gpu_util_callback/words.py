@@ -104,6 +104,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "device_memory_used_mib": ("peak memory in use on it, all processes", "MiB"),
     "driver_says": ("driver message", ""),
     "eager_by": ("eager because of", ""),
+    "predict_set_up_pct": ("stack samples inside the set-up of a call of predict", "%"),
     "eager_looks_pct": ("stack samples inside an eager operation", "%"),
     "eager_op_us": ("step time per eager operation", "µs"),
     "error": ("error", ""),

@@ -25,6 +25,8 @@ _DEEPEST = 200  # frames
 _MOST_KNOWN = 4096  # functions
 
 COMPILED, EAGER, COMPILING = "compiled", "eager", "compiling"
+# Frames of `model.predict`, and of what it makes for each call: adapters, a pipeline, an iterator.
+PREDICT, SET_UP = "predict", "set-up"
 # Parts of a file's path, and the meaning of a frame of that file; the first match decides. Files
 # not listed mean nothing: waiting for a result, fetching, the user's own Python.
 _MEANING: dict[str, tuple[tuple[str, str], ...]] = {
@@ -61,6 +63,7 @@ _MEANING: dict[str, tuple[tuple[str, str], ...]] = {
 }
 # Functions in which JAX traces what it will compile, whatever they call.
 _TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
+_SETS_UP = ("keras/src/trainers/", "keras/src/backend/", "tensorflow/python/data/")
 # Of all frames these decide: compiling calls what it compiles, and compiled code calls operations.
 _DECIDES = ("", EAGER, COMPILED, COMPILING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
@@ -123,7 +126,7 @@ class DispatchWatch:
             return
         stack = stack_of(self._thread, self._loop, _DEEPEST)
         in_loop = bool(stack) and stack[-1][1] is self._loop
-        kind, function = "", ""
+        kind, function, sets_up, set_up = "", "", False, False
         for _, code in stack[: -1 if in_loop else None]:
             meaning = self._known.get(code)
             if meaning is None:
@@ -132,11 +135,17 @@ class DispatchWatch:
                 meaning = self._known[code] = self._of(code)
             if meaning == "user":
                 function = code.co_qualname
+            elif meaning == SET_UP:
+                sets_up = True
+            elif meaning == PREDICT:
+                set_up |= sets_up
             elif meaning:
                 kind = max(kind, meaning, key=_DECIDES.index)
         if not self._working():
             return  # it went on meanwhile
         self._samples += 1
+        if set_up:
+            kind = PREDICT
         self._kinds[kind] += 1
         if kind == EAGER and in_loop and len(stack) > 1:
             self._functions[function.rpartition(".<locals>.")[2]] += 1
@@ -145,6 +154,10 @@ class DispatchWatch:
         name = code.co_filename.replace("\\", "/")
         if code.co_name in _TRACING:
             return COMPILING
+        if code.co_name == "predict" and "keras/src/" in name:
+            return PREDICT
+        if code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP):
+            return SET_UP
         for part, meaning in self._meaning:
             if part in name:
                 return meaning
@@ -153,8 +166,9 @@ class DispatchWatch:
     def facts(self) -> dict[str, Any]:
         """Return what was seen so far, for the manifest; {} before samples.
 
-        Returns: `samples`, of them `eager` and `compiled`; `function`, what the loop calls for a
-            step in which operations were seen; `operations` of a usual step, None where unknown.
+        Returns: `samples`, of them `eager`, `compiled` and `predict_set_up` (what `model.predict`
+            makes for each call); `function`, what the loop calls for a step in which operations
+            were seen; `operations` of a usual step, None where unknown.
         """
         if not self._samples:
             return {}
@@ -164,6 +178,7 @@ class DispatchWatch:
             "samples": self._samples - self._kinds[COMPILING],
             "eager": self._kinds[EAGER],
             "compiled": self._kinds[COMPILED],
+            "predict_set_up": self._kinds[PREDICT],
             "function": name if usual else None,
             "operations": self._operations.per_step if self._operations is not None else None,
         }

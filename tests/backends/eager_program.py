@@ -1,5 +1,7 @@
 """A loop under GpuUtilMonitor: FRAMEWORK, MODE ("eager", "advised", "compiled"), LOG_DIR.
 
+FRAMEWORK "keras": MODE is the method that predicts one batch in each step.
+
 "advised" is the eager loop with the decorator that the eager run's report prints. Prints the
 weights' bytes as a digest, so that runs can be compared bit by bit; PLAIN=1 leaves the monitor out.
 """
@@ -101,8 +103,26 @@ def torch_loop(mode, log_dir, steps):
     return [w.detach().numpy() for w in weights]
 
 
+def keras_loop(mode, log_dir, steps):
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(WIDTH)])
+    model.compile("sgd", "mse")
+    predict = getattr(model, mode)
+    arguments = {"verbose": 0} if mode == "predict" else {}
+    predict(DATA[0], **arguments)
+    model.train_on_batch(DATA[0], DATA[0])
+    monitor, of = monitored(log_dir)
+    with monitor as entered:
+        for x in of(entered, list(DATA) * (steps // BATCHES)):
+            model.train_on_batch(x, 0.9 * predict(x, **arguments))
+    return model.get_weights()
+
+
 if __name__ == "__main__":
     framework, mode, log_dir, steps = sys.argv[1:]
-    loop = {"tensorflow": tensorflow_loop, "jax": jax_loop, "torch": torch_loop}[framework]
+    loops = {"tensorflow": tensorflow_loop, "jax": jax_loop, "torch": torch_loop}
+    loop = loops.get(framework, keras_loop)
     found = loop(mode, log_dir, int(steps))
     print("weights", hashlib.sha256(b"".join(w.tobytes() for w in found)).hexdigest())

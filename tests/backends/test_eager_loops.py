@@ -71,6 +71,20 @@ def test_a_compiled_loop_is_not_called_eager(tmp_path, framework):
     assert "eagerly" not in report["verdict"]
 
 
+def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing(tmp_path):
+    need("tensorflow")
+    weights = trained("keras", "predict", tmp_path / "predict", 60)
+    report, (claim,) = reported(tmp_path / "predict")
+    assert report["verdict"].startswith("The steps call predict")
+    assert report["time_s"]["compile"] < 0.1 * report["wall_s"], "it traces a pipeline, not a step"
+    assert "model.predict_on_batch(batch)" in claim["advice"]["code"]
+
+    assert trained("keras", "predict_on_batch", tmp_path / "advised", 60) == weights
+    after, claims = reported(tmp_path / "advised")
+    assert claims == []
+    assert after["wall_s"] < report["wall_s"] - 0.65 * claim["saves_s"]
+
+
 def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
     need("torch")
     trained("torch", "eager", tmp_path)

@@ -69,6 +69,9 @@ class LaunchBound(Rule):
         "eager_looks_pct": Threshold(
             30, "loops that nothing compiles have 80-100 %, compiled ones 0-5 %"
         ),
+        "predict_set_up_pct": Threshold(
+            20, "predict of 100 batches spends under 5 % on its set-up, of a single one 70-90 %"
+        ),
         "min_looks": Threshold(20, "of fewer looks one more or less is 5 %"),
         "eager_op_us": Threshold(
             1000, "starting an operation costs 10-100 us of Python; above 1 ms compiling hides 10 %"
@@ -91,7 +94,7 @@ class LaunchBound(Rule):
             launches = list(self._traced(run, limits))
             yield from launches or self._host(run, limits)
         else:
-            yield from self._eager(run, limits)
+            yield from self._predict(run, limits) or self._eager(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for share in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
@@ -158,6 +161,29 @@ class LaunchBound(Rule):
             advice=_host_advice(run),
             gpus=list(share.gpus),
         )
+
+    def _predict(self, run: Run, limits: Limits) -> list[Finding]:
+        """Return the finding of a loop whose steps call `predict`, which is made for data sets."""
+        seen = looks(run)
+        if seen is None or seen.looks < limits["min_looks"]:
+            return []
+        pct = seen.predict_set_up_pct
+        if pct < limits["predict_set_up_pct"]:
+            return []
+        return [
+            Finding(
+                cause=self.cause,
+                title="The steps call predict, which sets itself up each time",
+                where=None,
+                lost_ns=round(pct / 100 * run.steps.total("body_ns")),
+                confidence=ESTIMATED,
+                evidence={"predict_set_up_pct": round(pct, 1), "looks": seen.looks},
+                threshold={name: limits[name] for name in ("predict_set_up_pct", "min_looks")},
+                advice=PREDICT_ADVICE,
+                gpus=list(run.used_gpus),
+                detail="predict",
+            )
+        ]
 
     def _eager(self, run: Run, limits: Limits) -> Iterable[Finding]:
         eager = _runs_eagerly(run, limits)
@@ -246,6 +272,7 @@ class Looks:
     Attributes:
         eager_pct: share of the samples that met an operation started by itself; 0 if a compiled
             function was met in more than a tenth as many.
+        predict_set_up_pct: share of those that met the set-up of a call of `model.predict`.
         operations: started per step; None = not known.
         op_us: a step's own time for each of them; None = not known.
         function: the function the loop calls for a step; None = not known.
@@ -253,6 +280,7 @@ class Looks:
 
     looks: int
     eager_pct: float
+    predict_set_up_pct: float
     operations: int | None
     op_us: float | None
     function: str | None
@@ -278,6 +306,7 @@ def looks(run: Run) -> Looks | None:
     return Looks(
         samples,
         100 * eager / samples if mostly else 0.0,
+        100 * int(told.get("predict_set_up") or 0) / samples,
         int(operations) if operations else None,
         body_us / operations if operations and body_us else None,
         told.get("function"),
@@ -296,6 +325,14 @@ def _idle_in_steps(run: Run) -> int | None:
         return None
     idle = float(np.average(share[known], weights=length[known])) * float(length.sum())
     return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
+
+
+PREDICT_ADVICE = Advice(
+    "Keras makes a data adapter, a pipeline and an iterator in every call of predict: it is meant "
+    "for data sets. For one batch at a time call predict_on_batch, which computes the same, or the "
+    "model itself inside a compiled function.",
+    "predictions = model.predict_on_batch(batch)  # in place of model.predict(batch)",
+)
 
 
 def _eager_advice() -> Advice:
