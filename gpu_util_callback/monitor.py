@@ -112,6 +112,7 @@ class GpuUtilMonitor:
         self._loop: Loop | None = None
         self._described: set[bool] = set()  # of the training's input, of a validation's
         self._named: set[bool] = set()
+        self._looked = False
 
     # ---- begin and end ---------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class GpuUtilMonitor:
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: an error from here on ends the recording.
         self._recorder, self._loop = recorder, loop
-        self._described, self._named = set(), set()
+        self._described, self._named, self._looked = set(), set(), False
         recorder.dispatch = adapter.dispatch(loop, caller)
         recorder.start(_Within())
         try:
@@ -248,10 +249,24 @@ class GpuUtilMonitor:
             return None
         try:
             recorder.adapter.iterates(iterator, validating)
+            if not validating and not self._looked:
+                self._looked = True
+                recorder.look_at_input_soon()
             return recorder.adapter.local_fetch(iterator)
         except Exception as error:  # a TensorFlow whose iterators changed
             recorder.fail("input wait of this worker alone", error)
             return None
+
+    def _timed(self, dataset: Any, iterator: Any, validating: bool) -> Any:
+        """Return an iterator whose Python functions are timed; the same where nothing is."""
+        recorder = self._recorder
+        if validating or recorder is None or not isinstance(recorder.adapter, LoopAdapter):
+            return iterator
+        try:
+            return recorder.adapter.timed(dataset, iterator)
+        except Exception as error:
+            recorder.fail("times of the input's functions", error)
+            return iterator
 
     def _name(self, dataset: Any, frame: FrameType) -> None:
         """Note the loop's own name for its input, once."""
@@ -338,7 +353,7 @@ class _Batches(Generic[Batch]):
             iterator = iter(dataset)
             local = monitor._watch(iterator, loop.validating)
             timed = TimedBatches(
-                iterator,
+                monitor._timed(dataset, iterator, loop.validating),
                 came,
                 ended=lambda requested, now: tell(loop.input_ended, requested, now),
                 requesting=requested if loop.windows is not None else None,

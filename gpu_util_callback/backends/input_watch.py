@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_util_callback.backends.base import About, Adapter
+from gpu_util_callback.backends.base import About, Adapter, part_of
+from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.pipelines import TfDataPipelines
 
 __all__ = ["WatchingAdapter"]
@@ -16,13 +17,17 @@ class WatchingAdapter(Adapter):
     def __init__(self, name: str, timing: str, about: About | None = None, **more: Any):
         super().__init__(name=name, timing=timing, about=about, **more)
         self._pipelines = TfDataPipelines(self.unavailable)
+        self._calls = InputCalls()
 
     def look_at_input(self) -> None:
-        self._pipelines.look()
+        functions = self._pipelines.look()
+        if functions:
+            part_of("tensorflow", "py_funcs").time_functions(functions, self._calls)
 
     def input_facts(self) -> dict[str, Any]:
-        maps = self._pipelines.functions()
-        return {} if maps is None else {"input_maps": maps}
+        maps, calls = self._pipelines.functions(), self._calls.facts()
+        facts: dict[str, Any] = {} if maps is None else {"input_maps": maps}
+        return facts | {"input_calls": calls} if calls else facts
 
     def pipeline(self) -> list[dict[str, Any]]:
         return self._pipelines.read()

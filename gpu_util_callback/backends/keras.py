@@ -8,10 +8,11 @@ from typing import Any
 
 from gpu_util_callback.backends.base import About
 from gpu_util_callback.backends.functions import Batches, TimedFunction
+from gpu_util_callback.backends.input_calls import time_fit
 from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.backends.pipelines import WatchedDataset
 from gpu_util_callback.steps.compilations import CompileClock
-from gpu_util_callback.steps.fit_frame import is_tf_keras
+from gpu_util_callback.steps.fit_frame import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = ["KerasAdapter", "PythonAdapter", "keras_facts"]
@@ -46,9 +47,20 @@ class KerasAdapter(WatchingAdapter):
             self._test.unwrap()
 
     def end(self) -> None:
+        self._calls.end()
         for function in (self._train, self._test):
             if function is not None:
                 function.unwrap()
+
+    def _time_input(self, failed: Callable[[str, BaseException], None]) -> None:
+        """Time the Python functions that make the batches of the fit that is calling us."""
+        self._calls.begin()
+        frame = calling_fit()
+        try:
+            if frame is not None:
+                time_fit(self._calls, given_adapter(), frame.f_locals.get("x"))
+        except Exception as error:  # a Keras whose data adapters changed
+            failed("times of the input's functions", error)
 
     def facts(self) -> dict[str, Any]:
         assert self.about is not None
@@ -99,6 +111,7 @@ class PythonAdapter(KerasAdapter):
         )  # fmt: skip
         self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
+        self._time_input(failed)
 
     def counters(self) -> dict[str, int]:
         return super().counters() | self._compile_clock.counters()

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from gpu_util_callback.backends.base import BACKENDS, part_of
+from gpu_util_callback.backends.input_calls import timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
@@ -87,6 +88,7 @@ class LoopAdapter(WatchingAdapter):
 
     def attach(self, loop: Loop, failed: Callable[[str, BaseException], None]) -> None:
         """Begin monitoring; on the training thread."""
+        self._calls.begin()
         if self.about is None:
             return
         watch_graph = getattr(self.about, "watch_graph", None)
@@ -104,6 +106,7 @@ class LoopAdapter(WatchingAdapter):
         return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller, count)
 
     def end(self) -> None:
+        self._calls.end()
         if self._clock is not None:
             self._clock.stop()
 
@@ -124,6 +127,10 @@ class LoopAdapter(WatchingAdapter):
     def iterates(self, iterator: Any, validating: bool) -> None:
         """Note that the loop starts another pass over a dataset."""
         self._pipelines.seen("validation" if validating else "train", iterator)
+
+    def timed(self, dataset: Any, iterator: Any) -> Any:
+        """Return an iterator over the training's dataset whose Python functions are timed."""
+        return timed_iterator(self._calls, dataset, iterator)
 
     def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
         """Return a clock of this process's own part of the last batch; None = the whole batch."""

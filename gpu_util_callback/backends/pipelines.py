@@ -5,6 +5,7 @@ TensorFlow is not imported here: code that iterates over a `tf.data.Dataset` has
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,7 @@ class TfDataPipelines:
         self._iterators: dict[str, weakref.ref] = {}
         self._readers: dict[str, Any] = {}
         self._given: dict[str, Any] = {}  # datasets, until they were looked at
+        self._looking = threading.Lock()
         self._unavailable = unavailable
 
     def given(self, which: str, dataset: Any) -> None:
@@ -55,10 +57,20 @@ class TfDataPipelines:
         elif _parts(iterator) and HIDDEN not in self._unavailable:
             self._unavailable.append(HIDDEN)
 
-    def look(self) -> None:
-        """Read how the pipelines were written, of those that are new; on any other thread."""
-        for which in list(self._given):
-            self._reader(which).look(self._given.pop(which))
+    def look(self) -> list[str]:
+        """Read how the pipelines were written, of those that are new; on any other thread.
+
+        Returns: the Python functions that such a pipeline of the training calls, as TensorFlow's
+            tokens of them.
+        """
+        tokens: list[str] = []
+        with self._looking:
+            for which in list(self._given):
+                reader = self._reader(which)
+                reader.look(self._given.pop(which))
+                if which == "train" and reader.written is not None:
+                    tokens += [one for stage in reader.written.all() for one in stage.py_functions]
+        return tokens
 
     def functions(self) -> list[dict[str, Any]] | None:
         """Return the manifest's `input_maps`; None: no pipeline was looked at."""

@@ -276,6 +276,10 @@ class Recorder:
         _active.add(self)
         return True
 
+    def look_at_input_soon(self) -> None:
+        """Look at an input that a loop has just begun with, before it calls much of its Python."""
+        threading.Thread(target=self._look_at_input, name="gpu-util-input", daemon=True).start()
+
     def go_on(self, watch: FitWatch) -> None:
         """Begin the next fit of a series; after `claim`, when everything is installed."""
         self.trained_by = threading.current_thread()

@@ -135,6 +135,16 @@ class Dispatch(TypedDict, total=False):
     operations: Count
 
 
+class InputCall(TypedDict, total=False):
+    """A Python function that makes the input; its times are means per call, of its thread."""
+
+    name: Annotated[Required[str], Key]
+    calls: Annotated[Required[Count], Key]
+    timed: Count
+    wall_ms: Number
+    cpu_ms: Number
+
+
 class InputMap(TypedDict, total=False):
     """A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table."""
 
@@ -176,6 +186,7 @@ class Fit(TypedDict, total=False):
     input_ready_pct: Percent
     input_handover_ms: Number
     input_maps: list[InputMap]
+    input_calls: list[InputCall]
     validation_kind: str
     validation_class: str
     validation_workers: Count

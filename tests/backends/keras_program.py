@@ -260,6 +260,32 @@ def stages() -> None:
     )
 
 
+class Spun(Truth):
+    """Batches that take their time computing."""
+
+    def make(self, k):
+        until = time.thread_time() + self.delays_ms[k] / 1e3
+        while time.thread_time() < until:
+            pass
+        return np.full((BATCH, WIDTH), 0.1, np.float32), np.zeros((BATCH, 1), np.float32)
+
+
+def calls() -> None:
+    """Python functions that make the input: some sleep, some compute."""
+    kinds = ["generator", "PyDataset", "PyDataset workers"]
+    for kind in kinds + ["DataLoader", "DataLoader workers"] * (BACKEND == "torch"):
+        for way in (Truth, Spun):
+            truth = way([3.0] * 40)
+            inputs = given(kind, truth)
+            before = vars(inputs["x"]).copy() if kind != "generator" else {}
+            recording = fit(model(), f"calls {kind} {way.__name__}", **inputs)
+            report(
+                f"calls/{kind}/{way.__name__}".replace(" ", "_"),
+                calls=recording.facts["fit"].get("input_calls"),
+                restored=all(vars(inputs["x"])[name] is before[name] for name in before),
+            )
+
+
 class Heavy(keras.Sequential):
     """A model whose steps keep the device busy for a while after their call has returned (JAX)."""
 

@@ -15,10 +15,11 @@ pytestmark = pytest.mark.timed
 GROUPS = {
     "jax": (
         "waits", "stages", "hidden", "executions", "regrouped", "shapes", "epochs", "behind",
-        "interrupted", "remade", "on_batch", "synchronizations",
+        "interrupted", "remade", "on_batch", "synchronizations", "calls",
     ),
     "torch": (
         "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronizations",
+        "calls",
     ),
 }  # fmt: skip
 BACKENDS = tuple(GROUPS)
@@ -96,6 +97,23 @@ def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
     assert one["fit"]["input_maps"] == [
         {**decode, "which": "train"}, {**decode, "which": "validation"}
     ]  # fmt: skip
+
+
+def test_wall_and_cpu_of_the_functions_that_make_batches(backend, found):
+    calls = {name: one for name, one in found.items() if name.startswith("calls/")}
+    assert len(calls) == (10 if backend == "torch" else 6)
+    for name, one in calls.items():
+        _, kind, way = name.split("/")
+        assert one["restored"], name
+        if kind == "DataLoader_workers":
+            assert one["calls"] is None, "they run in other processes"
+            continue
+        [entry] = one["calls"]
+        owner = {"PyDataset": "Made", "DataLoader": "Batches"}.get(kind.partition("_")[0])
+        assert entry["name"] == (f"{owner}.__getitem__" if owner else "batches")
+        assert entry["timed"] == 17 and entry["calls"] == pytest.approx(40, abs=2)
+        assert entry["wall_ms"] > 2.9, name
+        assert (entry["cpu_ms"] < 1) if way == "Truth" else (entry["cpu_ms"] > 2.9), name
 
 
 @pytest.mark.slow

@@ -6,11 +6,12 @@ import importlib.util
 
 import numpy as np
 import pytest
-from injected import SLACK_MS
+from injected import DELAYS_MS, PER_DELAY, SLACK_MS
 from processes import need, shared
 
 pytestmark = pytest.mark.timed
 
+DELAYS = [delay for delay in DELAYS_MS for _ in range(PER_DELAY)]
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 
 
@@ -49,6 +50,15 @@ def test_wait_is_the_truth(framework, found):
         assert one["overhead"]["callback_us_per_step"] > 0
         assert one["body_off"] == pytest.approx(0, abs=1)
         summed_up(one)
+        [entry] = one["fit"]["input_calls"]
+        kind = name.split("/")[1]
+        assert entry["name"] == {
+            "generator": "generator expression", "tf.data": "lambda",
+            "DataLoader": "Batches.__getitem__",
+        }[kind]  # fmt: skip
+        assert entry["calls"] == pytest.approx(24, abs=4) and entry["timed"] == 16
+        assert entry["wall_ms"] > 0.9 * np.mean(DELAYS[:16])
+        assert entry["cpu_ms"] < 0.5, "it sleeps"
 
 
 def test_the_first_step_is_a_compilation(framework, found):

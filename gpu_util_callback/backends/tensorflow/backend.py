@@ -275,6 +275,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._train = self._timed("train_function", stale, raised=stale)
         self._test = self._timed("test_function", None, raised=stale)  # it leaves the fit, too
         self._train.wrap()
+        self._time_input(failed)
         self._pipelines.given("train", given_dataset())
         batches = self._batches[0]
         if batches.rows is not None and timeline.steps_per_execution > 1:

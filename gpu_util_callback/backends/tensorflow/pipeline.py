@@ -302,14 +302,12 @@ class Reader:
         self._dataset: weakref.ref | None = None
         self.written: Stage | None = None
 
-    def look(self, dataset: Any) -> bool:
-        """Read how a dataset was written; return whether it is another than the last one."""
-        if self._dataset is not None and self._dataset() is dataset:
-            return False
-        self.written = None
-        self._dataset = weakref.ref(dataset)
-        self.written = written(dataset)
-        return True
+    def look(self, dataset: Any) -> None:
+        """Read how a dataset was written, unless it is the last one again."""
+        if self._dataset is None or self._dataset() is not dataset:
+            self.written = None
+            self._dataset = weakref.ref(dataset)
+            self.written = written(dataset)
 
     def functions(self) -> list[dict[str, Any]]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""

@@ -1,0 +1,273 @@
+"""Python functions that make a training's input: how often they are called, and their time."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import GeneratorType, MethodType
+from typing import Any
+
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = ["CallTimer", "InputCalls", "WatchedIterable", "called", "time_fit", "timed_iterator"]
+
+# Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
+# call costs 1 µs, another 0.2 µs.
+FIRST, EVERY = 16, 16
+
+
+@uncounted
+class CallTimer:
+    """Timer of a function's calls, which may come from several threads.
+
+    Args:
+        name: the function's.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.calls = 0
+        self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
+        # The recorder takes these; bounded, since it may hang.
+        self._took: deque[tuple[int, int, int]] = deque(maxlen=1 << 16)
+        self._timed = self._stands_for = self._wall_ns = self._cpu_ns = 0
+
+    def around(self, function: Callable) -> Callable:
+        """Return the function, counted and timed. A call that raises is counted only."""
+        numbers, took = self._numbers, self._took
+        clock, thread_clock = time.perf_counter_ns, time.thread_time_ns
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self.calls = number = next(numbers)
+            if number > FIRST and number % EVERY:
+                return function(*args, **kwargs)
+            began, used = clock(), thread_clock()
+            result = function(*args, **kwargs)
+            took.append((number, thread_clock() - used, clock() - began))
+            return result
+
+        return timed
+
+    def facts(self) -> dict[str, Any]:
+        """Return an entry of the manifest's `input_calls`: means over all calls, per call."""
+        while self._took:
+            number, cpu_ns, wall_ns = self._took.popleft()
+            calls = 1 if number <= FIRST else EVERY  # that this one stands for
+            self._timed += 1
+            self._stands_for += calls
+            self._wall_ns += calls * wall_ns
+            self._cpu_ns += calls * cpu_ns
+        found: dict[str, Any] = {"name": self.name, "calls": self.calls, "timed": self._timed}
+        if self._timed:
+            found["wall_ms"] = round(self._wall_ns / self._stands_for / 1e6, 6)
+            found["cpu_ms"] = round(self._cpu_ns / self._stands_for / 1e6, 6)
+        return found
+
+
+class InputCalls:
+    """Timers of the functions that make a training's input, for the time of each fit."""
+
+    def __init__(self) -> None:
+        self._timers: dict[tuple[str, Any], CallTimer] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._lock = threading.Lock()  # functions are replaced on either thread
+        self._open = False
+
+    def begin(self) -> None:
+        """Begin a fit."""
+        self._open = True
+
+    def timer(self, name: str, identity: Any) -> CallTimer:
+        """Return the timer of a function; the same one in each fit.
+
+        Args:
+            identity: tells functions of one name apart: the code, or the class.
+        """
+        return self._timers.setdefault((name, identity), CallTimer(name))
+
+    def replace(self, put: Callable[[], None], back: Callable[[], None]) -> None:
+        """Call `put`, and `back` when the fit ends; neither where it has ended."""
+        with self._lock:
+            if self._open:
+                self._undo.append(back)
+                put()
+
+    def replace_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute for the time of the fit."""
+        before = getattr(owner, name)
+
+        def back() -> None:
+            if getattr(owner, name) is value:
+                setattr(owner, name, before)
+
+        self.replace(lambda: setattr(owner, name, value), back)
+
+    def end(self) -> None:
+        """End a fit: put all functions back. May be called more than once."""
+        with self._lock:
+            self._open = False
+            while self._undo:
+                self._undo.pop()()
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the manifest's `input_calls`."""
+        return [timer.facts() for timer in list(self._timers.values()) if timer.calls]
+
+
+def called(function: Any) -> tuple[str, Any]:
+    """Return a function's name, and what tells it from others of that name."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", type(function))
+    name = getattr(function, "__name__", f"{type(function).__name__}.__call__")
+    if inspect.ismethod(function) and not inspect.isclass(function.__self__):
+        name = f"{type(function.__self__).__name__}.{name}"
+    return name.replace("<lambda>", "lambda"), code
+
+
+# ---- what stands in for the user's objects, where only the framework sees it ---------------------
+
+
+@uncounted
+class WatchedIterable:
+    """An iterable whose iterators are passed through a function; the rest is its own."""
+
+    def __init__(self, iterable: Any, through: Callable[[Any], Iterator[Any]]):
+        self._iterable = iterable
+        self._through = through
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_iterable"], name)
+
+    def __len__(self) -> int:
+        return len(self._iterable)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._through(iter(self._iterable))
+
+
+@uncounted
+class _TimedDataset:
+    """A dataset whose items are timed; the rest is its own."""
+
+    def __init__(self, dataset: Any, calls: InputCalls):
+        kind = type(dataset)
+        self._dataset = dataset
+        self._get = _method(calls, dataset, "__getitem__")
+        if callable(getattr(kind, "__getitems__", None)):  # torch calls it for a whole batch
+            self.__getitems__ = _method(calls, dataset, "__getitems__")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._get(index)
+
+
+@uncounted
+class _TimedIterator:
+    """An iterator whose `next` is timed.
+
+    Args:
+        untimed: items at its begin that are there already.
+    """
+
+    def __init__(self, iterator: Iterator[Any], timer: CallTimer, untimed: int = 0):
+        self._iterator = iterator
+        self._untimed = untimed
+        self._next = timer.around(iterator.__next__)
+
+    def __iter__(self) -> _TimedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._untimed:
+            self._untimed -= 1
+            return next(self._iterator)
+        return self._next()
+
+
+def _method(calls: InputCalls, owner: Any, name: str) -> Callable:
+    kind = type(owner)
+    timer = calls.timer(f"{kind.__name__}.{name}", kind)
+    return timer.around(MethodType(getattr(kind, name), owner))
+
+
+# ---- inputs of a fit and of a loop ---------------------------------------------------------------
+
+
+def time_fit(calls: InputCalls, data_adapter: Any, given: Any) -> None:
+    """Time the Python functions behind Keras' data adapter; on the training thread.
+
+    Those that run in worker processes are left alone: what stands in would be sent to them.
+
+    Args:
+        given: `x` of the fit.
+    """
+    kind = type(data_adapter).__name__
+    if kind == "PyDatasetAdapter":
+        dataset, threads = data_adapter.py_dataset, data_adapter.enqueuer
+        if threads is not None and dataset.use_multiprocessing:
+            return
+        timed = _TimedDataset(dataset, calls)
+        for owner in (data_adapter, threads):
+            if owner is not None:
+                calls.replace_attribute(owner, "py_dataset", timed)
+    elif kind == "GeneratorDataAdapter":
+        batches, first = data_adapter.generator, len(data_adapter._first_batches)
+        timer = calls.timer(*_next_of(given))
+        calls.replace_attribute(
+            data_adapter, "generator", lambda: _TimedIterator(batches(), timer, first)
+        )
+    elif kind == "TorchDataLoaderAdapter" and data_adapter._dataloader.num_workers == 0:
+        calls.replace_attribute(
+            data_adapter,
+            "_dataloader",
+            WatchedIterable(data_adapter._dataloader, lambda one: timed_iterator(calls, None, one)),
+        )
+
+
+def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    """Return an iterator over a dataset whose Python functions are timed; on the training thread.
+
+    The same iterator where it is a DataLoader's own: what stands in for its dataset is within.
+    """
+    fetcher = getattr(iterator, "_dataset_fetcher", None)  # of a DataLoader without workers
+    if fetcher is not None:
+        if hasattr(fetcher, "dataset_iter"):
+            kind = type(fetcher.dataset)
+            timer = calls.timer(f"{kind.__name__}.__iter__", kind)
+            fetcher.dataset_iter = _TimedIterator(fetcher.dataset_iter, timer)
+        else:
+            fetcher.dataset = _TimedDataset(fetcher.dataset, calls)
+        return iterator
+    kind = type(dataset)
+    if isinstance(dataset, GeneratorType):
+        return _TimedIterator(iterator, calls.timer(*_next_of(dataset)))
+    if type(iterator) is type(iter(_Sequence())) and inspect.isfunction(kind.__getitem__):
+        return _TimedIterator(iterator, calls.timer(f"{kind.__name__}.__getitem__", kind))
+    return iterator
+
+
+class _Sequence:
+    """An object that Python iterates over by `__getitem__`, as over a PyDataset."""
+
+    def __getitem__(self, index: int) -> int:
+        raise IndexError
+
+
+def _next_of(iterator: Any) -> tuple[str, Any]:
+    """Return the name of what makes an iterator's items: a generator function, or `__next__`."""
+    code = getattr(iterator, "gi_code", None)
+    if code is None:
+        return f"{type(iterator).__name__}.__next__", type(iterator)
+    return code.co_name.replace("<genexpr>", "generator expression"), code
