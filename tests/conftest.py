@@ -1,5 +1,7 @@
 """What every test may use: the checkout, the support modules, the folder of real traces."""
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +23,52 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if TESTS in item.path.parents and item.path.relative_to(TESTS).parts[0] in TIMED:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+
+
+def unreadable_parts(folder: Path) -> list[str]:
+    """What our own reader leaves out of the manifests below a folder: "path: field …".
+
+    Of recorders and imported traces: what tests make up, or damage, is theirs.
+    """
+    from gpu_util_callback.recording.manifest import ManifestError, parse
+
+    found = []
+    for place, _, files in os.walk(folder):
+        path = Path(place, "manifest.json")
+        if path.name not in files or path.parent.parent.name != "gpu_utilization":
+            continue
+        text = path.read_bytes()
+        if b'"recorder_cpu_pct":' in text or b'"source":{"tool":' in text:
+            with contextlib.suppress(ManifestError):
+                found += [f"{path}: {part}" for part in parse(text)[1]]
+    return found
+
+
+_checked: set[Path] = set()
+
+
+@pytest.fixture(autouse=True)
+def what_we_write_is_read_back(request):
+    """Fail a test whose recordings our own reader finds fault with."""
+    yield
+    folder = request.node.funcargs.get("tmp_path")
+    if folder is not None and folder not in _checked:
+        _checked.add(folder)
+        assert not unreadable_parts(folder)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_shared_is_read_back(tmp_path_factory):
+    """The same for what the tests of a module share, and for programs that they start."""
+    base = tmp_path_factory.getbasetemp()
+    programs = base / "programs"  # their temporary files: `environment` of `backends/processes`
+    programs.mkdir(exist_ok=True)
+    os.environ["TESTS_PROGRAMS"] = str(programs)
+    yield
+    folders = [one for one in base.iterdir() if not one.is_symlink()]
+    shared = [one for one in folders if one not in _checked]
+    _checked.update(one for one in shared if one != programs)
+    assert not [part for one in shared for part in unreadable_parts(one)]
 
 
 @pytest.fixture(scope="session")

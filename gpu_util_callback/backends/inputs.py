@@ -298,9 +298,12 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
     spec = getattr(adapter, "_output_signature", None)
     if spec is None:
         spec = getattr(getattr(adapter, "_dataset", None), "element_spec", None)
+    parts = list(_leaves(spec))
+    if any(type(one).__name__ != "TensorSpec" for one in parts):
+        return None, None  # a ragged or sparse tensor is stamped with the sizes of its own parts
     try:
-        shapes = [one.shape.as_list() for one in _leaves(spec)]
-    except Exception:  # ragged, of unknown rank, or no tensors
+        shapes = [one.shape.as_list() for one in parts]
+    except ValueError:  # of unknown rank
         return None, None
     if not shapes or not all(shapes):
         return None, None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "length", "open_recordings", "run"]
 
 MAX_SLOWDOWN_PCT = 5.0
+FAILED, NOT_COMPARABLE = 1, 3  # exit codes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group(
         "check",
         "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
-        "2 = unusable input); any limit implies --check",
+        "2 = unusable input, 3 = not comparable with the baseline); any limit implies --check",
     )
     limits.add_argument("--check", action="store_true",
                         help="without limits: fail if any cause is found")  # fmt: skip
@@ -56,10 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
     limits.add_argument("--baseline", metavar="LOGDIR",
-                        help="an earlier run, or several, to compare with")  # fmt: skip
+                        help="an earlier run, or several, to compare with; a cause that it does "
+                             "not have fails")  # fmt: skip
     limits.add_argument("--max-slowdown", type=_share, metavar="PCT",
                         help="slower steps than the baseline's, as far as the scatter of both "
                              "can prove it (default: 5)")  # fmt: skip
+    limits.add_argument("--unresolved", choices=("pass", "fail"),
+                        help="where the scatter neither proves nor rules out a slowdown "
+                             "(default: pass)")  # fmt: skip
+    limits.add_argument("--allow-different", action="store_true",
+                        help="compare with a baseline of other GPUs, CPUs, framework, precision "
+                             "or batch size; otherwise exit with 3")  # fmt: skip
     limits.add_argument("--repeats", action="store_true",
                         help="runs of one script and model are repeats: compare all of them "
                              "together; three or more on both sides resolve more")  # fmt: skip
@@ -77,7 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
+    """Print the report; returns the exit code: 1 if a limit of `--check` is broken.
+
+    3 where a run and its baseline are not comparable.
+    """
     from gpu_util_callback.diagnosis import comparison, failures, logdir_report
     from gpu_util_callback.report.energy import Prices
     from gpu_util_callback.report.terminal import render, rules_text
@@ -89,10 +100,9 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds = options.thresholds_given(args)
     check = _check(args)
-    if args.max_slowdown is not None and args.baseline is None:
-        raise UnusableInput("--max-slowdown needs --baseline LOGDIR")
-    if args.repeats and args.baseline is None:
-        raise UnusableInput("--repeats needs --baseline LOGDIR")
+    for name in ("max_slowdown", "unresolved", "allow_different", "repeats"):
+        if getattr(args, name) not in (None, False) and args.baseline is None:
+            raise UnusableInput(f"--{name.replace('_', '-')} needs --baseline LOGDIR")
     if args.junit and check is None:
         raise UnusableInput("--junit needs --check")
     recordings = open_recordings(args.logdir, args.run, args.timeout)
@@ -107,15 +117,18 @@ def run(args: argparse.Namespace) -> int:
     report["runs"].sort(key=lambda run: named.index(run["id"]))
     _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
     broken = failures(report, check) if check is not None else []
-    verdicts = _compared(args, recordings) if args.baseline is not None else None
-    failed = bool(broken or any(one.failed for one in verdicts or ()))
+    verdicts = None
+    if args.baseline is not None:
+        verdicts, new = _compared(args, recordings, report, thresholds)
+        broken += [one for one in new if one["reason"] not in {each["reason"] for each in broken}]
+    status = _status(broken, verdicts)
     if check is not None:
         _write_outcome(args, report, broken, verdicts)
     if args.json:
         if len(report["runs"]) > 1:
             report["comparison"] = comparison(report["runs"])
         if check is not None:
-            report["check"] = {"passed": not failed, "failures": broken}
+            report["check"] = {"passed": not status, "failures": broken}
             if verdicts is not None:
                 report["check"]["slowdowns"] = [one.to_json() for one in verdicts]
         json.dump(report, sys.stdout, indent=2, allow_nan=False)
@@ -131,7 +144,15 @@ def run(args: argparse.Namespace) -> int:
         color, unicode = options.color(args.color), options.unicode()
         text = render(report, options.width(args.width), color, unicode, options.detail(args))
         print(text, end="")
-    return 1 if failed else 0
+    return status
+
+
+def _status(broken: list[dict], verdicts: "list[Verdict] | None") -> int:
+    from gpu_util_callback.diagnosis.regression import DIFFERENT
+
+    if broken or any(one.failed for one in verdicts or ()):
+        return FAILED
+    return NOT_COMPARABLE if any(one.outcome == DIFFERENT for one in verdicts or ()) else 0
 
 
 def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
@@ -156,9 +177,11 @@ def _called(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:
     return [{**one, "run": home if one["run"] == "." else one["run"]} for one in entries]
 
 
-def _compared(args: argparse.Namespace, recordings: "Recordings") -> "list[Verdict]":
-    """Return how much slower each run is than the baseline."""
-    from gpu_util_callback.diagnosis import slowdowns
+def _compared(
+    args: argparse.Namespace, recordings: "Recordings", report: Mapping, thresholds: dict
+) -> "tuple[list[Verdict], list[dict]]":
+    """Return how much slower each run is than the baseline, and failures for its new causes."""
+    from gpu_util_callback.diagnosis import logdir_report, new_causes, slowdowns
 
     limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
     names = _names([*args.logdir, args.baseline])
@@ -167,7 +190,11 @@ def _compared(args: argparse.Namespace, recordings: "Recordings") -> "list[Verdi
         for recording in found:
             if recording.run == ".":  # the log directory itself is the run
                 recording.run = names[logdir]
-    return slowdowns(recordings, before, limit, args.repeats)
+    verdicts = slowdowns(
+        recordings, before, limit, args.repeats,
+        fail_unresolved=args.unresolved == "fail", allow_different=args.allow_different,
+    )  # fmt: skip
+    return verdicts, new_causes(report["runs"], logdir_report(before, thresholds)["runs"], verdicts)
 
 
 def _write_outcome(
@@ -184,6 +211,8 @@ def _write_outcome(
         slower = {one.id for one in verdicts or () if one.failed}
         count, runs = len({one["id"] for one in broken} | slower), len(report["runs"])
         said = f"{count} of {runs} runs failed" if count else _within(runs)
+        if _status(broken, verdicts) == NOT_COMPARABLE:
+            said = "not comparable with the baseline"
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(markdown(said, broken, verdicts))

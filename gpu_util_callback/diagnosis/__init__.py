@@ -4,7 +4,7 @@
 `advice` holds the remedies; `report` builds the report. Needs numpy and the standard library only.
 """
 
-from gpu_util_callback.diagnosis.check import Check, failures
+from gpu_util_callback.diagnosis.check import Check, failures, new_causes
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import (
     RULES,
@@ -39,6 +39,7 @@ __all__ = [
     "failures",
     "logdir_report",
     "meant",
+    "new_causes",
     "parse_threshold",
     "run_report",
     "run_reports",

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpu_util_callback.diagnosis.compare import active_pct, time_pct
+from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_pct
+from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
 from gpu_util_callback.words import percent, steps
 
-__all__ = ["Check", "failures"]
+__all__ = ["Check", "failures", "new_causes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,28 @@ def failures(report: Mapping, check: Check) -> list[dict]:
                 of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
                 reason = f"{finding['cause']}: {finding['title']}"
                 broken.append({"run": of["run"], "id": of["id"], "reason": reason})
+    return broken
+
+
+def new_causes(
+    runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Verdict]
+) -> list[dict]:
+    """Return one `{"run", "id", "reason"}` per cause that none of a run's baseline runs has.
+
+    Args:
+        runs, baseline: of two reports.
+    """
+    after = {run["id"]: run for run in runs}
+    known = {run["id"]: run for run in baseline}
+    broken = []
+    for verdict in verdicts:
+        run = after[verdict.id]
+        before = [known[name] for name in verdict.baseline if name in known]
+        if verdict.outcome == DIFFERENT or not before:
+            continue
+        for finding in new_findings(run, before):
+            reason = f"{finding['cause']}: {finding['title']}; not in the baseline"
+            broken.append({"run": run["run"], "id": run["id"], "reason": reason})
     return broken
 
 

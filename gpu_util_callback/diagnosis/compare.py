@@ -9,7 +9,7 @@ from gpu_util_callback.redaction import hashed_script
 
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 
-__all__ = ["add_promises", "comparison"]
+__all__ = ["add_promises", "comparison", "new_findings"]
 
 
 def comparison(runs: Sequence[Mapping]) -> dict:
@@ -111,6 +111,26 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
+
+
+def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
+    """Return the findings whose cause none of the baseline's runs has, one a cause.
+
+    What lies just above its threshold here and just below it there is not new, nor what a baseline
+    is too short to show.
+    """
+    found: dict[str, Mapping] = {}
+    for finding in _findings(run):
+        if all(
+            finding["cause"] not in _causes(before)
+            and (
+                not finding["lost_s"]
+                or (_would_show(finding, run, before) and _went_down(finding, run, before))
+            )
+            for before in baseline
+        ):
+            found.setdefault(finding["cause"], finding)
+    return list(found.values())
 
 
 def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:

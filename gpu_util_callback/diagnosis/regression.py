@@ -1,7 +1,7 @@
 """Is a run slower than its baseline? A comparison that knows how much both of them scatter."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
-__all__ = ["SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
+__all__ = ["DIFFERENT", "SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
 
 SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
+DIFFERENT = "not comparable"
 WARM_UP = Count(20, "the first steps fill caches and buffers")
 BLOCKS = Count(8, "of neighbouring steps, long enough that what drifts within seconds shows")
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
@@ -103,12 +104,15 @@ class Verdict:
     """How much slower a run is than its baseline.
 
     Attributes:
-        outcome: `SLOWER`, `WITHIN`, `UNRESOLVED` (too much scatter), `UNKNOWN` (no comparison).
+        outcome: `SLOWER`, `WITHIN`, `UNRESOLVED` (too much scatter), `UNKNOWN` (no comparison),
+            `DIFFERENT` (see `differences`).
         measure: "step" or "mean step": the one that decided; see `MEASURES`.
         slowdown_pct, low_pct, high_pct: the estimate and its bounds, each exceeded in 0.5 % of
             comparisons of runs that do not differ; None where there is none.
         baseline: the ids of the runs it is compared with.
         sentence: everything in one sentence.
+        failed: the outcome fails the check.
+        differences: where the run is not comparable: "GPU: T4, baseline H100".
     """
 
     run: str
@@ -120,14 +124,13 @@ class Verdict:
     low_pct: float | None = None
     high_pct: float | None = None
     baseline: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> bool:
-        return self.outcome in (SLOWER, UNKNOWN)
+    failed: bool = False
+    differences: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
-            "baseline": list(self.baseline)
+            "baseline": list(self.baseline),
+            "differences": list(self.differences),
         }
 
 
@@ -136,6 +139,9 @@ def slowdowns(
     baseline: Sequence[Recording],
     max_slowdown: float,
     repeats: bool = False,
+    *,
+    fail_unresolved: bool = False,
+    allow_different: bool = False,
 ) -> list[Verdict]:
     """Compare each run with its baseline: the runs of the same name there, or of the same job.
 
@@ -146,15 +152,71 @@ def slowdowns(
         baseline: all recordings of the baseline.
         repeats: runs of one job are repeats of one program: compared together, whatever their
             names.
+        fail_unresolved: what cannot be resolved fails, too.
+        allow_different: compare runs in spite of their `differences`.
     """
     groups: dict[Any, list[Recording]] = {}
     for run in runs:
-        key = (run.rank or 0, *_job(run)) if repeats else run.id
+        key: Any = run.id
+        if repeats:
+            set_up = () if allow_different else tuple(_set_up(run).items())
+            key = (run.rank or 0, *_job(run), *set_up)
         groups.setdefault(key, []).append(run)
+    failing = (SLOWER, UNKNOWN, UNRESOLVED) if fail_unresolved else (SLOWER, UNKNOWN)
+    verdicts = []
+    for some in groups.values():
+        before = _comparable(some[0], baseline, repeats)
+        alike = [one for one in before if allow_different or not differences(some[0], one)]
+        if before and not alike:
+            verdict = _different(some[0], before[-1])
+        else:
+            verdict = _verdict(some, alike, max_slowdown)
+        verdicts.append(replace(verdict, failed=verdict.outcome in failing))
+    return verdicts
+
+
+def differences(run: Recording, baseline: Recording) -> list[str]:
+    """Return what both are known to have trained with, and what differs: "GPU: T4, baseline H100".
+
+    GPUs, CPUs, framework, precision and batch size; a newer version is no other framework.
+    """
+    now, before = _set_up(run), _set_up(baseline)
     return [
-        _verdict(some, _comparable(some[0], baseline, repeats), max_slowdown)
-        for some in groups.values()
+        f"{what}: {value}, baseline {before[what]}"
+        for what, value in now.items()
+        if None not in (value, before[what]) and value != before[what]
     ]
+
+
+def _set_up(run: Recording) -> dict[str, str | None]:
+    facts, size = run.facts, _batch(run)
+    framework, machine, fit = (facts.get(name) or {} for name in ("framework", "machine", "fit"))
+    names = sorted(
+        str(gpu.get("name")) for gpu in facts.get("gpus") or () if gpu.get("used_by_framework")
+    )
+    cores = [machine.get(name) for name in ("cpus_allowed", "cpu_quota")]
+    precision = fit.get("mixed_precision")
+    return {
+        "GPU": ", ".join(names) or ("none" if "gpus" in facts else None),
+        "CPU": machine.get("cpu"),
+        "CPU cores": _least(cores),
+        "framework": framework.get("backend") or framework.get("name"),
+        "precision": precision if isinstance(precision, str) else None,
+        "batch size": None if size is None else f"{size:g}",
+    }
+
+
+def _least(numbers: Iterable[float | None]) -> str | None:
+    known = [number for number in numbers if number]
+    return f"{min(known):g}" if known else None
+
+
+def _different(run: Recording, baseline: Recording) -> Verdict:
+    found = tuple(differences(run, baseline))
+    said = f"{run.run}: not comparable with {baseline.run}: {'; '.join(found)} (--allow-different)"
+    return Verdict(
+        run.run, run.id, DIFFERENT, said, baseline=(baseline.id,), differences=found
+    )  # fmt: skip
 
 
 def _comparable(
@@ -196,6 +258,7 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
                 name, run.id, UNKNOWN,
                 f"{name}: {few.run} has {few.step_count:,} steps, and "
                 f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare",
+                baseline=tuple(one.id for one in baseline),
             )  # fmt: skip
         found.append((measure, *_bounds(after, before)))
     cpu = _cpu_slower(after, before)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.gpus._gate import Gate
+from gpu_util_callback.recording.facts import Gpu, valid
 
 __all__ = ["NvmlGpu", "driver_facts", "find_again", "list_gpus", "mode_of"]
 
@@ -168,11 +169,16 @@ def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
     memory = memory_of(gate, handle, key)
     for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo/1"):
         gate.memory.forget(name, key)  # the sampled value has its own reason
-    return int(memory.total) if memory is not None and memory.total else None
+    if memory is None or not memory.total:
+        return None
+    return valid(Gpu, "memory_total_bytes", int(memory.total))
 
 
 def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
-    """Return the facts that do not change while a process runs; unknown ones are None."""
+    """Return the facts that do not change while a process runs.
+
+    Unknown ones are None, as are numbers that no GPU has: drivers answer nonsense at times.
+    """
 
     def ask(symbol: str, *args: Any) -> Any:
         answer = gate.ask(symbol, gpu.handle, *args, gpu=key)
@@ -180,7 +186,7 @@ def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
         return answer
 
     capability = ask("nvmlDeviceGetCudaComputeCapability")
-    return {
+    facts = {
         "memory_total_bytes": _memory_total(gate, gpu.handle, key),
         "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
         "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
@@ -191,6 +197,7 @@ def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
         "cores": ask("nvmlDeviceGetNumGpuCores"),
         "persistence_mode": _flag(ask("nvmlDeviceGetPersistenceMode")),
     }
+    return {name: valid(Gpu, name, value) for name, value in facts.items()}
 
 
 def _flag(value: Any) -> bool | None:

@@ -225,13 +225,15 @@ def _own_bytes(pid: int) -> int | None:
 def host_facts(root: str = "/") -> dict[str, Any]:
     """Return the manifest's `machine`; None = unknown or unlimited.
 
-    cpus_allowed: the CPUs this process may run on. cpu_quota: cores' worth of time its control
-    group may use (a container's `--cpus`). address_space_limit_bytes: `ulimit -v`.
+    cpu: the name of its model. cpus_allowed: the CPUs this process may run on. cpu_quota: cores'
+    worth of time its control group may use (a container's `--cpus`). address_space_limit_bytes:
+    `ulimit -v`.
     """
     groups = control_groups(Path(root))
     quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
     limits = [limit for folder in groups if (limit := memory_limit(folder)) is not None]
     facts: dict[str, Any] = {
+        "cpu": _cpu_name(Path(root)),
         "cpus": os.cpu_count(),
         "cpus_allowed": None,
         "cpu_quota": min(quotas, default=None),
@@ -247,6 +249,15 @@ def host_facts(root: str = "/") -> dict[str, Any]:
     except Exception:
         facts["memory_total_bytes"] = None
     return facts
+
+
+def _cpu_name(root: Path) -> str | None:
+    try:
+        with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            names = (line.partition(":")[2] for line in file if line.startswith("model name"))
+            return " ".join(next(names, "").split()) or None
+    except OSError:  # not Linux
+        return None
 
 
 def _address_space_limit() -> int | None:

@@ -753,8 +753,8 @@ class Gauges:
         power = ask("nvmlDeviceGetPowerUsage", board, gpu=key)
         clock = ask("nvmlDeviceGetClockInfo", board, _SM_CLOCK, gpu=key)
         return [
-            NAN if rates is None else float(rates.gpu),
-            NAN if rates is None else float(rates.memory),
+            NAN if rates is None else _sane(float(rates.gpu), "utilization_pct"),
+            NAN if rates is None else _sane(float(rates.memory), "memory_utilization_pct"),
             used,
             reserved,
             NAN if power is None else float(power),
@@ -764,7 +764,7 @@ class Gauges:
 
     def _memory(self) -> tuple[float, float]:
         memory = memory_of(self._gate, self._gpu.handle, self._key)
-        if memory is None:
+        if memory is None or 0 < memory.total < memory.used:  # bogus answers have been seen
             return NAN, NAN
         return float(memory.used), float(getattr(memory, "reserved", NAN))
 

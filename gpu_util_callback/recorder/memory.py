@@ -261,6 +261,9 @@ class MemoryWatch:
             if step < LEAST:  # the first steps trace what the others use
                 continue
             since, before = self._first.setdefault(name, (step, value))
+            if value < before:  # the program let go of some: count from here
+                since, before = self._first[name] = step, value
+                self._counted.pop(f"{name}_per_step", None)
             if name == "functions":
                 self._counted[name] = value
             if step > since:

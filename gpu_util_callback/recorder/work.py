@@ -55,7 +55,7 @@ class BatchSizes:
     def _size(self, number: int) -> float:
         signature = next((known for known, at in self._shapes().items() if at == number), 0.0)
         size = seen_batch_size(signature)
-        if size is None and self._numbers and signature and signature % self._numbers == 0:
+        if size is None and self._numbers and signature > 0 and signature % self._numbers == 0:
             size = int(signature) // self._numbers  # stamped in the graph
         return float("nan") if size is None else float(size)
 

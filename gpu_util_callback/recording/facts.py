@@ -24,7 +24,7 @@ from typing import (
 )
 
 __all__ = [
-    "Account", "Diagnosis", "Facts", "Gpu", "Model", "Window", "checked", "encodable",
+    "Account", "Diagnosis", "Facts", "Gpu", "Model", "Window", "checked", "encodable", "valid",
 ]  # fmt: skip
 
 # Nanoseconds since the epoch, up to the year 2116: sums with other times cannot overflow.
@@ -181,7 +181,8 @@ class Fit(TypedDict, total=False):
     input_pin_memory: bool
     input_iterable: bool
     input_autotune: bool
-    input_dims: list[list[Annotated[int, Within(-1, MOST_COUNT)] | None] | None]
+    # Of each tensor of a batch its sizes; [smallest, largest] of one that was seen to vary.
+    input_dims: list[list[Count | list[Count] | None] | None]
     input_beside: list[str]
     input_ready_pct: Percent
     input_handover_ms: Number
@@ -256,6 +257,7 @@ class Scheduler(TypedDict, total=False):
 class Machine(TypedDict, total=False):
     """The machine it is trained on."""
 
+    cpu: str
     cpus: Count
     cpus_allowed: Count
     cpu_quota: Number
@@ -655,6 +657,19 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
     return facts, [f"{where.lstrip('.')} {said}" for where, said in problems]
 
 
+def valid(kind: Any, name: str, value: Any) -> Any:
+    """Return a value for this field of a declared object, None where the field cannot hold it."""
+    try:
+        return None if value is None else _checker(_hints(kind)[name])(value, [])
+    except (_Wrong, _LeftOut):
+        return None
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
 def encodable(text: str) -> str:
     """Return text that can be written as UTF-8: JSON may hold lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -815,7 +830,7 @@ def _named(check: _Check) -> _Check:
 
 def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
     """Return the check of a TypedDict, or of some of its fields."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     hints = {name: hint for name, hint in hints.items() if only is None or name in only}
     checks = {name: _checker(hint) for name, hint in hints.items()}
     keys = {name for name, hint in hints.items() if Key in _unwrapped(hint)[1]}

@@ -705,4 +705,4 @@ class Recording(RecordingFiles):
 
 def _left_out(fields: list[str]) -> str:
     more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
-    return f"{fields[0]}{more}; left out: {remedy(ManifestError())}"
+    return f"{fields[0]}{more}; left out: please report it, with this file"

@@ -20,7 +20,7 @@ def batch_size(fit: Mapping[str, Any]) -> int | None:
     size = fit.get("batch_size")
     if size is None:
         first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
-        size = first if first and first > 0 else None
+        size = first if isinstance(first, int) and first > 0 else None
     return size
 
 

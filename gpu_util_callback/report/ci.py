@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
-from gpu_util_callback.diagnosis.regression import UNRESOLVED, Verdict
+from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED, Verdict
 from gpu_util_callback.report.screen import tame
 
 __all__ = ["junit", "markdown"]
@@ -18,7 +18,8 @@ def junit(
 ) -> str:
     """Return one test case a run for its limits, and one for its comparison with the baseline.
 
-    A comparison that the runs' scatter does not resolve is a skipped test.
+    A comparison that the runs' scatter does not resolve is a skipped test, one of runs that are not
+    comparable an error.
 
     Args:
         runs: of the report.
@@ -26,7 +27,7 @@ def junit(
         verdicts: of `slowdowns`; None = nothing was compared.
     """
     suite = ElementTree.Element("testsuite", name="gpu-util")
-    counts = {"tests": 0, "failures": 0, "skipped": 0}
+    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
 
     def case(of: str, name: str, seconds: float | None) -> ElementTree.Element:
         counts["tests"] += 1
@@ -47,6 +48,9 @@ def junit(
         test = case(verdict.run, "slowdown", None)
         if verdict.failed:
             fail(test, verdict.sentence)
+        elif verdict.outcome == DIFFERENT:
+            counts["errors"] += 1
+            ElementTree.SubElement(test, "error", message=_xml(verdict.sentence))
         elif verdict.outcome == UNRESOLVED:
             counts["skipped"] += 1
             ElementTree.SubElement(test, "skipped", message=_xml(verdict.sentence))
@@ -70,7 +74,7 @@ def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Verdic
     lines = [f"### gpu-util: {_md(sentence)}", ""]
     lines += [f"- ❌ {_md(one['run'])}: {_md(one['reason'])}" for one in broken]
     for one in verdicts or ():
-        mark = "❌" if one.failed else "⚠️" if one.outcome == UNRESOLVED else "✅"
+        mark = "❌" if one.failed else "⚠️" if one.outcome in (DIFFERENT, UNRESOLVED) else "✅"
         lines.append(f"- {mark} {_md(one.sentence)}")
     return "\n".join(lines) + "\n"
 

@@ -99,6 +99,8 @@ class DeviceProbe:
 def shape_signature(data: Any) -> float:
     """Return a number that differs for batches whose shapes differ; 0 where there are no shapes.
 
+    It is negative: what TensorFlow's graph stamps, where one dimension varies, is a positive count.
+
     Args:
         data: arrays or tensors in any nest of tuples, lists and dictionaries.
     """
@@ -118,9 +120,10 @@ def shape_signature(data: Any) -> float:
             _collect(data, shapes)
         if not shapes:
             return 0.0
-        signature = float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
+        signature = -float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
         if signature not in _seen and len(_seen) < _MOST_SEEN:
             _seen[signature] = tuple(shapes) if _is_plain(data) else ()
+            _batch_sizes[signature] = _common_size(shapes)
         if plain and len(_signatures) < _MOST_SEEN:
             _signatures[tuple(map(shape_of, data))] = signature
         return signature
@@ -150,9 +153,16 @@ def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None
 
 
 def seen_batch_size(signature: float) -> int | None:
-    """Return how many samples a batch with this signature has; None where Python did not see it."""
-    shapes = _seen.get(signature)
-    return int(shapes[0][0]) if shapes and shapes[0] else None
+    """Return how many samples a batch with this signature has.
+
+    None where Python did not see it, or its arrays differ in their first dimension.
+    """
+    return _batch_sizes.get(signature)
+
+
+def _common_size(shapes: list[Any]) -> int | None:
+    sizes = {int(shape[0]) for shape in shapes if shape}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _size(sizes: list[int]) -> int | list[int]:
@@ -170,6 +180,7 @@ _SEQUENCES = (tuple, list)
 # rests on those that are known.
 _MOST_SEEN = 1000
 _seen: dict[float, tuple[tuple[int, ...], ...]] = {}
+_batch_sizes: dict[float, int | None] = {}
 _signatures: dict[tuple[Any, ...], float] = {}  # the same by the raw shapes, for speed
 shape_of = operator.attrgetter("shape")
 

@@ -405,6 +405,40 @@ def shapes() -> None:
     )
 
 
+def nests() -> None:
+    """Batches of several sizes: in a dictionary, in a nested tuple, and samples of any length."""
+    sizes = [3, 8, 5, 3, 8]
+    one, other = keras.Input((4,), name="one"), keras.Input((3,), name="other")
+    both = keras.layers.Dense(1)(keras.layers.Concatenate()([one, other]))
+    length = keras.Input((None, 3))
+    pooled = keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(length))
+
+    def parts(size):
+        return np.ones((size, 4), "f"), np.ones((size, 3), "f")
+
+    kinds = {
+        "dictionary": ({"one": one, "other": other}, both,
+                       lambda size: dict(zip(("one", "other"), parts(size), strict=True))),
+        "nested": ([one, other], both, parts),
+        "lengths": (length, pooled, lambda size: np.ones((size, 2 * size, 3), "f")),
+    }  # fmt: skip
+    for name, (inputs, outputs, make) in kinds.items():
+
+        class Nested(keras.utils.PyDataset):
+            def __len__(self):
+                return len(sizes)
+
+            def __getitem__(self, index, make=make):
+                return make(sizes[index]), np.ones((sizes[index], 1), "f")
+
+        trained = keras.Model(inputs, outputs)
+        trained.compile("sgd", "mse")
+        recording = fit(trained, f"nests/{name}", x=Nested(), shuffle=False)
+        report(f"nests/{name}", **summary(recording),
+               samples=recording.facts["throughput"]["samples"],
+               problems=[str(problem) for problem in recording.problems])  # fmt: skip
+
+
 def epochs() -> None:
     """Three epochs with validation, and a fit after it."""
     truth = Truth([3.0] * 10)

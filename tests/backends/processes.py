@@ -28,6 +28,7 @@ def environment(**more: str) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
         "OMP_NUM_THREADS": "1",
+        "TMPDIR": os.environ["TESTS_PROGRAMS"],
         **more,
     }
 

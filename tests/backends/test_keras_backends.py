@@ -14,12 +14,12 @@ pytestmark = pytest.mark.timed
 
 GROUPS = {
     "jax": (
-        "waits", "stages", "hidden", "executions", "regrouped", "shapes", "epochs", "behind",
-        "interrupted", "remade", "on_batch", "synchronizations", "calls",
+        "waits", "stages", "hidden", "executions", "regrouped", "shapes", "nests", "epochs",
+        "behind", "interrupted", "remade", "on_batch", "synchronizations", "calls",
     ),
     "torch": (
-        "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronizations",
-        "calls",
+        "waits", "stages", "nests", "epochs", "interrupted", "remade", "on_batch",
+        "synchronizations", "calls",
     ),
 }  # fmt: skip
 BACKENDS = tuple(GROUPS)
@@ -75,6 +75,13 @@ def test_wait_is_the_truth(backend, found):
         assert found["waits/DataLoader/plain/short"]["fit"]["input_workers"] == 0
     timing = {one["fit"]["timing"] for one in found.values() if "fit" in one}
     assert timing == {{"jax": "python", "torch": "loader"}[backend]}
+
+
+def test_batches_of_any_nest_are_recorded_with_their_sizes(found):
+    for kind in ("dictionary", "nested", "lengths"):
+        one = found[f"nests/{kind}"]
+        assert one["steps"] == 5 and one["samples"] == 27 and not one["problems"], one
+    assert found["nests/lengths"]["fit"]["input_dims"] == [[[3, 8], [6, 16], 3], [[3, 8], 1]]
 
 
 def test_steps_that_the_device_has_yet_to_do_are_no_validation():

@@ -164,7 +164,9 @@ def test_a_stall_now_and_then_shows_in_the_mean(tmp_path, capsys):
 def test_runs_of_other_batch_sizes_are_compared_per_sample(tmp_path, capsys):
     write(run_of(10, batch=32), tmp_path / "before")
     write(run_of(20, batch=64, seed=2), tmp_path / "after")
-    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    code, text, _ = check(
+        capsys, tmp_path / "after", "--baseline", tmp_path / "before", "--allow-different"
+    )
     assert code == 0 and "per sample" in text
 
 
@@ -194,6 +196,7 @@ def test_a_slower_cpu_is_no_slowdown(tmp_path, capsys, step_ms, logs_us, python,
         made = run_of(step_ms, seed=seed, framework={"name": "tensorflow", "python": python})
         for part in made._steps:
             part["gpu_wait_ns"] = np.full(len(part["step"]), int(1000 * logs_us))
+            part["body_ns"] = part["body_ns"] - part["gpu_wait_ns"]
         return made
 
     write(run(10.0, 30, 1), tmp_path / "before")
@@ -302,3 +305,78 @@ def test_more_runs_resolve_more():
     odd = [*runs[:2], replace(one, level=one.level + 0.1)]
     change, _, high = regression._bounds(odd, runs[3:])
     assert high - change > 1.5 * widths[3]
+
+
+@pytest.mark.parametrize("answer, code", [(None, 0), ("pass", 0), ("fail", 1)])
+def test_what_cannot_be_resolved_may_fail(tmp_path, capsys, answer, code):
+    write(drifting(1), tmp_path / "before")
+    write(drifting(2, at_s=100), tmp_path / "after")
+    choice = ("--unresolved", answer) if answer else ()
+    found, text, _ = check(
+        capsys, tmp_path / "after", "--baseline", tmp_path / "before", *choice, "--json"
+    )
+    [one] = json.loads(text)["check"]["slowdowns"]
+    assert found == code and one["outcome"] == "unresolved" and one["failed"] == bool(code)
+
+
+OTHER = {
+    "GPU: NVIDIA T4, baseline NVIDIA H200": {"gpus": [{**GPU, "name": "NVIDIA T4"}]},
+    "CPU: B, baseline A": {"machine": {"cpu": "B"}},
+    "CPU cores: 2, baseline 8": {"machine": {"cpu": "A", "cpus_allowed": 8, "cpu_quota": 2.0}},
+    "framework: jax, baseline tensorflow": {"framework": {"name": "jax", "backend": "jax"}},
+    "precision: mixed_bfloat16, baseline float32": {
+        "fit": {"batch_size": 32, "mixed_precision": "mixed_bfloat16"}
+    },
+    "batch size: 64, baseline 32": {"fit": {"batch_size": 64}},
+}
+
+
+@pytest.mark.parametrize("difference", OTHER)
+def test_runs_that_were_set_up_otherwise_are_not_comparable(tmp_path, capsys, difference):
+    before, after = run_of(seed=1, machine={"cpu": "A", "cpus_allowed": 8}), run_of(seed=2)
+    before.facts["fit"]["mixed_precision"] = "float32"
+    after.facts |= OTHER[difference]
+    write(before, tmp_path / "before")
+    write(after, tmp_path / "after")
+    arguments = (tmp_path / "after", "--baseline", tmp_path / "before")
+    code, text, _ = check(capsys, *arguments, "--junit", tmp_path / "x.xml")
+    assert code == 3 and f"not comparable with before: {difference} (--allow-diff" in text
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
+    code, text, _ = check(capsys, *arguments, "--json")
+    outcome = json.loads(text)["check"]
+    assert not outcome["passed"] and outcome["slowdowns"][0]["differences"] == [difference]
+    assert check(capsys, *arguments, "--allow-different")[0] == 0
+
+
+def test_only_what_both_are_known_to_have_trained_with_can_differ(tmp_path, capsys):
+    newer = {"name": "tensorflow", "backend": "tensorflow", "version": "3.0"}
+    write(run_of(seed=1, machine={"cpu": "A"}), tmp_path / "before" / "alike")
+    write(run_of(seed=3, at_s=9, machine={"cpu": "B"}), tmp_path / "before" / "other")
+    write(run_of(seed=2, framework=newer), tmp_path / "after")
+    arguments = (tmp_path / "after", "--baseline", tmp_path / "before", "--json")
+    code, text, _ = check(capsys, *arguments)
+    assert code == 0 and len(json.loads(text)["check"]["slowdowns"][0]["baseline"]) == 2
+    write(run_of(seed=2, machine={"cpu": "A"}), tmp_path / "again")
+    code, text, _ = check(capsys, tmp_path / "again", *arguments[1:])
+    assert code == 0 and len(json.loads(text)["check"]["slowdowns"][0]["baseline"]) == 1
+
+
+@pytest.mark.parametrize("wait_ms, before_ms, code", [
+    (2.0, 0.0, 1),  # nothing waited before
+    (2.0, 2.0, 0),  # no news
+    (0.75, 0.55, 0),  # just above its threshold here, just below it there
+])  # fmt: skip
+def test_a_cause_that_the_baseline_has_not_fails(tmp_path, capsys, wait_ms, before_ms, code):
+    """The limit allows the slower steps themselves."""
+    for name, wait, seed in (("before", before_ms, 1), ("after", wait_ms, 2)):
+        run = run_of(8.0, seed=seed, steps=10)
+        run.steps(2000, step_ms=8.0, wait_ms=wait)
+        write(run, tmp_path / name)
+    arguments = ("--baseline", tmp_path / "before", "--max-slowdown", 90)
+    found, text, _ = check(capsys, tmp_path / "after", *arguments)
+    assert found == code and text.count("not in the baseline") == code
+    assert not code or text.startswith("after: input_bound: ")
+    if code:
+        found, text, _ = check(capsys, tmp_path / "after", *arguments, "--forbid", "input_bound")
+        assert found == 1

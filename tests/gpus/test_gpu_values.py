@@ -373,3 +373,16 @@ def test_limits_link_and_ecc_are_read_now_and_then(step):
     assert rows["pcie_generation"][0] == 1
     assert rows["ecc_uncorrected"].tolist()[0::3] == [0, 2]
     assert np.isnan(rows["power_limit_mw"][1:3]).all()
+
+
+def test_numbers_that_no_gpu_has_are_unknown(step):
+    """Drivers have answered all ones, and a percentage beyond 100."""
+    scenario = Scenario()
+    gpu = scenario.gpu("h100").curve("memory_total", 2**63).curve("memory_used", 2**62)
+    gpu.curve("utilization", [(0, 90), (1, 65_535)]).curve("memory_utilization", 2**32 - 1)
+    stepped = step(scenario)
+    assert stepped.gpu.facts["memory_total_bytes"] is None
+    assert stepped.gpu.facts["power_limit_mw"] == 700_000
+    rows = stepped.at(0, 1)["gpu0"]
+    assert rows["utilization_pct"][0] == 90 and np.isnan(rows["utilization_pct"][1])
+    assert np.isnan(rows["memory_utilization_pct"]).all()

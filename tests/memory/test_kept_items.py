@@ -137,6 +137,26 @@ def test_counts_of_the_framework_become_rates(monkeypatch):
     assert facts["functions_per_step"] == 0.5 and facts["graph_operations_per_step"] == 3.0
 
 
+def test_functions_that_the_program_lets_go_of_leave_no_rate_below_zero(monkeypatch):
+    monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
+    monkeypatch.setattr(memory, "SHARE", 1e9)
+    counts, steps = {}, [0]
+
+    class Counting:
+        name = "tensorflow"
+
+        def counters(self):
+            return dict(counts)
+
+    watch = MemoryWatch(Counting(), lambda: steps[-1])
+    rates = []
+    for step, functions in ((20, 50), (40, 10), (60, 10), (80, 30)):
+        steps.append(step)
+        counts["functions"] = functions
+        rates.append(watch.facts({}).get("functions_per_step"))
+    assert rates == [None, None, 0.0, 0.5]
+
+
 def test_operations_added_to_a_graph_are_counted():
     tf = pytest.importorskip("tensorflow")
     from gpu_util_callback.backends.tensorflow import facts

@@ -10,6 +10,7 @@ from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.recording.facts import checked, encodable
+from gpu_util_callback.recording.work import batch_size
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,13 @@ def test_thresholds_that_somebody_set_outlive_a_damaged_diagnosis(manifest):
     facts, left_out = checked(with_value(told, ("diagnosis", "verdict"), 3))
     assert facts["diagnosis"] == {"thresholds_set": {"a.b": 90}}
     assert len(left_out) == 2
+
+
+@pytest.mark.parametrize("dims", [[[[3, 8], [20, 31], 3], [[3, 8]]], [[8, 4], None], [[None]]])
+def test_sizes_of_inputs_that_vary_are_facts(manifest, dims):
+    facts, left_out = checked(with_value(manifest, ("fit", "input_dims"), dims))
+    assert not left_out and facts["fit"]["input_dims"] == dims
+    assert batch_size(facts["fit"] | {"batch_size": None}) == (8 if dims[0][0] == 8 else None)
 
 
 def test_what_a_newer_version_adds_is_kept(manifest):

@@ -10,6 +10,7 @@ import pytest
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.backends.work import CONV, MATMUL, NotCounted, Work, einsum_multiply_adds
 from gpu_util_callback.recorder.work import BatchSizes, ModelWork
+from gpu_util_callback.steps.rows import seen_batch_size, shape_signature
 
 A100 = {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "used_by_framework": True}
 
@@ -170,3 +171,47 @@ def test_einsum(equation, shapes, expected):
 def test_einsum_of_an_unknown_size():
     with pytest.raises(NotCounted):
         einsum_multiply_adds("ab,bc->ac", [(None, 3), (3, 4)])
+
+
+class _Spec:
+    """A dataset's declaration of one array, whose batches vary in size."""
+
+    def __init__(self, *sizes):
+        self.shape = SimpleNamespace(as_list=lambda: [None, *sizes])
+
+
+TensorSpec = type("TensorSpec", (_Spec,), {})
+SparseTensorSpec = type("SparseTensorSpec", (_Spec,), {})
+
+
+@pytest.mark.parametrize("spec", [
+    ({"a": TensorSpec(4), "b": TensorSpec(3)}, TensorSpec(1)),
+    (SparseTensorSpec(50), TensorSpec(1)),
+    None,
+])  # fmt: skip
+def test_batches_that_python_saw_have_their_size_whatever_their_nest(spec):
+    """On JAX and PyTorch; the number of their shapes may by chance be a multiple of anything."""
+    signatures = [
+        shape_signature(({"a": np.ones((n, 4)), "b": np.ones((n, 3))}, np.ones((n, 1))))
+        for n in range(1, 40)
+    ]
+    known = {signature: number for number, signature in enumerate(signatures)}
+    sizes = BatchSizes(SimpleNamespace(_output_signature=spec), lambda: known)
+    found = sizes.of(rows(0, 39, shape_id=np.arange(39)))
+    assert found.tolist() == list(range(1, 40))
+
+
+def test_a_count_that_tensorflow_stamped_is_read_only_where_it_is_one():
+    def size(spec, stamp):
+        sizes = BatchSizes(SimpleNamespace(_output_signature=spec), lambda: {stamp: 0})
+        return sizes.of(rows(0, 1))[0]
+
+    assert size((TensorSpec(50), TensorSpec(1)), 400.0) == 8
+    # TensorFlow stamps a sparse tensor with the size of its indices.
+    assert np.isnan(size((SparseTensorSpec(50), TensorSpec(1)), 400.0))
+    assert np.isnan(size((TensorSpec(50), TensorSpec(1)), -400.0))
+
+
+def test_arrays_that_disagree_have_no_batch_size():
+    assert seen_batch_size(shape_signature((np.ones((20, 8)), np.ones((4, 1))))) is None
+    assert seen_batch_size(shape_signature((np.ones((4, 8)), np.ones((4,)), np.ones(())))) == 4
