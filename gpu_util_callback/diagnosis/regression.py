@@ -190,16 +190,16 @@ def differences(run: Recording, baseline: Recording) -> list[str]:
 
 def _set_up(run: Recording) -> dict[str, str | None]:
     facts, size = run.facts, _batch(run)
-    framework, machine, fit = (facts.get(name) or {} for name in ("framework", "machine", "fit"))
+    framework, machine = facts.get("framework") or {}, facts.get("machine") or {}
+    fit: Mapping[str, Any] = facts.get("fit") or {}
     names = sorted(
         str(gpu.get("name")) for gpu in facts.get("gpus") or () if gpu.get("used_by_framework")
     )
-    cores = [machine.get(name) for name in ("cpus_allowed", "cpu_quota")]
     precision = fit.get("mixed_precision")
     return {
         "GPU": ", ".join(names) or ("none" if "gpus" in facts else None),
         "CPU": machine.get("cpu"),
-        "CPU cores": _least(cores),
+        "CPU cores": _least((machine.get("cpus_allowed"), machine.get("cpu_quota"))),
         "framework": framework.get("backend") or framework.get("name"),
         "precision": precision if isinstance(precision, str) else None,
         "batch size": None if size is None else f"{size:g}",
