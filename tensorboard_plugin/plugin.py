@@ -36,7 +36,13 @@ from tensorboard_plugin.replies import (
     vocabulary,
     window_reply,
 )
-from tensorboard_plugin.runs import Known, RunIndex, log_directory, run_directories
+from tensorboard_plugin.runs import (
+    Known,
+    RunIndex,
+    local_directories,
+    log_directory,
+    run_directories,
+)
 from tensorboard_plugin.tiles.engine import is_long
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
@@ -93,13 +99,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._index = RunIndex(
             lambda: run_directories(self._logdir, self._names, self._multiplexer),
             within=lambda path: log_directory(self._logdir, self._spec, path),
+            homes=local_directories(self._logdir, self._spec),
         )
         self._clocks = SessionClocks()
         # What the last total was made of (None: not yet complete), and it; each recording's row.
         self._total: tuple[list | None, str] | None = None
         self._rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
-        self._patience = Deadline() if "://" in self._logdir + self._spec else None
+        self._patience = Deadline()
         # Made once: while TensorBoard reads event files in Python, each file opened during its
         # plugin listing waits milliseconds for the interpreter.
         self._metadata = FrontendMetadata(
@@ -130,14 +137,28 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/export.json": self._serve_json,
             "/export.html": self._serve_html,
         }
-        return {route: _app(self._in_time(handler)) for route, handler in routes.items()}
+        return {
+            route: _app(handler if route == "/static/*" else self._in_time(route, handler))
+            for route, handler in routes.items()
+        }
 
-    def _in_time(self, handler: Handler) -> Handler:
-        """Wrap a handler to give up where a log directory's store does not answer."""
-        patience = self._patience
-        if patience is None:
-            return handler
-        return lambda request: patience.ask(request.args.get("id", ""), lambda: handler(request))
+    def _in_time(self, route: str, handler: Handler) -> Handler:
+        """Wrap a handler to give up where a disk or a store does not answer."""
+        limit_s = EXPORT_S if route.startswith("/export") else ANSWER_S
+
+        def answer(request: wrappers.Request) -> wrappers.Response:
+            what = request.args.get("id", "") or route
+            return self._patience.ask(what, lambda: handler(request), limit_s)
+
+        return answer
+
+    def _looked_in(self) -> dict[str, Any]:
+        """Return the log directory as shown; whether it exists is unknown where nothing answers."""
+        logdir, whole = self._logdir or self._spec, bool(self._logdir)
+        try:
+            return self._patience.ask("log directory", lambda: looked_in(logdir, whole), LOOK_S)
+        except NoAnswer:
+            return {"logdir": logdir, "logdir_exists": None}
 
     # --- routes -----------------------------------------------------------------------------------
 
@@ -171,7 +192,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         head = _dumped({
             "version": 1,
             "server_version": __version__,
-            **looked_in(self._logdir or self._spec, whole=bool(self._logdir)),
+            **self._looked_in(),
             "tensorboard_runs": self._names,
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "words": vocabulary(),
@@ -188,9 +209,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         """Serve what all runs lost, and a row for each training."""
         self._refresh_names(request)
         known = self._index.known()
-        made_of = [(one.recording.id, one.recording.revision) for one in known]
+        made_of = [(one.recording.id, one.revision) for one in known]
         if self._total is None or self._total[0] != made_of:
-            found, left = self._survey([one.recording for one in known])
+            found, left = self._survey(known)
             self._total = (
                 None if left else made_of,
                 _dumped({**total_reply(total(found)), "left": left}),
@@ -257,8 +278,8 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             for i, one in enumerate(recordings)
         ]  # fmt: skip
         lines: Iterator[str] = chain.from_iterable(tables)
-        if self._patience is not None:  # rows are read as they are sent
-            lines = self._patience.stream(request.args.get("id", ""), lines)
+        # Rows are read as they are sent.
+        lines = self._patience.stream(request.args.get("id", ""), lines)
         return _download(lines, "text/csv", f"{table}.csv")
 
     def _serve_json(self, request: wrappers.Request) -> wrappers.Response:
@@ -273,7 +294,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # A file to keep, never a page of this server: its scripts are its own.
         return _download([page], "application/octet-stream", "gpu-utilization.html")
 
-    def _survey(self, recordings: list[Recording]) -> tuple[Survey, int]:
+    def _survey(self, recordings: list[Known]) -> tuple[Survey, int]:
         """Return the rows of recordings, and how many of them are left to be diagnosed.
 
         Of killed runs nobody has diagnosed, some are diagnosed with each request.
@@ -281,15 +302,17 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         found, left = Survey(), 0
         until = time.monotonic() + DIAGNOSE_S
         rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
-        for one in recordings:
+        for known in recordings:
+            one = known.recording
             revision, done, row = self._rows.get(one.id, ("", False, {}))
             try:
-                if revision != one.revision:
-                    revision, row = one.revision, row_of_open(one)
+                # What does not answer at the moment is left for a later request.
+                if revision != known.revision and not self._index.is_silent(known):
+                    revision, row = known.revision, row_of_open(one)
                     # In this order: the length of a run is read from a file of its own.
-                    going_on = not row["steps"] or one.status == "live"
+                    going_on = not row["steps"] or known.status == "live"
                     done = row["judged"] or going_on or is_long(one)
-                if not done and time.monotonic() < until:
+                if not done and row and time.monotonic() < until:
                     done = True  # once, also where that fails
                     row = row_of_open(one, anew=True)
             except Exception as error:  # it must not hide the others
@@ -402,7 +425,7 @@ def _row(known: Known, of_run: int) -> str:
     recording = known.recording
     key = (known.looked_at, of_run, recording.session, len(recording.problems))
     if known.row is None or known.row[0] != key:
-        known.row = (key, _dumped(listed(recording, of_run)))
+        known.row = (key, _dumped(listed(recording, of_run, known.status)))
     return known.row[1]
 
 
@@ -440,6 +463,10 @@ def _integer(request: wrappers.Request, name: str, of: int = 0) -> int:
 # Libraries of object stores retry for minutes; a browser has six connections to TensorBoard,
 # which its other tabs need, too.
 ANSWER_S = 15.0
+# A page of several long runs takes its time to make.
+EXPORT_S = 60.0
+# Whether the log directory exists is not worth waiting for.
+LOOK_S = 1.0
 # Overdue requests that may wait for the same work; further ones are refused at once.
 MOST_OVERDUE = 2
 
@@ -457,9 +484,12 @@ class Deadline:
         self._lock = threading.Lock()
         self._overdue: Counter[str] = Counter()
 
-    def ask(self, what: str, work: Callable[[], T]) -> T:
-        """Return or raise what `work` does. `what`: names what it waits for.
+    def ask(self, what: str, work: Callable[[], T], limit_s: float | None = None) -> T:
+        """Return or raise what `work` does.
 
+        Args:
+            what: names what it waits for.
+            limit_s: how long; None = ANSWER_S.
         Raises: NoAnswer.
         """
         if self._overdue[what] >= MOST_OVERDUE:
@@ -479,7 +509,7 @@ class Deadline:
 
         # A daemon: TensorBoard may end while a library still waits.
         threading.Thread(target=run, name="gpu-util-request", daemon=True).start()
-        if not done.wait(ANSWER_S):
+        if not done.wait(ANSWER_S if limit_s is None else limit_s):
             with self._lock:
                 if not done.is_set():
                     overdue = True
@@ -507,6 +537,6 @@ class Deadline:
 
 
 _MESSAGE = (
-    "the store that holds this recording does not answer: see that the machine TensorBoard runs on "
-    "is online and logged in there"
+    "the disk or store that holds this recording does not answer: see that it is mounted, or that "
+    "the machine TensorBoard runs on is online and logged in there"
 )

@@ -75,8 +75,14 @@ def vocabulary() -> dict[str, Any]:
     }
 
 
-def listed(recording: Recording, of_run: int) -> dict[str, Any]:
-    """Return one line of `./runs`. `of_run`: how many recordings the run has."""
+def listed(recording: Recording, of_run: int, status: str | None = None) -> dict[str, Any]:
+    """Return one line of `./runs`.
+
+    Args:
+        of_run: how many recordings the run has.
+        status: the recording's, where it is known.
+    """
+    status = recording.status if status is None else status
     facts = recording.facts
     stored = recording.stored
     label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
@@ -91,11 +97,11 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
         "id": recording.id, "run": recording.run, "session": recording.session,
         "job": facts.get("job"), "fit_index": fit, "fits": facts.get("fits"),
         "host": facts.get("host"), "rank": rank,
-        "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
+        "status": status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
         "trial": trial, "trial_config": config,
         "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
         "verdict": stored and stored.get("verdict"), **_found(stored),
-        "revision": recording.revision,
+        "revision": recording.revision_as(status),
     }  # fmt: skip
 
 

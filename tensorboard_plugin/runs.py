@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import LeadsOutside, Storage, is_remote, storage_for
 
-__all__ = ["Known", "RunIndex", "log_directory", "run_directories"]
+__all__ = ["Known", "RunIndex", "local_directories", "log_directory", "run_directories"]
 
 logger = logging.getLogger("gpu_util_callback")
 
@@ -30,6 +30,8 @@ GRANULARITY_S = 3.0
 PATIENCE_S = 2.0
 # A store without an answer for this long is not waited for; its runs are shown once it answers.
 SILENT_S = 5.0
+# Looks at one local directory that may wait at a time, each for another mount below it.
+MOST_SILENT = 8
 
 
 def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str]:
@@ -60,18 +62,39 @@ def log_directory(logdir: str, spec: str, path: str) -> str:
     return max((one for one in known if Path(path).is_relative_to(one)), key=len, default=path)
 
 
+def local_directories(logdir: str, spec: str) -> list[str]:
+    """Return the local log directories as given, in full; nothing is read.
+
+    Args:
+        logdir, spec: as for `log_directory`.
+    """
+    named = [logdir] if logdir else [
+        end for one in spec.split(",") for end in (one, one.partition(":")[2]) if end
+    ]  # fmt: skip
+    return [
+        os.path.abspath(os.path.expanduser(one))  # noqa: PTH100, PTH111
+        for one in named
+        if not is_remote(one)
+    ]
+
+
 @dataclass
 class Known:
-    """A recording and when it was last looked at.
+    """A recording, and its status when it was last looked at.
 
     `row`: its row in the plugin's list, valid for (`looked_at`, another key).
     """
 
     recording: Recording
     looked_at: float
-    live: bool
+    status: str
     row: tuple[tuple, str] | None = None
     opened_at: float = 0.0
+
+    @property
+    def revision(self) -> str:
+        """The recording's revision as of that look; no file is read."""
+        return self.recording.revision_as(self.status)
 
     def is_due(self, now: float) -> bool:
         """Return whether to open it again: what could not be read of it may be readable by now."""
@@ -101,9 +124,11 @@ class _Look:
 
     def __init__(self, runs: Mapping[str, str], look: _LookAtRun):
         self.done = threading.Event()
+        self.at = ""  # the directory that it looks at
+        self.replaced = False  # another look has the other runs: this one ends with its run
         self._found: list[Problem] = []
         self._changes = self._taken = 0
-        self._at, self._since = "", time.monotonic()
+        self._since = time.monotonic()
         # A daemon: a store that never answers must not keep TensorBoard from ending.
         threading.Thread(
             target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True
@@ -120,7 +145,7 @@ class _Look:
         found = list(self._found)
         if self.is_silent:
             message = "no answer; its recordings appear once there is one"
-            found.append(Problem(self._at, f"{message}: {remedy(OSError())}"))
+            found.append(Problem(self.at, f"{message}: {remedy(OSError())}"))
         return found
 
     def take_change(self) -> bool:
@@ -134,8 +159,10 @@ class _Look:
     def _work(self, runs: Mapping[str, str], look: _LookAtRun) -> None:
         try:
             for name, path in runs.items():
+                if self.replaced:
+                    break
                 self._heard()
-                self._at = path
+                self.at = path
                 try:
                     changed, problems = look(name, path, self._heard)
                     self._found += problems
@@ -154,13 +181,15 @@ class RunIndex:
 
     Thousands of runs cost a look at one folder each: its time of change shows whether there is a
     new recording, and only those being written are read again each time. The looks run on
-    threads of their own, one for each store, so that a slow or silent one holds up no request for
-    long, and no other store at all.
+    threads of their own, one for each store and each local log directory, so that a slow or silent
+    one holds up no request for long, and no other one at all. Where a mount below a local log
+    directory is silent, another look goes on with the rest of it.
 
     Args:
         directories: returns the current runs: name -> directory.
         within: returns the directory outside of which nothing of a run is read; by default its
             own.
+        homes: the local log directories.
     """
 
     def __init__(
@@ -168,13 +197,15 @@ class RunIndex:
         directories: Callable[[], dict[str, str]],
         clock=time.monotonic,
         within: Callable[[str], str] = lambda path: path,
+        homes: Sequence[str] = (),
     ):
+        self._homes = sorted(homes, key=len, reverse=True)
         self._directories = directories
         self._within = within
         self._clock = clock
         self._lock = threading.Lock()  # held while looking; and for the state below
         self._looking: threading.Event | None = None
-        self._looks: dict[str, _Look] = {}  # by store, the last one at each
+        self._looks: dict[str, list[_Look]] = {}  # by store, those that are not over
         self._runs: dict[str, _Run] = {}
         self._by_id: dict[str, Known] = {}
         self._ordered: list[Known] = []
@@ -195,6 +226,15 @@ class RunIndex:
         """Return the same, with when each was looked at."""
         self._look()
         return self._ordered
+
+    def is_silent(self, known: Known) -> bool:
+        """Return whether the local directory of a recording does not answer at the moment."""
+        path = Path(known.recording.path)
+        return any(
+            one.is_silent and path.is_relative_to(self._entry(one.at))
+            for looks in list(self._looks.values())
+            for one in looks
+        )
 
     def find(self, id: str) -> Recording | None:
         """Return the recording with this id, refreshed; ids are only ever looked up."""
@@ -263,13 +303,37 @@ class RunIndex:
         """Start a look at each store's runs, on threads of their own; running looks go on."""
         stores: dict[str, dict[str, str]] = {}
         for name, path in directories.items():
-            stores.setdefault(_store(path), {})[name] = path
+            stores.setdefault(self._store(path), {})[name] = path
         for store, runs in stores.items():
-            known = self._looks.get(store)
-            if known is None or known.done.is_set():
-                self._changed |= known is not None and known.take_change()
-                self._looks[store] = _Look(runs, self._look_at_run)
-        return [self._looks[store] for store in stores]
+            looks = self._looks.get(store, [])
+            for one in looks:
+                self._changed |= one.take_change()
+            looks = self._looks[store] = [one for one in looks if not one.done.is_set()]
+            silent = [one for one in looks if one.is_silent]
+            most = 1 if is_remote(store) else MOST_SILENT
+            if len(silent) == len(looks) < most:
+                waits = {self._entry(one.at) for one in silent}
+                for one in silent:
+                    one.replaced = True
+                others = {name: path for name, path in runs.items()
+                          if self._entry(path) not in waits}  # fmt: skip
+                looks.append(_Look(others, self._look_at_run))
+        return [one for store in stores for one in self._looks[store]]
+
+    def _store(self, path: str) -> str:
+        """Return what answers for a path: a URL's host or bucket, or a local log directory."""
+        return "/".join(path.split("/")[:3]) if is_remote(path) else self._home(path)
+
+    def _home(self, path: str) -> str:
+        """Return the local log directory of a path, "" if it is in none."""
+        return next((one for one in self._homes if Path(path).is_relative_to(one)), "")
+
+    def _entry(self, path: str) -> str:
+        """Return the entry of its log directory that a path is, or is below: it may be a mount."""
+        home = self._home(path)
+        if not home or path == home:
+            return path
+        return os.path.join(home, Path(path).relative_to(home).parts[0])  # noqa: PTH118
 
     def _publish(self, problems: list[Problem]) -> None:
         found = [one for run in list(self._runs.values()) for one in list(run.known.values())]
@@ -303,7 +367,7 @@ class RunIndex:
         for folder in folders:
             heard()
             known = run.known.get(folder)
-            if known is not None and not known.live and now - known.looked_at < SETTLED_S:
+            if known is not None and known.status != "live" and now - known.looked_at < SETTLED_S:
                 continue
             place = run.storage.join(run.folder, folder)
             try:
@@ -313,11 +377,11 @@ class RunIndex:
                         # Asking it for anything more would wait, too.
                         run.problems[folder] = Problem(place, unreadable(OSError("no answer")))
                         continue
-                    run.known[folder] = Known(one, now, one.status == "live", opened_at=now)
+                    run.known[folder] = Known(one, now, one.status, opened_at=now)
                     changed = True
                 else:
                     changed |= known.recording.refresh()
-                    known.looked_at, known.live = now, known.recording.status == "live"
+                    known.looked_at, known.status = now, known.recording.status
                 run.problems.pop(folder, None)
             except (NewerFormat, LeadsOutside) as error:
                 changed |= run.known.pop(folder, None) is not None
@@ -334,7 +398,9 @@ class RunIndex:
         now = self._clock()
         try:
             if run.remote:
-                if now - run.listed_at > REMOTE_S or any(one.live for one in run.known.values()):
+                if now - run.listed_at > REMOTE_S or any(
+                    one.status == "live" for one in run.known.values()
+                ):
                     run.folders, run.listed_at = run.storage.folders(run.folder), now
                 return run.folders
             stamp = run.storage.stamp(run.folder)
@@ -346,8 +412,3 @@ class RunIndex:
         except FileNotFoundError:
             run.folders, run.stamp, run.listed_at = [], None, now
         return run.folders
-
-
-def _store(path: str) -> str:
-    """Return the store that answers for a path: the local machine "", or a URL's host or bucket."""
-    return "/".join(path.split("/")[:3]) if is_remote(path) else ""

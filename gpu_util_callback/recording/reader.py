@@ -437,8 +437,12 @@ class Recording(RecordingFiles):
     @property
     def revision(self) -> str:
         """A value that changes whenever something that is shown may have changed."""
+        return self.revision_as(self.status)
+
+    def revision_as(self, status: str) -> str:
+        """Return the revision with a status that is known: that of a live run is in no file."""
         damage = f".{len(self._problems)}" if self._problems else ""
-        return f"{self.facts.get('flushes', 0)}{self.status[:2]}{damage}"
+        return f"{self.facts.get('flushes', 0)}{status[:2]}{damage}"
 
     @property
     def problems(self) -> list[Problem]:

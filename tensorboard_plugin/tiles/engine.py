@@ -659,16 +659,22 @@ logger = logging.getLogger("gpu_util_callback")
 
 
 class BackgroundJobs:
-    """Jobs done one after the other on a thread of their own, the newest first."""
+    """Jobs done one after the other on a thread of their own, the newest first.
+
+    Where one takes long (its disk may not answer), the others go on on another thread.
+    """
 
     MOST = 16
     LINGER_S = 1.0
+    LONG_S = 10.0
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._current: tuple[str, _Job] | None = None
-        self._runs = False
+        self._current_since = 0.0
+        self._long: dict[str, _Job] = {}  # jobs that were left to their threads
+        self._thread: threading.Thread | None = None
 
     def has(self, id: str) -> bool:
         """Return whether a job with this id waits or runs."""
@@ -686,6 +692,8 @@ class BackgroundJobs:
         with self._changed:
             known = self._known(id)
             if known is not None:
+                if id in self._jobs:
+                    self._run()
                 return known.done
             job = self._jobs[id] = _Job(work, pause_s)
             while len(self._jobs) > self.MOST:
@@ -702,27 +710,37 @@ class BackgroundJobs:
     def _known(self, id: str) -> _Job | None:
         if self._current is not None and self._current[0] == id:
             return self._current[1]
-        return self._jobs.get(id)
+        return self._long.get(id) or self._jobs.get(id)
 
     def _run(self) -> None:
-        if not self._runs:
-            self._runs = True
-            threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
+        if self._current is not None and time.monotonic() - self._current_since > self.LONG_S:
+            id, job = self._current
+            self._long[id] = job
+            self._thread = self._current = None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True)
+            self._thread.start()
 
     def _work(self) -> None:
+        me = threading.current_thread()
         while True:
             with self._changed:
+                if self._thread is not me:  # replaced
+                    break
                 self._current = None
                 self._current = self._next()
+                self._current_since = time.monotonic()
                 if self._current is None:
-                    self._runs = False
+                    self._thread = None
                     break
-                _, job = self._current
+                id, job = self._current
             try:
                 job.work()
             except Exception:
                 logger.exception("reading a recording for its tiles failed")
             job.done.set()
+            with self._changed:
+                self._long.pop(id, None)
         _return_free_memory()
 
     def _next(self) -> tuple[str, _Job] | None:

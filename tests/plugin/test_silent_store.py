@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
@@ -9,13 +10,13 @@ from urllib.parse import quote
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from make_recording import make_recording
+from make_recording import SyntheticRun, make_recording
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.storage import storage_for
-from tensorboard_plugin import plugin as patience_module
+from gpu_util_callback.recording.storage import LocalStorage, storage_for
+from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin, NoAnswer
 from tensorboard_plugin.runs import RunIndex
@@ -76,7 +77,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(runs_module, "PATIENCE_S", 0.2)
     monkeypatch.setattr(runs_module, "SILENT_S", 0.3)
     monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
-    monkeypatch.setattr(patience_module, "ANSWER_S", 0.5)
+    monkeypatch.setattr(plugin_module, "ANSWER_S", 1.0)
 
 
 def until(true):
@@ -121,7 +122,7 @@ def served(places):
 def test_a_download_ends_and_says_that_it_is_incomplete(silent, impatient):
     apps = served({"there": "silent://bucket/run"})
     silent.set()
-    until(lambda: apps["/runs"].get("/runs").json["recordings"])
+    until(lambda: apps["/runs"].get("/runs").json.get("recordings"))
     (one,) = apps["/runs"].get("/runs").json["recordings"]
     address = f"/export.csv?id={quote(one['id'])}"
     whole = apps["/export.csv"].get(address).text
@@ -148,7 +149,7 @@ def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient
         return reply.status_code, reply.json
 
     silent.set()
-    until(lambda: len(ask("/runs")[1]["recordings"]) == 2)
+    until(lambda: len(ask("/runs")[1].get("recordings", ())) == 2)
     ids = {one["run"]: one["id"] for one in ask("/runs")[1]["recordings"]}
     silent.clear()
     statuses = [ask("/recording", id=ids["there"]) for _ in range(2)]
@@ -183,3 +184,106 @@ def test_lanes_of_others_are_refined_meanwhile(silent, tmp_path, monkeypatch):
     assert not server._of(there).ready
     silent.set()
     until(lambda: server._of(there).ready)
+
+
+@pytest.fixture
+def hung(monkeypatch):
+    """A set of local folders that do not answer until they are taken out of it."""
+    folders, changed = set(), threading.Condition()
+
+    def answering(name):
+        plain = getattr(LocalStorage, name)
+
+        def waiting(self, path, *args):
+            with changed:
+                silent = lambda: any(Path(path).is_relative_to(one) for one in folders)  # noqa: E731
+                assert changed.wait_for(lambda: not silent(), 60)
+            return plain(self, path, *args)
+
+        monkeypatch.setattr(LocalStorage, name, waiting)
+
+    for name in ("names", "folders", "read", "exists", "stamp", "age_s"):
+        answering(name)
+    yield folders
+    with changed:
+        folders.clear()
+        changed.notify_all()
+
+
+def listing(apps):
+    began = time.monotonic()
+    reply = apps["/runs"].get("/runs")
+    assert reply.status_code == 200
+    assert time.monotonic() - began < 5
+    return sorted(one["run"] for one in reply.json["recordings"]), reply.json["problems"]
+
+
+@pytest.mark.parametrize("spec", [False, True], ids=["one directory", "a list"])
+def test_a_mount_that_hangs_holds_up_nothing_else(spec, hung, impatient, tmp_path, monkeypatch):
+    """Its mount point is below the log directory, or a log directory itself."""
+    monkeypatch.setattr(plugin_module, "LOOK_S", 0.2)
+    for folder in ("a", "nfs/b", "nfs/c", "z"):
+        run = SyntheticRun(tmp_path / folder, "healthy", steps=30, scalars=False)
+        run.advance(30)  # live: its status is in no file
+    names = ["a", "nfs/b", "nfs/c", "z"]
+    runs = [SimpleNamespace(run_name=name) for name in names]
+    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
+        logdir="" if spec else str(tmp_path),
+        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
+        multiplexer=SimpleNamespace(RunPaths=lambda: {n: str(tmp_path / n) for n in names}),
+        flags=SimpleNamespace(
+            logdir_spec=",".join(str(tmp_path / n) for n in ("a", "nfs", "z")) if spec else ""
+        ),
+    ))  # fmt: skip
+    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    until(lambda: listing(apps)[0] == names)
+    ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
+
+    def ask(route, run):
+        reply = apps[route].get(f"{route}?id={quote(ids[run])}&level=0&first=0&count=8&lanes=steps")
+        return reply.status_code
+
+    hung.add(tmp_path / "nfs")
+    until(lambda: any("no answer" in one["message"] for one in listing(apps)[1]))
+    make_recording(tmp_path / "z", "healthy", steps=30, scalars=False)
+    until(lambda: listing(apps)[0] == [*names, "z"])
+    before = threading.active_count()
+    assert [ask("/recording", "nfs/b"), ask("/tiles", "nfs/b")] == [504, 504]
+    for run in ("a", "z"):
+        assert [ask("/recording", run), ask("/tiles", run)] == [200, 200]
+    assert apps["/total"].get("/total").status_code == 200
+    for _ in range(5):
+        assert ask("/recording", "nfs/b") == 504
+        listing(apps)
+    assert threading.active_count() <= before + 4
+    hung.clear()
+
+
+def test_a_log_directory_that_hangs_is_answered_for(hung, impatient, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugin_module, "LOOK_S", 0.2)
+    make_recording(tmp_path, "healthy", steps=30, scalars=False)
+    released = threading.Event()
+    monkeypatch.setattr(Path, "is_dir", lambda self: released.wait(60))
+    hung.add(tmp_path)
+    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
+        logdir=str(tmp_path), flags=SimpleNamespace(logdir_spec=""), multiplexer=None,
+        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
+    ))  # fmt: skip
+    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    until(lambda: "no answer" in str(listing(apps)[1]))
+    assert apps["/runs"].get("/runs").json["logdir_exists"] is None
+    released.set()
+
+
+def test_a_job_that_hangs_leaves_the_others_to_another_thread(monkeypatch):
+    monkeypatch.setattr(engine.BackgroundJobs, "LONG_S", 0.1)
+    jobs, released = engine.BackgroundJobs(), threading.Event()
+    hung = jobs.do("hung", lambda: released.wait(60))
+    until(lambda: jobs._current is not None)
+    time.sleep(0.2)
+    assert jobs.do("other", lambda: None).wait(10)
+    assert jobs.has("hung") and not hung.is_set()
+    assert jobs.do("hung", lambda: None) is hung, "it is done once"
+    released.set()
+    assert hung.wait(10)
+    until(lambda: not jobs.has("hung"))
