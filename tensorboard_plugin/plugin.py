@@ -105,6 +105,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # What the last total was made of (None: not yet complete), and it; each recording's row.
         self._total: tuple[list | None, str] | None = None
         self._rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
+        # Computed once, however many requests wait for it.
+        self._totalling = threading.Lock()
+        self._reporting: dict[str, threading.Lock] = {}
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
         self._patience = Deadline()
         # Made once: while TensorBoard reads event files in Python, each file opened during its
@@ -210,13 +213,19 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._refresh_names(request)
         known = self._index.known()
         made_of = [(one.recording.id, one.revision) for one in known]
-        if self._total is None or self._total[0] != made_of:
-            found, left = self._survey(known)
-            self._total = (
-                None if left else made_of,
-                _dumped({**total_reply(total(found)), "left": left}),
-            )
-        text = self._total[1]
+        # Not for long: who has it may wait for a disk, which others leave out by then.
+        alone = self._totalling.acquire(timeout=2 * DIAGNOSE_S)
+        try:
+            if self._total is None or self._total[0] != made_of:
+                found, left = self._survey(known)
+                self._total = (
+                    None if left else made_of,
+                    _dumped({**total_reply(total(found)), "left": left}),
+                )
+            text = self._total[1]
+        finally:
+            if alone:
+                self._totalling.release()
         return _unkept(http_util.Respond(request, text, "application/json"))
 
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
@@ -355,6 +364,10 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return recording
 
     def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
+        with self._reporting.setdefault(recording.id, threading.Lock()):
+            return self._made_report(recording, revision)
+
+    def _made_report(self, recording: Recording, revision: str) -> dict[str, Any]:
         known = self._reports.get(recording.id)
         if known is None or known[0] is not recording or known[1] != revision:
             # Applying newer rules to ten million steps takes too long: long runs keep older ones.

@@ -245,12 +245,16 @@ def _file_name(redact: bool) -> str:
     return f"events.out.tfevents.{stamp}.{host}.{process}.{count}{SUFFIX}"
 
 
+# Recordings that are read for it: more than one, as several processes may record at a time.
+NEWEST = 4
+
+
 def next_step_offset(log_dir: str | os.PathLike) -> int:
     """Return the first step for the scalars of the next fit in this log directory.
 
     TensorBoard's data server drops every earlier point of a tag whose step goes back, so a second
     fit continues after the highest step of the first. That step is found in the manifests of the
-    earlier recordings (their fact `scalar_step_offset`, and their number of steps). Our own newest
+    newest recordings (their fact `scalar_step_offset`, and their number of steps). Our own newest
     event file is read, too, where a recording was removed, damaged or never closed.
 
     Returns: 0 in a new (or unreadable) log directory.
@@ -264,7 +268,10 @@ def next_step_offset(log_dir: str | os.PathLike) -> int:
 
 
 def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
-    """Return (one more than the highest step, True if every recording was closed)."""
+    """Return (one more than the highest step, True if every recording read was closed).
+
+    The newest ones suffice: each began after the highest step of those before it.
+    """
     folder = storage.join(root, "plugins", PLUGIN_NAME)
     highest = 0
     try:
@@ -272,7 +279,7 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
     except OSError:
         return 0, False
     complete = bool(names)
-    for name in names:
+    for name in names[-NEWEST:]:
         try:
             data = storage.read(storage.join(folder, name, "manifest.json"), 32 << 20)
             facts, _ = parse(data)

@@ -1,7 +1,17 @@
 """Background jobs: one at a time, the newest first, each once, and none lost to another's error."""
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from urllib.parse import quote
 
+from make_recording import make_recording
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from tensorboard_plugin import plugin as plugin_module
+from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.tiles.engine import BackgroundJobs
 
 
@@ -52,3 +62,32 @@ def test_of_too_many_the_oldest_are_forgotten():
     assert events[3].wait(60)
     assert done == list(range(jobs.MOST + 2, 2, -1))
     assert not any(event.is_set() for event in events[:3])
+
+
+def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):
+    make_recording(tmp_path, "thirds", steps=60, scalars=False)
+    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
+        logdir=str(tmp_path), flags=SimpleNamespace(logdir_spec=""), multiplexer=None,
+        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
+    ))  # fmt: skip
+    made = []
+
+    def slow(of):
+        def counted(*args, **options):
+            made.append(of)
+            time.sleep(0.2)
+            return of(*args, **options)
+
+        return counted
+
+    for name in ("run_report", "total"):
+        monkeypatch.setattr(plugin_module, name, slow(getattr(plugin_module, name)))
+    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    (one,) = apps["/runs"].get("/runs").json["recordings"]
+
+    def ask(route):
+        assert apps[route].get(f"{route}?id={quote(one['id'])}").status_code == 200
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, ["/recording", "/total", "/job"] * 4))
+    assert len(made) == 2

@@ -1,5 +1,6 @@
 """The event file: what TensorBoard's own reader makes of it, without TensorFlow."""
 
+import json
 import re
 import socket
 import subprocess
@@ -11,7 +12,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR
 from tensorboard_server import python_without_tensorflow
 
+from gpu_util_callback.recording import event_files
 from gpu_util_callback.recording.event_files import MARKER_TAG, ScalarWriter, next_step_offset
+from gpu_util_callback.recording.storage import LocalStorage
 
 
 def events(path):
@@ -78,6 +81,23 @@ def test_the_offset_continues_after_the_highest_step(tmp_path):
     (second / "manifest.json").write_text("damaged")
     assert next_step_offset(tmp_path) == 65  # then our event files are looked at
     assert next_step_offset("nosuchprotocol://x") == 0
+
+
+def test_of_two_thousand_recordings_the_newest_are_read_for_it(tmp_path, monkeypatch):
+    first = make_recording(tmp_path, "healthy", steps=40)
+    facts = json.loads((first / "manifest.json").read_bytes())
+    for fit in range(1, 2005):
+        folder = first.parent / f"2099{fit:04d}-vm-0-1"
+        folder.mkdir()
+        text = json.dumps({**facts, "scalar_step_offset": 40 * fit}) if fit > 1990 else "damaged"
+        (folder / "manifest.json").write_text(text)
+    read = []
+    plain = LocalStorage.read
+    monkeypatch.setattr(
+        LocalStorage, "read", lambda self, *args: read.append(args) or plain(self, *args)
+    )
+    assert next_step_offset(tmp_path) == 40 * 2005
+    assert len(read) == event_files.NEWEST
 
 
 def test_the_offset_is_found_where_a_recorder_did_not_write_its_own(tmp_path):
