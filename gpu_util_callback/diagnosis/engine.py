@@ -10,6 +10,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
 from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory import memory_use
 from gpu_util_callback.diagnosis.rules import RULES
@@ -21,7 +22,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     resolve,
     still_known,
 )
-from gpu_util_callback.diagnosis.verdict import sentence
+from gpu_util_callback.diagnosis.verdict import sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 19
+RULES_VERSION = 20
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
@@ -126,6 +127,7 @@ class Diagnosis:
                 silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
             else:
                 found.extend(rule.find(run, self.thresholds[rule.cause]))
+        found = [finding for finding in found if not one_interruption(run, finding)]
         suppress_duplicates(found)
         found = attribute_overlap(found, (run.start_ns, run.end_ns))
         share_idle(found, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
@@ -196,7 +198,7 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
     have, numbers and advice are of the worst one.
 
     Returns:
-        `{"findings", "silent"}`; "findings" has spans, too.
+        `{"verdict", "findings", "silent"}`; "findings" has spans, too.
     """
     results = [diagnosis.result(ended=True) for diagnosis in diagnoses]
     merged: dict[tuple, dict] = {}
@@ -216,6 +218,7 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
     found.sort(key=_cost)
     causes = {one["cause"] for one in found}
     return {
+        "verdict": trace_sentence(runs, found),
         "findings": _unique(found),
         "silent": [
             {"cause": rule.cause, "reason": rule.unknown_in_trace}

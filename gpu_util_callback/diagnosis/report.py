@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.evidence.source import (
     CATEGORIES,
     Traced,
     TracedGpu,
-    shows_no_steps,
+    explains_idle,
 )
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
@@ -166,7 +166,7 @@ def run_report(
         "gpu_time_est": {
             str(gpu["index"]): _gpu_time(
                 gpu, traced, recording.step_count or 0, wall_s, account,
-                why_idle=not shows_no_steps(facts, recording.step_count or 0),
+                why_idle=explains_idle(facts, recording.step_count or 0),
             ) for gpu in gpus if gpu["used_by_framework"]
         },
         "gpus": gpus,

@@ -20,6 +20,7 @@ __all__ = [
     "headline",
     "promise",
     "sentence",
+    "trace_sentence",
 ]
 
 # Causes next to which nothing else is worth fixing first.
@@ -45,6 +46,7 @@ MOSTLY_STEPS_PCT = Constant(
 )
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins
 NOTHING = "Nothing held training back"
+NOTHING_IN_TRACE = "Nothing held the GPU back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Nothing outside the steps held training back"
@@ -69,6 +71,8 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     """
     if not len(run.steps):
         return "No training step was recorded yet."
+    if run.source is not None:
+        return trace_sentence([run], findings)
     blocking = next((one for one in findings if one["cause"] in BLOCKING), None)
     if blocking is not None:
         return f"{blocking['title']}."
@@ -161,11 +165,104 @@ def promise(wall_s: float, saves_s: float | None, what: str = "run", fixing: str
     return f" Fixing {fixing} could make this {what} up to {times(gain)} faster."
 
 
+def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
+    """Return the verdict on the processes of one trace, in a sentence or two.
+
+    Args:
+        findings: of all processes together.
+    """
+    kernels = " ".join(_activity(runs, findings))
+    if not findings:
+        return _nothing_in(runs)
+    lead = max(findings, key=lambda one: one["lost_s"] or 0.0)
+    if not lead["lost_s"]:
+        return f"{findings[0]['title']}. {kernels}".strip()
+    total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
+    said = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
+    what = "step" if any(run.steps.total_rows > 1 for run in runs) else "trace"
+    said += promise(total_s, lead.get("saves_s", lead["lost_s"]), what)
+    return f"{said} {kernels}".strip()
+
+
+def _kernel_pct(runs: Sequence[Run]) -> float | None:
+    """Return the share of the traced time in which kernels ran, mean over the GPUs at work."""
+    shares = [
+        100 * run.traced.gpus[gpu].kernel_busy_ns / max(1, run.steps.total("duration_ns"))
+        for run in runs if run.source is not None
+        for gpu in run.source.gpus if gpu in run.traced.gpus
+    ]  # fmt: skip
+    return min(100.0, sum(shares) / len(shares)) if shares else None
+
+
+def _traced_time(runs: Sequence[Run]) -> str:
+    """Return the name of the time that a trace is judged by."""
+    sources = [run.source for run in runs if run.source is not None and run.source.gpus]
+    if not all(source.steps_judged for source in sources):
+        judged = all(source.idle_judged for source in sources)
+        return "the time between the first and the last GPU work" if judged else "the trace"
+    steps = max(run.steps.total_rows for run in runs)
+    return "the one traced step" if steps == 1 else f"the {steps:,} traced steps"
+
+
+def _activity(runs: Sequence[Run], findings: Sequence[Mapping]) -> list[str]:
+    """Return how long kernels ran, where the findings explain less than half of the other time."""
+    pct = _kernel_pct(runs)
+    if pct is None:
+        return []
+    total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
+    lost_s = sum(one["lost_s"] or 0.0 for one in findings)
+    if 2 * lost_s >= (1 - pct / 100) * total_s and lost_s:
+        return []
+    return [f"Kernels ran {percent(pct)} of {_traced_time(runs)}."]
+
+
+def _nothing_in(runs: Sequence[Run]) -> str:
+    """Return the verdict on a trace without findings: how much its kernels filled of it."""
+    pct = _kernel_pct(runs)
+    if pct is None:
+        tpu = any(run.source is not None and run.source.tpu for run in runs)
+        return (
+            "No findings: what the TPU did is not read from its trace." if tpu
+            else "No findings: what a GPU did is not in this trace."
+        )  # fmt: skip
+    of = f"of {_traced_time(runs)}"
+    judged = all(run.source is not None and run.source.idle_judged for run in runs
+                 if run.source is not None and run.source.gpus)  # fmt: skip
+    if not judged:
+        return f"{UNKNOWN}: too little GPU work to judge, kernels ran {percent(pct)} {of}."
+    if pct < BUSY_PCT:
+        return f"{UNKNOWN}, but kernels ran only {percent(pct)} {of}{_idle_parts(runs)}."
+    return f"{NOTHING_IN_TRACE}: kernels ran {percent(pct)} {of}."
+
+
+# Category of a trace's account -> name in a sentence, of what is not kernels.
+_NOT_KERNELS = {
+    "copy_h2d": "copies to the GPU",
+    "copy_d2h": "copies to the host",
+    "collective": "collectives",
+    "idle_input": "waiting for input",
+    "idle_launch": "launching",
+    "idle_sync": "synchronization",
+    "idle_host": "other work of the host",
+    "other": "reasons that the trace does not show",
+}
+SHOWN_PCT = Constant(5, "of the traced time: smaller parts say nothing in a sentence")
+
+
+def _idle_parts(runs: Sequence[Run]) -> str:
+    """Return what the rest of the time went into, the largest part first."""
+    gpus = [run.traced.gpus[gpu] for run in runs if run.source is not None
+            for gpu in run.source.gpus if gpu in run.traced.gpus]  # fmt: skip
+    total = sum(gpu.duration_ns for gpu in gpus)
+    parts = {
+        name: 100 * sum(gpu.ns[category] for gpu in gpus) / max(1, total)
+        for category, name in _NOT_KERNELS.items()
+    }
+    shown = sorted((name for name in parts if parts[name] >= SHOWN_PCT), key=lambda n: -parts[n])
+    return "; " + ", ".join(f"{percent(parts[name])} {name}" for name in shown) if shown else ""
+
+
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
-    if run.source is not None and not run.source.steps_judged:
-        lone = run.source.steps_from == "call"
-        shows = "a single call, which may be no step" if lone else "no steps"
-        return f"The trace shows {shows}: its work is measured, its idle time is not analyzed."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
     known = run.account.get("time_s") if run.account else None
     seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9

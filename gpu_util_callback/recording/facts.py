@@ -540,6 +540,7 @@ class Source(TypedDict, total=False):
     steps_judged: bool
     idle_judged: bool
     host_traced: bool
+    tpu: bool
     fetches: Count
     host_activity: str
     slowest_stage: SourceStage | None

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.verdict import promise
 from gpu_util_callback.report.screen import (
     Detail,
     Pen,
@@ -16,7 +15,6 @@ from gpu_util_callback.report.screen import (
     grouped,
 )
 from gpu_util_callback.traces.analysis import (
-    LONE_CALL,
     Analysis,
     DeviceAnalysis,
     ProcessAnalysis,
@@ -50,7 +48,7 @@ def render(
         detail: what to show beyond the summary.
     """
     pen = Pen(width, color, unicode)
-    lines = [pen.bold(line) for line in pen.wrap(_verdict(analysis))]
+    lines = [pen.bold(line) for line in pen.wrap(analysis.verdict)]
     lines += [pen.dim(pen.cut(_clean(", ".join(analysis.trace.paths))))]
     lines += finding_lines(grouped(map(_named(analysis), analysis.findings)), pen, detail)
     shown = analysis.processes if detail.all else analysis.processes[:_PROCESSES]
@@ -74,26 +72,6 @@ def render(
 def _clean(text: str) -> str:
     """Remove control characters from a name that comes from a file."""
     return _CONTROL.sub("?", text)
-
-
-def _verdict(analysis: Analysis) -> str:
-    """Return the trace in a sentence: the costliest finding, and the gain of fixing it."""
-    findings = analysis.findings
-    if not findings and not all(p.idle_judged or not p.devices for p in analysis.processes):
-        return "No findings; what could not be judged is noted below."
-    if not findings and not analysis.devices:
-        return "No findings: what a GPU did is not in this trace."
-    if not findings:
-        return "Nothing found that holds the GPU back."
-    lead = max(findings, key=lambda one: one["lost_s"] or 0.0)
-    if not lead["lost_s"]:
-        return f"{findings[0]['title']}."
-    total_s = max(float((p.steps.end_ps - p.steps.start_ps).sum()) for p in analysis.processes)
-    total_s /= 1e12
-    said = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
-    several = any(len(p.steps) > 1 for p in analysis.processes)
-    what = "step" if several else "trace"
-    return said + promise(total_s, lead.get("saves_s", lead["lost_s"]), what)
 
 
 def _named(analysis: Analysis):
@@ -126,7 +104,7 @@ _BASIS = {
     "marker": "from step markers",
     "call": "no step markers: one per call of the train function",
     "iteration": "no step markers: one per batch fetched",
-    "trace": "no steps found: the whole trace is taken as one",
+    "range": "no step markers: from a range that repeats",
 }
 
 
@@ -139,7 +117,8 @@ def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> lis
     if not p.devices:
         ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
         busy = f", ops running {_time(float(ops.mean()))} a step" if len(ops) else ""
-        out.append(f"no GPU in this trace: the host's side only{busy}")
+        what = "a TPU's trace" if p.process.facts.get("tpu") else "no GPU in this trace"
+        out.append(f"{what}: the host's side only{busy}")
     shown = p.devices if detail.all else sorted(p.devices, key=_kernel_share)[:_GPUS]
     for d in shown:
         out += _device(d, p, pen)
@@ -163,9 +142,8 @@ def _steps(p: ProcessAnalysis) -> str:
         line = f"{len(p.steps):,} steps (steps {first:,}–{last:,}; {_BASIS[p.steps.basis]}), "
         line += f"{_time(float(np.median(took)))} each (median)"
     elif p.steps.basis == "trace":
-        line = f"{_BASIS['trace']}, {_time(float(took[0]))}"
-    elif not p.has_steps:
-        line = f"{LONE_CALL}: {_time(float(took[0]))}"
+        what = "from the first to the last GPU work" if p.idle_judged else "the whole trace"
+        line = f"no steps found: {what}, {_time(float(took[0]))}"
     else:
         line = f"1 step (step {first:,}; {_BASIS[p.steps.basis]}), {_time(float(took[0]))}"
     fetched = float(p.host_input_ps().mean())

@@ -28,17 +28,13 @@ from gpu_util_callback.traces.kernels import (
     launch_stats,
 )
 from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace
-from gpu_util_callback.traces.steps import Steps, find_steps
+from gpu_util_callback.traces.steps import MIN_KERNELS, Steps, find_steps
 
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "measure"]
 
 _UNLINKED_SHARE = 0.1
-LONE_CALL = "one call of a function that neither fetched a batch nor trains by its name"
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time is not evidence.
-_MIN_KERNELS = 20
 _MIN_STEPS = 3
-# Of the busiest GPU's kernel time: below, a GPU does not take part in the steps.
-_AT_WORK = 0.05
 
 
 @dataclass(slots=True)
@@ -78,29 +74,25 @@ class ProcessAnalysis:
 
     @property
     def active(self) -> list[DeviceAnalysis]:
-        """The GPUs that computed, or else all with any activity.
-
-        One that ran a few kernels, while others ran for long, is not what steps wait for.
-        """
-        most = max((d.kernel_busy.total for d in self.devices), default=0)
-        least = max(1, _AT_WORK * most)
-        return [d for d in self.devices if d.kernel_busy.total >= least] or self.devices
+        """The GPUs that computed, or else all with any activity."""
+        at_work = {id(device) for device in self.process.active_devices()}
+        return [d for d in self.devices if id(d.device) in at_work] or self.devices
 
     @property
     def has_steps(self) -> bool:
-        """True if the steps are certainly steps, not all of the trace as one."""
+        """True if the steps are certainly steps, not all GPU work as one."""
         return self.steps.judged
 
     @property
     def enough_work(self) -> bool:
         """True if the GPUs did enough to be judged: many kernels, or some in several steps."""
         kernels = max((d.launches.kernels for d in self.devices), default=0)
-        return kernels >= _MIN_KERNELS or (self.has_steps and len(self.steps) >= _MIN_STEPS)
+        return kernels >= MIN_KERNELS or (self.has_steps and len(self.steps) >= _MIN_STEPS)
 
     @property
     def idle_judged(self) -> bool:
-        """True if shares of idle time are meaningful: of steps, with enough work in them."""
-        return self.has_steps and self.enough_work
+        """True if shares of idle time are meaningful: a GPU worked, and enough."""
+        return bool(self.devices) and self.enough_work
 
     def share(self, category: str) -> float:
         """Return a category's share of all steps, mean over the active GPUs (0 without GPUs)."""
@@ -136,6 +128,7 @@ class Analysis:
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # cause -> name -> value
     thresholds_set: dict[str, float] = field(default_factory=dict)  # those other than the default
     silent: list[dict[str, str]] = field(default_factory=list)  # causes that cannot be judged
+    verdict: str = ""
     _wording: Wording | None = None
 
     @property
@@ -195,7 +188,7 @@ def measure(trace: Trace) -> Analysis:
                     account=account(process, device, steps),
                     kernels=kernel_groups(process, device, trace.names),
                     copies=copy_groups(device),
-                    launches=launch_stats(process, device),
+                    launches=launch_stats(process, device, trace.names),
                     kernel_busy=device.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE),
                     any_busy=busy,
                 )
@@ -247,8 +240,9 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
     """Return lines about missing evidence: time outside steps, too little work, empty devices."""
     notes = []
     if len(p.steps) and not p.has_steps:
-        found = "no steps" if p.steps.basis == "trace" else f"only {LONE_CALL},"
-        notes.append(f"{found} in the trace: work is measured, idle time is not analyzed")
+        between = "the time between the first and the last GPU work is judged as one"
+        whole = "the whole is taken as one"
+        notes.append(f"no steps in the trace: {between if p.idle_judged else whole}")
     if p.devices and not p.enough_work:
         kernels = max(d.launches.kernels for d in p.devices)
         some = "one kernel" if kernels == 1 else f"{kernels} kernels"

@@ -11,7 +11,7 @@ idle, and every idle gap is explained by the host's activity before the work tha
   nothing was queued behind.
 * `idle_host`: the host did something else; nothing was launched.
 * `other`: work was queued and did not run (a dependency on another stream or GPU), copies that
-  touch no device, or a trace without the host's side.
+  touch no device, or a trace without the host's side or without any link from work to its launch.
 """
 
 from __future__ import annotations
@@ -158,11 +158,13 @@ def _idle(
     calling = union(calls.start_ps[api], calls.end_ps[api])
     dispatch = rest & (calling | _part(before, short & known & ~straddles))
     idle_launch = dispatch | launching
+    # Where no work is linked to its launch, nobody knows that the host was late.
+    late_host = rest - dispatch if known.any() or not has_next.any() else EMPTY
     return {
         "idle_input": idle_input,
         "idle_launch": idle_launch,
         "idle_sync": idle_sync,
-        "idle_host": rest - dispatch,
+        "idle_host": late_host,
     }
 
 

@@ -326,6 +326,7 @@ def _source(
         "steps_judged": p.has_steps,
         "idle_judged": p.idle_judged,
         "host_traced": p.process.has_host,
+        "tpu": p.process.facts.get("tpu", False),
         "fetches": len(p.waits),
         "host_activity": _host_activity(p, names),
         "slowest_stage": stage and {

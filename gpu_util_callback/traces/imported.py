@@ -329,6 +329,7 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
     found = diagnose_together(
         [_diagnosis(analysis, place, limits) for place in range(len(analysis.processes))], limits
     )
+    analysis.verdict = found["verdict"]
     analysis.findings, analysis.silent = found["findings"], found["silent"]
     analysis.thresholds = {
         rule.cause: limits[rule.cause] for rule in RULES if rule.unknown_in_trace

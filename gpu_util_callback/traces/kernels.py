@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from gpu_util_callback.traces.model import (
     MemoryKind,
     Names,
     Process,
+    kernels,
 )
 from gpu_util_callback.traces.naming import tensor_core
 
@@ -203,13 +205,19 @@ class LaunchStats:
     mean_kernel_ps: float | None
     gaps: int
     gap_ps: dict[str, float] | None  # between stretches of work
-    graph_kernels: int  # replayed by CUDA graphs
+    graph_kernels: int  # launched by a call for a whole graph
 
 
-def launch_stats(process: Process, device: Device) -> LaunchStats:
+_GRAPH_LAUNCH = re.compile(r"^(cu|cuda|hip)GraphLaunch")
+
+
+def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     """Return how the launches of a device's kernels went, from call to begin."""
     events = device.events
-    kernel = np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
+    kernel = kernels(events)
+    of_graph = names.matching(_GRAPH_LAUNCH.match)[process.events.name]
+    replays = process.events.correlation[of_graph & (process.events.correlation >= 0)]
+    graph = (events.graph > 0) | np.isin(events.correlation, replays)
     called, returned = launches(process, device)
     linked = kernel & (called > UNLINKED)
     duration = (events.end_ps - events.start_ps)[kernel]
@@ -229,7 +237,7 @@ def launch_stats(process: Process, device: Device) -> LaunchStats:
         mean_kernel_ps=float(duration.mean()) if len(duration) else None,
         gaps=len(gaps),
         gap_ps=_spread(gaps.end - gaps.start),
-        graph_kernels=int((events.graph[kernel] > 0).sum()),
+        graph_kernels=int(graph[kernel].sum()),
     )
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "Thread",
     "Trace",
     "groups",
+    "kernels",
 ]
 
 PS_PER_NS = 1_000
@@ -210,6 +211,11 @@ class DeviceEvents(Columns):
         return self.start_ps, self.end_ps
 
 
+def kernels(events: DeviceEvents) -> np.ndarray:
+    """Return a mask of the kernels, those that communicate included."""
+    return np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
+
+
 @dataclass(slots=True)
 class HostEvents(Columns):
     """The activity of the threads of one process, sorted by start."""
@@ -313,6 +319,10 @@ class Thread:
     id: int
 
 
+# Of the busiest GPU's kernel time: below, a GPU does not take part in the steps.
+_AT_WORK = 0.05
+
+
 @dataclass(slots=True)
 class Process:
     """One process of the job: its devices and its threads. A trace has one per file, or more."""
@@ -333,6 +343,20 @@ class Process:
     _calls: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     _figures: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     _extent: tuple[int, int] | None = field(default=None, repr=False)
+    _active: list[Device] | None = field(default=None, repr=False)
+
+    def active_devices(self) -> list[Device]:
+        """Return the GPUs that computed, or else all with any work.
+
+        One that ran a few kernels, while others ran for long, is not what steps wait for.
+        """
+        if self._active is None:
+            worked = [d for d in self.devices if len(d.events)]
+            busy = [d.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE).total for d in worked]
+            least = max(1, _AT_WORK * max(busy, default=0))
+            self._active = [d for d, spent in zip(worked, busy, strict=True) if spent >= least]
+            self._active = self._active or worked
+        return self._active
 
     def figures(self, name: str) -> np.ndarray:
         """Return a float of every launch shape, NaN = absent; plus NaN at the end, for index -1."""

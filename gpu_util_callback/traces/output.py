@@ -71,6 +71,7 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
         "memory": [],
         "host_ops": [],
         "pipeline": [],
+        "verdict": analysis.verdict,
         "findings": analysis.findings,
         "thresholds": analysis.thresholds,
         "silent": analysis.silent,

@@ -1,6 +1,7 @@
-"""Finds the training steps of a process: by markers, else by calls, else by iterations.
+"""Finds the steps of a process: by markers, calls, batches or ranges that repeat.
 
-A trace with GPU events or iterations always has steps; `basis` names their source.
+A trace with GPU events always has a step: without any of these it is all time between the first and
+the last GPU work. `basis` names their source.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces.intervals import union
-from gpu_util_callback.traces.model import HostKind, Names, Process, groups
+from gpu_util_callback.traces.model import HostKind, Names, Process, groups, kernels
 
-__all__ = ["Steps", "find_steps"]
+__all__ = ["MIN_KERNELS", "Steps", "find_steps"]
+
+MIN_KERNELS = 20  # on the busiest GPU: fewer, in fewer steps than three, are a fragment
 
 # A step extends to the next marker (work between two of them, callbacks for example, belongs to the
 # step before), unless the pause is longer than this many typical steps: then it ended.
@@ -21,6 +24,8 @@ _MAX_PAUSE_STEPS = 3.0
 # A function that trains, by its name; TensorFlow puts "__inference_" in front of all of them.
 _TRAINS = re.compile(r"(?<![a-z])(train(?!ed)|update|step)", re.IGNORECASE)
 _EVALUATES = re.compile(r"eval|test|valid|predict|infer", re.IGNORECASE)
+# A call that takes less than this share of the usual one, and launches nothing, is no step.
+_HELPER = 0.1
 _CALLED = re.compile(r"^(?:PjitFunction\((.*)\)|EagerLocalExecute: (?:__inference_)?(.*))$")
 
 
@@ -29,9 +34,10 @@ class Steps:
     """The steps of one process, in order and disjoint.
 
     `basis` is "marker", "call" (one compiled function after another), "iteration" (one batch after
-    another) or "trace" (no structure found: the whole trace as one step). `judged`: they certainly
-    are steps, so that the time in them is meaningful: marked, repeated, or a single call which
-    fetched its own batch or is of a function that trains.
+    another), "range" (a range around like work repeats) or "trace" (no structure found: all GPU
+    work as one step, or the whole trace where there is hardly any). `judged`: they certainly are
+    steps: marked, repeated, or a single call which fetched its own batch or is of a function that
+    trains.
     """
 
     label: np.ndarray  # int64[n]: the training step if a marker has it, else 0, 1, 2, …
@@ -46,15 +52,27 @@ class Steps:
 
 def find_steps(process: Process, names: Names) -> Steps:
     """Return the steps of a process; empty only if nothing at all was recorded."""
-    for find in (_by_marker, _by_call, _by_iteration):
+    for find in (_by_marker, _by_call, _by_iteration, _by_range):
         found = find(process, names)
-        if found is not None and len(found):
+        if found is not None and len(found) and found.judged:
             return found
-    start, end = process.extent()
+    start, end = _at_work(process)
     if start == end:
         empty = np.empty(0, np.int64)
         return Steps(empty, empty, empty, "trace")
     return Steps(np.zeros(1, np.int64), np.array([start]), np.array([end]), "trace")
+
+
+def _at_work(process: Process) -> tuple[int, int]:
+    """Return the first and the last time of work on the GPUs at work; without any, of all events.
+
+    What precedes the first work is start-up, and what follows the last one is no wait for the GPU.
+    A fragment of a few kernels is too little to tell what is between its ends.
+    """
+    spans = [d.events for d in process.active_devices()]
+    if max((int(kernels(events).sum()) for events in spans), default=0) < MIN_KERNELS:
+        return process.extent()
+    return min(int(e.start_ps.min()) for e in spans), max(int(e.end_ps.max()) for e in spans)
 
 
 def _outermost(start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -108,17 +126,46 @@ def _by_call(process: Process, names: Names) -> Steps | None:
             best, best_score = mine[which == top], int(scores[top])
     if best is None:
         return None
-    # One call of a function that spans devices is recorded once per device, under one id.
-    ids = events.value[best]
-    fresh = np.concatenate((np.ones(1, bool), (ids[1:] != ids[:-1]) | (ids[1:] == -1)))
-    start = events.start_ps[best][fresh]
-    end = np.maximum.reduceat(_call_ends(process, best), np.flatnonzero(fresh))
+    start, end = _calls(process, best)
     steps = _tile(process, np.arange(len(start)), start, end, "call")
-    if len(best) == 1:
-        call = int(best[0])
-        steps.judged |= _fetches(process, int(start[0]), int(end[0]))
-        steps.judged |= _trains(process, names, call)
+    if len(steps) == 1:
+        low, high = int(steps.start_ps[0]), int(steps.end_ps[0])
+        steps.judged |= _fetches(process, low, high)
+        steps.judged |= _trains(process, names, int(best[0]))
+        steps.judged &= _holds_work(process, low, high)
     return steps
+
+
+def _calls(process: Process, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and end of each call of a function, which may be recorded as several events.
+
+    A call is recorded once per device or part of it, under one id. Short ones without GPU work,
+    beside others that have some, are of a helper and no steps.
+    """
+    events = process.events
+    ids = events.value[rows]
+    own = np.where(ids == -1, np.iinfo(np.int64).min + np.arange(len(rows)), ids)
+    _, first, which = np.unique(own, return_index=True, return_inverse=True)
+    start = events.start_ps[rows][first]
+    end = np.zeros(len(first), np.int64)
+    np.maximum.at(end, which, _call_ends(process, rows))
+    order = np.argsort(start, kind="stable")
+    start, end, known = start[order], end[order], (ids[first] != -1)[order]
+    following = np.append(start[1:], np.iinfo(np.int64).max)
+    launched = np.sort(events.start_ps[events.kind == HostKind.LAUNCH])
+    until = np.where(known, np.minimum(end, following), following)
+    works = np.searchsorted(launched, until) > np.searchsorted(launched, start)
+    if not works.any():
+        return start, end
+    steps = works | (end - start >= _HELPER * np.median((end - start)[works]))
+    return start[steps], end[steps]
+
+
+def _holds_work(process: Process, start: int, end: int) -> bool:
+    """Return whether most of the GPUs' work, if there is any, lies in this time."""
+    busy = [d.busy() for d in process.active_devices() if len(d.events)]
+    inside = sum(work.clip(start, end).total for work in busy)
+    return 2 * inside >= sum(work.total for work in busy)
 
 
 def _call_ends(process: Process, calls: np.ndarray) -> np.ndarray:
@@ -167,6 +214,49 @@ def _by_iteration(process: Process, names: Names) -> Steps | None:
     return _tile(process, np.arange(len(waits)), waits.start, waits.end, "iteration")
 
 
+# Ranges that one iteration of a loop has once: PyTorch's own of an optimizer's step, vLLM's of a
+# forward pass.
+_ONCE_EACH = re.compile(r"^Optimizer\.step#|execute_model$")
+# A range that repeats is a step only if its times hold a like amount of work: a quarter more or
+# fewer kernels than usual, in four of five of them, and most of the kernels of the trace.
+_LEAST_REPEATS = 4
+_LIKE, _MOSTLY = 0.25, 0.8
+
+
+def _by_range(process: Process, names: Names) -> Steps | None:
+    """Return one step from each beginning of a range to its next one, where like work repeats."""
+    events = process.events
+    calls = (events.kind == HostKind.LAUNCH) & (events.correlation >= 0)
+    launched = np.sort(events.start_ps[calls])
+    known = names.matching(_ONCE_EACH.search)[events.name]
+    annotated = np.flatnonzero(
+        (events.kind == HostKind.RANGE) | (known & (events.kind == HostKind.OP))
+    )
+    if not len(annotated) or not len(launched):
+        return None
+    best: np.ndarray | None = None
+    best_length = 0
+    for _, mine in groups(events.thread[annotated]):
+        rows = annotated[mine]
+        for _, same in groups(events.name[rows]):
+            start = events.start_ps[rows[same]]
+            if len(start) < _LEAST_REPEATS:
+                continue
+            per_step = np.diff(np.searchsorted(launched, start))
+            usual = float(np.median(per_step))
+            alike = np.abs(per_step - usual) <= _LIKE * usual
+            enough = usual > 0 and alike.mean() >= _MOSTLY
+            length = int(start[-1] - start[0])
+            if enough and per_step.sum() >= _MOSTLY * len(launched) and length > best_length:
+                best, best_length = start, length
+    if best is None:
+        return None
+    steps = _tile(process, np.arange(len(best) - 1), best[:-1], best[1:], "range")
+    # The last range begins a step whose end is not in the trace.
+    steps.end_ps[-1] = best[-1]
+    return steps
+
+
 def _tile(
     process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarray, basis: str
 ) -> Steps:
@@ -188,8 +278,11 @@ def _tile(
         loose = np.array([0])
     for at in loose.tolist():
         limit = int(start[at + 1]) if at + 1 < len(start) else np.iinfo(np.int64).max
-        # A call returns before its work is launched (by other threads); a marker does not.
-        until = int(end[at]) if basis == "marker" else limit
+        # A call returns before its work is launched (by other threads), but launches no more than
+        # the others do in their time; a marker ends after its launches.
+        until = int(end[at])
+        if basis != "marker":
+            until = min(limit, max(until, int(start[at] + typical)))
         end[at] = _reach(process, int(start[at]), until, int(end[at]), limit)
     keep = start < end
     judged = bool(keep.any()) and (basis == "marker" or int(keep.sum()) > 1)

@@ -135,5 +135,5 @@ def test_unit_tensor_core(trace_json):
 
 def test_unit_distributed(trace_json):
     result = trace_json("unit/test_distributed_nccl_rank0.json")
-    assert "communication_bound" in causes(result)
+    assert causes(result) == [], "1.4 ms in one step may be chance"
     assert result["devices"][0]["collective_busy_ms"] == pytest.approx(1.572)

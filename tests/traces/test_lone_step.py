@@ -1,7 +1,6 @@
 """A trace of a single step: a call that fetched its batch, or of a function that trains."""
 
 import json
-import re
 
 import pytest
 from xspace_builder import Gpu, Space
@@ -104,21 +103,65 @@ def test_the_tab_judges_an_imported_step(path, tmp_path):
 )
 def test_a_call_without_a_fetch_is_a_step_by_its_name(path, run, called, judged):
     analysis = analyse(read_trace(path(one_call(fetched_s=0, run=run, called=called))))
-    assert [p.has_steps for p in analysis.processes] == [judged]
+    (process,) = analysis.processes
+    assert (process.has_steps, process.idle_judged) == (judged, True)
     text = render(analysis, width=100)
-    assert bool(re.search(r"- idle \d", text)) != judged and ("idle: " in text) == judged
-    if not judged:
+    assert ("1 step " in text) == judged and ("no steps found" in text) != judged
+    if judged:  # the call goes on for long after its last kernel
+        assert [finding["cause"] for finding in analysis.findings] == ["host_stall"]
+    else:
         assert analysis.findings == []
-        assert any("one call of a function" in problem for problem in analysis.problems)
-        assert "1 step " not in text and "no steps" not in text
+        assert analysis.verdict == (
+            "Nothing held the GPU back: kernels ran 96 % of the time between the first and the "
+            "last GPU work."
+        )
 
 
-def test_an_imported_call_that_may_be_no_step_is_not_called_one(path, tmp_path):
-    import_trace(path(one_call(fetched_s=0)), tmp_path / "logs")
+def test_the_verdict_is_the_same_in_the_tab(path, tmp_path):
+    file = path(one_call(fetched_s=0))
+    import_trace(file, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
-    assert recording.stored["verdict"].startswith("The trace shows a single call, which may be no")
-    parts = run_report(recording)["gpu_time_est"]["0"]
-    assert parts["idle"] > 0 and not any(name.startswith("idle_") for name in parts)
+    assert recording.stored["verdict"] == analyse(read_trace(file)).verdict
+    assert run_report(recording)["gpu_time_est"]["0"]["idle_launch"] > 0
+
+
+def test_a_call_written_as_two_events_is_one_step_that_ends_with_its_own_work(path):
+    """TensorFlow 2.4 writes two FunctionRun events of one id for one call of train_function."""
+    space = Space()
+    python, worker = space.host.line("python", 1), space.host.line("tf_gpu_private_0", 2)
+    fetcher = space.host.line("tf_data_iterator_get_next/1", 3)
+    gpu = Gpu(space, 0, worker)
+    python.event("FunctionRun", 1_000, 200, id=77)
+    fetcher.event("IteratorGetNextOp::DoCompute", 1_300, 60_000, id=77)
+    for k in range(30):
+        gpu.launch("gemm", 62_000 + k * 1_000, 62_010 + k * 1_000, 900)
+    python.event("FunctionRun", 62_000, 20, id=77)
+    worker.event("ExecutorDoneCallback", 92_000, 10, id=77)
+    # A helper's call, and what the program does long after the step.
+    python.event("FunctionRun", 95_000, 50, id=78)
+    gpu.launch("argmax", 24_000_000, 24_000_010, 5)
+    analysis = analyse(read_trace(path(space.bytes())))
+    (process,) = analysis.processes
+    assert (process.steps.basis, process.steps.judged) == ("call", True)
+    took = process.steps.end_ps - process.steps.start_ps
+    assert (took / 1e9).tolist() == pytest.approx([91.0], abs=0.1)
+    (finding,) = analysis.findings
+    assert finding["cause"] == "input_bound"
+    assert finding["evidence"]["wait_pct"] == pytest.approx(66, abs=1)
+
+
+def test_a_call_beside_which_most_work_runs_is_no_step(path):
+    space = Space()
+    python, worker = space.host.line("python", 1), space.host.line("worker", 2)
+    gpu = Gpu(space, 0, worker)
+    python.event("PjitFunction(train_step)", 0, 100)
+    for k in range(40):
+        gpu.launch("fusion", 500 + k * 5_000, 510 + k * 5_000, 1_000)
+    analysis = analyse(read_trace(path(space.bytes())))
+    (process,) = analysis.processes
+    assert not process.has_steps and process.steps.basis == "trace"
+    assert [finding["cause"] for finding in analysis.findings] == ["host_stall"]
+    assert analysis.findings[0]["severity"] == pytest.approx(0.8, abs=0.03)
 
 
 def test_a_batch_fetched_outside_the_call_does_not_make_it_a_step(path):

@@ -5,10 +5,19 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import SHORTEST, Run
+from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
-__all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "shows", "too_little", "worth_telling"]
+__all__ = [
+    "LEAST_S",
+    "MANY_TIMES",
+    "in_many_steps",
+    "one_interruption",
+    "shows",
+    "too_little",
+    "worth_telling",
+]
 
 PART = Constant(
     0.25,
@@ -19,6 +28,9 @@ MANY_TIMES = Count(
 )
 MANY_STEPS = SHORTEST  # the same for steps
 STATE_LEAST = Constant(0.2, "of `least_s`: less than that predicts nothing, even of a state")
+SLICE_MS = Constant(
+    3, "Linux gives another thread the core for 3 ms: a host that lost it once stalls as long"
+)
 LEAST_GAIN = Constant(0.05, "without its loss a run must be this much faster to show ...")
 SCATTERS = Count(2, "... and by this many times its own scatter ...")
 SURE_GAIN = Constant(0.15, "... but so large a gain shows however unsteady the steps are")
@@ -77,6 +89,12 @@ def shows(run: Run, lost_ns: int) -> bool:
     """Return whether a run without this loss is faster than chance makes it."""
     gain = lost_ns / max(1, run.wall_ns - lost_ns)
     return gain >= max(LEAST_GAIN, min(SURE_GAIN, SCATTERS * _scatter(run)))
+
+
+def one_interruption(run: Run, finding: Finding) -> bool:
+    """Return whether a loss in a trace of one or two steps may be one interruption of the host."""
+    few = run.source is not None and run.steps.total_rows < LEAST_STEPS
+    return few and finding.lost_ns is not None and finding.lost_ns < SLICE_MS * 1e6
 
 
 def _scatter(run: Run) -> float:

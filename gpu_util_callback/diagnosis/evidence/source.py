@@ -20,7 +20,7 @@ __all__ = [
     "Traced",
     "TracedGpu",
     "Windows",
-    "shows_no_steps",
+    "explains_idle",
     "source_of",
 ]
 
@@ -58,19 +58,18 @@ class Source:
 
     Attributes:
         whole: the name of the base of shares: a step, or the trace as one.
-        steps_from: the source of its steps: "marker", "call", "iteration" or "trace".
-        steps_judged: its steps are certainly steps; else its idle time means nothing.
-        idle_judged: and its GPUs did enough work in them.
+        steps_judged: its steps are certainly steps, not all GPU work as one.
+        idle_judged: its GPUs did enough work for their idle time to be judged.
         host_traced: it shows what the host did.
         fetches: it shows the fetching of batches.
         gpus: those that computed, or else all with any activity.
         linked_kernels: kernels whose launch was seen, on these GPUs.
         short_kernels_pct: kernels shorter than a launch, on the GPU with most of them.
         host_activity: what the host did while the GPUs waited for it; "" = not known.
+        tpu: a TPU did the work; what it did is not read.
     """
 
     whole: str
-    steps_from: str
     steps_judged: bool
     idle_judged: bool
     host_traced: bool
@@ -81,6 +80,7 @@ class Source:
     copies: Sequence[Copies]
     slowest_stage: SlowestStage | None
     host_activity: str
+    tpu: bool
 
 
 def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | None:
@@ -98,9 +98,8 @@ def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | 
     stage = told.get("slowest_stage")
     return Source(
         whole="step" if judged else "trace",
-        steps_from=str(told.get("steps_from") or ""),
         steps_judged=judged,
-        idle_judged=judged and bool(told["idle_judged"]),
+        idle_judged=bool(told["idle_judged"]),
         host_traced=bool(told["host_traced"]),
         fetches=bool(told["fetches"]),
         gpus=tuple(int(gpu["index"]) for gpu in gpus),
@@ -112,6 +111,7 @@ def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | 
         ],
         slowest_stage=stage and SlowestStage(stage["name"], stage["path"], stage.get("self_ms")),
         host_activity=told.get("host_activity") or "",
+        tpu=bool(told.get("tpu")),
     )  # fmt: skip
 
 
@@ -129,7 +129,8 @@ def _of_older_versions(facts: Mapping[str, Any], traced: Traced, steps: int) -> 
     launches = found.get("launch_bound", {})
     linked = (launches.get("linked_kernels_pct") or 0) / 100 * kernels
     return {
-        "idle_judged": steps >= LEAST_STEPS or kernels >= LEAST_KERNELS,
+        "idle_judged": not shows_no_steps(facts, steps)
+        and (steps >= LEAST_STEPS or kernels >= LEAST_KERNELS),
         "host_traced": "host" not in ((facts.get("source") or {}).get("cannot_know") or ()),
         "fetches": True,
         "host_activity": found.get("host_stall", {}).get("host_activity"),
@@ -160,8 +161,19 @@ MAX_KERNELS = 4096
 MAX_WINDOWS = 256
 
 
+def explains_idle(facts: Mapping, steps: int) -> bool:
+    """Return whether a recording shows why its GPUs idled: a trace with too little work does not.
+
+    Args:
+        facts: of the recording.
+        steps: how many it has.
+    """
+    source = facts.get("source") or {}
+    return bool(source.get("idle_judged", not shows_no_steps(facts, steps)))
+
+
 def shows_no_steps(facts: Mapping, steps: int) -> bool:
-    """Return whether this is an imported trace without steps: its idle time is not analyzed.
+    """Return whether this is an imported trace without steps: all of it is taken as one.
 
     Args:
         facts: of the recording.

@@ -237,7 +237,7 @@ class HostStall(Rule):
         "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
     }
     unknown = "neither phases nor callback times were recorded"
-    unknown_in_trace = "the trace shows no steps with enough GPU work, or nothing of the host"
+    unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def missing(self, run: Run) -> bool:
         if not len(run.steps):

@@ -477,11 +477,11 @@ class InputBound(Rule):
         "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
     }
     unknown = "input wait was not measured in this run"
-    unknown_in_trace = "the trace shows no steps, or no fetching of batches"
+    unknown_in_trace = "the trace shows no fetching of batches, or too little work"
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            return not (len(run.steps) and run.source.steps_judged and run.source.fetches)
+            return not (len(run.steps) and run.source.fetches and _judged(run.source))
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -679,6 +679,11 @@ def _model_alone_ns(run: Run) -> float | None:
     if another_batch_size(measured.get("batch_size"), run.fit) is not None:
         return None
     return 1e9 / measured["model_per_s"]
+
+
+def _judged(source: Source) -> bool:
+    """Return whether waits of a trace mean something: a GPU worked enough, or steps wait."""
+    return source.idle_judged or source.steps_judged
 
 
 def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:

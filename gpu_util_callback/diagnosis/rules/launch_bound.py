@@ -79,7 +79,7 @@ class LaunchBound(Rule):
         "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
     }
     unknown = "no profiler window shows what the GPU did between kernels"
-    unknown_in_trace = "the trace shows no steps with enough GPU work, or no launches"
+    unknown_in_trace = "the trace does not show enough GPU work, or no launches"
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:

@@ -50,7 +50,7 @@ class SyncBound(Rule):
         "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
     }
     unknown = "no profiler window shows synchronizations"
-    unknown_in_trace = "the trace shows no steps with enough GPU work, or nothing of the host"
+    unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
