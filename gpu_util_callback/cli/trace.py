@@ -22,10 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpu-util trace`."""
     parser.add_argument(
         "trace",
-        nargs="?",
+        nargs="*",
         metavar="FILE|DIR",
         help="a trace of TensorFlow or JAX (*.xplane.pb), PyTorch (*.pt.trace.json[.gz]) or Nsight "
-        "Systems (*.sqlite), recognized by content; or a folder with one file per host or rank",
+        "Systems (*.sqlite), recognized by content; several files of one job, one per rank, or a "
+        "folder with them",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     thresholds_in_force(thresholds)  # an invalid one is reported before a large file is read
     progress = _Progress() if sys.stderr.isatty() else None
     try:
-        trace = read_trace(args.trace, progress)
+        trace = read_trace(args.trace if args.trace[1:] else args.trace[0], progress)
     finally:
         if progress:
             progress.clear()
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{args.log_dir}: cannot be written ({error.strerror or error})"
             ) from None
         if not written:
-            raise UnusableInput(f"{args.trace}: nothing was recorded in it: no recording to write")
+            raise UnusableInput(f"{args.trace[0]}: nothing was recorded: no recording to write")
         for path in written:
             print(f"written: {path}", file=sys.stderr)
     if args.json:

@@ -315,6 +315,8 @@ _LOADER = re.compile(
     r"|\.(train_dataloader_next|val_next|dataloader_next)$|^gpu_util:input_wait$"
 )
 _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_comms")
+# Before 1.8 PyTorch wrote no categories; a kernel's thread is the number of its GPU.
+_OLD_TORCH_CPU, _OLD_TORCH_GPU = "CPU functions", "CUDA functions"
 _DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
 _DERIVED_THREADS = re.compile(
     r"^(Steps|XLA Modules|XLA Ops|Async XLA Ops|XLA TraceMe|Framework Ops|Framework Name Scope"
@@ -433,6 +435,7 @@ class _Reader:
         self.unusable = 0
         self.count = 0
         self.marks = 0
+        self.tpu = False
 
     def read(self, document: Document) -> Process:
         for event in document.values():
@@ -580,8 +583,15 @@ class _Reader:
             for pid, name in self.process_names.items()
             if (found := _DEVICE_NAME.search(name))
         }
+        tpus = {pid for pid, name in self.process_names.items() if "/device:TPU:" in name}
+        self.tpu = bool(tpus)
         for pid, tid, name_id, kept, start, end in self.plain.rows():
             name = self.names[name_id]
+            if pid in tpus:
+                continue
+            if pid == _OLD_TORCH_GPU:
+                self.device.add_plain(integer(tid), 0, name, kept, start, end)
+                continue
             if pid in gpus:
                 thread = self.thread_names.get((pid, tid), "")
                 if _DERIVED_THREADS.match(thread) or "Tensors" in self.process_names[pid]:
@@ -595,6 +605,8 @@ class _Reader:
             kind = host_kind(name)
             if "step_num" in kept:
                 kind = HostKind.STEP
+            if pid == _OLD_TORCH_CPU:
+                kind = HostKind.INPUT_WAIT if _LOADER.search(name) else HostKind.OP
             if kind < 0:
                 continue
             correlation = integer(kept.get("correlation_id"))
@@ -622,8 +634,11 @@ class _Reader:
         by_external = _ops_by_external(host_events, external)
         groups, shapes, unlinked = self.device.finish(by_external, self.ignored)
         facts, names = device_facts(members.get("deviceProperties"))
+        # Of GPUs that are all alike it does not matter which one of them this is.
+        same = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
+        alike = next(iter(facts.values()), {}) if same != "GPU" else {}
         devices = [
-            Device(index, names.get(index) or "GPU", events, facts.get(index, {}))
+            Device(index, names.get(index) or same, events, facts.get(index, alike))
             for index, events in sorted(groups.items())
         ]
         if self.unusable:
@@ -646,6 +661,7 @@ class _Reader:
             has_host=bool(len(host_events)),
         )
         process.facts["communication_ops"] = True
+        process.facts["tpu"] = self.tpu
         return process
 
     def _host_name(self, members: dict[str, Any], rank: int) -> str:
@@ -765,7 +781,7 @@ class Document:
         self._file = file
         self._big = big
         self._progress = progress
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
+        self._decode: Callable[[bytes, bool], str] | None = None  # known with the first bytes
         self._text = ""
         self._at = 0
         self._done = False
@@ -785,6 +801,10 @@ class Document:
         self._read += len(data)
         if self._read > self._limit:
             raise BrokenJson(f"it decompresses to more than {self._limit >> 20:,} MB")
+        if self._decode is None:
+            utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            encoding = "utf-16" if utf_16 else "utf-8-sig"
+            self._decode = codecs.getincrementaldecoder(encoding)("replace").decode
         text = self._decode(data, self._done)
         if self._bare:
             text = _BARE.sub(r"\1null", text)

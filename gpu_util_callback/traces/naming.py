@@ -19,7 +19,7 @@ __all__ = [
 _COLLECTIVE = re.compile(
     r"^(nccl|rccl|msccl|oneccl|hccl)|ncclKernel|ncclDev|ncclSymk|nvshmem|rcclGeneric"
     r"|cross_device_reduce|one_shot_all_?reduce|two_shot_all_?reduce|multimem_all_?reduce"
-    r"|deep_ep::|ub_cudaibarrier|all_?reduce_kernel|allgather_kernel",
+    r"|deep_ep::|dpsk::ep::|ub_cudaibarrier|all_?reduce_kernel|allgather_kernel",
     re.IGNORECASE,
 )
 _MEMSET = re.compile(r"^(cu|hip|cuda)?mem_?set|__amd_rocclr_fillBuffer|^FillBuffer", re.IGNORECASE)
@@ -120,6 +120,9 @@ _TENSOR_YES = re.compile(
     r"|_MI(4|16|32)x\d+x\d+|mfma|xdl(ops)?_|igemm_\w{1,80}_gtcx|wmma|bmm_.{0,80}(E4m3|E2m1|E5m2|Bfloat16|Fp16)",
     re.IGNORECASE,
 )
+# The ordinary cores have no arithmetic of 8-bit floats.
+_TENSOR_FP8 = re.compile(r"fp8|float8|e4m3|e5m2", re.IGNORECASE)
+_PRODUCT = re.compile(r"gemm|matmul|(^|_)(mm|dot)(_|$)", re.IGNORECASE)
 # Matrix kernels that are known to use the ordinary cores, and their helpers.
 _TENSOR_NO = re.compile(
     r"(volta|turing|ampere|hopper|maxwell|pascal)_(s|d|c|z|gc)(gemm|cudnn|conv)|_scudnn_|scudnn_"
@@ -147,7 +150,7 @@ def tensor_core(name: str) -> str:
     """
     if _TENSOR_NEVER.search(name):
         return "no"
-    if _TENSOR_YES.search(name):
+    if _TENSOR_YES.search(name) or (_TENSOR_FP8.search(name) and _PRODUCT.search(name)):
         return "yes"
     if _TENSOR_NO.search(name):
         return "no"

@@ -375,8 +375,8 @@ class _Reader:
         known = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "GPU_METRICS"]
         if not any(table in file.tables for table in known):
             raise UnusableInput(
-                f"{file.path}: no CUDA events in this database; is it an Nsight Systems export "
-                "recorded with --trace=cuda,nvtx?"
+                f"{file.path}: no CUDA events in this database; an Nsight Systems export must be "
+                "recorded with --trace=cuda,nvtx"
             )
         for key, text in file.rows("StringIds", ("id", "value")):
             if isinstance(key, int) and isinstance(text, str):
@@ -414,6 +414,12 @@ class _Reader:
         # Processes that only set up or wait (launchers, workers) are left out.
         working = [p for p in self.trace.processes if p.devices]
         self.trace.processes = working or self.trace.processes[:1]
+        cuda = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME"]
+        if not any(table in file.tables for table in cuda):
+            self.trace.problems.append(
+                "recorded without --trace=cuda: what a GPU did is not in it; record again with "
+                "nsys profile --trace=cuda,nvtx"
+            )
         if not self.trace.processes:
             raise UnusableInput(f"{file.path}: no GPU work and no CUDA calls were recorded in it")
         self._counters()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -27,25 +28,46 @@ _NAMES = re.compile(
 _GZIP = b"\x1f\x8b"
 
 
-def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+def read_trace(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    progress: Progress | None = None,
+) -> Trace:
     """Read a trace file, or the newest session in a folder (one file per host or rank).
 
     Args:
         path: an XPlane (`*.xplane.pb`), a Chrome trace of PyTorch, JAX or TensorFlow
             (`*.trace.json`, also gzipped), an Nsight Systems export (`*.sqlite`; a `*.nsys-rep`
-            where `nsys` is installed), or a folder with such files. The format is detected by
-            content.
+            where `nsys` is installed), a folder with such files, or several files of one job, one
+            per host or rank. The format is detected by content.
         progress: called repeatedly while a large file is read.
 
     Returns: the trace in the event model of `gpu_util_callback.traces.model`.
 
     Raises: UnusableInput, with one line that states the problem and the remedy.
     """
+    if not isinstance(path, str | os.PathLike):
+        return _read([Path(one) for one in path], progress)
     files, skipped = find_traces(path)
+    trace = _read(files, progress)
+    if skipped:
+        trace.problems.append(
+            f"{skipped} older sessions in this folder were not read; name one to see it"
+        )
+    return trace
+
+
+def _read(files: list[Path], progress: Progress | None) -> Trace:
+    """Read the files of one session."""
+    path = files[0].parent if len(files) > 1 else files[0]
+    for file in files:
+        if not file.is_file():
+            raise UnusableInput(f"{file}: no such file")
     formats = {sniff(file) for file in files}
     if len(formats) > 1:
         raise UnusableInput(f"{path}: holds {' and '.join(sorted(formats))} files; choose one")
     kind = formats.pop()
+    if len(files) > 1 and kind.startswith("nsys"):
+        raise UnusableInput(f"{path}: name one Nsight Systems report; its processes are in it")
     try:
         trace = _READERS[kind](files, progress)
         drop_implausible(trace)
@@ -55,10 +77,6 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         raise UnusableInput(
             f"{path}: needs more memory than is available; profile fewer steps"
         ) from None
-    if skipped:
-        trace.problems.append(
-            f"{skipped} older sessions in this folder were not read; name one to see it"
-        )
     return trace
 
 
@@ -82,7 +100,9 @@ def sniff(path: Path) -> str:
         return "nsys"
     if path.suffix == ".nsys-rep":
         return "nsys-rep"
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        head = head.decode("utf-16", "replace").encode()
+    if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return "kineto"
     if head[0] in (0x0A, 0x12, 0x1A, 0x22):  # a field of XSpace: planes, errors, warnings, hosts
         return "xplane"

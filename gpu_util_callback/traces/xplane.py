@@ -253,6 +253,7 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
                 host_parts.append(events)
                 allocator_parts.append(allocations)
     process.devices.sort(key=lambda d: d.index)
+    process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
     process.events = _sorted(HostEvents.concat(host_parts))
     _leave_out_background_waits(process.events, names)
     allocator = AllocatorEvents.concat(allocator_parts)

@@ -171,6 +171,7 @@ def test_ranks_of_a_folder_are_kept_apart(tmp_path):
             distributedInfo={"backend": "nccl", "rank": rank, "world_size": 2},
         )
     result = explain(tmp_path)
+    assert explain(sorted(tmp_path.iterdir())) == result, "several files are as good as a folder"
     assert [p["rank"] for p in result["processes"]] == [0, 1]
     assert [d["index"] for d in result["devices"]] == [0, 1]
     found = {f["cause"]: f for f in result["findings"]}
@@ -321,3 +322,79 @@ def test_streaming_reads_what_json_reads_at_any_window(events, members, window):
     if not any(0xD800 <= ord(c) < 0xE000 for c in text):
         assert read == events
         assert document.members == {**members, "z": 1}
+
+
+def test_ranges_that_repeat_are_steps_where_like_work_repeats(tmp_path):
+    def trace(name, kernels_per_step):
+        events, at = [], 0
+        for count in kernels_per_step:
+            for _ in range(count):
+                at += 100
+                number = len(events) + 1
+                events += [launch(at, 5, number), kernel("k", at + 10, 60, number)]
+            events.append(event("user_annotation", name, at + 20, 50))
+        return analyse(read_trace(write(tmp_path, events))).processes[0].steps
+
+    steps = trace("Optimizer.step#Adam.step", [30] * 6)
+    assert (steps.basis, steps.judged, len(steps)) == ("range", True, 5)
+    assert (steps.end_ps - steps.start_ps).tolist() == [3_000_000_000] * 5
+    assert trace("execute_model", [30, 32, 28, 30, 31, 30]).basis == "range"
+    for other in ([30, 2, 90, 30, 3, 60], [30] * 3, [400, 3, 3, 3, 3, 3]):
+        assert trace("Optimizer.step#Adam.step", other).basis == "trace", "no grid is better"
+
+
+def test_kernels_of_a_graph_are_known_by_their_launch_call(tmp_path):
+    events = [launch(0, 5, 1), kernel("before", 10, 5, 1)]
+    for number, call in ((2, "cudaGraphLaunch"), (3, "hipGraphLaunch")):
+        events.append(launch(100 * number, 5, number, call))
+        events += [kernel("replayed", 100 * number + 10 * k, 8, number) for k in range(1, 4)]
+    assert explain(write(tmp_path, events))["launches"][0]["graph_kernels"] == 6
+
+
+def test_the_name_of_gpus_that_are_all_alike(tmp_path):
+    events = [launch(0, 5, 1), kernel("k", 10, 5, 1, device=3)]
+    h100 = {"name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+    for others, name in (({}, "NVIDIA H100"), ({"name": "Tesla T4"}, "GPU")):
+        properties = [{**h100, "id": 0}, {**h100, "id": 1, **others}]
+        (gpu,) = explain(write(tmp_path, events, deviceProperties=properties))["devices"]
+        assert (gpu["index"], gpu["name"]) == (3, name)
+
+
+def test_a_trace_in_utf_16(tmp_path):
+    path = tmp_path / "w.pt.trace.json"
+    events = [launch(0, 5, 1), kernel("größer", 10, 5, 1)]
+    path.write_text(json.dumps({"traceEvents": events}, ensure_ascii=False), encoding="utf-16")
+    assert explain(path)["kernels"][0]["name"] == "größer"
+
+
+def test_profiles_of_pytorch_before_1_8(tmp_path):
+    """They have no categories: the CPU and the GPUs are processes, a GPU's number is a thread."""
+
+    def old(pid, tid, name, ts, dur):
+        return {"name": name, "ph": "X", "ts": ts, "dur": dur, "tid": tid, "pid": pid, "args": {}}
+
+    events = []
+    for k in range(30):
+        events.append(old("CPU functions", 139, "aten::mul", k * 1_000, 900))
+        events.append(old("CUDA functions", 1, "elementwise_kernel", k * 1_000 + 100, 100))
+    events.append(old("CUDA functions", 1, "Memcpy HtoD (Pageable -> Device)", 500, 20))
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(events))
+    result = explain(path)
+    (gpu,) = result["devices"]
+    assert (gpu["index"], gpu["kernels"]) == (1, 30)
+    assert gpu["copy_busy_ms"]["h2d"] == pytest.approx(0.02)
+    assert result["host_ops"][0]["name"] == "aten::mul"
+    assert "kernels ran only 10 %" in result["verdict"], "what launched them is not known"
+
+
+def test_a_tpu_is_called_tpu(tmp_path):
+    def mark(name, pid, text):
+        return {"ph": "M", "name": name, "pid": pid, "tid": 0, "args": {"name": text}}
+
+    events = [mark("process_name", 1, "/device:TPU:0"), mark("process_name", 2, "/host:CPU")]
+    events += [{"ph": "X", "name": n, "ts": 0, "dur": 9, "pid": p, "tid": 1, "args": {}}
+               for p, n in ((1, "fusion.1"), (2, "PjitFunction(f)"))]  # fmt: skip
+    result = explain(write(tmp_path, events, "host.trace.json"))
+    assert result["verdict"] == "No findings: what the TPU did is not read from its trace."
+    assert result["devices"] == []

@@ -25,6 +25,8 @@ from gpu_util_callback.traces.naming import (
         "volta_h884gemm_128x64_ldg8_nn",
         "turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1",
         "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn",
+        "void deep_gemm::fp8_gemm_kernel<4096, 7168, 128, 112, 128>",
+        "_w8a8_block_fp8_matmul",
         "bmm_E4m3_E4m3_Bfloat16_Fp32_t128x128x128u2_s4_et64x32_m64x32x32",
         "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN_1LDSB0_APM1",
         "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1_wr2x2",
@@ -80,6 +82,7 @@ def test_matrix_kernels_that_do_not_tell_are_unknown(name):
         ("Memset", DeviceKind.MEMSET),
         ("ncclKernel_AllReduce_RING_LL_Sum_float", DeviceKind.COLLECTIVE),
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>", DeviceKind.COLLECTIVE),
+        ("void dpsk::ep::dispatch<8, 1024>(int4*, float*)", DeviceKind.COLLECTIVE),
         ("gemm_copy_fused", DeviceKind.KERNEL),
     ],
 )

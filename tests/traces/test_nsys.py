@@ -339,3 +339,11 @@ def test_table_definitions_that_are_no_text_are_damage(reference, tmp_path):
     path.write_bytes(whole)
     with pytest.raises(UnusableInput, match=r"damaged.*garbled.*export it again"):
         read_trace(path)
+
+
+def test_a_report_without_cuda_tables_says_so(export):
+    for step in range(3):
+        export.range(step * 1000 * US, step * 1000 * US + 900 * US, f"step {step}")
+    result = explain(export.write())
+    assert result["verdict"] == "No findings: what a GPU did is not in this trace."
+    assert any("recorded without --trace=cuda" in problem for problem in result["problems"])
