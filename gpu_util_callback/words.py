@@ -139,6 +139,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "grows_with": ("grows with", ""),
     "held_gib": ("held now", "GiB"),
     "host": ("host", ""),
+    "host_callback_pct": ("calls of the host inside the step, share of a step", "%"),
     "host_activity": ("host activity meanwhile", ""),
     "host_input_pct": ("fetching input on the host, share of a step", "%"),
     "host_used_pct": ("host memory in use at the end, share of its limit", "%"),
@@ -152,6 +153,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "kernel_pct": ("kernels, share of a step", "%"),
     "kernels_per_step": ("kernels per step", ""),
     "largest_kernel": ("longest of those kernels", ""),
+    "late_rank": ("the rank that comes last", ""),
     "least_active_pct": ("kernel active on the least busy GPU", "%"),
     "least_busy": ("the least busy", ""),
     "least_busy_kernel_ms": ("kernel time of the least busy", "ms"),
@@ -238,6 +240,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "vram_used_pct": ("memory in use, share of the device", "%"),
     "wait_ms_per_step": ("waiting for input, per step", "ms"),
     "wait_pct": ("waiting for input, share of these steps' time", "%"),
+    "waited_pct": ("waiting for it, share of the time in collectives", "%"),
     "where": ("where", ""),
     "work_gap_pct": (
         "gap between the busiest and the least busy, share of the busiest's time",

@@ -530,6 +530,30 @@ class SourceGpu(TypedDict, total=False):
     copies: list[SourceCopies]
 
 
+class SourceLateRank(TypedDict, total=False):
+    """The rank that a trace's collectives wait for."""
+
+    name: str
+    waited_pct: Percent
+
+
+class SourceOnce(TypedDict, total=False):
+    """What a trace shows of costs that are paid once."""
+
+    name: str
+    longest_ns: Number
+    idle_ns: Number
+
+
+class SourceHostCalls(TypedDict, total=False):
+    """Calls of the host's code by the compiled steps of a trace."""
+
+    name: str
+    total_ns: Number
+    idle_ns: Number
+    idle_host_ns: Number
+
+
 class Source(TypedDict, total=False):
     """The profiler's file that a recording was imported from."""
 
@@ -544,6 +568,12 @@ class Source(TypedDict, total=False):
     fetches: Count
     host_activity: str
     slowest_stage: SourceStage | None
+    trains: bool
+    collectives: str
+    late_rank: SourceLateRank | None
+    once: SourceOnce | None
+    host_calls: SourceHostCalls | None
+    uploaded_ns: Number
     gpus: list[SourceGpu]
     cannot_know: list[str]
 

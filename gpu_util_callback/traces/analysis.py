@@ -12,10 +12,13 @@ from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
 from gpu_util_callback.traces.hostside import (
     AllocatorProfile,
     HostOp,
+    OneTime,
     Stage,
     Wording,
     allocator_profiles,
+    host_calls,
     host_ops,
+    one_time_costs,
     pipeline_stages,
 )
 from gpu_util_callback.traces.intervals import Intervals, union
@@ -27,7 +30,7 @@ from gpu_util_callback.traces.kernels import (
     kernel_groups,
     launch_stats,
 )
-from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace
+from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace, groups
 from gpu_util_callback.traces.steps import MIN_KERNELS, Steps, find_steps
 
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "measure"]
@@ -58,6 +61,14 @@ class DeviceAnalysis:
         return int(self.any_busy.start[0]), int(self.any_busy.end[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """The rank that comes last to the collectives of a job."""
+
+    name: str
+    waited_pct: float  # of this process's collectives: time beyond that of the last one to come
+
+
 @dataclass(slots=True)
 class ProcessAnalysis:
     """One process: its steps, its GPUs, its host."""
@@ -70,7 +81,16 @@ class ProcessAnalysis:
     host_ops: list[HostOp]
     stages: list[Stage]
     allocators: list[AllocatorProfile]
+    once: list[OneTime]
+    host_calls: tuple[Intervals, str]  # code of the host that compiled steps called, main name
+    late_rank: LateRank | None = None
     unused_devices: list[int] = field(default_factory=list)  # visible, and without any event
+
+    @property
+    def once_times(self) -> Intervals:
+        """The times of one-time costs."""
+        starts, ends = zip(*((one.start_ps, one.end_ps) for one in self.once), strict=True)
+        return union(np.array(starts, np.int64), np.array(ends, np.int64))
 
     @property
     def active(self) -> list[DeviceAnalysis]:
@@ -174,6 +194,7 @@ def measure(trace: Trace) -> Analysis:
     count = 0
     for process in trace.processes:
         steps = find_steps(process, trace.names)
+        once = one_time_costs(process, trace.names)
         devices = []
         chosen, aside = _accountable(process, steps)
         if aside:
@@ -185,7 +206,7 @@ def measure(trace: Trace) -> Analysis:
             devices.append(
                 DeviceAnalysis(
                     index=device.index if unique else count,
-                    account=account(process, device, steps),
+                    account=account(process, device, steps, [(o.start_ps, o.end_ps) for o in once]),
                     kernels=kernel_groups(process, device, trace.names),
                     copies=copy_groups(device),
                     launches=launch_stats(process, device, trace.names),
@@ -204,12 +225,61 @@ def measure(trace: Trace) -> Analysis:
                 host_ops=host_ops(process, trace.names),
                 stages=pipeline_stages(process, trace.names),
                 allocators=allocator_profiles(process, trace.names),
+                once=once,
+                host_calls=host_calls(process, trace.names),
                 unused_devices=[d.index for d in process.devices if not len(d.events)],
             )
         )
+    _find_late_rank(processes)
     notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
     problems = list(dict.fromkeys([*problems, *notes]))
     return Analysis(trace, processes, [], problems)
+
+
+# Of the time that all others wait in collectives: so much of it for one rank makes it the late one.
+_MOSTLY_FOR_ONE = 0.5
+
+
+def _find_late_rank(processes: list[ProcessAnalysis]) -> None:
+    """Find the rank for which the others wait in collectives, by how long each is in the same one.
+
+    The last one to come is in it for as long as it takes, all others for longer. Compared are the
+    steps in which all ranks have the same collectives in the same order, one GPU a rank.
+    """
+    ranks = [p for p in processes if len(p.active) == 1]
+    if len(ranks) < 2 or len(ranks) < len(processes):
+        return
+    sequences = [_collectives_by_step(p) for p in ranks]
+    parts = []
+    for step in set.intersection(*(set(steps) for steps in sequences)):
+        names, took = zip(*(steps[step] for steps in sequences), strict=True)
+        if all(np.array_equal(names[0], other) for other in names[1:]):
+            parts.append(np.stack(took))
+    if not parts:
+        return
+    took = np.concatenate(parts, axis=1)  # ranks x collectives
+    waited = took - took.min(axis=0)
+    for_rank = np.bincount(np.argmin(took, axis=0), waited.sum(axis=0), len(ranks))
+    late = int(np.argmax(for_rank))
+    if for_rank[late] < _MOSTLY_FOR_ONE * max(1, waited.sum()):
+        return
+    rank = ranks[late].process.rank
+    name = ranks[late].process.host if rank is None else f"rank {rank}"
+    for p, own, total in zip(ranks, waited.sum(axis=1), took.sum(axis=1), strict=True):
+        if p is not ranks[late] and total:
+            p.late_rank = LateRank(name, 100 * float(own) / float(total))
+
+
+def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return names and durations of the collectives of each step's only GPU at work."""
+    events = p.active[0].device.events
+    rows = np.flatnonzero(events.kind == DeviceKind.COLLECTIVE)
+    step = np.searchsorted(p.steps.start_ps, events.start_ps[rows], "right") - 1
+    took = events.end_ps - events.start_ps
+    return {
+        int(p.steps.label[at]): (events.name[rows[mine]], took[rows[mine]])
+        for at, mine in groups(step) if at >= 0
+    }  # fmt: skip
 
 
 def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:

@@ -16,6 +16,7 @@ idle, and every idle gap is explained by the host's activity before the work tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,8 +85,15 @@ def waits(process: Process) -> Intervals:
     return union(events.start_ps[rows], events.end_ps[rows])
 
 
-def account(process: Process, device: Device, steps: Steps) -> DeviceAccount:
-    """Return the ten categories of one GPU over the process's steps."""
+def account(
+    process: Process, device: Device, steps: Steps, once: Sequence[tuple[int, int]] = ()
+) -> DeviceAccount:
+    """Return the ten categories of one GPU over the process's steps.
+
+    Args:
+        once: times of what is paid for once. A GPU that idles meanwhile waits for the host,
+            whatever call that makes.
+    """
     low, high = process.extent()
     if len(steps):
         low = min(low, int(steps.start_ps[0]))
@@ -97,6 +105,12 @@ def account(process: Process, device: Device, steps: Steps) -> DeviceAccount:
         sets[category] = work - busy
         busy = busy | work
     sets.update(_idle(process, device, steps, low, high))
+    if once:
+        starts, ends = (np.array(times, np.int64) for times in zip(*once, strict=True))
+        started = (sets["idle_launch"] | sets["idle_sync"]) & union(starts, ends)
+        for category in ("idle_launch", "idle_sync"):
+            sets[category] = sets[category] - started
+        sets["idle_host"] = sets["idle_host"] | started
     rows = {
         category: sets[category].measure(steps.start_ps, steps.end_ps)
         for category in CATEGORIES

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocatorProfile",
     "HostOp",
+    "OneTime",
     "Stage",
     "Wording",
     "allocator_profiles",
     "facts",
+    "host_calls",
     "host_ops",
+    "one_time_costs",
     "pipeline_stages",
     "wording",
 ]
@@ -226,12 +229,87 @@ def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5)
     return names[int(unique[enough[np.argmin(total[enough] - overlap[enough] * 0.5)]])]
 
 
+# Calls that start CUDA or HIP, or load code into a GPU: none of them belongs to a step.
+_STARTS_UP = re.compile(
+    r"^(cuInit|(cu|hip)(DevicePrimaryCtxRetain|CtxCreate|ModuleLoad|LibraryLoad)\w*|hipInit"
+    r"|cu(da)?GetExportTable)"
+)
+_MAY_START_UP = re.compile(r"^(cuda|hip)(Free|SetDevice|Malloc|GetDevice\w*|DeviceGet\w*)$")
+# The first of its name, this many times as long as the next longest, paid for what all others use.
+_FIRST_TIMES = 10
+_LEAST_ONCE_PS = 10 * PS_PER_MS
+_AS_LONG = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class OneTime:
+    """A call or an op that is paid once: start-up, loading of code, a library's first use."""
+
+    name: str
+    start_ps: int
+    end_ps: int
+
+    @property
+    def length_ps(self) -> int:
+        return self.end_ps - self.start_ps
+
+
+def one_time_costs(process: Process, names: Names) -> list[OneTime]:
+    """Return what certainly was paid for once: calls that start up, and first ones of their name.
+
+    Such a first call or op takes ten times as long as any later one of at least three.
+    """
+    events = process.events
+    rows = np.flatnonzero(np.isin(events.kind, (HostKind.CALL, HostKind.LAUNCH, HostKind.OP)))
+    long = rows[(events.end_ps - events.start_ps)[rows] >= _LEAST_ONCE_PS]
+    rows = rows[np.isin(events.name[rows], np.unique(events.name[long]))]
+    costs = []
+    for name, mine in groups(events.name[rows]):
+        took = (events.end_ps - events.start_ps)[rows[mine]]
+        text = names[name]
+        starts_up = bool(_STARTS_UP.match(text))
+        alone = len(took) == 1 and bool(_MAY_START_UP.match(text))
+        first = len(took) > 3 and took[0] >= _FIRST_TIMES * took[1:].max()
+        for at in rows[mine] if starts_up else rows[mine[:1]] if first or alone else ():
+            if events.end_ps[at] - events.start_ps[at] >= _LEAST_ONCE_PS:
+                costs.append(OneTime(text, int(events.start_ps[at]), int(events.end_ps[at])))
+    return costs
+
+
+# Host code that a compiled step calls: TensorFlow's print and py_function, JAX' callbacks. Names
+# without a path are those of functions that an input pipeline runs.
+_CALLED_BY_STEP = re.compile(
+    r"(^|/)[^/:]*:(PrintV2|Print)$|/[^:]*:(Eager)?PyFunc(Stateless)?$"
+    r"|xla_(ffi_)?(partitioned_)?python_[cg]pu_callback|Xla(Ffi)?Python[CG]pu"
+    r"|CpuCallback::|\b(debug|pure|io)_callback(_impl)?\b|^HostCallback"
+)
+
+
+def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
+    """Return when the compiled steps ran code of the host, and the name with most of that time."""
+    events = process.events
+    called = names.matching(_CALLED_BY_STEP.search)[events.name]
+    kinds = (HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
+    rows = np.flatnonzero(called & np.isin(events.kind, kinds))
+    if not len(rows):
+        return EMPTY, ""
+    spent = np.bincount(events.name[rows], (events.end_ps - events.start_ps)[rows])
+    return union(events.start_ps[rows], events.end_ps[rows]), names[int(np.argmax(spent))]
+
+
 _JAX = "PjitFunction("
 _TENSORFLOW = ("ExecutorState::", "IteratorGetNext", "Iterator::")
 # The function that Keras compiles, as TensorFlow names it.
 _KERAS = re.compile(r"(multi|one)_step_on_(iterator|data)|__inference_train_function")
 # Of the steps: what the host did in less is not searched, which takes long in a long trace.
 _SEARCHED = 0.01
+# Names of the backward pass and of optimizers, on the host or on the GPU.
+_TRAINS = re.compile(
+    r"autograd::engine|Backward\d|backward|bwd|Optimizer\.step|[dw]grad|gradient|transpose\(jvp"
+    r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_",
+)
+_ALL_TO_ALL = re.compile(r"all_?to_?all|deep_ep::|dpsk::ep::", re.IGNORECASE)
+_GATHERS = re.compile(r"all_?gather", re.IGNORECASE)
 _LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
@@ -243,28 +321,33 @@ class Wording:
         framework: "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight).
         keras: True if `model.fit` ran the steps, as far as can be seen.
         workers: True if PyTorch's DataLoader has worker processes; None = no such loader is seen.
+        trains: True if gradients or an optimizer are seen.
     """
 
     framework: str
     keras: bool = False
     workers: bool | None = None
+    trains: bool = False
 
 
 def wording(trace: Trace) -> Wording:
     """Return the framework seen in the names of a trace, in one pass."""
-    jax = tensorflow = keras = False
+    jax = tensorflow = keras = trains = torch = False
     workers = None
     for name in trace.names.strings:
+        trains = trains or _TRAINS.search(name) is not None
+        torch = torch or "at::native::" in name or name.startswith("aten::")
         jax = jax or name.startswith(_JAX)
         tensorflow = tensorflow or name.startswith(_TENSORFLOW)
         keras = keras or _KERAS.search(name) is not None
         if "DataLoader" in name and (loader := _LOADER.search(name)):
             workers = workers or loader[1] == "Multi"
     if jax:  # first: it may take its input from tf.data
-        return Wording("jax")
+        return Wording("jax", trains=trains)
     if tensorflow:
-        return Wording("tensorflow", keras)
-    return Wording("torch" if trace.format == "kineto" else "", False, workers)
+        return Wording("tensorflow", keras, trains=trains)
+    torch = torch or trace.format == "kineto"
+    return Wording("torch" if torch else "", False, workers, trains)
 
 
 def facts(
@@ -306,7 +389,7 @@ def facts(
             }
             for d in p.devices
         ],
-        "source": _source(p, names, index),
+        "source": _source(p, names, index, said.trains),
     }
 
 
@@ -317,10 +400,11 @@ def _capability(d: DeviceAnalysis) -> Any:
 
 
 def _source(
-    p: ProcessAnalysis, names: Names, index: Callable[[DeviceAnalysis], int]
+    p: ProcessAnalysis, names: Names, index: Callable[[DeviceAnalysis], int], trains: bool
 ) -> dict[str, Any]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
     stage = next((one for one in p.stages if one.self_ps > 0 and one.name != "Root"), None)
+    calls, called = p.host_calls
     return {
         "steps_from": p.steps.basis,
         "steps_judged": p.has_steps,
@@ -329,6 +413,19 @@ def _source(
         "tpu": p.process.facts.get("tpu", False),
         "fetches": len(p.waits),
         "host_activity": _host_activity(p, names),
+        "trains": trains,
+        "collectives": _collectives(p),
+        "late_rank": p.late_rank and {
+            "name": p.late_rank.name, "waited_pct": p.late_rank.waited_pct,
+        },
+        "once": _once(p),
+        "host_calls": {
+            "name": called,
+            "total_ns": int(calls.measure(p.steps.start_ps, p.steps.end_ps).sum()) // PS_PER_NS,
+            "idle_ns": _mean_idle(p, calls, *_IDLE) // PS_PER_NS,
+            "idle_host_ns": _mean_idle(p, calls, "idle_host") // PS_PER_NS,
+        } if called else None,
+        "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
         "slowest_stage": stage and {
             "name": stage.name,
             "path": stage.path,
@@ -354,6 +451,74 @@ def _source(
             for d in p.devices
         ],
     }  # fmt: skip
+
+
+_IDLE = "idle_launch", "idle_sync", "idle_host", "other"
+
+
+def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
+    """Return how long the GPUs at work idled within some time of the steps, mean over them."""
+    if not p.active or not len(within):
+        return 0
+    of_steps = within & union(p.steps.start_ps, p.steps.end_ps)
+    busy = [d.any_busy for d in p.active]
+    if "other" in categories:
+        idle = [(of_steps - work).total for work in busy]
+    else:
+        idle = [(of_steps & d.account.sets[name]).total for d in p.active for name in categories]
+    return sum(idle) // len(p.active)
+
+
+def _once(p: ProcessAnalysis) -> dict[str, Any] | None:
+    """Return the longest one-time cost, and the GPUs' idle time in all of them."""
+    if not p.once:
+        return None
+    longest = max(p.once, key=lambda one: one.length_ps)
+    # Ops nest: the last to begin within it that takes nearly as long names it best.
+    least = _AS_LONG * longest.length_ps
+    within = (longest.start_ps, longest.end_ps)
+    inner = [
+        one for one in p.once
+        if within[0] <= one.start_ps <= within[1] and one.length_ps >= least
+    ]  # fmt: skip
+    first = max(inner, key=lambda one: one.start_ps)
+    return {
+        "name": first.name,
+        "longest_ns": first.length_ps // PS_PER_NS,
+        "idle_ns": _mean_idle(p, p.once_times, "idle_host") // PS_PER_NS,
+    }
+
+
+def _uploaded_ps(p: ProcessAnalysis) -> int:
+    """Return the time of copies to the GPUs before their first kernel, where no step is known.
+
+    A model and its data are copied once; in a step it would be the batch.
+    """
+    if p.has_steps or not p.active:
+        return 0
+    spent = []
+    for d in p.active:
+        if not len(d.kernel_busy):
+            continue
+        first = int(d.kernel_busy.start[0])
+        spent.append(d.account.sets["copy_h2d"].clip(int(p.steps.start_ps[0]), first).total)
+    return sum(spent) // max(1, len(spent))
+
+
+def _collectives(p: ProcessAnalysis) -> str:
+    """Return the kind of most communication of the GPUs at work: "" without any.
+
+    That is "all_to_all", "gather" or "reduce" (any other).
+    """
+    spent = dict.fromkeys(("all_to_all", "gather", "reduce"), 0)
+    for d in p.active:
+        for kernel in d.kernels:
+            if kernel.collective:
+                text = f"{kernel.name} {kernel.op}"
+                kind = "all_to_all" if _ALL_TO_ALL.search(text) else "reduce"
+                kind = "gather" if kind == "reduce" and _GATHERS.search(text) else kind
+                spent[kind] += kernel.total_ps
+    return max(spent, key=lambda kind: spent[kind]) if any(spent.values()) else ""
 
 
 def _host_activity(p: ProcessAnalysis, names: Names) -> str:

@@ -66,7 +66,7 @@ def test_every_rule_says_what_it_needs_and_why_its_limits_are_so():
 def test_the_causes_that_a_trace_has_the_sources_of():
     assert {rule.cause for rule in OF_TRACES} == {
         "input_bound", "transfer_bound", "launch_bound", "sync_bound", "host_stall",
-        "communication_bound", "no_tensor_cores", "imbalance",
+        "communication_bound", "no_tensor_cores", "imbalance", "host_callback",
     }  # fmt: skip
 
 

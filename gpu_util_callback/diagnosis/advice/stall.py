@@ -460,6 +460,22 @@ _COMPILES = re.compile(
 )
 
 
+_RECORD_LATER = {
+    "torch": "schedule = torch.profiler.schedule(wait=1, warmup=3, active=3)",
+    "tensorflow": "keras.callbacks.TensorBoard(log_dir, profile_batch=(10, 20))",
+}
+
+
+def traced_too_early(run: Run, name: str, took_ns: int) -> Advice:
+    """Return advice on a trace that shows what a program pays for once, and hardly its steps."""
+    return Advice(
+        f"{name} takes {duration(took_ns / 1e9)}, once. Record after the warm-up, some steps "
+        "later: this part of the trace does not show what holds the other steps back.",
+        _RECORD_LATER.get(run.framework, ""),
+        0.0,
+    )
+
+
 def host_activity(name: str) -> Advice:
     """Return advice on what a trace's host does while the GPUs wait for it; "" = not known."""
     name = name.removeprefix("$")  # the profiler's mark of Python functions

@@ -53,6 +53,33 @@ class SlowestStage:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRank:
+    """The rank that comes last to collectives."""
+
+    name: str
+    waited_pct: float  # of this process's collectives: waiting for it
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is paid for once: start-up, loading of code, a library's first use."""
+
+    name: str
+    longest_ns: int
+    idle_ns: int  # of the GPUs, in all such costs
+
+
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """Code of the host that compiled steps call; times are those within steps."""
+
+    name: str
+    total_ns: int
+    idle_ns: int  # of the GPUs meanwhile
+    idle_host_ns: int  # the part of it in which nothing was launched
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A trace times each of its steps and every gap in them exactly, but holds few of them.
 
@@ -67,6 +94,12 @@ class Source:
         short_kernels_pct: kernels shorter than a launch, on the GPU with most of them.
         host_activity: what the host did while the GPUs waited for it; "" = not known.
         tpu: a TPU did the work; what it did is not read.
+        trains: gradients or an optimizer are seen in it.
+        collectives: the kind of most communication, "all_to_all", "gather" or "reduce"; "" = none.
+        late_rank: the rank for which this one waits in collectives.
+        once: what is paid for once, at the start of the program.
+        host_calls: code of the host that compiled steps call.
+        uploaded_ns: copies to a GPU before its first kernel, of a trace without steps.
     """
 
     whole: str
@@ -81,6 +114,12 @@ class Source:
     slowest_stage: SlowestStage | None
     host_activity: str
     tpu: bool
+    trains: bool
+    collectives: str
+    late_rank: LateRank | None
+    once: Once | None
+    host_calls: HostCalls | None
+    uploaded_ns: int
 
 
 def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | None:
@@ -112,6 +151,12 @@ def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | 
         slowest_stage=stage and SlowestStage(stage["name"], stage["path"], stage.get("self_ms")),
         host_activity=told.get("host_activity") or "",
         tpu=bool(told.get("tpu")),
+        trains=bool(told.get("trains", True)),
+        collectives=str(told.get("collectives") or ""),
+        late_rank=LateRank(**late) if (late := told.get("late_rank")) else None,
+        once=Once(**once) if (once := told.get("once")) else None,
+        host_calls=HostCalls(**calls) if (calls := told.get("host_calls")) else None,
+        uploaded_ns=int(told.get("uploaded_ns") or 0),
     )  # fmt: skip
 
 

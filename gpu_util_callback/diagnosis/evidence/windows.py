@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,6 +55,14 @@ class Share:
     kernel_us: float
     exact: bool = False
     whole: str = "step"
+
+    def without(self, ns: int) -> "Share":
+        """Return it without a part of its time that has another cause, of a trace."""
+        kept = max(0, self.lost_ns - ns) / max(1, self.lost_ns)
+        return replace(
+            self, pct=kept * self.pct, lost_ns=round(kept * self.lost_ns),
+            ms_per_step=kept * self.ms_per_step,
+        )  # fmt: skip
 
     def loss(
         self,

@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
 from gpu_util_callback.diagnosis.rules.gpu_ecc_errors import GpuEccErrors
 from gpu_util_callback.diagnosis.rules.gpu_lost import GpuLost
 from gpu_util_callback.diagnosis.rules.gpus_unused import GpusUnused
+from gpu_util_callback.diagnosis.rules.host_callback import HostCallback
 from gpu_util_callback.diagnosis.rules.host_stall import HostStall
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.rules.input_bound import InputBound
@@ -30,8 +31,8 @@ from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
-    InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
-    CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
-    MemoryLimit(), MemoryGrowth(), OutOfMemory(), CpuFallback(), GpusUnused(), Throttled(),
-    Contention(), Imbalance(), GpuLost(), GpuEccErrors(),
+    InputBound(), HostStall(), HostCallback(), Recompilation(), TransferBound(), LaunchBound(),
+    SyncBound(), CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(),
+    MemoryPressure(), MemoryLimit(), MemoryGrowth(), OutOfMemory(), CpuFallback(), GpusUnused(),
+    Throttled(), Contention(), Imbalance(), GpuLost(), GpuEccErrors(),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     room_for,
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.source import LateRank, Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
@@ -29,6 +30,9 @@ class CommunicationBound(Rule):
         "exposed_collective_pct": Threshold(
             10, "torch-tb-profiler warns at 10 % communication, XProf calls 15 % high"
         ),
+        "waited_pct": Threshold(
+            50, "in the traces of all ranks: the time in collectives is mostly waiting for one rank"
+        ),
     }
     unknown = "no profiler window shows the collectives"
     unknown_in_trace = "the trace has no GPU events"
@@ -44,16 +48,59 @@ class CommunicationBound(Rule):
                 "collective_ms_per_step": run.rounded(share.ms_per_step, 3),
                 "gpus": len(run.used_gpus) or len(share.gpus),
             }
-            if run.source is None:
+            title = f"Communication that nothing hides takes {share.pct:.0f} % of the {share.whole}"
+            late = run.source.late_rank if run.source is not None else None
+            if late is not None and late.waited_pct >= limits["waited_pct"]:
+                title = f"The GPUs wait for {late.name} in {share.pct:.0f} % of the {share.whole}"
+                evidence |= {"late_rank": late.name, "waited_pct": late.waited_pct}
+                advice = _of_late_rank(late)
+            elif run.source is not None:
+                advice = _in_trace_advice(run, run.source)
+            else:
                 evidence["world_size"] = run.manifest.get("world_size")
+                advice = _advice(run)
             yield share.loss(
                 self,
-                _advice(run),
+                advice,
                 threshold={"exposed_collective_pct": limit},
                 evidence=evidence,
-                of_trace=f"Communication that nothing hides takes {share.pct:.0f} % of the "
-                f"{share.whole}",
+                of_trace=title,
             )
+
+
+def _of_late_rank(late: LateRank) -> Advice:
+    return Advice(
+        f"Collectives take that long because {late.name} comes last to them: see what it does "
+        "before, its input, its share of the batch, its GPU's clock. A faster link does not help.",
+        saves=late.waited_pct / 100,
+    )
+
+
+def _in_trace_advice(run: Run, source: Source) -> Advice:
+    """Return advice by the kind of communication that a trace shows."""
+    if source.collectives == "all_to_all":
+        return Advice(
+            "Each GPU sends every other one its part of the batch (all-to-all, of sharded "
+            "embeddings or experts), and each step needs it. Compute what does not need it "
+            "meanwhile, send 16 bits instead of 32, and let each GPU own an equal share of the "
+            "rows.",
+            saves=0.0,
+        )
+    if not source.trains:
+        return Advice(
+            "The GPUs exchange the results of their parts of each layer; no gradients are seen. "
+            "Divide the model among fewer GPUs if it fits, use those with the fastest link between "
+            "them, or serve larger batches, for which computing grows faster than waiting.",
+            saves=0.0,
+        )
+    if source.collectives == "gather":
+        return Advice(
+            "The GPUs gather parameters that are divided among them, for longer than the "
+            "computation hides. Keep them after the forward pass, or divide them within a machine "
+            "only (FSDP: SHARD_GRAD_OP, HYBRID_SHARD), and gather the next layer's ahead of time.",
+            saves=0.0,
+        )
+    return _advice(run)
 
 
 def _advice(run: Run) -> Advice:

@@ -16,9 +16,9 @@ from gpu_util_callback.diagnosis.evidence.significance import (
     in_many_steps,
     worth_telling,
 )
-from gpu_util_callback.diagnosis.evidence.source import Source
+from gpu_util_callback.diagnosis.evidence.source import Once, Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
-from gpu_util_callback.diagnosis.evidence.windows import stretches_of
+from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
@@ -258,7 +258,14 @@ class HostStall(Rule):
     # -- a trace ---------------------------------------------------------------------------------
 
     def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
+        calls = source.host_calls.idle_host_ns if source.host_calls else 0  # they have a rule
+        once = source.once.idle_ns if source.once else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
+            if source.once and 2 * once >= share.lost_ns:
+                yield self._start_up(share, source.once, limits, run)
+            share = share.without(once + calls)
+            if share.pct < limits["idle_host_pct"]:
+                continue
             yield share.loss(
                 self,
                 _stall_advice.host_activity(source.host_activity),
@@ -270,6 +277,20 @@ class HostStall(Rule):
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does "
                 "something else",
             )
+
+    def _start_up(self, share: Share, once: Once, limits: Limits, run: Run) -> Finding:
+        """Return what a trace shows of costs that are paid once: it began too early."""
+        found = share.without(share.lost_ns - once.idle_ns)
+        return replace(
+            found.loss(
+                self,
+                _stall_advice.traced_too_early(run, once.name, once.longest_ns),
+                threshold={"idle_host_pct": limits["idle_host_pct"]},
+                evidence={"idle_host_pct": found.pct, "host_activity": once.name},
+                of_trace=f"Start-up that is paid once takes {found.pct:.0f} % of the {found.whole}",
+            ),
+            detail="start_up",
+        )
 
     # -- validation ----------------------------------------------------------------------------
 

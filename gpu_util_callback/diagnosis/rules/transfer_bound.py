@@ -1,12 +1,13 @@
 """Transfer-bound: copies between host and GPU that no kernels hide, or a link that is too slow."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, idioms
+from gpu_util_callback.diagnosis.advice.stall import traced_too_early
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import (
     RARE_NS,
@@ -17,7 +18,7 @@ from gpu_util_callback.diagnosis.evidence.samples import (
 )
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Source
-from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
+from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
@@ -68,7 +69,13 @@ class TransferBound(Rule):
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         limit = limits["exposed_copy_pct"]
+        uploaded = run.source.uploaded_ns if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
+            if uploaded and 2 * uploaded >= share.lost_ns:
+                yield self._upload(run, share.without(share.lost_ns - uploaded), limit)
+            share = share.without(uploaded)
+            if share.pct < limit:
+                continue
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
             assert down is not None and up is not None
             evidence: Evidence = {"exposed_copy_pct": run.rounded(share.pct, 1)}
@@ -89,6 +96,20 @@ class TransferBound(Rule):
                 evidence=evidence,
                 of_trace=f"Copies that nothing hides take {share.pct:.0f} % of the {share.whole}",
             )
+
+    def _upload(self, run: Run, share: Share, limit: float) -> Finding:
+        """Return what a trace shows of a model that is copied to the GPUs: it began too early."""
+        return replace(
+            share.loss(
+                self,
+                traced_too_early(run, "The upload before the first kernel", share.lost_ns),
+                threshold={"exposed_copy_pct": limit},
+                evidence={"exposed_copy_pct": share.pct},
+                of_trace=f"The upload before the first kernel takes {share.pct:.0f} % of the "
+                f"{share.whole}",
+            ),
+            detail="upload",
+        )
 
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Finding]:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
@@ -201,6 +222,11 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
         return Advice(
             "Results are copied back from the GPU in every step. Return fewer of them from the "
             "step, and keep metrics on the GPU.",
+        )
+    if run.source is not None and not (run.source.fetches or run.source.trains):
+        return Advice(
+            "Data is copied to the GPU while it computes nothing. Keep there what is used again, "
+            "and copy the rest from pinned memory, on a stream of its own, while kernels run.",
         )
     says = "Batches are copied to the GPU while it has nothing else to do. "
     kind = str(run.fit.get("input_kind", "")).lower()

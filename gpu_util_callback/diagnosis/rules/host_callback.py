@@ -1,0 +1,64 @@
+"""Host callback: the compiled step calls code of the host, and the device waits for it."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["HostCallback"]
+
+
+class HostCallback(Rule):
+    """A trace shows prints, `py_function` or JAX callbacks inside the compiled steps.
+
+    Lost is the time in which no GPU worked meanwhile; without a GPU in the trace, all of it.
+    """
+
+    cause = "host_callback"
+    title = "The compiled step calls the host"
+    sources = ("host activity of a trace",)
+    thresholds: ClassVar = {
+        "host_callback_pct": Threshold(
+            5, "XProf suggests to remove debug prints from 5 % of a step on"
+        ),
+    }
+    unknown = "only a profiler trace shows calls from inside the compiled step"
+    unknown_in_trace = "the trace shows nothing of the host"
+
+    def missing(self, run: Run) -> bool:
+        return run.source is None or not (len(run.steps) and run.source.host_traced)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        calls = run.source.host_calls if run.source is not None else None
+        if run.source is None or calls is None:
+            return
+        lost = calls.idle_ns if run.source.gpus else calls.total_ns
+        pct = 100 * lost / max(1, run.steps.total("duration_ns"))
+        if pct < limits["host_callback_pct"]:
+            return
+        yield Finding(
+            cause=self.cause,
+            title=f"Calls of the host inside the compiled step take {pct:.0f} % of the "
+            f"{run.source.whole}",
+            where=None,
+            lost_ns=lost,
+            confidence=MEASURED,
+            evidence={"host_callback_pct": pct, "host_activity": calls.name},
+            threshold={"host_callback_pct": limits["host_callback_pct"]},
+            advice=_advice(run, calls.name),
+            gpus=list(run.source.gpus),
+            severity=pct / 100,
+        )
+
+
+def _advice(run: Run, name: str) -> Advice:
+    if run.framework == "jax":
+        calls = "jax.debug.print, pure_callback and io_callback"
+    else:
+        calls = "tf.print, tf.py_function and tf.numpy_function"
+    return Advice(
+        f"The compiled step waits for code of the host ({name}). Remove what is left from "
+        f"debugging ({calls}), or return the value from the step and print it every hundredth time."
+    )

@@ -1,0 +1,82 @@
+"""Advice on communication fits its kind: gradients, all-to-all, inference, a late rank."""
+
+import pytest
+from test_kineto_layouts import event, kernel, launch, write
+
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.imported import analyse, import_trace
+
+MS = 1_000
+
+
+def rank(collective: str, took_ms, of: int = 0, trains: bool = True, before_ms: float = 4) -> list:
+    """Ten steps of 10 ms: kernels, then a collective until the step ends."""
+    events, number = [], 0
+    for step in range(10):
+        start = step * 10 * MS
+        events.append(event("user_annotation", f"ProfilerStep#{step}", start, 10 * MS))
+        if trains:
+            events.append(event("cpu_op", "autograd::engine::evaluate_function: MulBackward0",
+                                start, 10))  # fmt: skip
+        for name, at, took in (
+            ("gemm", start + 20, before_ms * MS),
+            (collective, start + 9_950 - took_ms * MS, took_ms * MS),
+        ):
+            number += 1
+            events += [launch(at - 10, 5, number), kernel(name, at, took, number, device=of)]
+    return events
+
+
+def advice(tmp_path, *args, **options) -> dict:
+    (finding,) = analyse(read_trace(write(tmp_path, rank(*args, **options)))).findings
+    assert finding["cause"] == "communication_bound"
+    return finding["advice"]
+
+
+def test_gradients_are_exchanged_less_often(tmp_path):
+    found = advice(tmp_path, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5)
+    assert "gradients" in found["text"] and "no_sync()" in found["code"]
+
+
+@pytest.mark.parametrize(
+    ("name", "trains", "says"),
+    [
+        ("void dpsk::ep::internode::dispatch<8>", True, "all-to-all"),
+        ("ncclDevKernel_AllToAll", True, "all-to-all"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", False, "no gradients are seen"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>", False, "no gradients are seen"),
+        ("ncclDevKernel_AllGather_RING_LL", True, "gather parameters"),
+    ],
+)
+def test_other_kinds_are_not_told_to_accumulate_gradients(tmp_path, name, trains, says):
+    found = advice(tmp_path, name, 5, trains=trains)
+    assert says in found["text"] and found["code"] == ""
+
+
+def test_the_rank_that_all_others_wait_for_is_named(tmp_path):
+    allreduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    for number, took_ms in enumerate((4.5, 4.6, 0.4, 4.4)):
+        write(
+            tmp_path, rank(allreduce, took_ms, of=number, before_ms=4.9),
+            f"h_{number}.pt.trace.json", distributedInfo={"rank": number, "world_size": 4},
+        )  # fmt: skip
+    found = [f for f in analyse(read_trace(tmp_path)).findings if f["cause"] != "imbalance"]
+    (finding,) = [f for f in found if f["cause"] == "communication_bound"]
+    assert finding["title"].startswith("The GPUs wait for rank 2 in 4")
+    assert finding["evidence"]["waited_pct"] == pytest.approx(91, abs=1)
+    assert 2 not in finding["ranks"] and "rank 2 comes last" in finding["advice"]["text"]
+    # And the tab says so of each rank that waits.
+    import_trace(tmp_path, tmp_path / "logs")
+    verdicts = [r.stored["verdict"] for r in read_recordings(tmp_path / "logs")]
+    assert sum("wait for rank 2" in verdict for verdict in verdicts) == 3
+
+
+def test_without_a_late_rank_nobody_is_named(tmp_path):
+    for number in range(3):
+        write(
+            tmp_path, rank("ncclDevKernel_AllReduce", 4.5 + number / 10, of=number),
+            f"h_{number}.pt.trace.json", distributedInfo={"rank": number, "world_size": 3},
+        )  # fmt: skip
+    (finding,) = analyse(read_trace(tmp_path)).findings
+    assert finding["title"].startswith("Communication that nothing hides")
