@@ -26,7 +26,8 @@ def test_the_framework_is_known_by_its_calls(format, names, framework):
     ("xplane/cpu_tf221_inputbound_10steps.xplane.pb", "tensorflow"),
     ("xplane/v100x8_tf24_bert_multiworker.xplane.pb", "tensorflow"),
     ("kineto/h100_bert_small.json.gz", "torch"),
-    ("nsys/h100_2gpu_1s.sqlite", ""),
+    ("nsys/h100_2gpu_1s.sqlite", "torch"),
+    ("nsys/mock.sqlite", "torch"),
 ])  # fmt: skip
 def test_in_public_traces_too(trace_data, name, framework):
     trace = read_trace(trace_data / name)

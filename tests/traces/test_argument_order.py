@@ -47,7 +47,7 @@ def test_a_trace_too(trace_file, capsys):
     (["report", "--min-utilization"], "argument --min-utilization: expected one argument"),
     (["report"], "gpu-util report: which log directory?"),
     (["trace", "--json"], "gpu-util trace: which trace?"),
-    (["trace", "a", "--json", "b"], "gpu-util trace: unrecognized arguments: b"),
+    (["trace", "a", "--json", "b"], "gpu-util trace: a: no such file"),
     (["trace", "a", "--check"], "gpu-util trace: unrecognized arguments: --check"),
     (["doctor", "here", "--json"], "gpu-util doctor: unrecognized arguments: here"),
     (["doctor", "--timeout", "soon"], "gpu-util doctor: argument --timeout: invalid float value"),
