@@ -488,13 +488,16 @@ def host_activity(name: str) -> Advice:
         return Advice(
             f"Most of that time the host is in {name}: the framework itself prepares and starts "
             "the work of a step. Give each call more to do: a larger batch, or several steps in "
-            "one call."
+            "one call.",
+            saves=0.0,  # how much less it then prepares is not known
         )
     if name:
         return Advice(
             f"Most of that time the host is in {name}: move it out of the step or make it faster."
         )
-    return Advice("Look at what the host does between the launches: Python, logging, callbacks.")
+    return Advice(
+        "Look at what the host does between the launches: Python, logging, callbacks.", saves=0.0
+    )
 
 
 def _th(number: int) -> str:
