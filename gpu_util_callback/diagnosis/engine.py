@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory import memory_use
 from gpu_util_callback.diagnosis.rules import RULES
+from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED
 from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
     Constant,
@@ -259,10 +260,21 @@ def _permitted(finding: Finding, run: Run) -> Advice:
 
 
 def _first(finding: Finding) -> tuple:
-    """Return the sort key: blocking findings first, then by time lost; unknown costs last."""
+    """Return the sort key: blocking findings first, then by time lost; unknown costs last.
+
+    Time without a name comes after all: a name for it is no cure.
+    """
     lost = finding.lost_ns
     start = finding.where.start_ns if finding.where else 0
-    return not finding.blocking, lost is None, -(lost or 0), start, finding.cause, finding.detail
+    return (
+        not finding.blocking,
+        finding.detail == UNMARKED,
+        lost is None,
+        -(lost or 0),
+        start,
+        finding.cause,
+        finding.detail,
+    )
 
 
 def _id(finding: Finding) -> str:

@@ -10,13 +10,17 @@ from gpu_util_callback.diagnosis.evidence.source import (
     TracedGpu,
     explains_idle,
 )
+from gpu_util_callback.diagnosis.rules.launch_bound import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
+    BETWEEN,
     NOTHING,
     NOTHING_LARGE,
     OUTSIDE,
     UNKNOWN,
+    Script,
+    gain_of,
     headline,
 )
 from gpu_util_callback.errors import UnusableInput
@@ -157,6 +161,7 @@ def run_report(
         "wall_s": wall_s,
         "between_fits_s": account.get("between_fits_s"),
         "stopped_s": account.get("stopped_s"),
+        "process": _process(facts.get("process"), found),
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),
         "work": facts.get("work"),
@@ -180,7 +185,7 @@ def run_report(
         "energy": found.get("energy"),
         "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
         "verdict": _with_mfu(found["verdict"], mfu),
-        "headline": _headline(found, wall_s),
+        "headline": _headline(found, wall_s, Script.of(facts.get("process"))),
         "rules_version": found["rules_version"],
         "thresholds": found["thresholds"],
         "thresholds_set": found["thresholds_set"],
@@ -237,11 +242,36 @@ def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
     return verdict
 
 
-def _headline(found: Mapping, wall_s: float | None) -> dict | None:
+def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
     """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
-    if found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)):
+    verdict = found["verdict"]
+    if BETWEEN in verdict or verdict.startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)):
         return None
-    return headline([*found["findings"], *found["spans"]], wall_s)
+    lead = headline([*found["findings"], *found["spans"]], wall_s)
+    if lead is not None and script is not None and wall_s:
+        saves_s = script.saves(wall_s, lead["all_saves_s"])
+        lead["faster_up_to"] = gain_of(script.wall_s, saves_s)
+    return lead
+
+
+def _process(known: Mapping | None, found: Mapping) -> dict | None:
+    """Return the account from the first fit of the process to its last so far, and its advice."""
+    script = Script.of(known)
+    if known is None or script is None:
+        return None
+    set_up_s = known.get("predict_set_up_s") or 0.0
+    limits = found["thresholds"].get("launch_bound") or {}
+    much = 100 * set_up_s >= limits.get("predict_set_up_pct", 100.0) * script.wall_s
+    return {
+        "fits": script.fits,
+        "wall_s": _rounded(script.wall_s),
+        "fits_s": _rounded(script.fits_s),
+        "between_s": dict(script.between_s),
+        "predict_set_up_s": set_up_s,
+        "advice": {"text": PREDICT_ADVICE.text, "code": PREDICT_ADVICE.code, "before": ""}
+        if much
+        else None,
+    }
 
 
 def _older_rules(found: Mapping) -> list[dict[str, str]]:

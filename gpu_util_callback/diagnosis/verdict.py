@@ -1,23 +1,28 @@
 """The verdict: the run in one sentence, and what is worth a message while it trains."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
+from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = [
+    "BETWEEN",
     "BLOCKING",
     "NOTHING",
     "NOTHING_LARGE",
     "OUTSIDE",
     "UNKNOWN",
     "Announcer",
+    "Script",
     "gain_of",
     "headline",
+    "is_unnamed",
     "promise",
     "sentence",
     "trace_sentence",
@@ -50,6 +55,11 @@ NOTHING_IN_TRACE = "Nothing held the GPU back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Nothing outside the steps held training back"
+_UNNAMED = f"{HostStall.cause}:{UNMARKED}"  # beginning of the id
+BETWEEN = "passed between the fits"
+SHARE_BETWEEN = Constant(
+    0.05, "of the time from the first fit to the last: less changes no promise by more than that"
+)
 SMALL_OP_US = Constant(
     100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each"
 )
@@ -63,12 +73,67 @@ _WENT_INTO = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The time of a process from its first fit to its last, in seconds."""
+
+    fits: int
+    fits_s: float
+    between_s: Mapping[str, float]  # by name
+
+    @classmethod
+    def of(cls, process: Mapping | None) -> "Script | None":
+        """Read a manifest's `process`; None where no time worth a word lies between its fits."""
+        if not process:
+            return None
+        script = cls(process["fits"], process["fits_s"], process["between_s"])
+        return script if script.between >= SHARE_BETWEEN * script.wall_s else None
+
+    @property
+    def between(self) -> float:
+        return sum(self.between_s.values())
+
+    @property
+    def wall_s(self) -> float:
+        return self.fits_s + self.between
+
+    def saves(self, wall_s: float, saves_s: float | None) -> float | None:
+        """Return what all fits save if a recording of them, `wall_s` long, saves `saves_s`."""
+        if saves_s is None or not wall_s:
+            return None
+        return saves_s * max(1.0, self.fits_s / wall_s)
+
+    def sentence(self) -> str:
+        name = max(self.between_s, key=lambda key: self.between_s[key])
+        part = duration(self.between_s[name])
+        return f"{duration(self.between)} of {duration(self.wall_s)} {BETWEEN}, {part} in {name}."
+
+
 def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     """Return the verdict: the largest cost in proportion to the run, and the gain of fixing it.
+
+    Time between the fits of a process comes first where it is longer than what the fits lose.
 
     Args:
         findings: of the report, attributed and ordered: the first to fix in front.
     """
+    said = _of_fits(run, findings)
+    script = Script.of(run.manifest.get("process"))
+    lead = headline(findings, None) if script is not None else None
+    lost_s = lead["lost_s"] if lead is not None else 0.0
+    if (
+        script is None
+        or not len(run.steps)
+        or any(one["cause"] in BLOCKING for one in findings)
+        or script.between < (script.saves(run.wall_ns / 1e9, lost_s) or 0.0)
+    ):
+        return said
+    opening, colon, rest = said.partition(": ")
+    clear = opening in (NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)
+    return f"{script.sentence()} In the fits: {rest if clear and colon else said}"
+
+
+def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     if not len(run.steps):
         return "No training step was recorded yet."
     if run.source is not None:
@@ -83,17 +148,27 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
             return _of_unknown_cost(findings[0])
         return _healthy(run)
     lost_s = min(lead["lost_s"], wall_s)
-    if not shows(run, round(1e9 * lost_s)):
+    if is_unnamed(lead) or not shows(run, round(1e9 * lost_s)):
         unknown = next((one for one in findings if one["lost_s"] is None), None)
         if unknown is not None:
             return _of_unknown_cost(unknown)
+        unnamed_s = sum(one["lost_s"] for one in findings if is_unnamed(one))
+        if shows(run, round(1e9 * min(unnamed_s, wall_s))):
+            passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
+            return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
         return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost_s)}."
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
     opening = openings.get(lead["cause"]) or lead["title"]
     if opening == _OPENINGS["input_bound"] and lost_s >= STARVED * wall_s:
         opening = _STARVING
     said = f"{opening}: {duration(lost_s)} of {duration(wall_s)}."
-    return f"{said}{_promise(lead, wall_s)}{_eager_too(findings)}"
+    promised = _promise(lead, wall_s, Script.of(run.manifest.get("process")))
+    return f"{said}{promised}{_eager_too(findings)}"
+
+
+def is_unnamed(finding: Mapping) -> bool:
+    """Return whether a finding, or a headline, is about time that nothing names: never a fix."""
+    return any(one.startswith(_UNNAMED) for one in finding.get("ids") or [finding.get("id", "")])
 
 
 def _of_unknown_cost(finding: Mapping) -> str:
@@ -119,7 +194,8 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     def total(of: Iterable[Mapping], name: str) -> float:
         return sum(one.get(name) or 0.0 for one in of)
 
-    lead = max(kinds.values(), key=lambda kind: total(kind, "lost_s"))
+    named = {key: kind for key, kind in kinds.items() if not is_unnamed(kind[0])}
+    lead = max((named or kinds).values(), key=lambda kind: total(kind, "lost_s"))
     all_saves_s = round(total(findings, "saves_s"), 6)
     return {
         "cause": lead[0]["cause"],
@@ -133,13 +209,18 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     }
 
 
-def _promise(lead: Mapping, wall_s: float) -> str:
+def _promise(lead: Mapping, wall_s: float, script: Script | None) -> str:
     """Return the gain of fixing all findings, which is more than that of the costliest cause."""
-    one, all_ = (gain_of(wall_s, lead[name]) for name in ("saves_s", "all_saves_s"))
-    if one is None or all_ is None or times(one) == times(all_):
-        return promise(wall_s, lead["saves_s"])
-    saves = duration(min(lead["all_saves_s"], wall_s))
-    return promise(wall_s, lead["all_saves_s"], fixing=f"everything listed ({saves})")
+    what, first_s, all_s = "run", lead["saves_s"], lead["all_saves_s"]
+    if script is not None:
+        what = "script"
+        first_s, all_s = script.saves(wall_s, first_s), script.saves(wall_s, all_s)
+        wall_s = script.wall_s
+    first, both = gain_of(wall_s, first_s), gain_of(wall_s, all_s)
+    if first is None or both is None or times(first) == times(both):
+        return promise(wall_s, first_s, what)
+    saves = duration(min(all_s or 0.0, wall_s))
+    return promise(wall_s, all_s, what, fixing=f"everything listed ({saves})")
 
 
 def _eager_too(findings: Sequence[Mapping]) -> str:

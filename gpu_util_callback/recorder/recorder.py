@@ -18,6 +18,7 @@ import numpy as np
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.windows import ProfilerWindows
+from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.memory import MemoryWatch
 from gpu_util_callback.recorder.messages import off, say, verdict, warn
@@ -54,6 +55,7 @@ REST_S = 2.0  # how long the thread of a series waits for the next fit; then it 
 IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long without a step
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_process = ProcessTime()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
 # The newest ended recordings, which another fit may continue; older ones let go of their memory.
 _ended: deque[weakref.ref[Recorder]] = deque()
@@ -159,6 +161,7 @@ class Recorder:
         # From here on time counts; our set-up does not.
         self._started_ns = self._fit_started_ns = self.clock.now()
         self.facts["started_ns"] = self._started_ns
+        _process.begin(self._started_ns - self.clock.offset_ns)
         self._begun.set()
 
     def end(self, status: str, deadline_s: float = CLOSE_S) -> None:
@@ -295,6 +298,7 @@ class Recorder:
         self.watch = watch
         self._fit_started_ns = now
         self._ended_ns = 0
+        _process.begin(now - self.clock.offset_ns)
 
     @property
     def may_go_on(self) -> bool:
@@ -329,7 +333,10 @@ class Recorder:
     def _end_of_fit(self, status: str) -> int:
         now = self.clock.now()
         seen = self.clock.from_perf(self.timeline.latest())
-        return now if status == "ended" else min(now, seen)
+        ended = now if status == "ended" else min(now, seen)
+        if self._fit_started_ns:
+            _process.end(ended - self.clock.offset_ns, self.trained_by.ident)
+        return ended
 
     def _leave_fit(self) -> None:
         """Restore everything, and hand over what the training thread still has."""
@@ -695,6 +702,9 @@ class Recorder:
                 facts["ended_ns"] = self._ended_ns or None
             if self.fits > 1:
                 facts["fits"] = self.fits
+            process = _process.facts(time.perf_counter_ns())
+            if process:
+                facts["process"] = process
             self.facts.update(facts)
             self._outputs.update(
                 **{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")}

@@ -368,6 +368,16 @@ class Account(TypedDict, total=False):
     stopped_s: Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]  # the process was: in no category
 
 
+class Process(TypedDict, total=False):
+    """The time of a process from its first fit to its last so far."""
+
+    fits: Required[Count]
+    fits_s: Required[Number]
+    between_s: Required[dict[str, Number]]  # by name
+    waiting_s: Number  # for the user, not part of it
+    predict_set_up_s: Number
+
+
 class Advice(TypedDict, total=False):
     """The remedy for a finding."""
 
@@ -648,6 +658,7 @@ class Facts(TypedDict, total=False):
     source: Source
     # The diagnosis.
     account: Annotated[Account, Whole()]
+    process: Annotated[Process, Whole()]
     diagnosis: Annotated[Diagnosis, Whole("thresholds_set")]
     trace_findings: list[Annotated[Claim, Whole()]]  # of older versions, in imported traces
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of
+from gpu_util_callback.diagnosis.verdict import BLOCKING, Script, gain_of, is_unnamed
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -138,7 +138,10 @@ class Group:
 
 
 def grouped(findings: Iterable[Mapping]) -> list[Group]:
-    """Return findings by what to do about them: blocking first, then by time lost."""
+    """Return findings by what to do about them: blocking first, then by time lost.
+
+    Time without a name comes last.
+    """
     kinds: dict[str, list[Mapping]] = {}
     for finding in findings:
         kinds.setdefault(same_fix(finding), []).append(finding)
@@ -151,8 +154,8 @@ def grouped(findings: Iterable[Mapping]) -> list[Group]:
     ]
 
     def place(group: Group) -> tuple:
-        lost = group.total("lost_s")
-        return group.first["cause"] not in BLOCKING, lost is None, -(lost or 0.0)
+        lost, first = group.total("lost_s"), group.first
+        return first["cause"] not in BLOCKING, is_unnamed(first), lost is None, -(lost or 0.0)
 
     return sorted(groups, key=place)
 
@@ -318,8 +321,13 @@ def _saving(group: Group, run: Mapping | None) -> str:
         return ""
     less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
     # During training the elapsed time is newer than the diagnosis.
-    gain = gain_of(run["wall_s"], saves) if run and run["status"] != "live" else None
-    faster = f": this run up to {times(gain)} faster" if gain and gain >= WORTH_PRINTING else ""
+    gain, what = None, "run"
+    if run["status"] != "live":
+        gain = gain_of(run["wall_s"], saves)
+        script = Script.of(run.get("process"))
+        if script is not None:
+            gain, what = gain_of(script.wall_s, script.saves(run["wall_s"], saves)), "script"
+    faster = f": this {what} up to {times(gain)} faster" if gain and gain >= WORTH_PRINTING else ""
     return f"Saves up to {duration(saves)}{less}{faster}."
 
 

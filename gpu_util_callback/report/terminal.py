@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
-from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
+from gpu_util_callback.diagnosis.verdict import BETWEEN, NOTHING_LARGE, UNKNOWN, is_unnamed
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
@@ -157,7 +157,7 @@ def _whole(
     run = unit.run
     lines = _head(unit, pen, apart or {})
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
-    lines += _account(run, pen, unit.who)
+    lines += _account(run, pen, unit.who) + _script(run, pen)
     lines += _gpus(run, pen, detail)
     benchmark = accelerator_sentence(run) if detail.evidence else ""
     for said in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
@@ -241,18 +241,23 @@ def two_lines(run: Mapping) -> str:
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
-    if group is not None and not small:
-        second = f"Fix first: {what_to_do(group.first['advice'])}"
-    elif look:
-        second = f"To see what the GPU waits for: {look}"
-    elif group is not None:
-        lost = duration(group.total("lost_s") or 0)
-        second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
-    else:
+    between = (run.get("process") or {}) if BETWEEN in run["verdict"] else {}
+    if between.get("advice"):
+        second = f"Fix first: {what_to_do(between['advice'])}"
+    elif between or (group is None and not look):
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
         fits = run.get("fits") or 1
         second = f"{_step_count(run)}{f' in {fits:,} fits' if fits > 1 else ''}, {shown}."
+    elif group is not None and is_unnamed(group.first):
+        second = f"To see what it is: {what_to_do(group.first['advice'])}"
+    elif group is not None and not small:
+        second = f"Fix first: {what_to_do(group.first['advice'])}"
+    elif group is None or look:
+        second = f"To see what the GPU waits for: {look}"
+    else:
+        lost = duration(group.total("lost_s") or 0)
+        second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
     return f"{verdict}\n          {second}"
 
 
@@ -355,6 +360,24 @@ def _step_count(run: Mapping) -> str:
 
 def _step_time(ms: float) -> str:
     return f"{ms:.3g} ms" if ms < 999.5 else duration(ms / 1e3)
+
+
+def _script(run: Mapping, pen: Pen) -> list[str]:
+    """Return where the time between the fits of a process went."""
+    process = run.get("process")
+    if not process:
+        return []
+    spent = sorted(process["between_s"].items(), key=lambda part: -part[1])
+    said = ", ".join(f"{name} {duration(seconds)}" for name, seconds in spent)
+    text = (
+        f"From the first of {process['fits']:,} fits of this script to the last: "
+        f"{duration(process['wall_s'])}; fits {duration(process['fits_s'])}, between them {said}."
+    )
+    lines = ["", *pen.wrap(text)]
+    advice = process["advice"]
+    return lines + (
+        pen.wrap(advice["text"], "   ") + code_lines(advice["code"], pen) if advice else []
+    )
 
 
 def _account(run: Mapping, pen: Pen, who: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_util_callback.steps.frames import stack_of
 
-__all__ = ["DispatchWatch", "OperationCount"]
+__all__ = ["DispatchWatch", "OperationCount", "sets_up"]
 
 # Samples are dense at first, so that short runs have enough, and rare once there are enough.
 _DENSE, _ENOUGH = 60, 300
@@ -156,7 +156,7 @@ class DispatchWatch:
             return COMPILING
         if code.co_name == "predict" and "keras/src/" in name:
             return PREDICT
-        if code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP):
+        if sets_up(code):
             return SET_UP
         for part, meaning in self._meaning:
             if part in name:
@@ -182,6 +182,12 @@ class DispatchWatch:
             "function": name if usual else None,
             "operations": self._operations.per_step if self._operations is not None else None,
         }
+
+
+def sets_up(code: CodeType) -> bool:
+    """Return whether a function below `model.predict` makes what it needs for each call."""
+    name = code.co_filename.replace("\\", "/")
+    return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
 
 
 # ---- operations per step ---------------------------------------------------------------

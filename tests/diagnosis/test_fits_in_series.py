@@ -80,3 +80,23 @@ def test_losses_are_shares_of_the_training():
     assert "train_on_batch" in one["advice"]["code"]
     assert one["lost_s"] == pytest.approx(FITS * 0.2 * 0.3, rel=0.2), "the GPU idled for 30 %"
     assert "of 8.4 s" in found["verdict"], found["verdict"]
+
+
+BETWEEN = {"fits": FITS, "fits_s": 6.0, "between_s": {"predict": 44.0, "other code": 4.0}}
+
+
+@pytest.mark.parametrize("setup_ms", [0, 250])
+def test_what_passes_between_the_fits_comes_first_where_it_is_more(setup_ms):
+    found, _ = judged(*series(busy_pct=97, setup_ms=setup_ms), process=BETWEEN)
+    said = found["verdict"]
+    assert said.startswith("48 s of 54 s passed between the fits, 44 s in predict. In the fits: ")
+    assert "held training back" not in said and "faster" not in said
+
+
+def test_promises_are_of_the_time_from_the_first_fit_to_the_last():
+    table = series(busy_pct=5, setup_ms=400)
+    alone, _ = judged(*table)
+    whole = {**BETWEEN, "fits_s": FITS * 0.9, "between_s": {"predict": 4.0}}
+    found, _ = judged(*table, process=whole)
+    assert "could make this run up to 1.6× faster" in alone["verdict"], alone["verdict"]
+    assert "could make this script up to 1.4× faster" in found["verdict"], found["verdict"]

@@ -1,15 +1,20 @@
 """What a loop of one's own does outside its steps without saying so."""
 
 import pytest
-from generated_runs import GPU, MS, Generated
+from generated_runs import GPU, MS, Generated, write
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.report.screen import grouped
+from gpu_util_callback.report.terminal import two_lines
 
 CUSTOM = {"loop": "custom", "batch_size": 32, "input_kind": "generator"}
 
 
 def loop(gpus=(), **facts) -> Generated:
     return Generated(
-        seed=5, gpus=list(gpus), fit=CUSTOM,
-        framework={"name": "torch", "backend": "torch"}, **facts,
+        seed=5, gpus=list(gpus),
+        **{"fit": CUSTOM, "framework": {"name": "torch", "backend": "torch"}} | facts,
     )  # fmt: skip
 
 
@@ -33,18 +38,43 @@ def stalls(run: Generated, **result) -> list[dict]:
     return [span for span in run.diagnose(**result)["spans"] if span["cause"] == "host_stall"]
 
 
-def test_work_after_each_epoch_leads_the_verdict():
+def test_work_after_each_epoch_is_a_question_and_no_fix():
     run = loop()
     epochs(run, 5, 2400)
     run.steps(60, step_ms=20, wait_ms=4)  # a small wait, which cost far less
     found = run.diagnose()
     [span] = [one for one in found["spans"] if one["cause"] == "host_stall"]
-    assert found["verdict"].startswith("Work outside steps and phases: 12 s of ")
+    assert found["verdict"].startswith("No bottleneck was established: 12 s of ")
     assert "faster" not in found["verdict"]  # a mark by itself saves nothing
     assert span["lost_s"] == pytest.approx(12, rel=0.01) and span["saves_s"] == 0
     assert span["evidence"]["place_in_loop"] == "after each epoch"
     assert "2.4 s pass" in span["advice"]["text"]
     assert span["advice"]["code"].startswith('with monitor.phase("validation"): ...')
+
+
+def test_an_eager_step_is_named_before_time_without_a_name(tmp_path):
+    dispatch = {"samples": 100, "eager": 90, "function": "step"}
+    tensorflow = {"name": "tensorflow", "backend": "tensorflow"}
+    run = loop(fit={**CUSTOM, "dispatch": dispatch}, framework=tensorflow)
+    epochs(run, 5, 2400)
+    write(run, tmp_path)
+    report = run_report(*read_recordings(tmp_path))
+    assert report["verdict"].startswith("The step runs eagerly")
+    eager, unnamed_ = grouped([*report["findings"], *report["spans"]])
+    assert (eager.first["cause"], unnamed_.first["id"][:19]) == (
+        "launch_bound",
+        "host_stall:unmarked",
+    )
+    assert "Compile step into one program" in two_lines(report)
+
+
+def test_time_without_a_name_alone_is_never_fixed_first(tmp_path):
+    run = loop()
+    epochs(run, 5, 2400)
+    write(run, tmp_path)
+    said = two_lines(run_report(*read_recordings(tmp_path)))
+    assert "Fix first" not in said
+    assert 'To see what it is: with monitor.phase("validation")' in said
 
 
 def test_what_is_marked_is_not_told_again():

@@ -19,6 +19,7 @@ from fit_truth import BATCH, WIDTH, ended, small_model
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recorder import recorder
+from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.report.terminal import two_lines
 
 STEPS = 5
@@ -288,3 +289,33 @@ def test_the_process_ends_after_a_series(how, backend, tmp_path):
     assert (recording.steps["input_wait_ns"] >= 0).all()
     assert len(of_kind(recording, "fit")["step"]) == 6
     check_account(recording)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("shared", [True, False], ids=["one recording", "a recording each"])
+def test_the_time_between_fits_is_accounted_by_name(shared, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "_process", ProcessTime())
+    model, predicted_s, slept_s = compiled(), 0.0, 0.0
+    callback = GpuUtilCallback(str(tmp_path), report=False)
+    for number in range(4):
+        if not shared:
+            callback = GpuUtilCallback(str(tmp_path / str(number)), report=False)
+        fit(model, callback)
+        if number == 3:
+            break
+        start = time.perf_counter()
+        while time.perf_counter() - start < 1.0:
+            model.predict(X[:1], verbose=0)
+        predicted_s += time.perf_counter() - start
+        time.sleep(0.7)
+        slept_s += 0.7
+    newest = ended(tmp_path)[-1]
+    process = newest.facts["process"]
+    parts = process["between_s"]
+    assert process["fits"] == 4
+    if shared:  # the sum is exact
+        assert sum(parts.values()) == pytest.approx(newest.account["between_fits_s"], abs=0.001)
+    assert parts["predict"] == pytest.approx(predicted_s, rel=0.25)
+    assert parts["other code"] == pytest.approx(slept_s, rel=0.35)
+    assert process["predict_set_up_s"] > 0.3 * parts["predict"]
+    assert "predict" not in vars(model), "nothing is wrapped"

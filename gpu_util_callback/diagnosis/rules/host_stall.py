@@ -23,7 +23,9 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Fin
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
 
-__all__ = ["HostStall"]
+__all__ = ["UNMARKED", "HostStall"]
+
+UNMARKED = "unmarked"  # detail of the finding about unnamed time
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
 ALIKE = Constant(0.1, "stretches of this share of the longest one are of its kind")
@@ -434,7 +436,7 @@ class HostStall(Rule):
         finding = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
                            seen.active_pct, run, evidence,
                            {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-                           seen.advice, "unmarked", state=often)  # fmt: skip
+                           seen.advice, UNMARKED, state=often)  # fmt: skip
         finding.pieces = seen.pieces
         yield finding
 

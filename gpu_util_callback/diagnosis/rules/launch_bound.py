@@ -20,7 +20,7 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Fin
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 from gpu_util_callback.recording.facts import Dispatch
 
-__all__ = ["LaunchBound", "looks"]
+__all__ = ["PREDICT_ADVICE", "LaunchBound", "looks"]
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"

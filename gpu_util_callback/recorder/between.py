@@ -1,0 +1,184 @@
+"""Time of this process from its first fit to its last: the fits, and what passes between them."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from types import CodeType
+from typing import Any
+
+from gpu_util_callback.steps.dispatch import sets_up
+from gpu_util_callback.steps.frames import stack_of
+
+__all__ = ["ProcessTime"]
+
+# Between two samples of the training thread: dense at first, and rare in a long pause.
+_DENSE, _DENSE_S, _USUAL_S = 300, 0.05, 0.25
+_GIVE_UP_S = 600.0  # a program that has not fitted for so long is past its last fit, mostly
+_FEWEST = 20  # samples: of fewer one more or less is 5 %
+_DEEPEST = 200  # frames
+
+# Keras' functions, as a program calls them -> what they do between fits.
+_CALLS = {
+    "predict": "predict", "predict_on_batch": "predict", "evaluate": "evaluate",
+    "test_on_batch": "evaluate", "fit": "fit outside its callbacks",
+    "train_on_batch": "fit outside its callbacks", "__call__": "calls of the model",
+    "__init__": "building", "build": "building", "compile": "building", "clone_model": "building",
+    "from_config": "building", "load_model": "loading and saving",
+    "load_weights": "loading and saving", "save": "loading and saving",
+    "save_weights": "loading and saving", "save_model": "loading and saving",
+}  # fmt: skip
+_KERAS = ("/keras/src/", "/tf_keras/src/")
+OTHER = "other code"
+WAITING = "waiting for the user"  # a notebook between two cells, a prompt
+LEAVING = "leaving a call"
+SET_UP = "set-up of predict"  # part of it
+
+
+class ProcessTime:
+    """Account of a process that fits more than once.
+
+    The fits are timed by their recorders. Between them a thread samples the stack of the thread
+    that trains: nothing is wrapped, and no function of the program or of Keras is called.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._fits = self._running = 0
+        self._fits_ns = self._between_ns = 0
+        self._since_ns = 0  # when the running fit began, or the last one ended
+        self._thread: threading.Thread | None = None
+        self._trains = 0  # identifier of the training thread
+        self._paused = threading.Event()
+        # Nanoseconds that samples stand for, by name: of all pauses, and of one no fit has ended yet.
+        self._weights: Counter[str] = Counter()
+        self._newest: Counter[str] = Counter()
+        self._called = OTHER  # the last call of Keras that was sampled
+        self._samples = 0
+        self._random = random.Random(0x6A09E667)  # the program's own generator is left alone
+
+    def begin(self, now_ns: int) -> None:
+        """Begin a fit, at a reading of `time.perf_counter_ns`."""
+        with self._lock:
+            if self._pid != os.getpid():  # a forked child
+                self._reset()
+            self._paused.clear()
+            if not self._running:
+                if self._fits:
+                    self._between_ns += max(0, now_ns - self._since_ns)
+                    self._weights += self._newest
+                self._newest = Counter()
+                self._since_ns = now_ns
+            self._fits += 1
+            self._running += 1
+
+    def end(self, now_ns: int, thread: int | None) -> None:
+        """End a fit that ran on this thread."""
+        with self._lock:
+            if self._pid != os.getpid() or not self._running:
+                return
+            self._running -= 1
+            if self._running:
+                return
+            self._fits_ns += max(0, now_ns - self._since_ns)
+            self._since_ns = now_ns
+            self._trains = thread or 0
+            self._paused.set()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._sample, name="between-fits", daemon=True
+                )
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no more threads: the time has no names
+                    self._thread = None
+
+    def facts(self, now_ns: int) -> dict[str, Any]:
+        """Return the account up to now, for the manifest; {} while there was one fit.
+
+        Returns: `fits`, `fits_s`, `between_s` by name, whose sum is exact and whose parts are
+            estimates, and `predict_set_up_s`, the part of `predict` that prepares each call.
+        """
+        with self._lock:
+            if self._fits < 2:
+                return {}
+            fits_ns = self._fits_ns + (max(0, now_ns - self._since_ns) if self._running else 0)
+            between_s = self._between_ns / 1e9
+            weights = dict(self._weights)
+            set_up = weights.pop(SET_UP, 0)
+            total = sum(weights.values())
+            shares = {name: weight / total for name, weight in weights.items()}
+            if self._samples < _FEWEST:
+                shares, set_up = {OTHER: 1.0}, 0
+            idle = shares.pop(WAITING, 0.0)
+            return {
+                "fits": self._fits,
+                "fits_s": round(fits_ns / 1e9, 6),
+                "between_s": {
+                    name: round(share * between_s, 6) for name, share in sorted(shares.items())
+                },
+                "waiting_s": round(idle * between_s, 6),
+                "predict_set_up_s": round(set_up / max(total, 1e-9) * between_s, 6),
+            }
+
+    def _sample(self) -> None:
+        """Sample the training thread between fits, at irregular moments; on a thread of its own."""
+        before_ns = time.perf_counter_ns()
+        while self._paused.wait(_GIVE_UP_S):
+            pause_s = _DENSE_S if self._samples < _DENSE else _USUAL_S
+            time.sleep(pause_s * self._random.uniform(0.5, 1.5))
+            if not self._paused.is_set():
+                continue
+            stack = [code for _, code in stack_of(self._trains, None, _DEEPEST)]
+            name, set_up = activity(stack)
+            with self._lock:
+                if not self._paused.is_set():
+                    continue
+                # A thread that waits for a CPU or for Python's lock samples late.
+                now_ns = time.perf_counter_ns()
+                stands_for_ns = now_ns - max(before_ns, self._since_ns)
+                before_ns = now_ns
+                self._samples += 1
+                if name == LEAVING:  # a call's objects are freed after its frame is gone
+                    name = self._called
+                elif name not in (OTHER, WAITING):
+                    self._called = name
+                self._newest[name] += stands_for_ns
+                if set_up:
+                    self._newest[SET_UP] += stands_for_ns
+                if now_ns - self._since_ns > _GIVE_UP_S * 1e9:
+                    break
+        with self._lock:
+            self._thread = None
+
+
+def activity(stack: list[CodeType]) -> tuple[str, bool]:
+    """Return what a thread does between fits, and whether that is the set-up of `predict`.
+
+    Args:
+        stack: its functions, the innermost first.
+    """
+    if not stack or (
+        stack[0].co_name == "select" and stack[0].co_filename.endswith("selectors.py")
+    ):
+        return WAITING, False
+    name = OTHER
+    for depth in range(len(stack) - 1, -1, -1):
+        code = stack[depth]
+        path = code.co_filename.replace("\\", "/")
+        if not any(part in path for part in _KERAS):
+            continue
+        if path.endswith("traceback_utils.py"):  # around most of its functions
+            name = LEAVING
+            continue
+        name = _CALLS.get(code.co_name, OTHER)
+        set_up = code.co_name == "predict" and any(map(sets_up, stack[:depth]))
+        return name, set_up
+    return name, False
