@@ -57,7 +57,7 @@ class ProcessTime:
         self._thread: threading.Thread | None = None
         self._trains = 0  # identifier of the training thread
         self._paused = threading.Event()
-        # Nanoseconds that samples stand for, by name: of all pauses, and of one no fit has ended yet.
+        # Nanoseconds that samples stand for, by name: of all pauses, and of one that goes on.
         self._weights: Counter[str] = Counter()
         self._newest: Counter[str] = Counter()
         self._called = OTHER  # the last call of Keras that was sampled
@@ -115,7 +115,7 @@ class ProcessTime:
             set_up = weights.pop(SET_UP, 0)
             total = sum(weights.values())
             shares = {name: weight / total for name, weight in weights.items()}
-            if self._samples < _FEWEST:
+            if self._samples < _FEWEST or not total:
                 shares, set_up = {OTHER: 1.0}, 0
             idle = shares.pop(WAITING, 0.0)
             return {
