@@ -63,6 +63,7 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     if "Fix first" in printed and findings:  # the remedy that is printed belongs to one of them
         line = re.findall(r"Fix first: (.*)", printed)[-1].strip()
         named = [one for one in [*named, *findings] if _is_of(one, line)] or named or findings
+    named = named or [one for one in findings if run["verdict"].startswith(one["title"])]
     if not named:
         return First(verdict=run["verdict"])
     finding = named[0]
@@ -77,7 +78,7 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
         gain=(gain[0], gain[1]) if gain else None,
         question=bool(advice.get("question")),
         changes=advice.get("changes") or "",
-        fixed_first="Fix first" in printed,
+        fixed_first="Fix first" in printed and not advice.get("question"),
     )
 
 
@@ -120,7 +121,8 @@ class Result:
         if len(self.firsts) > 1:
             return
         self.cure, self.value = cure_of(program, first)
-        self.harmful = bool(program.harmful and re.search(program.harmful, first.code))
+        fix = first.code if not first.question else ""
+        self.harmful = bool(program.harmful and re.search(program.harmful, fix))
         if not first.cause:
             self.right = program.first is None or program.nothing
         elif program.first is None:
@@ -244,13 +246,12 @@ def summary(results: Sequence[Result]) -> list[str]:
         return f"{sum(values)} of {len(values)}{percent}"
 
     judged = [one for one in results if one.right is not None]
-    # A question promises nothing, but a user may answer it with yes: it counts for slower runs.
-    tried = [one for one in judged if one.followed is not None]
+    tried = [one for one in judged if one.followed is not None and not one.firsts[0].question]
     ranges = [one for one in tried if one.inside is not None]
     lines = {
         "First finding right (aim: 90 %)": share([bool(one.right) for one in judged]),
         "Printed fixes that make it at least 1.05× faster": share(
-            [one.followed >= SLOWER for one in tried if one.followed and not one.firsts[0].question]
+            [one.followed >= SLOWER for one in tried if one.followed]
         ),
         "Slower than 1.05× with the printed cure (aim: none)": share(
             [bool(one.slower) for one in tried]
