@@ -17,7 +17,7 @@ from pathlib import Path
 from gauntlet.judging import Result, first_of, summary, table
 from gauntlet.registry import Program, load
 
-LONGEST_S = 240  # a training
+LONGEST_S = 600  # a training
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -187,6 +187,7 @@ class Process:
             selector.register(self.child.stdout, selectors.EVENT_READ)
             if not selector.select(LONGEST_S):
                 self.child.kill()
+                self.child.wait()
                 raise RuntimeError(f"{request} took over {LONGEST_S} s")
         answer = self.child.stdout.readline()
         if not answer:

@@ -82,7 +82,7 @@ def tape_starved(run):
 @program("the step is traced again for every new Python number", "without:tensor",
          r"recompilation|retrac", cures={"tensor": r"tf\.constant|[Tt]ensor|shape"})  # fmt: skip
 def tape_retraced(run):
-    model, data = mlp(8), _in_memory(960)
+    model, data = mlp(8), _in_memory(480)
     inner = _tape_step(model, compiled=False)
 
     @tf.function
