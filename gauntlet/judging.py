@@ -60,25 +60,29 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     by_id = {one["id"]: one for one in findings}
     ids = lead["ids"] if lead else []
     named = [by_id[one] for one in ids if one in by_id]
-    if "Fix first" in printed and findings:  # the remedy that is printed belongs to one of them
-        line = re.findall(r"Fix first: (.*)", printed)[-1].strip()
+    remedies = re.findall(r"(?:Fix first|Ask first|To try): (.*)", printed)
+    if remedies and findings:  # the remedy that is printed belongs to one of them
+        line = remedies[-1].strip()
         named = [one for one in [*named, *findings] if _is_of(one, line)] or named or findings
     named = named or [one for one in findings if run["verdict"].startswith(one["title"])]
     if not named:
         return First(verdict=run["verdict"])
     finding = named[0]
     advice = finding.get("advice") or {}
-    gain = advice.get("gain")
+    fix = not advice.get("question")
+    whole = lead if lead and fix and finding["id"] in ids else finding  # a fix of all its spans
+    saves_s, wall_s = whole.get("saves_range_s") or (), run["wall_s"] or 0.0
+    gain = tuple(wall_s / max(1e-3 * wall_s, wall_s - saved) for saved in saves_s)
     return First(
         cause=finding["cause"],
         title=finding["title"],
         text=advice.get("text", ""),
         code=advice.get("code", ""),
         verdict=run["verdict"],
-        gain=(gain[0], gain[1]) if gain else None,
-        question=bool(advice.get("question")),
+        gain=(gain[0], gain[1]) if gain and gain[1] >= SLOWER else None,
+        question=not fix,
         changes=advice.get("changes") or "",
-        fixed_first="Fix first" in printed and not advice.get("question"),
+        fixed_first="Fix first" in printed and fix,
     )
 
 
@@ -126,7 +130,7 @@ class Result:
         if not first.cause:
             self.right = program.first is None or program.nothing
         elif program.first is None:
-            self.right = not first.fixed_first
+            self.right = False
         else:
             self.right = bool(re.search(program.first, first.all)) and not self.harmful
 

@@ -28,7 +28,7 @@ class Program:
         bound: what the measurement without our package must confirm: "input" or "model" alone
             takes longer, or "without": the variant of this name is at least 1.2 times as fast.
         first: regular expression of an accepted first finding, searched in its cause, title, code
-            and text; None = nothing may be called the first thing to fix.
+            and text; None = there must be none.
         nothing: it is also right to find nothing.
         cures: variant -> regular expression of the printed code or text that asks for it; a group
             in it is handed to the program as `run.value`.

@@ -13,11 +13,13 @@ from gauntlet.judging import Result, first_in, summary  # noqa: E402
 from gauntlet.registry import Program  # noqa: E402
 
 
-def run_of(code="", text="Let 8 of its calls wait.", **advice):
-    """A run of a report whose only finding has this advice."""
+def run_of(code="", saves_range_s=None, **advice):
+    """A run of 9 s of a report whose only finding has this advice."""
     finding = {"id": "input_bound@1", "cause": "input_bound", "title": "Input-bound",
-               "advice": {"code": code, "text": text, **advice}}  # fmt: skip
-    return {"findings": [], "spans": [finding], "headline": {"ids": ["input_bound@1"]},
+               "saves_range_s": saves_range_s,
+               "advice": {"code": code, "text": "", **advice}}  # fmt: skip
+    headline = {"ids": ["input_bound@1"], "saves_range_s": saves_range_s}
+    return {"findings": [], "spans": [finding], "headline": headline, "wall_s": 9.0,
             "verdict": "Training waits."}  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def test_a_printed_cure_is_followed_with_its_number():
     [(2.0, True, False, False), (3.5, False, True, False), (4.4, False, True, True)],
 )
 def test_a_promise_is_held_against_the_true_gain(cured, inside, far_below, slower):
-    result = judged(MAP, cured=cured, gain=[1.8, 2.7])
+    result = judged(MAP, cured=cured, saves_range_s=[4.0, 5.7])
     assert (result.inside, result.far_below, result.slower) == (inside, far_below, slower)
 
 
@@ -64,10 +66,12 @@ def test_a_changed_result_must_be_announced():
         assert result.changed_unsaid is unsaid
 
 
-def test_a_healthy_program_may_have_nothing_to_fix_first():
+def test_a_healthy_program_must_have_no_first_finding():
     healthy = Program(train, "nothing", "any", None)
     assert judged(healthy).right is False
-    assert judged(healthy, printed="Nothing large held training back.").right is True
+    result = Result("healthy", "nothing", "any")
+    result.note_first(healthy, first_in(run_of() | {"headline": None}, "Nothing held it back."))
+    assert result.right is True
 
 
 def test_the_summary_counts_what_was_wrong():
