@@ -1,0 +1,337 @@
+"""Faults that CI cannot make: mounts that hang, full pipes, processes that are stopped or killed.
+
+    python harness/faults.py                 all trials, about two minutes
+    python harness/faults.py hang kill       those whose names contain one of the words
+    python harness/faults.py --fit           in Keras' `fit` instead of a loop of one's own
+
+Each trial trains in a process of its own while something is broken, and prints what was broken, the
+longest wait on our account (one step, the end of the training, the end of the process), and what of
+the recording was lost. Linux, with a C compiler: `faults.c` stands between the process and its
+file system. Exits with 1 where a training waited longer than its trial allows, or lost what could
+be kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STEP_S = 0.005
+END_S = 5.5  # what a hung end may cost, once a process: 5 s, and what the machine takes
+STEP_WAIT_S = 0.5  # a step that waits longer was held up; a busy machine may hold it up that long
+TIMEOUT_S = 90
+
+
+@dataclass
+class Trial:
+    """Something that is broken while a process trains.
+
+    Attributes:
+        broken: said of it.
+        events: (seconds since the training began, what then happens): "hang", "fail ERRNO", "slow
+            MS", "ok" are states of the file system; the others are in `HAPPENINGS`.
+        seconds: how long each training takes.
+        end_s: how long the ends of all of them may wait together.
+        trainings: how many there are, each with a folder of its own.
+        kept: the share of the steps that can be recorded.
+        reads_stderr: whether anybody does.
+    """
+
+    name: str
+    broken: str
+    events: Sequence[tuple[float, str]] = ()
+    seconds: float = 4.0
+    end_s: float = 1.0
+    trainings: int = 1
+    reads_stderr: bool = True
+    kept: float = 0.0
+
+
+TRIALS = [
+    Trial("healthy", "nothing", kept=1),
+    Trial("hang-start", "the mount hangs from the start", [(0, "hang")], end_s=END_S),
+    Trial("hang-middle", "the mount hangs from the 4th second on", [(3, "hang")], 5.0, END_S),
+    Trial("hang-over", "the mount hangs for 3 s", [(1, "hang"), (4, "ok")], seconds=7, kept=1),
+    Trial("hang-twice", "the mount hangs for three trainings", [(0, "hang")], 2.0, END_S, 3),
+    Trial("hang-end", "the mount hangs just before the end", [(3.9, "hang")], end_s=END_S),
+    Trial("slow", "each operation takes 200 ms", [(0, "slow 200")], end_s=END_S, kept=1),
+    Trial("eio-first", "nothing can be written in the 1st second",
+          [(0, f"fail {errno.EIO}"), (1, "ok")], kept=0.7),
+    Trial("eio-middle", "nothing can be written in the 3rd second",
+          [(2, f"fail {errno.EIO}"), (3, "ok")], seconds=6, kept=1),
+    Trial("full", "the disk is full from the 3rd second on", [(2, f"fail {errno.ENOSPC}")],
+          end_s=END_S),
+    Trial("removed", "rm -rf of the log directory in the 3rd second", [(2, "remove")],
+          seconds=6, kept=0.3),
+    Trial("pipe-full", "stderr is a full pipe that nobody reads",
+          [(0, "fill stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], reads_stderr=False, kept=1),
+    Trial("pipe-closed", "stderr is closed",
+          [(0, "close stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], kept=1),
+    Trial("stopped", "the process is stopped for 3 s", [(2, "stop 3")], kept=1),
+    Trial("killed", "kill -9 in the 5th second", [(4, "kill")], seconds=6, kept=0.5),
+    Trial("fork", "a forked child leaves the training", [(2, "fork")], kept=1),
+    Trial("fork-hang", "a forked child leaves it, and the mount hangs",
+          [(2, "fork"), (2.5, "hang")], end_s=END_S),
+]  # fmt: skip
+
+
+# ---- inside the process that trains --------------------------------------------------------------
+
+
+def _fill(_: str) -> None:
+    os.set_blocking(2, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(2, b"x" * 512)
+    os.set_blocking(2, True)
+
+
+def _stop(seconds: str) -> None:
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _fork(_: str) -> None:
+    if os.fork() == 0:
+        raise SystemExit  # leaves the training's block, as a worker's error does
+
+
+HAPPENINGS: dict[str, Callable[[str], None]] = {
+    "remove": lambda _: shutil.rmtree(os.environ["FAULT_DIR"], ignore_errors=True),
+    "fill stderr": _fill,
+    "close stderr": lambda _: os.close(2),
+    "stop": _stop,
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "fork": _fork,
+}
+
+
+class Measured:
+    """Longest waits of a training, written to a file as they come, since it may be killed."""
+
+    def __init__(self, path: Path, events: Sequence[tuple[float, str]]):
+        self.path, self.events = path, list(events)
+        self.steps, self.longest_s, self.ends_s = 0, 0.0, []
+        self._since = self._began = time.perf_counter()
+
+    def body(self) -> None:
+        """Take a step; what passed since the last one is on our account."""
+        begun = time.perf_counter()
+        if self.steps:
+            self.longest_s = max(self.longest_s, begun - self._since)
+        self.happen(begun - self._began)
+        time.sleep(STEP_S)
+        self.steps += 1
+        if not self.steps % 20:
+            self.write()
+        self._since = time.perf_counter()
+
+    def happen(self, now_s: float) -> None:
+        while self.events and self.events[0][0] <= now_s:
+            what = self.events.pop(0)[1]
+            name = next((one for one in HAPPENINGS if what.startswith(one)), None)
+            if name is None:
+                Path(os.environ["FAULT_STATE"]).write_text(what)
+            else:
+                HAPPENINGS[name](what.removeprefix(name).strip())
+
+    def end(self, since: float) -> None:
+        self.ends_s.append(time.perf_counter() - since)
+        self.write()
+
+    def write(self) -> None:
+        facts = {"steps": self.steps, "longest_s": self.longest_s, "ends_s": self.ends_s,
+                 "at": time.time()}  # fmt: skip
+        partial = self.path.with_suffix(".part")
+        partial.write_text(json.dumps(facts))
+        partial.replace(self.path)
+
+
+def train_in_a_loop(log_dir: str, seconds: float, measured: Measured) -> None:
+    """Train in a loop of one's own."""
+    from gpu_util_callback import GpuUtilMonitor
+
+    with GpuUtilMonitor(log_dir) as monitor:
+        until = time.perf_counter() + seconds
+        measured._since = time.perf_counter()
+        for _ in monitor.batches(iter(int, 1)):
+            measured.body()
+            if time.perf_counter() > until:
+                break
+        ending = time.perf_counter()
+    measured.end(ending)
+
+
+def train_in_fit(log_dir: str, seconds: float, measured: Measured) -> None:
+    """Train in Keras' `fit`; the waits of a step include Keras' own."""
+    import keras
+    import numpy as np
+
+    from gpu_util_callback import GpuUtilCallback
+
+    class Body(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            measured.body()
+            self.model.stop_training = time.perf_counter() > until
+
+        def on_train_end(self, logs=None):
+            nonlocal ending
+            ending = time.perf_counter()
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.zeros((64, 4), "float32"), np.zeros((64, 1), "float32")
+    model.fit(x, y, verbose=0)  # builds
+    ending = until = time.perf_counter() + seconds
+    measured._since = time.perf_counter()
+    callbacks = [Body(), GpuUtilCallback(log_dir)]
+    model.fit(x, y, batch_size=1, epochs=10**6, verbose=0, callbacks=callbacks)
+    measured.end(ending)
+
+
+def train(trial: Trial, folder: Path, fit: bool) -> None:
+    """Train as a trial says; the process that `main` starts."""
+    measured = Measured(folder / "measured.json", trial.events)
+    measured.happen(0.0)
+    for number in range(trial.trainings):
+        where = str(folder / "logs" / str(number))
+        (train_in_fit if fit else train_in_a_loop)(where, trial.seconds, measured)
+
+
+# ---- outside of it -------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """The outcome of a trial."""
+
+    step_s: float
+    ends_s: list[float]
+    exit_s: float
+    steps: int
+    recorded: int
+    statuses: list[str]
+    messages: list[str]
+    problem: str = ""
+
+
+def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
+    """Run one trial."""
+    from gpu_util_callback import read_recordings
+    from gpu_util_callback.errors import UnusableInput
+
+    with tempfile.TemporaryDirectory(prefix="gpu-util-faults-") as name:
+        folder = Path(name)
+        (folder / "logs").mkdir()
+        (folder / "state").write_text("ok")
+        environment = os.environ | {
+            "LD_PRELOAD": str(shim), "FAULT_DIR": str(folder / "logs"),
+            "FAULT_STATE": str(folder / "state"), "TF_CPP_MIN_LOG_LEVEL": "3",
+        }  # fmt: skip
+        command = [sys.executable, __file__, "--inside", trial.name, "--folder", name]
+        process = subprocess.Popen(
+            command + ["--fit"] * fit, env=environment, cwd=folder, text=True, errors="replace",
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        said, problem = "", ""
+        try:
+            if trial.reads_stderr:
+                _, said = process.communicate(timeout=TIMEOUT_S)
+            else:
+                process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            problem = f"did not end within {TIMEOUT_S} s"
+        ended = time.time()
+        (folder / "state").write_text("ok")
+        try:
+            measured = json.loads((folder / "measured.json").read_text())
+        except (OSError, ValueError):
+            return Outcome(0, [], 0, 0, 0, [], said.splitlines(), problem or "no step was taken")
+        try:
+            recordings = read_recordings(folder / "logs")
+        except UnusableInput:
+            recordings = []
+        return Outcome(
+            measured["longest_s"], measured["ends_s"], ended - measured["at"],
+            measured["steps"], sum(len(one.steps["step"]) for one in recordings),
+            [one.status for one in recordings],
+            [line for line in said.splitlines() if "gpu" in line.lower()], problem,
+        )  # fmt: skip
+
+
+def build(folder: Path) -> Path:
+    """Compile the shim; return its library."""
+    library = folder / "faults.so"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "faults.c"), "-ldl"],
+        check=True,
+    )
+    return library
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the trials; return 1 where a training waited too long."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="*", help="run the trials whose names contain one of these")
+    parser.add_argument("--fit", action="store_true", help="train in Keras' fit")
+    parser.add_argument("--list", action="store_true", help="list the trials")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.inside:
+        trial = next(one for one in TRIALS if one.name == args.inside)
+        train(trial, args.folder, args.fit)
+        return 0
+    trials = [one for one in TRIALS
+              if not args.words or any(word in one.name for word in args.words)]  # fmt: skip
+    if args.list:
+        print("\n".join(f"{one.name:12} {one.broken}" for one in trials))
+        return 0
+    sys.path.insert(0, str(HERE.parent))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    )
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        shim = build(Path(folder))
+        for trial in trials:
+            outcome = attempt(trial, shim, args.fit)
+            lost = outcome.steps - outcome.recorded
+            if outcome.step_s > STEP_WAIT_S or sum(outcome.ends_s) > trial.end_s:
+                outcome.problem = outcome.problem or "waited too long"
+            elif outcome.recorded < trial.kept * outcome.steps:
+                outcome.problem = outcome.problem or "lost what could be kept"
+            ends = " + ".join(f"{one:.2f}" for one in outcome.ends_s) or "(no end)"
+            print(f"{trial.name}: {trial.broken}")
+            print(f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
+                  f"{outcome.exit_s:.2f} s until the process was gone")  # fmt: skip
+            print(f"  lost     {lost} of {outcome.steps} steps; "
+                  f"recordings: {', '.join(outcome.statuses) or 'none'}")  # fmt: skip
+            for line in outcome.messages[:4]:
+                print(f"  said     {line[:160]}")
+            if outcome.problem:
+                print(f"  FAILED   {outcome.problem}")
+                failed.append(trial.name)
+    print(f"{len(trials) - len(failed)} of {len(trials)} trials held", *failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
