@@ -1,5 +1,6 @@
 """The container of this process: its control groups' limits, what it holds, and what was killed."""
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ __all__ = [
     "MemoryGroup",
     "control_groups",
     "cpu_quota",
+    "cpus_allowed",
     "kill_count",
     "memory_limit",
 ]
@@ -136,3 +138,8 @@ def _text_of(path: Path) -> str:
         return path.read_text()
     except (OSError, ValueError):
         return ""
+
+
+def cpus_allowed() -> int | None:
+    """Return the number of CPUs that this process may run on; None where the system has no say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None

@@ -30,6 +30,9 @@ class About(Protocol):
     def framework(self) -> dict[str, Any]:
         """The manifest's `framework`, without Keras."""
 
+    def step_threads(self) -> int | None:
+        """Threads that a step may use on the CPU."""
+
     def devices(self) -> list[dict[str, Any]] | None:
         """GPUs of this process: {"index", "name", "compute_capability"} each; None: it has none."""
 

@@ -64,7 +64,8 @@ class KerasAdapter(WatchingAdapter):
 
     def facts(self) -> dict[str, Any]:
         assert self.about is not None
-        return keras_facts(self._model, self.about.framework(), self.timing, **self.fit_facts())
+        more = {"step_threads": self.about.step_threads(), **self.fit_facts()}
+        return keras_facts(self._model, self.about.framework(), self.timing, **more)
 
     def fit_facts(self) -> dict[str, Any]:
         """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.container import MemoryGroup, control_groups, cpu_quota, memory_limit
+from gpu_util_callback.container import (
+    MemoryGroup,
+    control_groups,
+    cpu_quota,
+    cpus_allowed,
+    memory_limit,
+)
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
@@ -23,12 +29,14 @@ _HELD = ("RssAnon", "RssShmem", "VmSwap")
 _OWN = ("Private_Dirty", "Swap")
 _WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
 _WORKERS_SHARE = 0.002  # of a core, that listing them may take
+_CHILDREN_S = 1.0  # how often the CPU time of this process' children is read, at most
 
 
 class Host:
     """Rows of group "host": shares and rates over the time since the last row, NaN = unknown.
 
-    process_cpu_pct is in percent of one core (400 = four cores busy); cpu_pct of all cores.
+    process_cpu_pct and children_cpu_pct (its children, without it) are in percent of one core
+    (400 = four cores busy); cpu_pct of all cores.
     Counters are kept here, since psutil's own are shared by the whole process.
     """
 
@@ -44,6 +52,8 @@ class Host:
         self._group = MemoryGroup()
         self._workers: tuple[float, float] = NAN, NAN  # their number, and their memory
         self._workers_due_s = 0.0
+        self._children_cpu_pct = NAN
+        self._children_due_s = 0.0
         try:
             import psutil
 
@@ -56,7 +66,7 @@ class Host:
             "process_cpu_pct", "process_memory_bytes", "process_threads",
             "process_read_bytes_per_s", "process_write_bytes_per_s",
             "process_held_bytes", "process_address_space_bytes", "python_blocks",
-            "workers", "workers_memory_bytes", "container_memory_bytes",
+            "workers", "workers_memory_bytes", "children_cpu_pct", "container_memory_bytes",
             "cpu_pct", "cpu_max_pct", "iowait_pct",
             "memory_used_bytes", "memory_available_bytes",
             "disk_read_bytes_per_s", "disk_write_bytes_per_s",
@@ -139,6 +149,7 @@ class Host:
             NAN,
             NAN,
         )
+        row["children_cpu_pct"] = self._read_children()
         held = self._group.held()
         row["container_memory_bytes"] = NAN if held is None else held
 
@@ -161,6 +172,16 @@ class Host:
             self._workers_due_s = began + max(_WORKERS_S, took / _WORKERS_SHARE)
             self._workers = float(number), float(held)
         return self._workers
+
+    def _read_children(self) -> float:
+        """Return the CPU use of this process' children since their last reading."""
+        began = time.perf_counter()
+        if began >= self._children_due_s:
+            spent = _children_cpu_s()
+            self._children_cpu_pct = NAN if spent is None else 100 * self._rate("children", spent)
+            took = time.perf_counter() - began
+            self._children_due_s = began + max(_CHILDREN_S, took / _WORKERS_SHARE)
+        return self._children_cpu_pct
 
     def _traffic(self, row: dict[str, float]) -> None:
         disk = self._try("disk", self._psutil.disk_io_counters)
@@ -222,6 +243,31 @@ def _own_bytes(pid: int) -> int | None:
     return held
 
 
+def _children_cpu_s() -> float | None:
+    """Return the CPU seconds of this process' children so far, those that have ended included.
+
+    None where the kernel does not list them. Psutil would look at every process of the machine.
+    """
+    times = os.times()
+    spent = times.children_user + times.children_system
+    try:
+        threads = Path("/proc/self/task").iterdir()
+        lists = [(thread / "children").read_text() for thread in threads]
+        ticks = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+    waiting = [pid for text in lists for pid in text.split()]
+    while waiting:
+        folder = Path("/proc") / waiting.pop()
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            waiting += (folder / "task" / folder.name / "children").read_text().split()
+        except OSError:  # it has ended
+            continue
+        spent += sum(map(int, fields[11:15])) / ticks  # its own, and of its children that ended
+    return spent
+
+
 def host_facts(root: str = "/") -> dict[str, Any]:
     """Return the manifest's `machine`; None = unknown or unlimited.
 
@@ -235,13 +281,11 @@ def host_facts(root: str = "/") -> dict[str, Any]:
     facts: dict[str, Any] = {
         "cpu": _cpu_name(Path(root)),
         "cpus": os.cpu_count(),
-        "cpus_allowed": None,
+        "cpus_allowed": cpus_allowed(),
         "cpu_quota": min(quotas, default=None),
         "memory_limit_bytes": min(limits, default=None),
         "address_space_limit_bytes": _address_space_limit(),
     }
-    if hasattr(os, "sched_getaffinity"):
-        facts["cpus_allowed"] = len(os.sched_getaffinity(0))
     try:
         import psutil
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -130,6 +131,9 @@ class Recorder:
         self._early_samples: list[Any] = []
         self._paused = False
         self._looks_at_input = True
+        self._training_clock: int | None = None  # of the training thread's CPU time
+        self._cpu_began_s = 0.0  # of the newest fit, on that clock
+        self._training_cpu_s = 0.0  # of the fits that have ended
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
 
     def __hash__(self) -> int:
@@ -158,6 +162,7 @@ class Recorder:
         thread.start()  # raises where the process may have no more threads
         self._thread = thread
         _active.add(self)
+        self._begin_cpu()
         # From here on time counts; our set-up does not.
         self._started_ns = self._fit_started_ns = self.clock.now()
         self.facts["started_ns"] = self._started_ns
@@ -297,6 +302,7 @@ class Recorder:
         self._phase("between_fits", "", self._ended_ns, now)
         self.watch = watch
         self._fit_started_ns = now
+        self._begin_cpu()
         self._ended_ns = 0
         _process.begin(now - self.clock.offset_ns)
 
@@ -330,8 +336,22 @@ class Recorder:
     def _key(self) -> str:
         return os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
 
+    def _begin_cpu(self) -> None:
+        """Begin to count the CPU time of the training thread, where the system does."""
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._training_clock = time.pthread_getcpuclockid(threading.get_ident())
+            self._cpu_began_s = time.clock_gettime(self._training_clock)
+
+    def _cpu_of_fit(self) -> float:
+        """Return the CPU seconds of the training thread in the fit that is under way."""
+        clock = self._training_clock
+        return 0.0 if clock is None else time.clock_gettime(clock) - self._cpu_began_s
+
     def _end_of_fit(self, status: str) -> int:
         now = self.clock.now()
+        with contextlib.suppress(OSError):  # the thread has ended
+            self._training_cpu_s += self._cpu_of_fit()
+        self._training_clock = None
         seen = self.clock.from_perf(self.timeline.latest())
         ended = now if status == "ended" else min(now, seen)
         if self._fit_started_ns:
@@ -676,6 +696,7 @@ class Recorder:
             self._note_hand_overs()
             self._note_dispatch()
             self._note_input()
+            self._note_cpu()
             steps = self._steps
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
@@ -757,6 +778,14 @@ class Recorder:
         fit = self.facts.get("fit")
         if fit is not None and self._looks_at_input:
             self.facts["fit"] = {**fit, **self.adapter.input_facts()}
+
+    def _note_cpu(self) -> None:
+        """Note the CPU time of the training thread since the fit began."""
+        fit = self.facts.get("fit")
+        with contextlib.suppress(OSError):  # the thread has ended
+            spent = self._training_cpu_s + self._cpu_of_fit()
+            if fit is not None and spent:
+                self.facts["fit"] = {**fit, "training_cpu_s": round(spent, 6)}
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0

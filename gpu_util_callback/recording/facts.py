@@ -188,6 +188,8 @@ class Fit(TypedDict, total=False):
     input_handover_ms: Number
     input_maps: list[InputMap]
     input_calls: list[InputCall]
+    step_threads: Count  # that a step may use on the CPU
+    training_cpu_s: Number  # of the training thread
     validation_kind: str
     validation_class: str
     validation_workers: Count

@@ -1,5 +1,8 @@
 """The host's side, the sampler's pace, and its own cost."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -48,6 +51,41 @@ def test_this_process_s_cpu_is_in_percent_of_one_core(host):
     )
     total = psutil.virtual_memory().total
     assert row["memory_used_bytes"][0] + row["memory_available_bytes"][0] == pytest.approx(total)
+
+
+SPIN = """
+import sys, time
+until = time.process_time() + float(sys.argv[1])
+while time.process_time() < until:
+    pass
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_children_s_cpu_is_in_percent_of_one_core(host, monkeypatch):
+    monkeypatch.setattr(_host, "_CHILDREN_S", 0.0)
+    monkeypatch.setattr(_host, "_WORKERS_SHARE", 1e9)
+    sampled, store, _ = host
+    sampled.read()
+    began, before = time.perf_counter(), sum(os.times()[2:4])
+    # One is still there at the second reading, the other has ended.
+    children = [subprocess.Popen([sys.executable, "-c", SPIN, "0.4", end]) for end in ("30", "0")]
+    try:
+        children[1].wait()
+        while sum(psutil.Process(children[0].pid).cpu_times()[:2]) < 0.4:
+            time.sleep(0.01)
+        sampled.read()
+        took = time.perf_counter() - began
+        ended = sum(os.times()[2:4]) - before
+        there = sum(psutil.Process(children[0].pid).cpu_times()[:2])
+        share = rows(store)["children_cpu_pct"][0]
+        assert share == pytest.approx(100 * (ended + there) / took, rel=0.1) and share * took > 78
+    finally:
+        children[0].kill()
+        children[0].wait()
+    time.sleep(0.5)  # the kernel counts in steps of 10 ms
+    sampled.read()
+    assert not rows(store)["children_cpu_pct"][0] > 20, "what it used before does not count again"
 
 
 def test_cores_make_the_machine_s_share(host):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import time
 
 import keras
 import numpy as np
@@ -11,6 +14,7 @@ import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
+from gpu_util_callback.recorder import recorder
 from gpu_util_callback.steps.fit_frame import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature
 
@@ -310,3 +314,40 @@ def test_maps_of_the_validation_and_of_nested_pipelines(tmp_path):
 
 def test_a_pipeline_without_functions_has_no_maps(tmp_path):
     assert trained(tmp_path, tf.data.Dataset.from_tensors(BATCH).repeat(3))["input_maps"] == []
+
+
+# ---- the CPU of the training itself --------------------------------------------------------------
+
+
+class Spinning(keras.callbacks.Callback):
+    """Takes 0.2 s of the training thread's CPU, and as much of another's."""
+
+    def on_train_begin(self, logs=None):
+        self.began = time.thread_time()
+
+    def on_epoch_end(self, epoch, logs=None):
+        other = threading.Thread(target=self.spin)
+        other.start()
+        self.spin()
+        other.join()
+        self.used = time.thread_time() - self.began
+
+    def spin(self):
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+
+
+def test_cpu_of_the_training_thread_and_threads_of_a_step(tmp_path):
+    spinning = Spinning()
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callback = GpuUtilCallback(tmp_path, report=False, trace="off")
+    for fits in (1, 2):  # the second fit continues the recording of the first
+        before = spinning.used if fits == 2 else 0
+        model.fit(*BATCH, verbose=0, callbacks=[callback, spinning])
+        recorder.close_left_over()
+        [recording] = read_recordings(tmp_path)
+        facts = recording.facts["fit"]
+        assert facts["training_cpu_s"] == pytest.approx(before + spinning.used, abs=0.05)
+    assert facts["step_threads"] == len(os.sched_getaffinity(0))

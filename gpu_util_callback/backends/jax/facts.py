@@ -8,7 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["devices", "distribution", "framework", "memory", "on_cpu", "rendezvous", "tf32"]
+from gpu_util_callback.container import cpus_allowed
+
+__all__ = [
+    "devices",
+    "distribution",
+    "framework",
+    "memory",
+    "on_cpu",
+    "rendezvous",
+    "step_threads",
+    "tf32",
+]
 
 
 def framework() -> dict[str, Any]:
@@ -73,6 +84,11 @@ def _gpus() -> list[Any]:
 def _ordinal(device: Any) -> int:
     number = getattr(device, "local_hardware_id", None)
     return int(device.id if number is None else number)
+
+
+def step_threads() -> int | None:
+    """Return the number of threads that a step may use on the CPU."""
+    return cpus_allowed()  # XLA takes all
 
 
 def devices() -> list[dict[str, Any]] | None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpu_util_callback.container import cpus_allowed
+
 __all__ = [
     "counters", "devices", "framework", "local_fetch", "memory", "rendezvous", "running",
-    "tf32", "watch_graph",
+    "step_threads", "tf32", "watch_graph",
 ]  # fmt: skip
 
 
@@ -36,6 +38,11 @@ def _build(key: str) -> str | None:
         return tf.sysconfig.get_build_info().get(key)
     except Exception:
         return None
+
+
+def step_threads() -> int | None:
+    """Return the number of threads that a step may use on the CPU."""
+    return tf.config.threading.get_intra_op_parallelism_threads() or cpus_allowed()  # 0 = all
 
 
 def devices() -> list[dict[str, Any]] | None:

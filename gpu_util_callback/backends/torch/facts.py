@@ -10,7 +10,7 @@ import torch
 
 from gpu_util_callback.steps.rows import DeviceProbe
 
-__all__ = ["devices", "framework", "memory", "probe", "rendezvous", "tf32"]
+__all__ = ["devices", "framework", "memory", "probe", "rendezvous", "step_threads", "tf32"]
 
 
 def framework() -> dict[str, Any]:
@@ -46,6 +46,11 @@ def _cudnn() -> str | None:
     except Exception:  # a library that cannot be loaded is the user's concern
         return None
     return str(number) if number else None
+
+
+def step_threads() -> int:
+    """Return the number of threads that a step may use on the CPU."""
+    return torch.get_num_threads()
 
 
 def devices() -> list[dict[str, Any]] | None:
