@@ -132,10 +132,10 @@ _SHARED_ACCOUNTS = {
     "runner", "runneradmin", "server", "tensorflow", "test", "torch", "train", "ubuntu", "user",
     "users", "vagrant", "worker",
 }  # fmt: skip
-# "ValueError: any text": the name of an error, and what it says.
+# "ValueError: any text": the name of an error, and what it says, up to "…" where it was cut before.
 _ERROR = re.compile(
     r"((?<![\w.])(?:[\w.]*(?:[Ee]rror|Exception|Interrupt|Exit|Warning|Timeout)\w*|error \w+): )"
-    r"(.+)",
+    r"([^…]+…(?!\S)|.+)",
     re.DOTALL,
 )
 _FIRST_WORDS = 5

@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.005
@@ -86,6 +91,7 @@ TRIALS = [
     Trial("fork-hang", "a forked child leaves it, and the mount hangs",
           [(2, "fork"), (2.5, "hang")], end_s=END_S),
 ]  # fmt: skip
+TAB = ("tab-hang", "the mount of one of two runs hangs under TensorBoard")
 
 
 # ---- inside the process that trains --------------------------------------------------------------
@@ -273,6 +279,79 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         )  # fmt: skip
 
 
+def attempt_tab(shim: Path) -> str:
+    """Let the mount of one of two runs hang under TensorBoard; return what went wrong."""
+    from gpu_util_callback import GpuUtilMonitor
+
+    with tempfile.TemporaryDirectory(prefix="gpu-util-faults-") as name:
+        folder, state = Path(name) / "logs", Path(name) / "state"
+        state.write_text("ok")
+        for run in ("here", "mount/there"):
+            with GpuUtilMonitor(folder / run, report=False) as monitor:
+                for _ in monitor.batches(range(100)):
+                    time.sleep(STEP_S)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = os.environ | {
+            "LD_PRELOAD": str(shim), "FAULT_DIR": str(folder / "mount"), "FAULT_STATE": str(state),
+        }  # fmt: skip
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host",
+             "127.0.0.1", "--port", str(port), "--load_fast=false"],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+        def ask(route: str, **query: Any) -> tuple[int, Any, float]:
+            """Return a reply's status, its JSON, and the seconds that it took."""
+            address = f"http://127.0.0.1:{port}/data/plugin/gpu_utilization/{route}"
+            began = time.monotonic()
+            try:
+                with urlopen(f"{address}?{urlencode(query)}", timeout=TIMEOUT_S) as reply:
+                    status, text = reply.status, reply.read()
+            except HTTPError as error:
+                status, text = error.code, error.read()
+            except OSError:
+                status, text = 0, b"{}"
+            took_s = time.monotonic() - began
+            return status, json.loads(text) if text[:1] == b"{" else None, took_s
+
+        def until(true: Callable[[dict], Any]) -> dict:
+            ends = time.monotonic() + TIMEOUT_S
+            while not true(listing := ask("runs")[1] or {}):
+                if time.monotonic() > ends:
+                    raise TimeoutError
+                time.sleep(0.2)
+            return listing
+
+        view = {"level": 0, "first": 0, "count": 64, "lanes": "steps"}
+        problem = ""
+        try:
+            listing = until(lambda found: len(found.get("recordings", ())) == 2)
+            ids = {one["run"]: one["id"] for one in listing["recordings"]}
+            state.write_text("hang")
+            time.sleep(12)  # recordings that ended are looked at again after 10 s
+            for route, run, expected in (
+                ("recording", "mount/there", 504), ("runs", "", 200), ("recording", "here", 200),
+                ("tiles", "here", 200), ("total", "", 200),
+            ):  # fmt: skip
+                status, _, took_s = ask(route, id=ids.get(run, ""), **view)
+                print(f"  waited   {took_s:.2f} s for /{route} {run}: {status}")
+                if status != expected:
+                    problem = f"/{route} {run} was answered with {status}, not {expected}"
+            listing = until(lambda found: found.get("problems"))
+            print(f"  said     {listing['problems'][0]['message']}")
+            state.write_text("ok")
+            until(lambda found: "problems" in found and not found["problems"])
+        except TimeoutError:
+            problem = problem or f"no answer within {TIMEOUT_S} s"
+        finally:
+            state.write_text("ok")
+            server.kill()
+            server.wait()
+        return problem
+
+
 def build(folder: Path) -> Path:
     """Compile the shim; return its library."""
     library = folder / "faults.so"
@@ -303,6 +382,7 @@ def main(argv: Sequence[str] | None = None) -> int:
               if not args.words or any(word in one.name for word in args.words)]  # fmt: skip
     if args.list:
         print("\n".join(f"{one.name:12} {one.broken}" for one in trials))
+        print(f"{TAB[0]:12} {TAB[1]}")
         return 0
     sys.path.insert(0, str(HERE.parent))
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -329,7 +409,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             if outcome.problem:
                 print(f"  FAILED   {outcome.problem}")
                 failed.append(trial.name)
-    print(f"{len(trials) - len(failed)} of {len(trials)} trials held", *failed)
+        tab = not args.words or any(word in TAB[0] for word in args.words)
+        if tab:
+            print(f"{TAB[0]}: {TAB[1]}")
+            problem = attempt_tab(shim)
+            if problem:
+                print(f"  FAILED   {problem}")
+                failed.append(TAB[0])
+    count = len(trials) + tab
+    print(f"{count - len(failed)} of {count} trials held", *failed)
     return 1 if failed else 0
 
 

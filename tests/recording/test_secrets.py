@@ -221,6 +221,9 @@ def test_of_an_error_type_and_first_words_stay(surroundings):
         "CustomError: one two three four five …"
     )  # fmt: skip
     assert redactor.text("a (error error_perm: 530 'x' y)") == "a (error error_perm: 530 …"
+    assert redactor.text("ValueError: one two … (give another log_dir)") == (
+        "ValueError: one two … (give another log_dir)"
+    )  # fmt: skip
     assert redactor.text("by alizarin, alizarins") == "by user, alizarins"
     assert redactor.value({"memory": {"message": "a b c d e f"}}) == {
         "memory": {"message": "a b c d e …"}
