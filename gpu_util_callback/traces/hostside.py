@@ -276,25 +276,49 @@ def one_time_costs(process: Process, names: Names) -> list[OneTime]:
     return costs
 
 
-# Host code that a compiled step calls: TensorFlow's print and py_function, JAX' callbacks. Names
-# without a path are those of functions that an input pipeline runs.
-_CALLED_BY_STEP = re.compile(
-    r"(^|/)[^/:]*:(PrintV2|Print)$|/[^:]*:(Eager)?PyFunc(Stateless)?$"
-    r"|xla_(ffi_)?(partitioned_)?python_[cg]pu_callback|Xla(Ffi)?Python[CG]pu"
-    r"|CpuCallback::|\b(debug|pure|io)_callback(_impl)?\b|^HostCallback"
+# Host code that a compiled step calls. Operations of TensorFlow may also be of a function that the
+# input pipeline runs.
+_OF_TENSORFLOW = re.compile(r":(PrintV2|Print|(Eager)?PyFunc(Stateless)?)$")
+_OF_JAX = re.compile(
+    r"xla_(ffi_)?(partitioned_)?python_[cg]pu_callback|Xla(Ffi)?Python[CG]pu|CpuCallback::"
+    r"|\b(debug|pure|io)_callback(_impl)?\b|^debug_print\b"
 )
 
 
 def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
     """Return when the compiled steps ran code of the host, and the name with most of that time."""
     events = process.events
-    called = names.matching(_CALLED_BY_STEP.search)[events.name]
     kinds = (HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
-    rows = np.flatnonzero(called & np.isin(events.kind, kinds))
+    active = np.isin(events.kind, kinds)
+    jax = np.flatnonzero(active & names.matching(_OF_JAX.search)[events.name])
+    ops = np.flatnonzero(active & names.matching(_OF_TENSORFLOW.search)[events.name])
+    rows = np.concatenate((jax, ops[_of_called_functions(process, ops)]))
     if not len(rows):
         return EMPTY, ""
     spent = np.bincount(events.name[rows], (events.end_ps - events.start_ps)[rows])
     return union(events.start_ps[rows], events.end_ps[rows]), names[int(np.argmax(spent))]
+
+
+def _of_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
+    """Return a mask of the ops that an executor ran for a function that the program called.
+
+    The executor works under the id of that call, and for the input pipeline under others.
+    """
+    events = process.events
+    runs = np.flatnonzero((events.kind == HostKind.RUN) & (events.value != -1))
+    calls = np.unique(events.value[runs[~process.of_pipeline(runs)]])
+    executors = np.flatnonzero(
+        (events.kind == HostKind.FRAMEWORK) & np.isin(events.value, calls)
+        & np.isin(events.thread, np.unique(events.thread[ops]))
+    )  # fmt: skip
+    inside = np.zeros(len(ops), bool)
+    works = dict(groups(events.thread[executors]))
+    for thread, mine in groups(events.thread[ops]):
+        rows = executors[works.get(thread, np.empty(0, np.int64))]
+        inside[mine] = union(events.start_ps[rows], events.end_ps[rows]).contains(
+            events.start_ps[ops[mine]]
+        )
+    return inside
 
 
 _JAX = "PjitFunction("

@@ -345,6 +345,12 @@ class Process:
     _extent: tuple[int, int] | None = field(default=None, repr=False)
     _active: list[Device] | None = field(default=None, repr=False)
 
+    def of_pipeline(self, rows: np.ndarray) -> np.ndarray:
+        """Return a mask of the host events that threads of the input pipeline ran."""
+        names = [thread.name for thread in self.threads]
+        pipeline = np.array([name.startswith(("tf_data", "tf.data")) for name in names], bool)
+        return pipeline[self.events.thread[rows]]
+
     def active_devices(self) -> list[Device]:
         """Return the GPUs that computed, or else all with any work.
 

@@ -56,6 +56,7 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
                 "steps_from": p.steps.basis,
                 "steps": len(p.steps),
                 "steps_judged": p.has_steps,
+                "idle_judged": p.idle_judged,
                 "devices": [d.index for d in p.devices],
                 "unused_devices": p.unused_devices,
             }

@@ -109,10 +109,11 @@ def _by_call(process: Process, names: Names) -> Steps | None:
     if not len(rows):
         return None
     # Functions that the input pipeline runs are not steps, however often it runs them.
-    background = np.array(
-        [t.name.startswith(("tf_data", "tf.data")) for t in process.threads], bool
-    )
-    rows = rows[~background[events.thread[rows]]]
+    rows = rows[~process.of_pipeline(rows)]
+    # Python calls the step; what other threads call meanwhile are parts of it.
+    python = np.array([t.name.startswith("python") for t in process.threads], bool)
+    called = python[events.thread[rows]]
+    rows = rows[called] if called.any() else rows
     best: np.ndarray | None = None
     best_score = -1
     for _, on_thread in groups(events.thread[rows]):

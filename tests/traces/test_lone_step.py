@@ -136,6 +136,8 @@ def test_a_call_written_as_two_events_is_one_step_that_ends_with_its_own_work(pa
     for k in range(30):
         gpu.launch("gemm", 62_000 + k * 1_000, 62_010 + k * 1_000, 900)
     python.event("FunctionRun", 62_000, 20, id=77)
+    for k in range(30):  # functions within it
+        worker.event("FunctionRun", 62_000 + k * 1_000, 900, id=1_000 + k)
     worker.event("ExecutorDoneCallback", 92_000, 10, id=77)
     # A helper's call, and what the program does long after the step.
     python.event("FunctionRun", 95_000, 50, id=78)

@@ -392,7 +392,8 @@ def _advice(run: Run, per_step: int) -> Advice:
     """Return advice on many short kernels: fewer of them, or longer ones."""
     if run.fit.get("run_eagerly", False):
         return _eager_advice()
-    says = f"A step runs {per_step:,} GPU kernels so short that the GPU waits for the next one. "
+    runs = "A step runs" if run.source is None or run.source.steps_judged else "The trace shows"
+    says = f"{runs} {per_step:,} GPU kernels so short that the GPU waits for the next one. "
     if _threads_compete(run):
         return Advice(
             f"{says}The threads of the input pipeline keep the CPU busy that launches them: give "

@@ -150,10 +150,11 @@ def _advice(run: Run) -> Advice:
             "it. Let Keras compile the step into one graph.",
             "model.compile(..., run_eagerly=False)",
         )
-    if not run.framework:
+    steps = run.source is None or run.source.steps_judged
+    if not run.framework or not steps:
         return Advice(
-            "The program waits for the GPU in every step, and the GPU idles meanwhile: read "
-            "results from it less often, and synchronize only where they are needed.",
+            f"The program waits for the GPU{' in every step' * steps}, and the GPU idles meanwhile"
+            ": read results from it less often, and synchronize only where they are needed.",
         )
     if not has_keras_fit(run):
         words = idioms(run)
