@@ -74,12 +74,19 @@ def add_promises(runs: Sequence[dict]) -> None:
                          if gpu["used_by_framework"])  # fmt: skip
         alike = [one for (its, called, on), one in known.items()
                  if (its == script if None not in (its, script) else called == name)
-                 and (on == gpus or not (on and gpus))]  # fmt: skip
+                 and (on == gpus or not (on and gpus)) and _after(one, run)]  # fmt: skip
         previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
         if run["steps"]:
             known[script, name, gpus] = run
+
+
+def _after(previous: Mapping, run: Mapping) -> bool:
+    """Return whether a run may be a changed version of another: no other trial, nor at once."""
+    trials = [(one.get("trial_of"), one.get("trial")) for one in (previous, run)]
+    ended_ns = (previous["start_ns"] or 0) + 1e9 * (previous["wall_s"] or 0)
+    return trials[0] == trials[1] and ended_ns <= (run["start_ns"] or ended_ns)
 
 
 # cause -> the part of the account in which its time is counted

@@ -1,6 +1,7 @@
 """Host metrics: CPU by core, memory, disk, network, and this process's share of them."""
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable
@@ -271,15 +272,17 @@ def _children_cpu_s() -> float | None:
 def host_facts(root: str = "/") -> dict[str, Any]:
     """Return the manifest's `machine`; None = unknown or unlimited.
 
-    cpu: the name of its model. cpus_allowed: the CPUs this process may run on. cpu_quota: cores'
-    worth of time its control group may use (a container's `--cpus`). address_space_limit_bytes:
-    `ulimit -v`.
+    system: "Linux", "WSL", "Windows", "Darwin". cpu: the name of its model. cpu_float16: whether
+    the CPU computes in float16, beyond storing it. cpus_allowed: the CPUs this process may run on.
+    cpu_quota: cores' worth of time its control group may use (a container's `--cpus`).
+    address_space_limit_bytes: `ulimit -v`.
     """
     groups = control_groups(Path(root))
     quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
     limits = [limit for folder in groups if (limit := memory_limit(folder)) is not None]
     facts: dict[str, Any] = {
-        "cpu": _cpu_name(Path(root)),
+        "system": _system(),
+        **_cpu(Path(root)),
         "cpus": os.cpu_count(),
         "cpus_allowed": cpus_allowed(),
         "cpu_quota": min(quotas, default=None),
@@ -295,13 +298,29 @@ def host_facts(root: str = "/") -> dict[str, Any]:
     return facts
 
 
-def _cpu_name(root: Path) -> str | None:
+def _system() -> str | None:
+    release = platform.release().lower()
+    return "WSL" if "microsoft" in release else platform.system() or None
+
+
+# Arithmetic in float16 by the names of the Linux kernel: x86's, and ARM's.
+_FLOAT16 = {"avx512_fp16", "asimdhp"}
+
+
+def _cpu(root: Path) -> dict[str, Any]:
+    """Return `cpu` and `cpu_float16` of the first CPU; None where the system does not say."""
+    facts: dict[str, Any] = {"cpu": None, "cpu_float16": None}
     try:
-        with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            names = (line.partition(":")[2] for line in file if line.startswith("model name"))
-            return " ".join(next(names, "").split()) or None
+        text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:  # not Linux
-        return None
+        return facts
+    for line in text.partition("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            facts["cpu"] = " ".join(value.split()) or None
+        elif name.strip() in ("flags", "Features"):
+            facts["cpu_float16"] = not _FLOAT16.isdisjoint(value.split())
+    return facts
 
 
 def _address_space_limit() -> int | None:

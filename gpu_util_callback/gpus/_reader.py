@@ -12,7 +12,7 @@
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -605,8 +605,22 @@ def host_pids() -> bool:
         return True  # no namespaces here (or not Linux)
 
 
+def descends(pid: int, ancestor: int) -> bool:
+    """Return whether a process is another one, or a child of it at any depth."""
+    if pid == ancestor:
+        return True
+    try:
+        import psutil
+
+        return any(parent.pid == ancestor for parent in psutil.Process(pid).parents())
+    except Exception:  # it is gone, or of another namespace
+        return False
+
+
 class Processes:
     """One row of `columns`; NaN where the driver cannot attribute usage.
+
+    What our own children use, workers that open the GPU, is ours.
 
     Usage is attributed to other processes only after this process was seen in the list under its
     own id: in containers drivers report the host's ids (all of them before R530, the utilization's
@@ -634,6 +648,7 @@ class Processes:
         self._expected = expected
         self._listed = False  # we were seen in a list, under our own id
         self._sampled = False  # and among the utilization's samples
+        self._ours: dict[int, bool] = {}  # by process id: whether it is this process or its child
         self._reads = 0
 
     def read(self) -> list[float]:
@@ -663,14 +678,23 @@ class Processes:
                 self._gate.memory.note(_FOREIGN, self._key, *_gate.NOT_LISTED)
             return [NAN] * 3
         self._gate.memory.forget(_FOREIGN, self._key)
-        own = [used for pid, used in found.items() if pid == self._own]
-        others = [used for pid, used in found.items() if pid != self._own]
+        ours = self._descent(found)
+        own = [used for pid, used in found.items() if ours[pid]]
+        others = [used for pid, used in found.items() if not ours[pid]]
         return [sum(own), sum(others), float(len(others))]
+
+    def _descent(self, pids: Iterable[int]) -> dict[int, bool]:
+        """Return whether each process is this one or descends from it; each is looked up once."""
+        self._ours = {
+            pid: self._ours[pid] if pid in self._ours else descends(pid, self._own) for pid in pids
+        }
+        return self._ours
 
     def _of_samples(self, sampled: Mapping[int, int], found: Mapping[int, float]) -> list[float]:
         if not sampled:
             return [NAN, NAN]
-        own = sampled.get(self._own, 0)
+        kin = self._descent({**found, **sampled})
+        own = sum(use for pid, use in sampled.items() if kin[pid])
         others = sum(sampled.values()) - own
         ours = self._sampled or (host_pids() and (self._listed or not self._expected))
         if ours:

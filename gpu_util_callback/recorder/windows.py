@@ -24,6 +24,12 @@ ASKED_FOR_ON_TORCH = {
     "10 to 100 ms",
     "cure": "trace=[(100, 105)] takes these steps",
 }
+ASKED_FOR_ON_GPUS = {
+    "source": "profiler windows",
+    "reason": "JAX's profiler has crashed processes with several GPUs as it stopped (jax#40260): "
+    "with several they are taken only on request",
+    "cure": "trace=[(100, 105)] takes these steps",
+}
 
 
 def open_windows(
@@ -38,6 +44,9 @@ def open_windows(
         return None
     if backend == "torch" and settings.trace == TraceSchedule():
         recorder.unavailable.append(ASKED_FOR_ON_TORCH)
+        return None
+    if backend == "jax" and settings.trace == TraceSchedule() and _several_gpus():
+        recorder.unavailable.append(ASKED_FOR_ON_GPUS)
         return None
     session = profiler_session_for(backend)
     if session is None:
@@ -68,6 +77,12 @@ def open_windows(
     if isinstance(recorder.adapter, FetchesBefore):
         recorder.adapter.before_fetch(windows.batch_requested)
     return windows
+
+
+def _several_gpus() -> bool:
+    from gpu_util_callback.backends.jax.facts import gpu_count
+
+    return gpu_count() > 1
 
 
 @runtime_checkable

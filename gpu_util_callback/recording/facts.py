@@ -259,7 +259,9 @@ class Scheduler(TypedDict, total=False):
 class Machine(TypedDict, total=False):
     """The machine it is trained on."""
 
+    system: str
     cpu: str
+    cpu_float16: bool
     cpus: Count
     cpus_allowed: Count
     cpu_quota: Number

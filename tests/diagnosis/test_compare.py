@@ -243,3 +243,15 @@ def test_equal_workers_are_no_finding(tmp_path):
     [session] = logdir_report(read_recordings(tmp_path))["sessions"]
     assert session["findings"] == []
     assert START_NS > 0
+
+
+@pytest.mark.parametrize("facts", [
+    ({"trial": "a", "trial_of": "sweep"}, {"trial": "b", "trial_of": "sweep"}),
+    ({}, {"trial": "b", "trial_of": "sweep"}),
+    "at once",
+])  # fmt: skip
+def test_members_of_a_sweep_are_no_before_and_after(tmp_path, facts):
+    later_s, facts = (1, ({}, {})) if facts == "at once" else (100, facts)
+    write(run_of(10, **facts[0]), tmp_path / "a")
+    write(run_of(0, later_s=later_s, **facts[1]), tmp_path / "b")
+    assert [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]] == [None] * 2

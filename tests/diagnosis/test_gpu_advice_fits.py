@@ -30,6 +30,9 @@ from advised_runs import (
 RUNS = [
     ("sync", traced("idle_sync"), "steps_per_execution=16", "jit"),
     ("sync on JAX", traced("idle_sync", framework=JAX), "steps_per_execution=16", "item"),
+    ("sync on JAX, where Keras compiles each step of a call",
+     traced("idle_sync", framework=JAX | {"keras": "3.6.0"}), "ds.batch(128)",
+     "steps_per_execution"),
     ("sync of Keras on torch", traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)",
      "steps_per_execution"),
     ("sync of a torch loop", traced("idle_sync", framework=TORCH, **LOOP), "loss.item()",

@@ -64,6 +64,19 @@ def test_each_framework_has_its_line(name, there):
     assert there in finding["advice"]["code"]
 
 
+@pytest.mark.parametrize("values, blamed", [
+    ([("utilization_pct", 60), ("utilization_process_pct", 55)], False),  # CuPy, TensorRT, Triton
+    ([("utilization_pct", 60), ("memory_process_bytes", 2 * GIB)], False),
+    ([("utilization_pct", 60), ("utilization_process_pct", 0)], True),  # others'
+    ([("utilization_pct", 0), ("memory_process_bytes", 2 * GIB)], True),  # opened, and left alone
+    ([("utilization_pct", 60), ("memory_process_bytes", 2**20)], True),
+])  # fmt: skip
+def test_a_gpu_that_this_process_keeps_busy_by_other_means_is_used(values, blamed):
+    jax = {"name": "jax", "backend": "jax"}
+    run = run_of(framework=jax, gpus=[GPU | {"used_by_framework": False}], values=values)
+    assert bool(fallback(run)) == blamed
+
+
 def test_a_guessed_framework_is_not_blamed():
     unused = [GPU | {"used_by_framework": False}]
     jax = {"name": "jax", "backend": "jax"}

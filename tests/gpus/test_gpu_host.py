@@ -151,8 +151,23 @@ def test_host_facts():
     assert facts["memory_total_bytes"] == psutil.virtual_memory().total
     assert set(facts) == {
         "cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes",
-        "address_space_limit_bytes",
+        "address_space_limit_bytes", "system", "cpu", "cpu_float16",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "name", "float16"), [
+    ("processor: 0\nmodel name\t: Xeon  Gold\nflags\t\t: fpu avx512f avx512_fp16\n\n", "Xeon Gold",
+     True),
+    ("model name\t: AMD EPYC\nflags\t\t: fpu f16c avx512_bf16\n\nmodel name: B\n", "AMD EPYC",
+     False),
+    ("processor\t: 0\nFeatures\t: fp asimd fphp asimdhp\n", None, True),
+    ("", None, None),
+])  # fmt: skip
+def test_what_the_cpu_is_and_computes(tmp_path, text, name, float16):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    facts = host_facts(str(tmp_path))
+    assert (facts["cpu"], facts["cpu_float16"]) == (name, float16)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """What is sampled is what the driver says, with its own time and in its own unit."""
 
 import math
+import subprocess
+import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 from nvml import GIB, Scenario
 
@@ -312,6 +315,24 @@ def test_memory_by_process(step):
     assert row["memory_other_bytes"] == 3 * GIB
     assert row["processes_other"] == 2
     assert (row["utilization_process_pct"], row["utilization_other_pct"]) == (70, 20)
+
+
+def test_what_our_own_workers_use_is_ours(step):
+    """A spawned worker, or Grain's, may open the GPU; its children are ours, too."""
+    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE) as worker:
+        until = time.monotonic() + 20
+        while not (children := psutil.Process(worker.pid).children()):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        scenario = Scenario()
+        gpu = scenario.gpu("h100").process("self", GIB, sm=10).process(4242, 2 * GIB, sm=20)
+        gpu.process(worker.pid, GIB, sm=5).process(children[0].pid, GIB, sm=30)
+        row = {name: values[0] for name, values in step(scenario).at(0)["gpu0"].items()}
+        worker.communicate(b"\n")
+    assert (row["memory_process_bytes"], row["memory_other_bytes"]) == (3 * GIB, 2 * GIB)
+    assert row["processes_other"] == 1
+    assert (row["utilization_process_pct"], row["utilization_other_pct"]) == (45, 20)
 
 
 def test_processes_are_asked_once_a_second(step):

@@ -347,6 +347,53 @@ def all_along() -> Iterator[Case]:
 
         return build
 
+    on_cpu = {
+        "gpus": [], "framework": {"name": "tensorflow", "device": "cpu"},
+        "fit": {"batch_size": 32, "mixed_precision": "mixed_float16"},
+    }  # fmt: skip
+
+    def at_rest(run: Generated) -> None:
+        run.steps(N, step_ms=30)
+
+    stored = {"machine": {"cpu": "EPYC", "cpu_float16": False}}
+    yield whole(
+        "half_precision_cpu", at_rest, "float16 on a CPU that stores it", **on_cpu, **stored
+    )
+    computed = {"machine": {"cpu": "Xeon", "cpu_float16": True}}
+    for name, facts in {
+        "float16 on a CPU that computes it": {**on_cpu, **computed},
+        "float16 on a CPU of unknown features": on_cpu,
+        "bfloat16 on a CPU": {**on_cpu, **stored, "fit": {"mixed_precision": "mixed_bfloat16"}},
+        "float16 on a TPU": {**on_cpu, **stored, "framework": {"name": "jax", "device": "tpu"}},
+    }.items():
+        yield whole(None, at_rest, name, kind="healthy", **facts)
+
+    def spilled(
+        system: str, factor: float, watts_then: float
+    ) -> Callable[[], tuple[Generated, Truth]]:
+        def build() -> tuple[Generated, Truth]:
+            run = Generated(seed=4, gpus=[H200], machine={"system": system})
+            bounds = []
+            for used, activity, watts, slower in (
+                (0.7, 60, 600, 1.0), (0.99, 12, watts_then, factor), (0.7, 60, 600, 1.0)
+            ):  # fmt: skip
+                start, first = run.now, run.step
+                run.steps(N, step_ms=30 * slower)
+                bounds.append((first, run.step))
+                seconds = (run.now - start) / 1e9
+                run.gpu_value("memory_used_bytes", seconds, used * H200["memory_total_bytes"])
+                run.gpu_value("memory_utilization_pct", seconds, activity)
+                run.gpu_value("power_mw", seconds, 1000 * watts)
+            judged = system != "Linux" and factor > 3 and watts_then < 300
+            return run, {"memory_spill": [bounds[1]]} if judged else {}
+
+        return build
+
+    yield Case("memory spilled on Windows", spilled("Windows", 6, 220))
+    yield Case("memory spilled on WSL", spilled("WSL", 4, 220))
+    yield Case("memory full and slow on Linux", spilled("Linux", 6, 220), "healthy")
+    yield Case("memory full, a little slower", spilled("Windows", 1.5, 220), "healthy")
+    yield Case("memory full and slow at full power", spilled("Windows", 6, 590), "healthy")
     yield Case("uncorrected memory errors", uncorrected(2, 3))
     yield Case("memory errors from before the run", uncorrected(2, 0), "healthy")
     yield Case("new shapes, not timed", shapes_only)

@@ -190,18 +190,21 @@ class Generated:
         return tables
 
     def samples(self, hz: float = 10) -> dict[str, dict[str, np.ndarray]]:
-        """Samples of each GPU in use, `hz` a second, as the driver would have read them."""
+        """Samples of each GPU in use, `hz` a second, as the driver would have read them.
+
+        Of a GPU that is not in use only what `gpu_value` says.
+        """
         times = np.arange(START_NS, self.now, round(1e9 / hz))
         rng = np.random.default_rng(self.seed + 1)  # the same samples however often it is asked
         if self.drop_samples:
             times = times[rng.random(len(times)) >= self.drop_samples]
         groups: dict[str, dict[str, np.ndarray]] = {}
         for gpu in self.facts["gpus"]:
-            if not gpu.get("used_by_framework"):
+            index, used = gpu["index"], gpu.get("used_by_framework")
+            if not used and not any(name.startswith(f"gpu{index}:") for name in self._gpu_values):
                 continue
-            index = gpu["index"]
             values = np.full(len(times), np.nan)
-            for start, end, share in self._busy:
+            for start, end, share in self._busy if used else ():
                 inside = (times >= start) & (times < end)
                 noisy = 100 * share + rng.normal(0, 2, int(inside.sum()))
                 values[inside] = np.clip(np.rint(noisy), 0, 100)

@@ -1,10 +1,13 @@
 """The callback's argument `trace`."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import gpu_util_callback
 from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.recorder import windows
 
 
 def test_the_package_exports_it():
@@ -73,3 +76,20 @@ def test_a_schedule_that_cannot_be_is_refused(arguments):
 def test_named_steps_within_the_budget_are_not_taken_whatever_they_cost():
     assert not TraceSchedule(first=10, every=100).explicit
     assert TraceSchedule(first=10, every=100, within_budget=False).explicit
+
+
+@pytest.mark.parametrize(("gpus", "trace", "taken"), [
+    (1, "auto", True), (2, "auto", False), (2, [(100, 105)], True),
+])  # fmt: skip
+def test_with_several_gpus_jax_is_profiled_on_request_only(monkeypatch, gpus, trace, taken):
+    """Its profiler has crashed such processes; here everything behind that decision is missing."""
+    jax = pytest.importorskip("jax")
+    devices = [SimpleNamespace(platform="gpu", id=number) for number in range(gpus)]
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+    monkeypatch.setattr(windows, "profiler_session_for", lambda backend: None)
+    recorder = SimpleNamespace(
+        settings=SimpleNamespace(trace=TraceSchedule.of(trace)), watch=None, unavailable=[]
+    )
+    assert windows.open_windows(recorder, "jax", [], None) is None
+    [entry] = recorder.unavailable
+    assert ("several GPUs" in entry["reason"]) == (not taken)

@@ -23,6 +23,8 @@ const CAUSES: Record<string, Look> = {
   no_tensor_cores: { glyph: '○', colour: 'grey' },
   memory_pressure: { glyph: '▤', colour: 'red' },
   memory_growth: { glyph: '◢', colour: 'red' },
+  memory_spill: { glyph: '⤓', colour: 'red' },
+  half_precision_cpu: { glyph: '½', colour: 'grey' },
   out_of_memory: { glyph: '☒', colour: 'red' },
   memory_limit: { glyph: '▥', colour: 'teal' },
   cpu_fallback: { glyph: '⌂', colour: 'red' },

@@ -14,6 +14,7 @@ __all__ = [
     "devices",
     "distribution",
     "framework",
+    "gpu_count",
     "memory",
     "on_cpu",
     "rendezvous",
@@ -75,6 +76,11 @@ def _replicas(distribution: Any) -> list[dict[str, Any]] | None:
         for (replica, shard), name in np.ndenumerate(names)
         if str(name) in local
     ]
+
+
+def gpu_count() -> int:
+    """Return how many GPUs this process has."""
+    return len(_gpus())
 
 
 def _gpus() -> list[Any]:

@@ -24,6 +24,7 @@ def framework() -> dict[str, Any]:
         "version": tf.__version__,
         "backend": "tensorflow",
         "python": platform.python_version(),
+        "device": _device(),
         "cuda_build": bool(tf.test.is_built_with_cuda()),
         "cuda": _build("cuda_version"),
         "cudnn": _build("cudnn_version"),
@@ -31,6 +32,12 @@ def framework() -> dict[str, Any]:
         if tf.config.functions_run_eagerly()
         else None,
     }
+
+
+def _device() -> str | None:
+    """Return "cpu" where there is nothing else to compute on; None = not known."""
+    kinds = {device.device_type for device in tf.config.get_visible_devices()}
+    return "cpu" if kinds == {"CPU"} else None
 
 
 def _build(key: str) -> str | None:

@@ -20,11 +20,18 @@ def framework() -> dict[str, Any]:
         "version": torch.__version__,
         "backend": "torch",
         "python": platform.python_version(),
+        "device": _device(),
         "cuda": torch.version.cuda,
         "cuda_build": torch.version.cuda is not None,
         "cudnn": _cudnn(),
         "collectives": _collectives(),
     }
+
+
+def _device() -> str | None:
+    """Return "cpu" where there is nothing else to compute on; None = not known."""
+    accelerator = getattr(torch, "accelerator", None)  # from PyTorch 2.6 on
+    return "cpu" if accelerator is not None and not accelerator.is_available() else None
 
 
 def _collectives() -> str | None:

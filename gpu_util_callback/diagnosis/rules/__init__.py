@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
 from gpu_util_callback.diagnosis.rules.gpu_ecc_errors import GpuEccErrors
 from gpu_util_callback.diagnosis.rules.gpu_lost import GpuLost
 from gpu_util_callback.diagnosis.rules.gpus_unused import GpusUnused
+from gpu_util_callback.diagnosis.rules.half_precision_cpu import HalfPrecisionCpu
 from gpu_util_callback.diagnosis.rules.host_callback import HostCallback
 from gpu_util_callback.diagnosis.rules.host_stall import HostStall
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
@@ -19,6 +20,7 @@ from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
 from gpu_util_callback.diagnosis.rules.memory_pressure import MemoryPressure
+from gpu_util_callback.diagnosis.rules.memory_spill import MemorySpill
 from gpu_util_callback.diagnosis.rules.no_tensor_cores import NoTensorCores
 from gpu_util_callback.diagnosis.rules.out_of_memory import OutOfMemory
 from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
@@ -33,6 +35,7 @@ __all__ = ["RULES"]
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), HostCallback(), Recompilation(), TransferBound(), LaunchBound(),
     SyncBound(), CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(),
-    MemoryPressure(), MemoryLimit(), MemoryGrowth(), OutOfMemory(), CpuFallback(), GpusUnused(),
-    Throttled(), Contention(), Imbalance(), GpuLost(), GpuEccErrors(),
+    MemoryPressure(), MemoryLimit(), MemoryGrowth(), MemorySpill(), OutOfMemory(), CpuFallback(),
+    HalfPrecisionCpu(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
+    GpuEccErrors(),
 )  # fmt: skip

@@ -49,6 +49,10 @@ class CpuFallback(Rule):
         if run.used_gpus:
             yield from self._left_alone(run, limits)
             return
+        if any(
+            _busy_itself(run, int(gpu.get("index", i)), limits) for i, gpu in enumerate(run.gpus)
+        ):
+            return  # by another library: CuPy, TensorRT, Triton, or workers that open the GPU
         who = called(run.framework)
         names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
         count = len(run.gpus)
@@ -123,6 +127,17 @@ class CpuFallback(Rule):
             gpus=list(idle.gpus),
             blocking=True,
         )
+
+
+def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
+    """Return whether this process keeps a GPU busy that its framework does not list."""
+    own = run.gpu_mean(gpu, "utilization_process_pct", run.start_ns, run.end_ns)
+    if own is None:  # a driver that tells no utilization by process may tell its memory
+        held = run.highest(gpu, "memory_process_bytes")
+        if held is None or held < limits["memory_mib"] * 2**20:
+            return False
+        own = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
+    return own is not None and own[0] >= limits["gpu_active_pct"]
 
 
 def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:

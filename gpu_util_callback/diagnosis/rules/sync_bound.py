@@ -1,5 +1,6 @@
 """Sync-bound: the host waits for the GPU after every step, and the GPU then for the host."""
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -141,6 +142,14 @@ class SyncBound(Rule):
         )
 
 
+def _traces_each(run: Run) -> bool:
+    """Return whether this Keras traces and compiles each of the steps of a call (keras#20412)."""
+    version = re.match(r"(\d+)\.(\d+)", str(run.framework_facts.get("keras") or ""))
+    if run.framework != "jax":
+        return False
+    return version is None or (int(version[1]), int(version[2])) < (3, 7)
+
+
 def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
     executed = int(run.fit.get("steps_per_execution", 1))
@@ -170,7 +179,7 @@ def _advice(run: Run) -> Advice:
             "look for a print or a metric in train_step that needs its value.",
         )
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
-    if run.framework == "torch" or run.fit.get("strategy"):
+    if run.framework == "torch" or run.fit.get("strategy") or _traces_each(run):
         says = (
             "Keras reads the metrics after every step, and the GPU idles until the next one is "
             "launched. "

@@ -1,0 +1,131 @@
+"""Memory spill: the GPU's memory is full, and the driver keeps the rest in system memory."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead
+USED = "memory_used_bytes"
+
+
+class MemorySpill(Rule):
+    """A GPU's memory reaches its limit, and steps become several times slower while it seems busy.
+
+    On Windows and WSL 2 the driver then moves allocations to system memory, and kernels fetch them
+    over PCIe: the utilization stays high, while power and memory activity collapse. Both are
+    compared with the same run before, when the memory was not full. A run that was full from its
+    first step on shows nothing to compare with, and is not judged.
+    """
+
+    cause = "memory_spill"
+    title = "GPU memory spilled into system memory"
+    sources = ("the operating system", "GPU memory", "GPU utilization", "power", "memory activity")
+    thresholds: ClassVar = {
+        "memory_used_pct": Threshold(
+            95, "the driver keeps some hundred MiB for the screen: 5 % of an 8 GiB board"
+        ),
+        "gpu_active_pct": Threshold(80, "a kernel that waits for PCIe counts as busy"),
+        "power_pct": Threshold(
+            60, "of the power before: cores that wait for PCIe draw half; regulation moves a tenth"
+        ),
+        "memory_active_pct": Threshold(50, "of the memory's activity before, for the same reason"),
+        "slowdown": Threshold(3, "times slower than before: 3 to 10 times was reported"),
+        "min_s": Threshold(5, "memory and power are read at times of their own"),
+    }
+    unknown = (
+        "the system is neither Windows nor WSL, or memory, utilization, power and memory activity "
+        "were not all sampled"
+    )
+
+    def missing(self, run: Run) -> bool:
+        columns = (USED, "utilization_pct", "power_mw", "memory_utilization_pct")
+        return run.machine.get("system") not in SYSTEMS or not any(
+            run.gpu(gpu).get("memory_total_bytes") and all(run.column(gpu, one) for one in columns)
+            for gpu in run.used_gpus
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        if run.machine.get("system") not in SYSTEMS:
+            return
+        each = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
+        for found in together(each, enter=0.5, min_s=limits["min_s"]):
+            gpu = found.gpus[0]
+            slowdown = _slowdown(run, found.where)
+            if slowdown is None or slowdown < limits["slowdown"]:
+                continue
+            seen, mask = each[gpu][0], found.inside
+            used = float(np.nanmax(seen.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
+            length = found.where.end_ns - found.where.start_ns
+            yield Finding(
+                cause=self.cause,
+                title=self.title,
+                where=found.where,
+                lost_ns=round(length * (1 - 1 / slowdown)),
+                confidence=ESTIMATED,
+                evidence={
+                    "gpu": gpu,
+                    "memory_used_pct": round(100 * used, 1),
+                    "gpu_active_pct": round(float(np.nanmean(seen.at("utilization_pct")[mask])), 1),
+                    "power_pct": round(_share(seen, "power_mw", mask), 1),
+                    "memory_active_pct": round(_share(seen, "memory_utilization_pct", mask), 1),
+                    "slowdown": round(slowdown, 1),
+                },
+                threshold={
+                    name: limits[name] for name in self.thresholds if name != "min_s"
+                },
+                advice=Advice(
+                    f"The memory of gpu{gpu} is full. The driver moved the rest to system memory, "
+                    f"and steps are {slowdown:.1f} times as slow since. Take less memory: smaller "
+                    "batches, gradient accumulation, other programs closed. In NVIDIA's control "
+                    'panel, "CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback" makes the '
+                    "driver refuse with an error instead.",
+                    alters_training=True,
+                ),
+                gpus=found.gpus,
+            )  # fmt: skip
+
+
+def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
+    """Return a GPU's samples, and the time of those full of memory and short of work."""
+    total = run.gpu(gpu).get("memory_total_bytes")
+    seen = sampled(run, gpu, USED)
+    if seen is None or not total:
+        return None
+    full = seen.at(USED) >= limits["memory_used_pct"] / 100 * total
+    busy = seen.at("utilization_pct") >= limits["gpu_active_pct"]
+    starved = full & busy
+    for column, most in (
+        ("power_mw", "power_pct"),
+        ("memory_utilization_pct", "memory_active_pct"),
+    ):
+        values = seen.at(column)
+        before = values[~full & busy & np.isfinite(values)]
+        if not len(before):
+            return None
+        starved &= values <= limits[most] / 100 * float(np.median(before))
+    return seen, np.where(starved, seen.length_ns, 0)
+
+
+def _share(seen: Sampled, column: str, inside: np.ndarray) -> float:
+    """Return the mean of a column inside, in percent of that before."""
+    values = seen.at(column)
+    before = values[: int(np.argmax(inside))]
+    return 100 * float(np.nanmean(values[inside])) / max(1e-9, float(np.nanmedian(before)))
+
+
+def _slowdown(run: Run, where: Range) -> float | None:
+    """Return how many times slower the steps' own time is inside than before."""
+    steps = run.steps
+    own = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
+    inside = (steps["start_ns"] >= where.start_ns) & (steps["end_ns"] <= where.end_ns)
+    before = steps["end_ns"] <= where.start_ns
+    if not inside.any() or not before.any():
+        return None
+    paces = [own[of].sum() / max(1, steps["rows"][of].sum()) for of in (inside, before)]
+    return float(paces[0] / paces[1]) if paces[1] > 0 else None
