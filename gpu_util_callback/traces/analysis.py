@@ -244,10 +244,12 @@ def _find_late_rank(processes: list[ProcessAnalysis]) -> None:
     """Find the rank for which the others wait in collectives, by how long each is in the same one.
 
     The last one to come is in it for as long as it takes, all others for longer. Compared are the
-    steps in which all ranks have the same collectives in the same order, one GPU a rank.
+    steps in which all ranks have the same collectives in the same order, one GPU a rank; not of
+    jobs that divide their ranks into groups.
     """
     ranks = [p for p in processes if len(p.active) == 1]
-    if len(ranks) < 2 or len(ranks) < len(processes):
+    sizes = set.union(set(), *(p.process.facts.get("group_sizes", ()) for p in processes))
+    if len(ranks) < 2 or len(ranks) < len(processes) or sizes - {len(ranks)}:
         return
     sequences = [_collectives_by_step(p) for p in ranks]
     parts = []

@@ -513,8 +513,12 @@ def _once(p: ProcessAnalysis) -> dict[str, Any] | None:
     }
 
 
+# Of all kernel time: kernels that only fill memory may precede the upload.
+_HARDLY_BEGUN = 0.01
+
+
 def _uploaded_ps(p: ProcessAnalysis) -> int:
-    """Return the time of copies to the GPUs before their first kernel, where no step is known.
+    """Return the time of copies to the GPUs before their kernels begin, where no step is known.
 
     A model and its data are copied once; in a step it would be the batch.
     """
@@ -524,7 +528,8 @@ def _uploaded_ps(p: ProcessAnalysis) -> int:
     for d in p.active:
         if not len(d.kernel_busy):
             continue
-        first = int(d.kernel_busy.start[0])
+        done = np.cumsum(d.kernel_busy.end - d.kernel_busy.start)
+        first = int(d.kernel_busy.start[np.searchsorted(done, _HARDLY_BEGUN * done[-1])])
         spent.append(d.account.sets["copy_h2d"].clip(int(p.steps.start_ps[0]), first).total)
     return sum(spent) // max(1, len(spent))
 

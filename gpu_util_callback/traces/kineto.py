@@ -135,6 +135,7 @@ class DeviceRows:
         self._shapes = Shapes()
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
+        self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
     def _append(
         self, wide: tuple[int, ...], kind: int, name: str, op: int, shape: int, memory: int,
@@ -156,6 +157,8 @@ class DeviceRows:
         shape = -1
         if kind in (DeviceKind.KERNEL, DeviceKind.COLLECTIVE):
             shape = self._shape_of(arguments)
+        if kind == DeviceKind.COLLECTIVE and "Group size" in arguments:
+            self.group_sizes.add(integer(arguments["Group size"]))
         device = integer(arguments.get("device", event.get("pid")))
         stream = arguments.get("stream", event.get("tid"))
         external = arguments.get("External id", arguments.get("external id"))
@@ -662,6 +665,7 @@ class _Reader:
         )
         process.facts["communication_ops"] = True
         process.facts["tpu"] = self.tpu
+        process.facts["group_sizes"] = self.device.group_sizes
         return process
 
     def _host_name(self, members: dict[str, Any], rank: int) -> str:

@@ -10,7 +10,9 @@ from gpu_util_callback.traces.imported import analyse, import_trace
 MS = 1_000
 
 
-def rank(collective: str, took_ms, of: int = 0, trains: bool = True, before_ms: float = 4) -> list:
+def rank(
+    collective: str, took_ms, of: int = 0, trains: bool = True, before_ms: float = 4, group: int = 4
+) -> list:
     """Ten steps of 10 ms: kernels, then a collective until the step ends."""
     events, number = [], 0
     for step in range(10):
@@ -24,7 +26,8 @@ def rank(collective: str, took_ms, of: int = 0, trains: bool = True, before_ms: 
             (collective, start + 9_950 - took_ms * MS, took_ms * MS),
         ):
             number += 1
-            events += [launch(at - 10, 5, number), kernel(name, at, took, number, device=of)]
+            args = {"device": of} | ({"Group size": group} if name == collective else {})
+            events += [launch(at - 10, 5, number), kernel(name, at, took, number, **args)]
     return events
 
 
@@ -72,11 +75,13 @@ def test_the_rank_that_all_others_wait_for_is_named(tmp_path):
     assert sum("wait for rank 2" in verdict for verdict in verdicts) == 3
 
 
-def test_without_a_late_rank_nobody_is_named(tmp_path):
-    for number in range(3):
+@pytest.mark.parametrize(("took_ms", "group"), [((4.5, 4.6, 4.7, 4.4), 4), ((4.5, 4.6, 1, 4.4), 2)])
+def test_without_a_late_rank_or_in_groups_nobody_is_named(tmp_path, took_ms, group):
+    for number, took in enumerate(took_ms):
         write(
-            tmp_path, rank("ncclDevKernel_AllReduce", 4.5 + number / 10, of=number),
-            f"h_{number}.pt.trace.json", distributedInfo={"rank": number, "world_size": 3},
+            tmp_path, rank("ncclDevKernel_AllReduce", took, of=number, group=group),
+            f"h_{number}.pt.trace.json", distributedInfo={"rank": number, "world_size": 4},
         )  # fmt: skip
-    (finding,) = analyse(read_trace(tmp_path)).findings
+    found = analyse(read_trace(tmp_path)).findings
+    (finding,) = [one for one in found if one["cause"] == "communication_bound"]
     assert finding["title"].startswith("Communication that nothing hides")

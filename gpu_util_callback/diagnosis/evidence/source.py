@@ -121,6 +121,11 @@ class Source:
     host_calls: HostCalls | None
     uploaded_ns: int
 
+    @property
+    def other_program(self) -> bool:
+        """True if it shows neither batches nor gradients: no words of a training fit it."""
+        return not (self.fetches or self.trains)
+
 
 def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | None:
     """Return the trace that a recording was made of; None for one that a training wrote.

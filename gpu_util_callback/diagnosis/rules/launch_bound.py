@@ -412,6 +412,12 @@ def _advice(run: Run, per_step: int) -> Advice:
             "model.compile(..., jit_compile=True)",
         )
     compiled = idioms(run).compiled
+    if not compiled and run.source is not None and run.source.other_program:
+        return Advice(
+            f"{says}Give each more to do, fuse several of them, or launch them as one graph "
+            "(cudaGraphLaunch).",
+            saves=0.0,
+        )
     if not compiled:
         return _larger(run, says, "Give each more to do with a larger batch.")
     return Advice(f"{says}Compiling the step fuses many of them into few.", compiled)

@@ -73,7 +73,7 @@ class TransferBound(Rule):
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             if uploaded and 2 * uploaded >= share.lost_ns:
                 yield self._upload(run, share.without(share.lost_ns - uploaded), limit)
-            share = share.without(uploaded)
+                share = share.without(uploaded)
             if share.pct < limit:
                 continue
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
@@ -102,10 +102,10 @@ class TransferBound(Rule):
         return replace(
             share.loss(
                 self,
-                traced_too_early(run, "The upload before the first kernel", share.lost_ns),
+                traced_too_early(run, "The upload before the kernels", share.lost_ns),
                 threshold={"exposed_copy_pct": limit},
                 evidence={"exposed_copy_pct": share.pct},
-                of_trace=f"The upload before the first kernel takes {share.pct:.0f} % of the "
+                of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the "
                 f"{share.whole}",
             ),
             detail="upload",
@@ -223,7 +223,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             "Results are copied back from the GPU in every step. Return fewer of them from the "
             "step, and keep metrics on the GPU.",
         )
-    if run.source is not None and not (run.source.fetches or run.source.trains):
+    if run.source is not None and run.source.other_program:
         return Advice(
             "Data is copied to the GPU while it computes nothing. Keep there what is used again, "
             "and copy the rest from pinned memory, on a stream of its own, while kernels run.",
