@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
+from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.redaction import error_text
 
 if TYPE_CHECKING:
+    from gpu_util_callback.recorder.recorder import Recorder
     from gpu_util_callback.report.ceilings import Ceilings
     from gpu_util_callback.report.notebook import Summary
 
 __all__ = ["GpuUtilCallback"]
-
-log = logging.getLogger("gpu_util_callback")
 
 
 class GpuUtilCallback(keras.callbacks.Callback):
@@ -136,28 +135,28 @@ class GpuUtilCallback(keras.callbacks.Callback):
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._series: Series | None = None  # what the next fit may continue
-        self._path: str | None = None  # of the newest recording that is complete
+        self._newest: Recorder | None = None  # of the newest fit that is over
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
-            log.debug("gpu_util_callback: %s", error, exc_info=True)
+            debug("no look at what is known to fail", error)
 
     def __getstate__(self):
         """Return the state without a fit, also when copied or pickled in the middle of one."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("on_")}
-        return state | {"_session": None, "_series": None}
+        return state | {"_session": None, "_series": None, "_newest": None}
 
     def on_train_begin(self, logs=None):
-        outer = self._session
+        outer = self._current()
         if outer is not None and outer.begun_in_this_fit():
-            log.warning("gpu_util_callback: this fit lists the same GpuUtilCallback twice")
+            note("this fit lists the same GpuUtilCallback twice")
             return
         if outer is not None and not outer.goes_on():
             outer = None
         if outer is not None and not outer.on_this_thread():
-            log.warning(
-                "gpu_util_callback: this fit is not recorded: its GpuUtilCallback records another "
-                "one, on another thread; give each fit its own"
+            note(
+                "this fit is not recorded: its GpuUtilCallback records another one, on another "
+                "thread; give each fit its own"
             )
             leave_out(self)
             return
@@ -171,11 +170,8 @@ class GpuUtilCallback(keras.callbacks.Callback):
             session.begin(self._model, self.params, keras.backend.backend())
         except Exception as error:
             self._session = outer
-            log.warning(
-                "gpu_util_callback: this fit is not recorded (%s: %s); training continues",
-                type(error).__name__,
-                error,
-            )
+            kind = type(error).__name__
+            note(f"this fit is not recorded ({kind}: {error}); training continues")
 
     def _measure(self) -> None:
         """Measure the ceilings once, where that was asked for."""
@@ -187,10 +183,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
             self._settings.ceilings = before_fit(self._model, seconds, self._settings.report)
         except Exception as error:
-            log.warning(
-                "gpu_util_callback: ceilings were not measured: %s; training continues",
-                error_text(error),
-            )
+            note(f"ceilings were not measured: {error_text(error)}; training continues")
 
     # No hooks of training batches: `steps.callback_list` times those of the whole list.
 
@@ -210,11 +203,14 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._pass_on("test_end")
 
     def on_train_end(self, logs=None):
-        session = self._session
+        session = self._current()
         self._pass_on("end")
-        self._session = session.outer if session is not None else None
+        outer = session.outer if session is not None else None
+        while outer is not None and not outer.goes_on():
+            outer = outer.outer
+        self._session = outer
         self._series = session.series() if session is not None else None
-        self._path = session.path if session is not None else None
+        self._newest = session.recorder if session is not None else None
 
     def summary(self) -> Summary:
         """Return the results of the newest fit as a flat dictionary of numbers and texts.
@@ -230,16 +226,22 @@ class GpuUtilCallback(keras.callbacks.Callback):
         mlflow.log_metric("input_wait_pct", callback.summary()["input_wait_pct"])
         ```
         """
-        from gpu_util_callback.report.notebook import summary_of
+        from gpu_util_callback.report.notebook import Summary
 
-        session, series = self._session, self._series
-        if series is not None:  # its last rows are still to be written
-            series.recorder.end("ended")
-        path = session.path if session is not None else self._path
-        return summary_of(path, self._settings.thresholds)
+        session = self._current()
+        recorder = session.recorder if session is not None else self._newest
+        return Summary(None) if recorder is None else recorder.summary()
+
+    def _current(self) -> KerasSession | None:
+        """Return the session of the fit under way, once inner ones that an error ended are left."""
+        session = self._session
+        while session is not None and session.outer is not None and not session.goes_on():
+            session.give_up()
+            session = self._session = session.outer
+        return session
 
     def _pass_on(self, hook: str, *args: Any) -> None:
-        session = self._session
+        session = self._current()
         if session is None:
             return
         try:
@@ -250,8 +252,4 @@ class GpuUtilCallback(keras.callbacks.Callback):
     def _give_up(self, session: KerasSession, error: Exception) -> None:
         self._session = None
         session.give_up()
-        log.warning(
-            "gpu_util_callback: recording stopped (%s: %s); training continues",
-            type(error).__name__,
-            error,
-        )
+        note(f"recording stopped ({type(error).__name__}: {error}); training continues")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from gpu_util_callback.backends.inputs import (
 )
 from gpu_util_callback.backends.loops import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.recorder.messages import note
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.recorder.windows import open_windows
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.report.ceilings import Ceilings
 
 __all__ = ["GpuUtilMonitor"]
-
-log = logging.getLogger("gpu_util_callback")
 
 Batch = TypeVar("Batch")
 
@@ -170,11 +168,7 @@ class GpuUtilMonitor:
 
     def _give_up(self, error: BaseException) -> None:
         recorder, self._recorder, self._loop = self._recorder, None, None
-        log.warning(
-            "gpu_util_callback: recording stopped (%s: %s); training continues",
-            type(error).__name__,
-            error,
-        )
+        note(f"recording stopped ({type(error).__name__}: {error}); training continues")
         if recorder is not None:
             recorder.end("interrupted", deadline_s=0)
 

@@ -67,6 +67,7 @@ class Adapter:
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
     counts_work: bool = False  # whether `work` may know
     has_stages: bool = True  # whether the input pipeline may have stages that can be read
+    will_fail: tuple[str, str] | None = None  # (what of Keras' own fit will fail, what to do)
     # (source, reason, cure): what cannot be measured here
     unavailable: list[tuple[str, str, str]] = field(default_factory=list)
 

@@ -1,6 +1,9 @@
 """The report JSON: one object per run, grouped into sessions. Unknown is None, never 0."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
@@ -25,6 +28,8 @@ from gpu_util_callback.diagnosis.verdict import (
 )
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
+from gpu_util_callback.recording.facts import Account, Facts
+from gpu_util_callback.recording.facts import Diagnosis as DiagnosisFacts
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import (
@@ -116,8 +121,58 @@ def _clocks(recordings: list) -> dict | None:
     }
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What a report needs of a recording, from its recorder's memory: no file is read.
+
+    Args:
+        facts: its manifest, as a reader has it.
+        summary, traced_steps: as of a `Recording`.
+        path: its folder; None where it could not be made.
+    """
+
+    facts: Facts
+    summary: Mapping[str, Mapping[str, Mapping[str, float]]]
+    traced_steps: Mapping[str, np.ndarray]
+    path: str | None
+    run: str = "."
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def session(self) -> str:
+        return str(self.facts["folder"])
+
+    @property
+    def id(self) -> str:
+        return f"{self.run}/{self.facts['folder']}"
+
+    @property
+    def status(self) -> str:
+        return str(self.facts["status"])
+
+    @property
+    def stored(self) -> DiagnosisFacts | None:
+        return self.facts.get("diagnosis")
+
+    @property
+    def account(self) -> Account:
+        return self.facts["account"]
+
+    @property
+    def step_count(self) -> int:
+        return self.facts["rows"]["steps"]
+
+    @property
+    def start_ns(self) -> int:
+        return self.facts["started_ns"]
+
+    @property
+    def end_ns(self) -> int:
+        return self.facts.get("ended_ns") or self.facts["heartbeat_ns"]
+
+
 def run_report(
-    recording: Recording, thresholds: Mapping | None = None, *, anew: bool = True
+    recording: Recording | Recorded, thresholds: Mapping | None = None, *, anew: bool = True
 ) -> dict:
     """Return one run of the report: its account, its GPUs, its findings and the advice.
 

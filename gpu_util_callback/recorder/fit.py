@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sys
@@ -17,6 +16,7 @@ from gpu_util_callback.backends.functions import TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.memory import owners_in_fit
+from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
@@ -45,8 +45,6 @@ __all__ = [
     "leave_out",
 ]
 
-log = logging.getLogger("gpu_util_callback")
-
 WORKERS_HAVE_NO_STAGES = (
     "pipeline",
     "Keras runs the workers of a PyDataset itself and turns tf.data's own statistics off for it",
@@ -69,7 +67,7 @@ def announce_known_failure(backend: str) -> None:
 
     failure = multi_worker_failure()
     if failure is not None:
-        log.warning("gpu_util_callback: %s: %s", *failure)
+        note(": ".join(failure))
 
 
 def leave_out(callback: Any) -> None:
@@ -204,9 +202,7 @@ class KerasSession:
         if callbacks is not None:
             first = next(c for c in callbacks.callbacks if type(c) is type(self._callback))
             if first is not self._callback:
-                log.warning(
-                    "gpu_util_callback: this fit has two GpuUtilCallbacks; the first one records"
-                )
+                note("this fit has two GpuUtilCallbacks; the first one records")
                 return
         frame = calling_fit()
         if is_tf_keras(model):
@@ -270,6 +266,8 @@ class KerasSession:
         except Exception as error:
             adapter.end()
             recorder.fail("input wait", error)
+        if adapter.will_fail is not None:
+            note(": ".join(adapter.will_fail))
         self._function = adapter.train_function
         self._time_callbacks(callbacks, recorder)
 
@@ -347,7 +345,7 @@ class KerasSession:
                 if undo is not None:
                     undo()
             except Exception as error:
-                log.debug("gpu_util_callback: %s", error, exc_info=True)
+                debug("not put back", error)
 
     # ---- hooks; each is called on the training thread ----------------------------------------
 
@@ -413,7 +411,7 @@ class KerasSession:
     def end(self) -> None:
         """End training: close the recording and print its verdict."""
         recorder = self._recorder
-        if recorder is None:
+        if recorder is None or recorder.in_child:
             return
         if self._windows is not None:
             self._windows.end()
@@ -424,9 +422,9 @@ class KerasSession:
             recorder.say_verdict()
 
     @property
-    def path(self) -> str | None:
-        """Return the recording's path; None without one."""
-        return self._recorder.path if self._recorder is not None else None
+    def recorder(self) -> Recorder | None:
+        """Return what records the fit; None where nothing does."""
+        return self._recorder
 
     def series(self) -> Series | None:
         """Return what the next fit may continue, now that this one has ended."""

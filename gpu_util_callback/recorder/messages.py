@@ -1,4 +1,8 @@
-"""Messages printed while a fit is recorded: one line for each topic, once."""
+"""Messages printed while a fit is recorded: one line for each topic, once.
+
+A thread of its own writes them: a full pipe, a closed stream or a logging handler that raises holds
+up nobody else. Nothing in here raises.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,101 @@ import logging
 import os
 import re
 import sys
+import threading
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 from typing import Any
 
 from gpu_util_callback.redaction import error_text, printable
 
-__all__ = ["off", "reason_of", "say", "verdict", "warn"]
+__all__ = ["debug", "drain", "note", "off", "reason_of", "say", "verdict", "warn"]
 
 log = logging.getLogger("gpu_util_callback")
 
 # A script that fits again and again (reinforcement learning, folds) should print no verdict each.
 _SHORT_S = 5
+MOST_WAITING = 100  # messages; later ones are dropped where nobody reads the earlier ones
+DRAIN_S = 0.2  # how long the end of a fit waits for its messages, so that they come in order
 
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
+
+
+class _Printer:
+    """The thread that writes messages, begun with the first one."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._unreached: threading.Event | None = None  # what a `drain` waited for in vain
+
+    def put(self, write: Callable[[], object]) -> None:
+        """Have a message written, in order; never waits, never raises."""
+        try:
+            if self._waiting.qsize() < MOST_WAITING:
+                self._waiting.put(write)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="gpu-util-messages", daemon=True
+                )
+                self._thread.start()
+        except Exception:  # no more threads, or no memory
+            self._thread = None
+            while not self._waiting.empty():
+                _quietly(self._waiting.get_nowait())
+
+    def drain(self, deadline_s: float) -> None:
+        """Wait until the messages so far are written; not where nobody reads them."""
+        if self._unreached is not None and not self._unreached.is_set():
+            return
+        self._unreached = None
+        if self._waiting.empty() and self._thread is None:
+            return
+        reached = threading.Event()
+        self.put(reached.set)
+        if not reached.wait(deadline_s):
+            self._unreached = reached
+
+    def _work(self) -> None:
+        while True:
+            _quietly(self._waiting.get())
+
+
+def _quietly(write: Callable[[], object]) -> None:
+    try:
+        write()
+    except BaseException:  # a closed stream, a handler that raises (even `SystemExit`)
+        pass
+
+
+_printer = _Printer()
+
+
+def _in_child() -> None:
+    """Begin anew in a forked process, which has no other threads."""
+    global _printer
+    _printer = _Printer()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def drain(deadline_s: float = DRAIN_S) -> None:
+    """Wait until the messages so far are written, up to a deadline."""
+    _printer.drain(deadline_s)
+
+
+def note(text: str) -> None:
+    """Log a line."""
+    text = printable(text)
+    _printer.put(lambda: log.warning("gpu_util_callback: %s", text))
 
 
 def warn(what: str, reason: str, cure: str = "") -> None:
     """Log that something is missing, why, and what to do about it; the first time only."""
     if (what, reason) not in _warned:
         _warned.add((what, reason))
-        log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
+        note(f"{what}: {reason}{f' ({cure})' if cure else ''}")
 
 
 def off(source: str) -> str:
@@ -42,33 +122,39 @@ def say(text: str) -> None:
 def _print(text: str, stream: Any) -> None:
     """Print text, in plain characters where the console lacks some of its own."""
     text = printable(text)
-    try:
-        print(text, file=stream, flush=True)
-    except UnicodeEncodeError:
-        from gpu_util_callback.report.screen import Pen
 
-        plain = Pen(width=110, color=False, unicode=False).finish(text.split("\n"))
-        print(plain, end="", file=stream, flush=True)
+    def write() -> None:
+        try:
+            print(text, file=stream, flush=True)
+        except UnicodeEncodeError:
+            from gpu_util_callback.report.screen import Pen
+
+            plain = Pen(width=110, color=False, unicode=False).finish(text.split("\n"))
+            print(plain, end="", file=stream, flush=True)
+
+    _printer.put(write)
 
 
-def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> None:
-    """Print two lines about where the time of a closed recording went.
+def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
+    """Print two lines about where the time of a run of the report went.
 
     Nothing is printed for a fit of seconds without a finding, where an earlier one has printed its
     verdict or the user ended it.
     """
     try:
-        from gpu_util_callback.diagnosis import run_report
-        from gpu_util_callback.recording import read_recordings
         from gpu_util_callback.report.terminal import two_lines
 
-        recording = next(iter(read_recordings(path)))
-        run = run_report(recording, thresholds)
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         if not (short and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run), sys.stdout)
     except Exception as error:
-        log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
+        debug("no verdict", error)
+
+
+def debug(what: str, error: BaseException) -> None:
+    """Log an error with its traceback, where debugging is on."""
+    if log.isEnabledFor(logging.DEBUG):
+        _printer.put(lambda: log.debug("gpu_util_callback: %s: %s", what, error, exc_info=error))
 
 
 def reason_of(error: BaseException) -> str:

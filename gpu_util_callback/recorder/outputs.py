@@ -8,8 +8,9 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +18,13 @@ from gpu_util_callback.recorder.messages import reason_of, say
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.work import ModelWork
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.segments import joined
-from gpu_util_callback.recording.summary import Account
+from gpu_util_callback.recording.manifest import dumps, parse
+from gpu_util_callback.recording.segments import complete, concatenate, joined
+from gpu_util_callback.recording.summary import Account, Summary
 from gpu_util_callback.recording.work import mfu_of
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report import Recorded
 
 __all__ = [
     "FLUSH_S",
@@ -38,19 +43,27 @@ DIAGNOSIS_SHARE = 0.003  # of a processor, for one with many spans
 # changes: a quarter of the run so far, within these.
 DIAGNOSIS_S, SELDOM_S = 5.0, 10.0
 MOST_FLUSHES = 8  # whose rows wait for a diagnosis
+MOST_UNAPPENDED = 64  # tables and groups that wait for memory
+MOST_POINTS = 50_000  # of scalars that wait for storage: about 20 MB
+SILENT_S = 30.0  # after which one line says that log_dir does not answer
+WRITING = "writing the recording"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Tables = dict[str, dict[str, Any]]
 
 
 class Outputs:
-    """The files of one recorder. All methods run on the recorder's thread and never raise.
+    """The files of one recorder, and the diagnosis. No method raises, or waits for storage.
+
+    A thread of its own writes: whatever storage does, rows are taken, judged and kept in bounds.
 
     Args:
         settings: the user's settings.
         clock: the recording's.
-        fail: called with (source, error or reason, cure) for each failure.
-        write_failed: called after each write of the recording that failed.
+        fail: called with (source, error or reason, cure) for each failure; `for_good=False` where
+            it is tried again.
+        recovered: called with the source of such a failure that is over.
+        events: called on the writing thread.
 
     Attributes:
         failing: whether the last write of the recording failed.
@@ -62,21 +75,33 @@ class Outputs:
         settings: Settings,
         clock: Clock,
         fail: Callable[..., None],
-        write_failed: Callable[[], None] = lambda: None,
+        recovered: Callable[[str], None] = lambda source: None,
+        events: WritingEvents | None = None,
     ):
         self.path: str | None = None  # of the recording
         self.failing = False
         self.sealed = False  # whether the recording was closed properly
         self.in_a_hurry = threading.Event()
-        self._write_failed = write_failed
+        self.cpu_s = 0.0  # of the writing threads
         self._settings = settings
         self._clock = clock
         self._fail = fail
+        self._recovered = recovered
+        self._events = WritingEvents() if events is None else events
+        self._thread: threading.Thread | None = None
+        self._due = threading.Event()
+        self._closing: str | None = None  # the status to close with
+        self._troubled = False  # whether it was reported that writing fails
+        self._asked = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
         self._writer: Any = None
+        self._unappended: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._scalars: Any = None
+        self._no_scalars = False
         self._points = ScalarPoints(settings.scalar_freq)
+        # Points that are in no file yet; the oldest ones go where nothing can be written.
+        self._points_due: deque[tuple[int, dict[str, float], int]] = deque(maxlen=MOST_POINTS)
         self._offset = 0  # the scalars' step of this fit's first step
-        self._diagnosis: Any = None
+        self._diagnosis: RunningDiagnosis | None = None
         self._undiagnosed: list[tuple[Tables, list[Any]]] = []  # rows and samples of each flush
         self._next_diagnosis_ns = 0  # on the recording's clock
         self._diagnosis_ns: deque[int] = deque(maxlen=2)  # of processor time; a first one imports
@@ -87,65 +112,46 @@ class Outputs:
         """Return whether there is a recording to write to."""
         return self._writer is not None
 
-    def open_recording(self, facts: dict[str, Any]) -> bool:
-        """Begin the recording; add `scalar_step_offset` to the facts. False = there is none."""
-        log_dir = self._settings.log_dir
-        try:
-            from gpu_util_callback.recording.event_files import next_step_offset
+    # ---- the recorder's thread -----------------------------------------------------------
 
-            # Looked up before our own recording is among the earlier ones.
-            self._offset = facts["scalar_step_offset"] = next_step_offset(log_dir)
-        except Exception as error:
-            self._fail("the scalars' first step", error)
+    def open_recording(self, facts: dict[str, Any]) -> bool:
+        """Begin the recording, its diagnosis and its files. False = there is none."""
         try:
             from gpu_util_callback.recording.writer import RecordingWriter
 
             self._writer = RecordingWriter(
-                log_dir,
+                self._settings.log_dir,
                 facts,
                 clock=self._clock,
                 redact=self._settings.redact,
                 flush_s=self._flush_s(),
+                later=True,
             )
-            self.path = self._writer.path
+            self._start()
         except Exception as error:
-            self._fail(
-                "the recording",
-                f"cannot write to {log_dir} ({reason_of(error)}); training continues without it",
-                "give another log_dir",
-            )
-        return self.recording
+            self._fail("the recording", error)
+            self._writer = None
+            return False
+        try:
+            self._diagnosis = RunningDiagnosis(facts, self._settings.thresholds)
+        except Exception as error:
+            self.distrust(error)
+        return True
 
     def reopen(self) -> None:
         """Reopen a closed recording."""
-        self.sealed = False
+        self.sealed, self._closing = False, None
         self._writer.reopen()
-        if self._scalars is not None:
-            try:
-                self._scalars.reopen()
-            except Exception as error:
-                self._lose_scalars(error)
-        self.flush(now=True)  # it is live
+        self._start()
+
+    def _start(self) -> None:
+        self._due.clear()
+        self._thread = threading.Thread(target=self._work, name="gpu-util-writer", daemon=True)
+        self._thread.start()
 
     def release(self) -> None:
-        """Let go of what only a recording that goes on needs."""
+        """Free what only a recording that is continued needs."""
         self._writer = self._diagnosis = self._scalars = None
-
-    def open_others(self, facts: dict[str, Any]) -> None:
-        """Begin the diagnosis and the scalars."""
-        settings = self._settings
-        try:
-            self._diagnosis = RunningDiagnosis(facts, settings.thresholds)
-        except Exception as error:
-            self._fail("the diagnosis", error)
-        try:
-            from gpu_util_callback.recording.event_files import ScalarWriter
-
-            rank = int(facts.get("rank") or 0)
-            self._scalars = ScalarWriter(settings.log_dir, rank, redact=settings.redact)
-            self._scalars.marker()
-        except Exception as error:
-            self._fail("scalars", error)
 
     def _flush_s(self) -> float:
         return REMOTE_FLUSH_S if "://" in self._settings.log_dir else FLUSH_S
@@ -156,25 +162,26 @@ class Outputs:
             self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
         if self._writer is None:
             return
+        due = self._unappended
+        due += [(self._writer.append, item) for item in tables.items()]
+        due += [
+            (self._writer.append_samples, (one.group, one.columns, one.time_ns, one.values))
+            for one in samples
+        ]
         try:
-            for table, rows in tables.items():
-                self._writer.append(table, rows)
-            for block in samples:
-                self._writer.append_samples(block.group, block.columns, block.time_ns, block.values)
+            while due:
+                append, rows = due[0]
+                append(*rows)
+                del due[0]
+        except MemoryError:
+            del due[:-MOST_UNAPPENDED]  # there may be room the next time
         except Exception as error:
-            self._fail("the recording", error)
+            due.clear()
+            self.distrust(error)
 
     def add_points(self, points: Iterable[tuple[int, dict[str, float], int]]) -> None:
         """Write scalars given as (the fit's step, values, time in ns)."""
-        if self._scalars is None:
-            return
-        try:
-            offset = self._offset
-            self._scalars.points(
-                (offset + step, values, when / 1e9) for step, values, when in points
-            )
-        except Exception as error:
-            self._lose_scalars(error)
+        self._points_due.extend(points)
 
     def write_scalars(
         self, tables: Tables, work: ModelWork, last: tuple[int, int] | None = None
@@ -185,26 +192,18 @@ class Outputs:
             work: the sizes of their batches, and what the GPUs could do.
             last: (the last step, the end in ns), where no more rows will come.
         """
-        if self._scalars is None:
+        if self._no_scalars:
             return
-        points = []
-        if "steps" in tables:
-            steps = tables["steps"]
-            sizes = work.sizes.of(steps) if work.sizes is not None else None
-            points = self._points.add_steps(steps, sizes, work.rates)
-        if last is not None:
-            points += self._points.rest(*last)
-        self.add_points(points)
         try:
-            if self._scalars is not None:
-                self._scalars.flush()
+            if "steps" in tables:
+                steps = tables["steps"]
+                sizes = work.sizes.of(steps) if work.sizes is not None else None
+                self.add_points(self._points.add_steps(steps, sizes, work.rates))
+            if last is not None:
+                self.add_points(self._points.rest(*last))
         except Exception as error:
-            self._lose_scalars(error)
-
-    def _lose_scalars(self, error: Exception) -> None:
-        where = self._settings.log_dir
-        self._fail("scalars", f"{where}: {reason_of(error)}", self._cure(error))
-        self._scalars = None
+            self._fail("scalars", error)
+            self._no_scalars = True
 
     def diagnose(
         self,
@@ -214,17 +213,22 @@ class Outputs:
         started_ns: int,
         now_ns: int,
         last: bool,
+        judge: bool = False,
     ) -> None:
         """Diagnose all rows so far; print what is newly found while training continues.
 
         The next diagnosis waits for some seconds, and where there are many spans, which take longer
         to find, in proportion.
+
+        Args:
+            last: no more rows will come.
+            judge: do not wait for the next diagnosis.
         """
         if self._diagnosis is None:
             return
         try:
             self._undiagnosed.append((tables, samples))
-            waits = now_ns < self._next_diagnosis_ns and not last
+            waits = now_ns < self._next_diagnosis_ns and not (last or judge)
             if waits and len(self._undiagnosed) < MOST_FLUSHES:
                 return
             new, self._undiagnosed = self._undiagnosed, []
@@ -243,8 +247,20 @@ class Outputs:
                 for line in self._diagnosis.news(found):
                     say(line)
         except Exception as error:
-            self._fail("the diagnosis", error)
-            self._diagnosis = None
+            self.distrust(error)
+
+    def distrust(self, error: Exception) -> None:
+        """Switch the diagnosis off: it lacks rows, and an older one says nothing of the run."""
+        self._diagnosis = None
+        self._fail("the diagnosis", error)
+        self.update(diagnosis=None)
+
+    def recorded(self, status: str, steps: int, now_ns: int) -> Recorded | None:
+        """Return what a report of the rows diagnosed so far rests on; None without a diagnosis."""
+        if self._diagnosis is None or self._writer is None:
+            return None
+        manifest = self._writer.manifest(status, now_ns)
+        return self._diagnosis.recorded({**manifest, "rows": {"steps": steps}}, self.path)
 
     def update(self, **facts: Any) -> None:
         """Update facts of the manifest, written with the next flush."""
@@ -252,24 +268,140 @@ class Outputs:
             self._writer.update(**facts)
 
     def flush(self, now: bool = False) -> None:
-        """Write what was appended, if it is due (or `now`)."""
-        if self._writer is None or (not now and time.monotonic() < self._next_flush):
-            return
-        try:
+        """Have written what was appended, if it is due (or `now`)."""
+        if now or time.monotonic() >= self._next_flush:
             self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
-            self._writer.flush()
-            self.failing = False
-        except Exception as error:
+            self._due.set()
+        if self.unanswered_s > SILENT_S:
+            self._report_trouble(
+                f"{self._settings.log_dir} has not answered for {SILENT_S:g} s; training continues",
+                "check the disk or the network behind it, or give another log_dir",
+            )
+
+    def _report_trouble(self, reason: str, cure: str) -> None:
+        self._troubled = True
+        self._fail(WRITING, reason, cure, for_good=False)
+
+    def _recover(self) -> None:
+        """Say no more that writing fails."""
+        if self._troubled:
+            self._troubled = False
+            self._recovered(WRITING)
+            listed = self._writer.facts.get("unavailable") or ()
+            self.update(unavailable=[one for one in listed if one["source"] != WRITING])
+
+    @property
+    def unanswered_s(self) -> float:
+        """Return for how long storage has not answered."""
+        asked = self._asked
+        return time.monotonic() - asked if asked else 0.0
+
+    def close(self, status: str) -> None:
+        """Have everything sealed. Where that fails it is retried for some seconds."""
+        self._closing = status
+        self._due.set()
+        if self._thread is None:
+            self._events.closed()
+
+    # ---- the writing thread --------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._guarded(self._begin)
+            while True:
+                self._due.wait()
+                self._due.clear()
+                status = self._closing
+                if status is not None:
+                    self._seal(status)
+                    return
+                self._guarded(self._write)
+        except Exception as error:  # no library for this kind of URL
             self._fail(
-                "writing the recording",
-                f"{self._settings.log_dir}: {reason_of(error)}; retrying",
+                "the recording",
+                f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training "
+                "continues without it",
+                "give another log_dir",
+            )
+            self._events.impossible()
+        finally:
+            self.cpu_s += time.thread_time()
+            self._thread = None
+            self._events.closed()
+
+    def _guarded(self, write: Callable[[], None]) -> Exception | None:
+        """Write; return the error of an attempt that failed, and may succeed later."""
+        self._asked = time.monotonic()
+        try:
+            write()
+        except Exception as error:
+            if self.path is None and not isinstance(error, (OSError, MemoryError)):
+                raise
+            self.failing = True
+            self._report_trouble(
+                f"{self._settings.log_dir}: {reason_of(error)}; retrying, training continues",
                 self._cure(error),
             )
-            self._has_failed()
+            self._events.failed()
+            return error
+        finally:
+            self._asked = 0.0
+        self.failing = False
+        self._recover()
+        return None
 
-    def _has_failed(self) -> None:
-        self.failing = True
-        self._write_failed()
+    def _begin(self) -> None:
+        """Open what is not open yet."""
+        if self.path is not None:
+            return self._write()
+        from gpu_util_callback.recording.event_files import next_step_offset
+
+        try:  # looked up before our own recording is among the earlier ones
+            self._offset = next_step_offset(self._settings.log_dir)
+            self.update(scalar_step_offset=self._offset)
+        except Exception as error:
+            self._fail("the scalars' first step", error)
+        self._writer.open()
+        self.path = self._writer.path
+        return self._write_scalars()
+
+    def _write(self) -> None:
+        """Write everything new. Raises: OSError."""
+        if self.path is None:
+            return self._begin()
+        removals = self._writer.removals
+        self._writer.flush()
+        if self._writer.removals > removals:
+            self._fail(
+                "earlier rows",
+                f"{self._settings.log_dir} was removed during training; it was made anew",
+                for_good=False,
+            )
+        return self._write_scalars()
+
+    def _write_scalars(self) -> None:
+        if self._no_scalars:
+            return
+        try:
+            if self._scalars is None:
+                from gpu_util_callback.recording.event_files import ScalarWriter
+
+                rank = int(self._writer.facts.get("rank") or 0)
+                log_dir, redact = self._settings.log_dir, self._settings.redact
+                self._scalars = ScalarWriter(log_dir, rank, redact=redact)
+                self._scalars.marker()
+            self._scalars.reopen()
+            due, offset = self._points_due, self._offset
+            points = [due.popleft() for _ in range(len(due))]
+            self._scalars.points(
+                (offset + step, values, when / 1e9) for step, values, when in points
+            )
+            self._scalars.flush()
+        except OSError:
+            raise
+        except Exception as error:
+            self._fail("scalars", error)
+            self._no_scalars = True
 
     def _cure(self, error: Exception) -> str:
         """Return what to do where writing to log_dir failed."""
@@ -279,33 +411,42 @@ class Outputs:
             return "check the network and this process's credentials, or give another log_dir"
         return "make sure that this process may write there, or give another log_dir"
 
-    def close(self, status: str) -> None:
-        """Seal everything. Where that fails it is retried for some seconds."""
-        if self._writer is not None:
-            self._seal(status)
-        if self._scalars is not None:
-            try:
-                self._scalars.close()
-            except Exception as error:
-                self._fail("scalars", error)
-
     def _seal(self, status: str) -> None:
+        def seal() -> None:
+            if self.path is None:
+                self._begin()
+            if self._troubled:
+                self._writer.flush()
+                self._recover()
+            self._writer.close(status)
+            self._write_scalars()
+            if self._scalars is not None:
+                self._scalars.close()
+
         last = False
         for pause in (*RETRIES_S, None):
-            try:
-                self._writer.close(status)
-                self.failing, self.sealed = False, True
+            error = self._guarded(seal)
+            if error is None:
+                self.sealed = True
                 return
-            except Exception as error:
-                self._has_failed()
-                if pause is None or last:
-                    self._fail(
-                        "the recording's end",
-                        f"{self._settings.log_dir}: {reason_of(error)}; it is missing",
-                        self._cure(error),
-                    )
-                    return
+            if pause is None or last:
+                self._fail(
+                    "the recording's end",
+                    f"{self._settings.log_dir}: {reason_of(error)}; it is missing",
+                    self._cure(error),
+                    for_good=False,
+                )
+                return
             last = self.in_a_hurry.wait(pause)
+
+
+@dataclass
+class WritingEvents:
+    """What a recorder does where its recording is written, failed once, or cannot be written."""
+
+    closed: Callable[[], None] = lambda: None
+    failed: Callable[[], None] = lambda: None
+    impossible: Callable[[], None] = lambda: None
 
 
 class RunningDiagnosis:
@@ -321,6 +462,10 @@ class RunningDiagnosis:
 
         self._diagnosis = Diagnosis(facts, thresholds)
         self._account = Account()
+        self._summary = Summary()
+        self._traced: list[dict[str, np.ndarray]] = []
+        self._account_so_far: Any = None  # that of the last result
+        self._found: dict[str, Any] = {}
         self._announcer = Announcer()
 
     def add(self, parts: Sequence[tuple[Tables, Iterable[Any]]]) -> None:
@@ -338,16 +483,37 @@ class RunningDiagnosis:
             if known is not None and known.keys() == columns.keys():
                 columns = {name: np.concatenate([known[name], columns[name]]) for name in columns}
             elif known is not None:  # the sampled columns have changed in between
-                self._diagnosis.add({}, {block.group: known})
+                self._add({}, {block.group: known})
             groups[block.group] = columns
+        self._add(tables, groups)
+
+    def _add(self, tables: Tables, groups: dict[str, dict[str, np.ndarray]]) -> None:
         self._diagnosis.add(tables, groups)
+        self._summary.add(tables, groups)
+        if "traced_steps" in tables:
+            self._traced.append(tables["traced_steps"])
 
     def result(
         self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool
     ) -> dict[str, Any]:
         """Return the diagnosis so far, as the manifest keeps it."""
-        account = self._account.result(start_ns, now_ns)
-        return self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
+        account = self._account_so_far = self._account.result(start_ns, now_ns)
+        self._found = self._diagnosis.result(
+            facts=facts, account=account, now_ns=now_ns, ended=ended
+        )
+        return self._found
+
+    def recorded(self, facts: dict[str, Any], path: str | None) -> Recorded:
+        """Return what a report of the last result rests on."""
+        from gpu_util_callback.diagnosis.report import Recorded
+
+        manifest = {**facts, "account": self._account_so_far, "diagnosis": self._found}
+        return Recorded(
+            parse(dumps(manifest))[0],
+            self._summary.result(),
+            concatenate("traced_steps", self._traced or [complete("traced_steps", {})]),
+            path,
+        )
 
     def news(self, found: Mapping[str, Any]) -> list[str]:
         """Return a line per cause, once, when it is established and has cost enough to matter."""

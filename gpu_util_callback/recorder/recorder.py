@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +21,8 @@ from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.memory import MemoryWatch
-from gpu_util_callback.recorder.messages import off, say, verdict, warn
-from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs
+from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
+from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
 from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.stops import reading, stop_between
@@ -38,9 +37,11 @@ from gpu_util_callback.steps.fit_frame import FitWatch
 from gpu_util_callback.steps.rows import seen_dims
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
-__all__ = ["Recorder", "close_left_over"]
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report import Recorded
+    from gpu_util_callback.report.notebook import Summary
 
-log = logging.getLogger("gpu_util_callback")
+__all__ = ["Recorder", "close_left_over"]
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
 KNOWN_S = 0.5  # the same where writing is known to fail or hang
@@ -55,12 +56,15 @@ NEWS_S = 5.0  # a fit or a series this long deserves a verdict while others may 
 REST_S = 2.0  # how long the thread of a series waits for the next fit; then it closes the recording
 IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long without a step
 
-_active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _process = ProcessTime()
+# How long the fits of this process wait in vain for storage, all together.
+_patience_s = CLOSE_S
+_active: dict[int, Recorder] = {}  # by their ids: listing a dictionary's values needs no lock
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
 # The newest ended recordings, which another fit may continue; older ones let go of their memory.
 _ended: deque[weakref.ref[Recorder]] = deque()
 KEPT = 2
+MOST_ITEMS = 1 << 14  # of the queue of steps that become rows at once: 10 ms of the GIL
 
 
 @dataclass
@@ -93,12 +97,21 @@ class Recorder:
         self.status = ""  # "", then "ended" or "interrupted"
         self.unavailable: list[dict[str, str]] = []
         self._assembler: Assembler | None = None
-        self._outputs = Outputs(self.settings, self.clock, self.fail, self._write_failed)
+        self._outputs = Outputs(
+            self.settings, self.clock, self.fail, self.recovered,
+            WritingEvents(
+                self._files_closed, self._write_failed, lambda: self.end("interrupted", 0.0)
+            ),
+        )  # fmt: skip
         self._told: set[str] = set()
         self._begun = threading.Event()
         self._stop = threading.Event()
-        self._closed = threading.Event()
-        self._released = threading.Event()  # nobody has to wait for the end (any longer)
+        self._wake = threading.Event()  # set with `_stop`, and where a verdict is wanted
+        self._judged = threading.Event()  # all rows are diagnosed, or those wanted just now
+        self._closed = threading.Event()  # the files are
+        self._released = threading.Event()  # nobody has to wait for the files (any longer)
+        self.run: dict[str, Any] | None = None  # the report of the rows diagnosed last
+        self.recorded: Recorded | None = None  # what it rests on
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -129,6 +142,7 @@ class Recorder:
         self._taking = threading.Lock()
         self._early_rows: list[dict[str, dict[str, Any]]] = []  # taken by `catch_up`
         self._early_samples: list[Any] = []
+        self._again: list[Any] = []  # what was taken when there was no memory for its rows
         self._paused = False
         self._looks_at_input = True
         self._training_clock: int | None = None  # of the training thread's CPU time
@@ -161,7 +175,7 @@ class Recorder:
         thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         thread.start()  # raises where the process may have no more threads
         self._thread = thread
-        _active.add(self)
+        _active[id(self)] = self
         self._begin_cpu()
         # From here on time counts; our set-up does not.
         self._started_ns = self._fit_started_ns = self.clock.now()
@@ -176,6 +190,8 @@ class Recorder:
             status: "ended", or "interrupted", which ends where the training was last seen.
             deadline_s: how long the caller waits; 0 = not at all.
         """
+        if self.in_child:
+            return
         first = False
         try:
             with self._lock:
@@ -192,61 +208,65 @@ class Recorder:
                 self._leave_fit()
         finally:  # also when Ctrl+C is pressed in here: nothing else would end the thread
             if first:
+                self._judged.clear()
                 self._stop.set()
+                self._wake.set()
                 self._begun.set()  # Ctrl+C may have come before `start` was done
         thread = self._thread
         if deadline_s and thread is not None and thread is not threading.current_thread():
             self._await_end(deadline_s, first)
 
     def _await_end(self, deadline_s: float, first: bool) -> None:
-        """Wait until the end is written, or is known to be impossible for now."""
-        outputs = self._outputs
-        known = outputs.failing or any(self._hangs_beside(other) for other in _mine())
-        waited_s = min(deadline_s, KNOWN_S) if known else deadline_s
-        if not self._released.wait(waited_s):
-            if first and not outputs.failing and self.settings.report:
+        """Wait for the verdict, and until the end is written, or known to be impossible for now."""
+        global _patience_s
+        begun = time.monotonic()
+        most_s = min(deadline_s, max(_patience_s, KNOWN_S))
+        self._judged.wait(most_s)
+        if _storage_hangs() or self._outputs.failing:
+            most_s = min(most_s, _patience_s, KNOWN_S)
+        left_s = begun + most_s - time.monotonic()
+        if not self._released.wait(max(left_s, 0.0)):
+            waited_s = time.monotonic() - begun
+            _patience_s = max(_patience_s - waited_s, 0.0)
+            if first and not self._outputs.failing and self.settings.report:
                 say(
                     f"the recording's end is still being written to {self.settings.log_dir} "
-                    f"after {waited_s:g} s; continuing without waiting"
+                    f"after {waited_s:.1f} s; continuing without waiting"
                 )
             self._released.set()  # once is enough
-        elif self._closed.is_set() and self._thread is not None:
-            self._thread.join(KNOWN_S)  # it has nothing left to do
-
-    def _hangs_beside(self, other: Recorder) -> bool:
-        """Return whether waiting for another recording into the same folder was in vain."""
-        return (
-            other is not self
-            and other._released.is_set()
-            and not other._closed.is_set()
-            and other.settings.log_dir == self.settings.log_dir
-        )
 
     def _write_failed(self) -> None:
         """Handle a failed write. After a fit's end it is retried while the program continues."""
         if self._stop.is_set():
             self._released.set()
 
+    def _files_closed(self) -> None:
+        """Note that nothing more will be written."""
+        self._closed.set()
+        self._released.set()
+        _active.pop(id(self), None)
+        self._forget_others()
+
     def finish(self, deadline_s: float) -> None:
         """End of the process: wait for pending writes, the last attempt included."""
         self._outputs.in_a_hurry.set()
         self.end("interrupted", deadline_s=0)
         waited_s = KNOWN_S if self._outputs.failing else max(deadline_s, 0.1)
-        if self._thread is not None:
-            self._thread.join(waited_s)
-        if not self._closed.is_set() and self in _active:
-            log.warning(
-                "gpu_util_callback: the recording's end could not be written to %s within %g s; "
-                "it is missing",
-                self.settings.log_dir,
-                waited_s,
+        if not self._closed.wait(waited_s):
+            note(
+                f"the recording's end could not be written to {self.settings.log_dir} within "
+                f"{waited_s:g} s; it is missing"
             )
-        _active.discard(self)  # once is enough
+        elif self._thread is not None:
+            self._thread.join(KNOWN_S)  # it may have a verdict to print
+        _active.pop(id(self), None)  # once is enough
 
     # ---- a series of short fits ------------------------------------------------------------
 
     def rest(self) -> None:
         """End a fit of a series. The recording stays open for a moment, for the next fit."""
+        if self.in_child:
+            return
         with self._lock:
             if self.status:
                 return
@@ -268,20 +288,18 @@ class Recorder:
                 return True
             if self.status != "ended":
                 return False
-        if self._thread is not None:
-            self._thread.join(KNOWN_S)  # it may be closing the recording right now
+        self._closed.wait(0 if _storage_hangs() else KNOWN_S)  # it may be closing just now
         with self._lock:
             outputs = self._outputs
             if not (self._closed.is_set() and outputs.sealed and outputs.recording):
                 return False
-            self._stop.clear()
-            self._closed.clear()
-            self._released.clear()
+            for event in (self._stop, self._wake, self._judged, self._closed, self._released):
+                event.clear()
         thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         thread.start()
         self.status = ""
         self._thread = thread
-        _active.add(self)
+        _active[id(self)] = self
         return True
 
     def look_at_input_soon(self) -> None:
@@ -316,7 +334,7 @@ class Recorder:
             self._thread is not None
             and bool(self._ended_ns)
             and self._outputs.recording
-            and self._pid == os.getpid()
+            and not self.in_child
             and int(self.facts.get("world_size") or 1) == 1
             and _fits.get(self._key) == self._index  # no fit of another callback came in between
             and self.clock.now() - self._ended_ns < SERIES_GAP_S * 1e9
@@ -389,7 +407,9 @@ class Recorder:
             self._resting = False
             self.status = "ended"
             self._end_called = time.monotonic()
+            self._judged.clear()
         self._stop.set()
+        self._wake.set()
 
     def _while_training(self, samples: list[Any]) -> list[Any]:
         """Return the samples without those between the fits of a series, where nothing trained."""
@@ -428,20 +448,41 @@ class Recorder:
         return self._assembler.compilations.shapes if self._assembler is not None else {}
 
     @property
+    def in_child(self) -> bool:
+        """Return whether this is a forked process, whose parent goes on recording."""
+        return self._pid != os.getpid()
+
+    @property
     def off(self) -> bool:
         """Return whether nothing is recorded (any more): the training thread needs no wrappers."""
         return bool(self.status)
 
-    def fail(self, source: str, error: BaseException | str, cure: str = "") -> None:
-        """Switch off a failed source: report it once and list it."""
-        reason = " ".join(error.split()) if isinstance(error, str) else error_text(error)
-        reason = printable(reason)
+    def fail(
+        self, source: str, error: BaseException | str, cure: str = "", for_good: bool = True
+    ) -> None:
+        """Switch off a failed source: report it once and list it. Never raises.
+
+        Args:
+            for_good: False where it is tried again.
+        """
         if source in self._told:
             return
-        self._told.add(source)
-        self.unavailable.append({"source": source, "reason": reason, "cure": cure})
-        warn(off(source), reason, cure)
-        log.debug("gpu_util_callback: %s", source, exc_info=not isinstance(error, str))
+        try:
+            self._told.add(source)
+            reason = " ".join(error.split()) if isinstance(error, str) else error_text(error)
+            reason = printable(reason)
+            self.unavailable.append({"source": source, "reason": reason, "cure": cure})
+            warn(off(source) if for_good else source, reason, cure)
+            if not isinstance(error, str):
+                debug(source, error)
+        except Exception:  # an error that cannot be printed, or no memory for another list
+            pass
+
+    def recovered(self, source: str) -> None:
+        """List a source no longer that works again."""
+        if source in self._told:
+            self._told.discard(source)
+            self.unavailable = [one for one in self.unavailable if one["source"] != source]
 
     # ---- the recorder's thread -----------------------------------------------------------
 
@@ -458,25 +499,33 @@ class Recorder:
                 before, seen = seen, self.timeline.latest()
                 if seen == before and not self._ended_ns and self.watch.over():
                     self.end("interrupted")
+                elif self._wake.is_set():
+                    self._wake.clear()
+                    self._tick(judge=True)
+                    self._judged.set()
                 elif time.monotonic() >= due:
                     due = time.monotonic() + FLUSH_S
                     self._tick()
                     self._retire()
         except Exception as error:  # an error of ours
-            self.fail("the recording", error)
+            self._lose_rows(error)
             self.end("interrupted")  # nobody takes any more what the hooks append
         finally:
             try:
                 self._close()
             except Exception as error:
-                self.fail("the recording", error)
+                self._lose_rows(error)
+                self.run = None
             self._cpu_s += time.thread_time()
-            self._closed.set()
+            self._outputs.close(self.status or "interrupted")
+            self._judged.set()
             if self.status == "interrupted" or self._is_news():
                 self.say_verdict()  # nothing else will: an interrupted fit calls no hook
-            _active.discard(self)
-            self._released.set()
-            self._forget_others()
+
+    def _lose_rows(self, error: Exception) -> None:
+        """Note that rows were lost: an account without them tells nothing."""
+        self.fail("the recording", error)
+        self._outputs.distrust(error)
 
     def _forget_others(self) -> None:
         """Let go of the memory of recordings that ended before the newest ones.
@@ -506,14 +555,15 @@ class Recorder:
 
     def _wait_or_sample(self, pause_s: float) -> bool:
         watch = self.dispatch
-        if watch is None:
-            return self._stop.wait(pause_s)
         try:
-            return watch.wait(self._stop.wait, pause_s)
+            if watch is None:
+                self._wake.wait(pause_s)
+            else:
+                watch.wait(self._wake.wait, pause_s)
         except Exception as error:  # the look uses CPython internals
             self.dispatch = None
             self.fail("how steps are run", error)
-            return self._stop.is_set()
+        return self._stop.is_set()
 
     def _open(self) -> None:
         self._look_at_input()  # first: its Python functions are timed from here on
@@ -542,7 +592,6 @@ class Recorder:
         if self._is_late():
             self._save_rows()
         self._gpus.start(self.adapter, self.settings.sample_hz)
-        self._outputs.open_others(self.facts)
 
     def _look_at_input(self) -> None:
         if not self._looks_at_input:
@@ -579,8 +628,13 @@ class Recorder:
         except Exception as error:
             self.fail("facts about the model", error)
 
-    def _tick(self, last: bool = False) -> None:
-        """Take new rows of the training thread and the sampler, diagnose, write."""
+    def _tick(self, last: bool = False, judge: bool = False) -> None:
+        """Take new rows of the training thread and the sampler, diagnose, have them written.
+
+        Args:
+            last: no more will come.
+            judge: make a report.
+        """
         tables, samples = self._take(last)
         self._take_windows(tables, samples)
         steps = self._assembler.steps if self._assembler is not None else 0
@@ -593,12 +647,42 @@ class Recorder:
         outputs.write_scalars(tables, self.work, (steps - 1, self._ended_ns) if last else None)
         now = self._ended_ns or self.clock.now()
         self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
-        outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last)
-        if last:
-            outputs.close(self.status or "interrupted")
-        else:
-            outputs.flush()
+        outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last, judge)
+        if last or judge:
+            self._report(now)
+        outputs.flush()
         self._pause_when_idle()
+
+    def _report(self, now: int) -> None:
+        """Make the report of the rows diagnosed just now: no file is read."""
+        try:
+            self.run = None
+            self.recorded = self._outputs.recorded(self.status or "live", self._steps, now)
+            if self.recorded is not None:
+                from gpu_util_callback.diagnosis import run_report
+
+                self.run = run_report(self.recorded, anew=False)
+        except Exception as error:
+            self.fail("the verdict", error)
+
+    def judge(self, deadline_s: float = CLOSE_S) -> None:
+        """Make `run` the report of everything so far; waits for no storage."""
+        if not self.status and not self.in_child:
+            self._judged.clear()
+            self._wake.set()
+            self._judged.wait(deadline_s)
+
+    def summary(self) -> Summary:
+        """Return the results so far, or those of a fit that is over, by an error perhaps."""
+        from gpu_util_callback.report.notebook import Summary
+
+        if self._resting:
+            self.end("ended")  # its last rows are still to be judged
+        elif not self.status and self.watch.over():
+            self.end("interrupted")
+        else:
+            self.judge()
+        return Summary(self.run, self.recorded)
 
     def counts_batches_of(self, data_adapter: Any | None) -> None:
         """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
@@ -639,22 +723,37 @@ class Recorder:
                 self.on_rows(rows, samples)
 
     def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
-        queue = self.timeline.queue
-        items: list[Any] = [queue.popleft() for _ in range(len(queue))]
-        finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
-        for sums in (*finished, *self.hook_sums):
-            items += sums.take(self.timeline.calls)
-        tables: dict[str, dict[str, Any]] = {}
-        if self._assembler is None:
-            return tables
-        try:
-            for name, parts in self._assembler.add(items, last).items():
-                tables[name] = {
-                    column: np.concatenate([part[column] for part in parts]) for column in parts[0]
-                }
-        except Exception as error:
-            self.fail("step times", error)
-        return tables
+        queue, parts = self.timeline.queue, defaultdict[str, list[dict[str, Any]]](list)
+        left = len(queue)
+        while self._assembler is not None:
+            again, items = bool(self._again), self._again
+            if not again:
+                items = [queue.popleft() for _ in range(min(left, MOST_ITEMS))]
+                left -= len(items)
+            complete = not left and not again
+            if complete:
+                finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
+                for sums in (*finished, *self.hook_sums):
+                    items += sums.take(self.timeline.calls)
+            try:
+                for name, some in self._assembler.add(items, last and complete).items():
+                    parts[name] += some
+                self._again = []
+            except MemoryError as error:  # there may be room the next time
+                self._again = [] if again or last else items
+                if not self._again:
+                    self._lose_rows(error)
+                break
+            except Exception as error:
+                self._again = []
+                self.fail("step times", error)
+                self._outputs.distrust(error)
+            if complete:
+                break
+        return {
+            name: {column: np.concatenate([one[column] for one in some]) for column in some[0]}
+            for name, some in parts.items()
+        }
 
     def _take_windows(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
         if self.windows is None:
@@ -669,10 +768,13 @@ class Recorder:
             self.windows = None
 
     def say_verdict(self) -> None:
-        """Print two lines about where the time went, if the recording was closed in time."""
-        if self.settings.report and self._closed.is_set() and self.path is not None:
+        """Print two lines about where the time went, if all rows were judged in time."""
+        if self.in_child:
+            return
+        if self.settings.report and self._judged.is_set() and self.run is not None:
             self._said_s, self._unsaid = self._training_s(), False
-            verdict(self.path, self.settings.thresholds, interrupted=self.status != "ended")
+            verdict(self.run, interrupted=self.status != "ended")
+        drain()
 
     def _training_s(self) -> float:
         return (self._ended_ns - self._started_ns - self._between_ns) / 1e9
@@ -701,7 +803,9 @@ class Recorder:
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(),
-                "recorder_cpu_pct": round(100e9 * (self._cpu_s + time.thread_time()) / wall, 3),
+                "recorder_cpu_pct": round(
+                    100e9 * (self._cpu_s + self._outputs.cpu_s + time.thread_time()) / wall, 3
+                ),
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {"memory": self.memory.facts(self.shapes)}
@@ -851,10 +955,27 @@ def _finish_at_exit(own_thread: bool = False) -> None:
         if own_thread and not recorder.status and recorder.trained_by is not main:
             continue
         recorder.finish(until - time.monotonic())
+    drain()
+
+
+def _storage_hangs() -> bool:
+    """Return whether waiting for a recording of this process was in vain, and still is."""
+    return any(one._released.is_set() and not one._closed.is_set() for one in _mine())
 
 
 def _mine() -> list[Recorder]:
-    return [recorder for recorder in _active if recorder._pid == os.getpid()]
+    return [recorder for recorder in list(_active.values()) if not recorder.in_child]
+
+
+def _in_child() -> None:
+    """Record no more in a forked process: it has none of the threads. Takes no lock."""
+    for recorder in list(_active.values()):
+        recorder.status = recorder.status or "interrupted"
+        recorder.timeline.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 try:  # Runs while thread pools still accept work: object stores connect through them.

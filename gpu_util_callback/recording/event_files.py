@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
@@ -49,6 +50,8 @@ MARKER_TAG = "gpu_util/recording"
 # By this, later fits in the same log directory recognise our own files.
 SUFFIX = ".gpu_util"
 REMOTE_FILE_BYTES = 256 << 10
+# Records kept in memory while nothing can be written; the oldest go first.
+MAX_WAITING_BYTES = 4 << 20
 
 _count = 0
 _count_lock = threading.Lock()
@@ -73,15 +76,20 @@ class ScalarWriter:
         self._file: _LocalFile | _RemoteFiles = (
             _RemoteFiles(storage, folder, name) if is_remote(log_dir) else _LocalFile(folder, name)
         )
+        self._marked = False
         self._known_tags: set[str] = set()
         # By the tags of a point: an event to fill in, and where its values go.
         self._forms: dict[tuple[str, ...], tuple[Event, list[Any]]] = {}
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
         start = Event(wall_time=time.time(), file_version="brain.Event:2")
         self._write(start.SerializeToString())
 
     def marker(self, wall_time: float | None = None) -> None:
         """Write the event that shows TensorBoard that this run has a recording."""
+        self._marked = True
         metadata = SummaryMetadata(
             plugin_data=SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME),
             data_class=DATA_CLASS_TENSOR,
@@ -123,23 +131,37 @@ class ScalarWriter:
             self._write(*events)
 
     def flush(self) -> None:
-        """Make the written events readable by others. Raises: OSError."""
+        """Make the written events readable by others.
+
+        Raises: OSError; nothing is lost then, and the next flush retries.
+        """
         with self._lock:
-            if not self._closed:
-                self._file.flush()
+            if self._closed:
+                return
+            self._file.flush()
+            if not self._file.removed():
+                return
+            self._file.begin()
+            self._known_tags.clear()
+        self._begin()
+        if self._marked:
+            self.marker()
+        with self._lock:
+            self._file.flush()
 
     def close(self) -> None:
         """Flush and close; closing twice has no effect. Raises: OSError."""
         with self._lock:
             if not self._closed:
-                self._closed = True
                 self._file.close()
+                self._closed = True
 
     def reopen(self) -> None:
         """Continue after `close`, in the same file. Raises: OSError."""
         with self._lock:
-            self._file.reopen()
-            self._closed = False
+            if self._closed:
+                self._file.reopen()
+                self._closed = False
 
     def _event(self, step: int, values: dict[str, float], wall_time: float) -> bytes:
         tags = tuple(values)
@@ -176,25 +198,44 @@ class ScalarWriter:
 
 
 class _LocalFile:
-    def __init__(self, folder: str, name: str):
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (storage paths are strings)
-        self._path = os.path.join(folder, name)  # noqa: PTH118
-        self._open("xb")
+    """One file that grows; what could not be written yet waits in memory."""
 
-    def _open(self, mode: str) -> None:
-        self._out: IO[bytes] = open(self._path, mode)  # noqa: PTH123, SIM115
+    def __init__(self, folder: str, name: str):
+        self._folder = folder
+        self._path = os.path.join(folder, name)  # noqa: PTH118
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self.begin("xb")
+
+    def begin(self, mode: str = "ab") -> None:
+        os.makedirs(self._folder, exist_ok=True)  # noqa: PTH103 (storage paths are strings)
+        self._out: IO[bytes] = open(self._path, mode, buffering=0)  # noqa: PTH123, SIM115
 
     def write(self, data: bytes) -> None:
-        self._out.write(data)
+        self._waiting.append(data)
+        self._bytes += len(data)
+        while self._bytes > MAX_WAITING_BYTES and len(self._waiting) > 2:
+            self._bytes -= len(self._waiting[1])
+            del self._waiting[1]  # a part of the first one may be in the file
 
     def flush(self) -> None:
-        self._out.flush()
+        data = b"".join(self._waiting)
+        while data:
+            self._waiting = deque([data])
+            self._bytes = len(data)
+            data = data[self._out.write(data) :]
+        self._waiting.clear()
+        self._bytes = 0
+
+    def removed(self) -> bool:
+        return not (os.fstat(self._out.fileno()).st_nlink or os.path.exists(self._path))  # noqa: PTH110
 
     def close(self) -> None:
+        self.flush()
         self._out.close()
 
     def reopen(self) -> None:
-        self._open("ab")
+        self.begin()
 
 
 class _RemoteFiles:
@@ -210,7 +251,8 @@ class _RemoteFiles:
         self._written = 0
 
     def write(self, data: bytes) -> None:
-        self._buffer.write(data)
+        if len(self._buffer.getbuffer()) < MAX_WAITING_BYTES:
+            self._buffer.write(data)
 
     def flush(self) -> None:
         data = self._buffer.getvalue()
@@ -223,6 +265,12 @@ class _RemoteFiles:
         if len(data) >= REMOTE_FILE_BYTES:
             self._number += 1
             self._start()
+
+    def removed(self) -> bool:
+        return False
+
+    def begin(self) -> None:
+        pass
 
     def close(self) -> None:
         self.flush()

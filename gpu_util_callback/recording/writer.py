@@ -29,7 +29,7 @@ from gpu_util_callback.recording.segments import (
     joined,
     segment_name,
 )
-from gpu_util_callback.recording.storage import storage_for
+from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.recording.summary import Account, Summary
 from gpu_util_callback.redaction import Redactor, hashed_host, without_secrets
 
@@ -42,6 +42,7 @@ SEAL_BYTES = 3 << 20
 LEVELS_CELLS = 1 << 22
 # Rows kept in memory while nothing can be written; the oldest go first.
 MAX_WAITING_ROWS = 4 * MAX_ROWS
+MAX_WAITING_PARTS = 64  # arrays of them, before they become one
 
 # What a flush writes is packed where that costs less than the way to the store.
 LOCAL_LEVEL, REMOTE_LEVEL, SEALED_LEVEL = 0, 1, 6
@@ -65,6 +66,11 @@ class RecordingWriter:
             every file and name.
         flush_s: seconds between flushes, by which readers judge the heartbeat; by default 2 locally
             and 30 on remote stores.
+        later: touch no storage yet: `open`, or the first flush, makes the folder.
+
+    Attributes:
+        path: the recording's folder; "" until it is made.
+        removals: how often the folder was removed, and made anew, while it was written.
 
     Raises: OSError where the folder cannot be made.
     """
@@ -77,20 +83,25 @@ class RecordingWriter:
         clock: Clock,
         redact: bool = False,
         flush_s: float | None = None,
+        later: bool = False,
     ):
-        self._storage, root = storage_for(log_dir)
+        self._log_dir = log_dir
+        self._storage: Storage
         self._clock = clock
-        self.flush_s = self._storage.default_flush_s if flush_s is None else flush_s
+        self.flush_s = flush_s
         self.facts: dict[str, Any] = {**manifests.process_facts(), "rank": 0, **facts}
         self.facts.setdefault("started_ns", clock.now())
         host = str(self.facts.get("host") or "unknown")
         self._redact = Redactor({host, manifests.process_facts()["host"]}) if redact else None
-        self.name, self.path = self._make_folder(root, host)
+        self.name = self.path = ""
+        self.removals = 0
 
-        self._lock = threading.Lock()  # the rows waiting, and the facts; held briefly
+        # The new rows, the facts, and sums over all rows; held briefly.
+        self._lock = threading.Lock()
         self._io_lock = threading.Lock()  # everything below; held while writing
         self._new: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
-        self._level = REMOTE_LEVEL if self._storage.remote else LOCAL_LEVEL
+        self._new_rows: Counter[tuple[str, str]] = Counter()
+        self._level = REMOTE_LEVEL if is_remote(log_dir) else LOCAL_LEVEL
         self._waiting: Part = {}, {}  # rows that are in no file yet
         self._open: list[Part] = []  # those of each small segment, in order
         self._open_rows: Counter[tuple[int, str]] = Counter()  # theirs, as `_sizes` counts them
@@ -112,7 +123,22 @@ class RecordingWriter:
         self._ended_ns: int | None = None
         self._failed_writes = False
         self.bytes_written = 0
-        self._write_manifest()
+        if not later:
+            self.open()
+
+    def open(self) -> None:
+        """Make the folder, with a first manifest. Raises: OSError; it may be tried again."""
+        with self._io_lock:
+            self._open_folder()
+            self._write_manifest()
+
+    def _open_folder(self) -> None:
+        if self.path:
+            return
+        self._storage, root = storage_for(self._log_dir)
+        if self.flush_s is None:
+            self.flush_s = self._storage.default_flush_s
+        self.name, self.path = self._make_folder(root, str(self.facts.get("host") or "unknown"))
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -133,8 +159,7 @@ class RecordingWriter:
         for name, kind in TABLES[table].items():
             if kind == "text":
                 rows[name][:] = [clean(text) for text in rows[name]]
-        with self._lock:
-            self._new.setdefault(("tables", table), []).append(rows)
+        self._put(("tables", table), rows)
 
     def append_samples(
         self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
@@ -159,12 +184,38 @@ class RecordingWriter:
             return
         rows: dict[str, np.ndarray] = {"time_ns": times}
         rows.update((str(name), table[:, at].copy()) for at, name in enumerate(columns))
+        self._put(("samples", str(group)), rows)
+
+    def _put(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
+        """Keep new rows for the next flush; the oldest ones go where none comes."""
         with self._lock:
-            self._new.setdefault(("samples", str(group)), []).append(rows)
+            parts = self._new.setdefault(key, [])
+            parts.append(rows)
+            count = self._new_rows[key] = self._new_rows[key] + len(next(iter(rows.values())))
+            if len(parts) < MAX_WAITING_PARTS and count <= MAX_WAITING_ROWS:
+                return
+            whole = concatenate(key[1] if key[0] == "tables" else None, parts)
+            if count > MAX_WAITING_ROWS:
+                surplus = count - MAX_WAITING_ROWS * 3 // 4
+                self._count(key, {name: column[:surplus] for name, column in whole.items()})
+                whole = {name: column[surplus:] for name, column in whole.items()}
+                self._dropped_rows += surplus
+                self._new_rows[key] -= surplus
+            self._new[key] = [whole]
+
+    def _count(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
+        """Add rows to the totals, once each."""
+        kind, name = key
+        if kind == "tables":
+            self._rows[name] += len(next(iter(rows.values())))
+            if name == "steps":
+                self._account.add_steps(rows)
+            elif name == "phases":
+                self._account.add_phases(rows)
 
     def account(self, now_ns: int | None = None) -> AccountFacts:
         """Return the host account so far (see `Account.result`), of all flushed rows."""
-        with self._io_lock:
+        with self._lock:
             return self._account.result(
                 self.facts["started_ns"], self._clock.now() if now_ns is None else now_ns
             )
@@ -205,6 +256,7 @@ class RecordingWriter:
             self._ended_ns = None
 
     def _flush(self, seal: bool = False) -> None:
+        self._open_folder()
         self._take_new_rows(seal)
         while any(self._waiting):
             part, rest = _split(self._waiting)
@@ -239,6 +291,7 @@ class RecordingWriter:
         self.append("clock", {"mono_ns": [ours], "wall_ns": [wall]})
         with self._lock:
             new, self._new = self._new, {}
+            self._new_rows.clear()
         clock = ("tables", "clock")
         due = any(self._waiting) or (seal and self._open)
         if set(new) == {clock} and not due:
@@ -250,12 +303,8 @@ class RecordingWriter:
         for (kind, name), parts in new.items():
             table = name if kind == "tables" else None
             rows = concatenate(table, parts)
-            if table is not None:
-                self._rows[name] += len(next(iter(rows.values())))
-                if name == "steps":
-                    self._account.add_steps(rows)
-                elif name == "phases":
-                    self._account.add_phases(rows)
+            with self._lock:
+                self._count((kind, name), rows)
             home = self._waiting[0 if table is not None else 1]
             if name in home:
                 rows = concatenate(table, [home[name], rows])
@@ -339,20 +388,24 @@ class RecordingWriter:
 
     def _write_manifest(self) -> None:
         now = self._clock.now()
+        self._flushes += 1
+        self._write("manifest.json", manifests.dumps(self.manifest(self._status, now)))
+
+    def manifest(self, status: str, now: int) -> dict[str, Any]:
+        """Return the manifest of what was flushed so far; waits for no storage."""
         with self._lock:
             facts = dict(self.facts)
-        self._flushes += 1
         if self._redact is not None:
             facts = self._redact.value(facts)
         end = facts.get("ended_ns") or self._ended_ns or now
-        manifest = {
+        return {
             **facts,
             "format": manifests.format_version(),
             "writer": __version__,
             "folder": self.name,
             "redacted": self._redact is not None,
-            "status": self._status,
-            "ended_ns": None if self._status == "live" else end,
+            "status": status,
+            "ended_ns": None if status == "live" else end,
             "heartbeat_ns": now,
             "heartbeat_wall_ns": time.time_ns(),
             "flush_s": self.flush_s,
@@ -361,13 +414,24 @@ class RecordingWriter:
             "covered": self._covered,
             "rows": {table: rows for table, rows in self._rows.items() if rows},
             "dropped_rows": self._dropped_rows,
-            "account": self._account.result(facts["started_ns"], end),
+            "account": self.account(end),
         }
-        self._write("manifest.json", manifests.dumps(manifest))
+
+    def _make_anew(self) -> None:
+        """Make the folder again that somebody removed, for all rows that are still in memory."""
+        self._storage.make_folder(self.path)
+        self.removals += 1
+        self._open_since = 0  # seal what the small segments held
+        self._overview_is_due |= bool(self._sealed.entries)
 
     def _write(self, name: str, data: bytes) -> None:
+        path = self._storage.join(self.path, name)
         try:
-            self._storage.write(self._storage.join(self.path, name), data)
+            try:
+                self._storage.write(path, data)
+            except FileNotFoundError:
+                self._make_anew()
+                self._storage.write(path, data)
         except OSError:
             self._failed_writes = True
             raise

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.report import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.report.screen import Group, grouped, tame
 from gpu_util_callback.words import HOST_TIME, duration, percent, steps
 
-__all__ = ["Summary", "card", "summary_of"]
+__all__ = ["Summary", "card"]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -50,28 +51,26 @@ class Summary(dict[str, Any]):
         advice, advice_code: what to do about it, in words and as code.
     """
 
-    def __init__(self, run: Mapping[str, Any] | None, recording: Recording | None = None):
-        super().__init__(_flat(run, recording))
-        self._run, self._recording = run, recording
+    def __init__(self, run: Mapping[str, Any] | None, recorded: Recorded | None = None):
+        super().__init__(_flat(run, recorded))
+        self._run, self._path = run, self["recording"]
 
     def _repr_html_(self) -> str:
         if self._run is None:
             return f"<p>{escape(str(self['verdict']))}</p>"
-        return card(self._run, self._recording)
+        return card(self._run, _opened(self._path))
 
 
-def summary_of(path: str | None, thresholds: Mapping | None = None) -> Summary:
-    """Return the summary of the recording at `path`. Never raises."""
+def _opened(path: str | None) -> Recording | None:
+    """Return the recording at `path`; None where it cannot be opened."""
     try:
-        recording = next(iter(read_recordings(path)), None) if path is not None else None
-        if recording is not None:
-            return Summary(run_report(recording, thresholds), recording)
+        return next(iter(read_recordings(path)), None) if path is not None else None
     except Exception as error:
-        log.warning("gpu_util_callback: no summary: %s: %s", type(error).__name__, error)
-    return Summary(None)
+        log.debug("gpu_util_callback: no curves: %s", error, exc_info=True)
+        return None
 
 
-def _flat(run: Mapping[str, Any] | None, recording: Recording | None) -> dict[str, Any]:
+def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str, Any]:
     run = run or {"verdict": NOTHING}
     step_ms, spent = run.get("step_ms") or {}, run.get("time_s") or {}
     wall = run.get("wall_s")
@@ -88,7 +87,7 @@ def _flat(run: Mapping[str, Any] | None, recording: Recording | None) -> dict[st
         "run": run.get("run"),
         "status": run.get("status"),
         "framework": (run.get("framework") or {}).get("name"),
-        "recording": recording.path if recording is not None else None,
+        "recording": recorded.path if recorded is not None else None,
         "verdict": run["verdict"],
         "wall_s": wall,
         "steps": run.get("steps"),

@@ -188,7 +188,22 @@ class Assembler:
     def add(
         self, items: Sequence[Call | Function | Phase], last: bool = False
     ) -> dict[str, list[Columns]]:
-        """Return the rows of all that is complete: a list of column dictionaries for each table."""
+        """Return the rows of all that is complete: a list of column dictionaries for each table.
+
+        Raises: MemoryError; the same items may be added again.
+        """
+        before = (self.steps, self.lost_rows, self._calls)
+        waiting, functions, early = [*self._waiting], {**self._functions}, {**self._early}
+        try:
+            return self._add(items, last)
+        except MemoryError:
+            self.steps, self.lost_rows, self._calls = before
+            self._waiting, self._functions, self._early = waiting, functions, early
+            raise
+
+    def _add(
+        self, items: Sequence[Call | Function | Phase], last: bool
+    ) -> dict[str, list[Columns]]:
         tables: dict[str, list[Columns]] = {}
 
         def put(table: str, columns: Columns | None) -> None:

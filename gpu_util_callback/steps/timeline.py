@@ -404,6 +404,11 @@ class Timeline:
         """Return the last moment at which the training thread was seen."""
         return max(self._start, self._logs_end, self.call_end, self.cursor)
 
+    def forget(self) -> None:
+        """Keep nothing from now on: in a forked process, nobody takes it."""
+        self.queue = deque(maxlen=0)
+        self._append = self.queue.append
+
     def finish(self) -> None:
         """End the timeline, however the training ended."""
         if self.open and not self.in_test:

@@ -53,7 +53,8 @@ class Day:
         self.took: dict[str, list[float]] = {"whole": [], "diagnosis": [], "writing": []}
         outputs = self.recorder._outputs
         outputs.diagnose = self.timed("diagnosis", outputs.diagnose)
-        outputs.flush = self.timed("writing", outputs.flush)
+        outputs._write = self.timed("writing", outputs._write)
+        outputs.flush = lambda now=False: None  # written here, not by the writing thread
 
     def timed(self, name: str, function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -95,6 +96,8 @@ class Day:
         recorder.start = lambda *_: None
         recorder._assembler = assembler_of(recorder)
         recorder._open()
+        while recorder.path is None:
+            time.sleep(0.01)
         timeline.begin()
         flush = self.timed("whole", self.flush)
         parts = []
@@ -116,11 +119,13 @@ class Day:
         timeline.finish()
         recorder._ended_ns, recorder.status = recorder.clock.now(), "ended"
         recorder._tick(last=True)
+        recorder._outputs.close("ended")
+        recorder._closed.wait()
         return parts
 
     def flush(self) -> None:
         self.recorder._tick()
-        self.recorder._outputs.flush(now=True)
+        self.recorder._outputs._write()
 
 
 def assembler_of(recorder: Recorder) -> Any:

@@ -3,7 +3,9 @@
 import pytest
 from generated_runs import Generated, write
 
-from gpu_util_callback.recorder.messages import verdict
+from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recorder.messages import drain, verdict
 
 
 @pytest.mark.parametrize(
@@ -15,6 +17,7 @@ def test_short_fits_after_the_first_are_silent(fit, steps, wait_ms, lines, tmp_p
     run = Generated(fit_index=fit)
     run.steps(steps, step_ms=10, wait_ms=wait_ms)
     write(run, tmp_path)
-    verdict(str(tmp_path), None)
+    verdict(run_report(read_recordings(tmp_path)[0]))
+    drain(5)
     said = capsys.readouterr().out
     assert len(said.splitlines()) == lines and ("Fix first" in said) == bool(wait_ms)

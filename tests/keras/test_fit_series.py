@@ -92,7 +92,11 @@ def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):
         fit(model, callback)
         (recording,) = ended(tmp_path, (number + 1) * STEPS)
         until = time.monotonic() + 10
-        while [one for one in threading.enumerate() if "gpu-util" in one.name]:
+        while [
+            one
+            for one in threading.enumerate()
+            if one.name in ("gpu-util-recorder", "gpu-util-writer")
+        ]:
             assert time.monotonic() < until, "no thread waits for a fit that may never come"
             time.sleep(0.05)
     assert recording.steps["step"].tolist() == list(range(4 * STEPS))

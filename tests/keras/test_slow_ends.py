@@ -19,8 +19,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
-from gpu_util_callback.recorder import outputs, recorder
+from gpu_util_callback.recorder import messages, outputs, recorder
 from gpu_util_callback.recorder.samples import GpuSamples
+from gpu_util_callback.recording import writer
+from gpu_util_callback.recording.event_files import ScalarWriter
 from gpu_util_callback.recording.storage import LocalStorage
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.timeline import Timeline
@@ -273,6 +275,7 @@ def test_a_process_that_may_have_no_more_threads(tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", full)
         recorded_loop(tmp_path)
+    messages.drain(5)
     assert "can't start new thread" in caplog.text
     recorded_loop(tmp_path)
     assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
@@ -355,3 +358,126 @@ def test_an_object_store_gets_the_end_while_the_process_ends(how, tmp_path):
     steps = 200 if how == "another thread" else STEPS
     assert recording.status == ("interrupted" if how == "left" else "ended"), done.stderr
     assert len(recording.steps["step"]) == steps
+
+
+# ---- storage that hangs, fails or goes away in between ------------------------------------------
+
+
+def hot_loop(folder, seconds: float, then=lambda recorder: None):
+    """Return the recorder of a loop whose steps do nothing, and how many there were."""
+    until = time.perf_counter() + seconds
+    with GpuUtilMonitor(folder, report=False) as monitor:
+        for steps in monitor.batches(itertools.count(1)):  # noqa: B007
+            if time.perf_counter() > until:
+                break
+        recorded = monitor._recorder
+        then(recorded)
+        return recorded, steps
+
+
+def test_rows_that_cannot_be_written_stay_in_bounds(tmp_path, hangs, monkeypatch, caplog):
+    """They are judged all the same; the oldest ones are dropped, and counted."""
+    monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 1000)
+    monkeypatch.setattr(outputs, "SILENT_S", 1.0)
+    queued = []
+    recorded, steps = hot_loop(tmp_path, 5.0, lambda one: queued.append(len(one.timeline.queue)))
+    waiting = recorded._outputs._writer._new_rows["tables", "steps"]
+    assert steps > 20_000 and queued[0] < steps / 2 and waiting <= 1000
+    assert f"{tmp_path} has not answered for 1 s" in caplog.text
+    assert recorded._judged.wait(20)
+    assert recorded.run["steps"] == pytest.approx(steps, abs=1)
+    hangs.set()
+    recording = eventually(tmp_path, "ended")
+    assert recording.step_count == recorded.run["steps"]
+    assert recording.account["time_s"] == pytest.approx(recorded.run["time_s"])
+    missing = recording.step_count - len(recording.steps["step"])
+    assert 0 < missing <= recording.facts["dropped_rows"]
+    assert not [one for one in recording.facts["unavailable"] if "writing" in one["source"]]
+
+
+def test_storage_that_hangs_is_waited_for_once_a_process(tmp_path, hangs, monkeypatch):
+    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (1.5,))
+    monkeypatch.setattr(recorder, "_patience_s", 1.5)
+    took = [recorded_loop(tmp_path / str(number)) for number in range(4)]
+    assert took[0] > 1.2 and max(took[1:]) < 1, took
+    hangs.set()
+
+
+def test_a_store_that_fails_at_first_gets_the_whole_recording(tmp_path, monkeypatch, caplog):
+    began, make = time.monotonic(), LocalStorage.make_folder
+
+    def failing(self, path):
+        if time.monotonic() < began + 1:
+            raise OSError(errno.EHOSTDOWN, "Host is down")
+        make(self, path)
+
+    monkeypatch.setattr(LocalStorage, "make_folder", failing)
+    _, steps = hot_loop(tmp_path, 3.0)
+    recording = eventually(tmp_path, "ended")
+    assert "Host is down" in caplog.text
+    assert len(recording.steps["step"]) == pytest.approx(steps, abs=1)
+    assert not [one for one in recording.facts["unavailable"] if "writing" in one["source"]]
+
+
+def test_one_failed_write_does_not_end_the_scalars(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    flush, failed = ScalarWriter.flush, []
+
+    def failing(self):
+        if len(failed) < 2:
+            failed.append(self)
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        flush(self)
+
+    monkeypatch.setattr(ScalarWriter, "flush", failing)
+    with GpuUtilMonitor(tmp_path, report=False, scalar_freq=1) as monitor:
+        for _ in monitor.batches(range(STEPS)):
+            time.sleep(0.1)
+    eventually(tmp_path, "ended")
+    events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0})
+    events.Reload()
+    points = [event.step for event in events.Tensors("gpu_util/step_time_ms")]
+    assert len(failed) == 2 and points == list(range(STEPS))
+
+
+def test_a_log_directory_removed_in_mid_training_is_made_anew(tmp_path, caplog):
+    log_dir = tmp_path / "logs"
+    with GpuUtilMonitor(log_dir, report=False, scalar_freq=1) as monitor:
+        for batch in monitor.batches(range(40)):
+            time.sleep(0.1)
+            if batch == 20:
+                shutil.rmtree(log_dir)
+    recording = eventually(log_dir, "ended")
+    assert "was removed during training" in caplog.text and "may write" not in caplog.text
+    assert recording.step_count == 40 and len(recording.steps["step"]) == 40, "nothing was sealed"
+    assert any("removed" in one["reason"] for one in recording.facts["unavailable"])
+    (events,) = log_dir.glob("events.*")
+    assert b"gpu_util/recording" in events.read_bytes(), "the tab appears"
+
+
+FORKED = """
+import os, sys, time
+from gpu_util_callback import GpuUtilMonitor
+with GpuUtilMonitor(sys.argv[1]) as monitor:
+    for batch in monitor.batches(range(30)):
+        time.sleep(0.02)
+        if batch == 10 and not (child := os.fork()):
+            break
+    start = time.perf_counter()
+if child:
+    os.waitpid(child, 0)
+else:
+    print(f"left after {time.perf_counter() - start:.3f} s", file=sys.stderr, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_child_leaves_the_recording_to_its_parent(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert float(done.stderr.split("left after ")[1].split()[0]) < 0.5, done.stderr
+    assert "still being written" not in done.stderr and done.stdout.count("gpu-util:") == 1
+    (recording,) = read_recordings(tmp_path)
+    assert recording.status == "ended" and len(recording.steps["step"]) == 30

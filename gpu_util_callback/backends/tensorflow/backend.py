@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import weakref
 from collections.abc import Callable
@@ -230,8 +229,6 @@ def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int
     return np.where(fits, new, old)
 
 
-log = logging.getLogger("gpu_util_callback")
-
 # How a way of timing is named in the recording.
 TIMINGS = {
     "graph": "graph",
@@ -265,9 +262,7 @@ class TensorFlowAdapter(KerasAdapter):
         self.shapes_compile = self.every_shape_compiles or bool(
             tf.config.list_physical_devices("GPU")
         )
-        failure = tensorflow_distribute.known_failure(model)
-        if failure is not None:
-            log.warning("gpu_util_callback: %s: %s", *failure)
+        self.will_fail = tensorflow_distribute.known_failure(model)
         self._way = self._choose(model)
         self.timing = TIMINGS[self._way] + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"
