@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import select
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -69,6 +70,14 @@ class _Printer:
             _quietly(self._waiting.get())
 
 
+def _await_reader(stream: Any) -> None:
+    """Wait while a pipe is full: inside a write, the stream's lock would hold up Python's end."""
+    try:
+        select.select([], [stream.fileno()], [])
+    except (AttributeError, OSError, ValueError):  # no file, or none that can be waited for
+        pass
+
+
 def _quietly(write: Callable[[], object]) -> None:
     try:
         write()
@@ -96,8 +105,12 @@ def drain(deadline_s: float = DRAIN_S) -> None:
 
 def note(text: str) -> None:
     """Log a line."""
-    text = printable(text)
-    _printer.put(lambda: log.warning("gpu_util_callback: %s", text))
+
+    def write() -> None:
+        _await_reader(sys.stderr)
+        log.warning("gpu_util_callback: %s", printable(text))
+
+    _printer.put(write)
 
 
 def warn(what: str, reason: str, cure: str = "") -> None:
@@ -121,15 +134,16 @@ def say(text: str) -> None:
 
 def _print(text: str, stream: Any) -> None:
     """Print text, in plain characters where the console lacks some of its own."""
-    text = printable(text)
 
     def write() -> None:
+        _await_reader(stream)
+        shown = printable(text)
         try:
-            print(text, file=stream, flush=True)
+            print(shown, file=stream, flush=True)
         except UnicodeEncodeError:
             from gpu_util_callback.report.screen import Pen
 
-            plain = Pen(width=110, color=False, unicode=False).finish(text.split("\n"))
+            plain = Pen(width=110, color=False, unicode=False).finish(shown.split("\n"))
             print(plain, end="", file=stream, flush=True)
 
     _printer.put(write)

@@ -228,7 +228,8 @@ class Recorder:
         if not self._released.wait(max(left_s, 0.0)):
             waited_s = time.monotonic() - begun
             _patience_s = max(_patience_s - waited_s, 0.0)
-            if first and not self._outputs.failing and self.settings.report:
+            worth_it = waited_s >= KNOWN_S and not self._outputs.failing
+            if first and worth_it and self.settings.report:
                 say(
                     f"the recording's end is still being written to {self.settings.log_dir} "
                     f"after {waited_s:.1f} s; continuing without waiting"
@@ -660,6 +661,7 @@ class Recorder:
             self.recorded = self._outputs.recorded(self.status or "live", self._steps, now)
             if self.recorded is not None:
                 from gpu_util_callback.diagnosis import run_report
+                from gpu_util_callback.report import terminal  # noqa: F401 - ready for the verdict
 
                 self.run = run_report(self.recorded, anew=False)
         except Exception as error:

@@ -63,6 +63,7 @@ def hangs(monkeypatch):
 
     monkeypatch.setattr(LocalStorage, "write", hanging)
     monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.3,))
+    monkeypatch.setattr(recorder, "_patience_s", recorder.CLOSE_S)
     yield released
     released.set()
 
@@ -116,9 +117,14 @@ def full_disk(folder: Path):
 
 
 @contextlib.contextmanager
-def removed_folder(folder: Path):
-    """A folder that is gone in the middle of the loop, as with a file system that is unmounted."""
-    yield lambda: shutil.rmtree(folder / "plugins")
+def replaced_folder(folder: Path):
+    """A folder that cannot be made again in the middle of the loop: a file is in its place."""
+
+    def fail():
+        shutil.rmtree(folder / "plugins")
+        (folder / "plugins").write_text("in the way")
+
+    yield fail
 
 
 def loop_with_a_failing_disk(log_dir, fail, seconds: float):
@@ -141,22 +147,21 @@ def loop_with_a_failing_disk(log_dir, fail, seconds: float):
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0], ids=["first write", "known"])
-@pytest.mark.parametrize("broken", [full_disk, removed_folder])
+@pytest.mark.parametrize("broken", [full_disk, replaced_folder])
 def test_an_end_that_cannot_be_written_is_not_waited_for(broken, seconds, tmp_path, monkeypatch):
     """It is tried again while the program goes on, and the next loop begins at once."""
     monkeypatch.setattr(outputs, "RETRIES_S", (4.0,))
     with broken(tmp_path / "logs") as fail:
         took_s, recorded = loop_with_a_failing_disk(tmp_path / "logs", fail, seconds)
         assert took_s < 2, "0.5 s at most, and five before"
-        if broken is removed_folder:  # there, nothing is small enough to be written still
-            assert recorded._outputs.failing and recorded._thread.is_alive()
+        if broken is replaced_folder:  # there, nothing is small enough to be written still
+            assert recorded._outputs.failing and not recorded._closed.is_set()
             start = time.perf_counter()
             with GpuUtilMonitor(tmp_path / "elsewhere", report=False):
                 begun_s = time.perf_counter() - start
             assert begun_s < 1, "and two before"
             recorded._outputs.in_a_hurry.set()
-        recorded._thread.join(20)
-        assert not recorded._thread.is_alive()
+        assert recorded._closed.wait(20)
 
 
 def test_a_store_that_refuses_is_not_waited_for(monkeypatch):
@@ -177,10 +182,10 @@ def test_a_store_that_refuses_is_not_waited_for(monkeypatch):
     fail = functools.partial(setattr, Refusing, "refuses", True)
     took_s, recorded = loop_with_a_failing_disk("refusing://bucket/run", fail, 0.5)
     assert took_s < 2
-    assert recorded._outputs.failing and recorded._thread.is_alive()
+    assert recorded._outputs.failing and not recorded._closed.is_set()
     Refusing.refuses = False  # credentials are back: the end is written after all
     recorded._outputs.in_a_hurry.set()
-    recorded._thread.join(20)
+    assert recorded._closed.wait(20)
     (recording,) = read_recordings("refusing://bucket/run")
     assert recording.status == "ended" and len(recording.steps["step"]) > 10
 
@@ -202,6 +207,7 @@ with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
         time.sleep(0.05)
         if batch == 10:
             shutil.rmtree(sys.argv[1])
+            open(sys.argv[1], "w").close()
 print(time.time(), flush=True)
 """
     done = subprocess.run(
