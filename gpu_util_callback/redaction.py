@@ -43,7 +43,8 @@ _USER_INFO = re.compile(
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _NAME = re.compile(r"[\w.-]*")
 _LONGEST_NAME = 64
-_VALUE = re.compile(r"'[^'\s]*'|\"[^\"\s]*\"|[^\s&\"'<>]*")
+# A quote may be escaped, as in JSON, which stays JSON.
+_VALUE = re.compile(r"""'[^'\s]*'|"[^"\s]*"|\\"[^"\s]*\\"|(?:[^\s&"'<>\\]|\\(?!["']))*""")
 # Parameters of signed URLs: of AWS, Google, Azure, Alibaba and Tencent, of CloudFront, and keys.
 _SIGNED = re.compile(
     r"x-(?:amz|goog|oss|cos|ms)-.*|(?:aws|oss)?accesskeyid|googleaccessid|signature|policy"

@@ -189,6 +189,8 @@ def test_secrets_of_a_url_are_hidden_and_nothing_else():
         assert without_secrets(expected) == expected
     for text in PLAIN:
         assert without_secrets(text) == text
+    text = json.dumps({"a": 'token="x"', "b": "token=", "c": 'ftp://a:p"w@host'}, indent=1)
+    assert json.loads(without_secrets(text)) == {"a": "token=***", "b": "token=", "c": "ftp://host"}
     nested = {"ftp://a:b@c/": [{"x": ("ftp://a:b@c/", 1, None)}]}
     assert cleaned(nested) == {"ftp://c/": [{"x": ["ftp://c/", 1, None]}]}
     assert str(UnusableInput("no ftp://a:b@c/")) == "no ftp://c/"
