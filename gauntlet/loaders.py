@@ -74,8 +74,8 @@ def loader_full(run):
          backend="torch", cures={"limited": "threadpool|NUM_THREADS|set_num_threads", "once": ONCE},
          harmful=r"num_workers=[3-9]")  # fmt: skip
 def loader_fighting(run):
-    matrix = np.random.default_rng(0).normal(size=(160, 160))
-    return _loader(lambda: np.linalg.svd(matrix), run, workers=2, count=320)
+    matrix = np.random.default_rng(0).normal(size=(120, 120))
+    return _loader(lambda: np.linalg.svd(matrix), run, workers=2, count=240)
 
 
 @program("nothing: rows in memory, and a model that takes the time", "model", None,

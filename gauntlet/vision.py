@@ -25,9 +25,9 @@ def image_files(run):
     data = data.map(load_image, num_parallel_calls=calls)
     if run.does("cached"):
         data = data.cache()
-    data = data.batch(32)
+    data = data.batch(8)
     model = convnet(64)
-    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -35,19 +35,19 @@ def image_files(run):
          "input", "input_bound", cures={"cached": CACHE})  # fmt: skip
 def image_directory(run):
     data = keras.utils.image_dataset_from_directory(
-        str(jpegs()), image_size=(64, 64), batch_size=32, seed=1, verbose=False
+        str(jpegs()), image_size=(64, 64), batch_size=8, seed=1, verbose=False
     )
     if run.does("cached"):
         data = data.cache()
     model = convnet(64, 8, keras.layers.Rescaling(1 / 255))
-    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
     return model
 
 
 @program("nothing but the first epoch, which fills the cache", "model", "input_bound", nothing=True)
 def image_directory_cached(run):
     data = keras.utils.image_dataset_from_directory(
-        str(jpegs()), image_size=(64, 64), batch_size=32, seed=1, verbose=False
+        str(jpegs()), image_size=(64, 64), batch_size=8, seed=1, verbose=False
     )
     data = data.cache().shuffle(200, seed=1).prefetch(tf.data.AUTOTUNE)
     model = convnet(64, 48, keras.layers.Rescaling(1 / 255))
@@ -64,9 +64,9 @@ def tfrecord_jpeg(run):
     data = data.map(lambda record: (decode(record), 1), num_parallel_calls=calls)
     if run.does("cached"):
         data = data.cache()
-    data = data.shuffle(64, seed=1).batch(32).prefetch(tf.data.AUTOTUNE)
+    data = data.shuffle(64, seed=1).batch(8).prefetch(tf.data.AUTOTUNE)
     model = convnet(64)
-    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -83,7 +83,7 @@ def random_augmentation(run):
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
     data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=calls)
     model = convnet(64)
-    model.fit(data.batch(32).prefetch(2), epochs=5, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(8).prefetch(2), epochs=5, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -93,7 +93,7 @@ def random_augmentation_full(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
     data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=tf.data.AUTOTUNE)
     model = convnet(64)
-    model.fit(data.batch(32).prefetch(2), epochs=6, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(8).prefetch(2), epochs=6, verbose=0, callbacks=run.callbacks)
     return model
 
 
