@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gauntlet.helpers import compute, convnet, jpegs, keras, mlp, np, rows, sleep_ms
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 
 WORKERS = r"\.workers = (\d+)(?![\s\S]*multiprocessing)"
 PROCESSES = r"\.workers = (\d+)[\s\S]*use_multiprocessing = True"
@@ -35,43 +35,43 @@ def _pydataset(function, run, batches=50, epochs=3, workers=1, processes=False):
     return model
 
 
-@program("__getitem__ waits, one batch at a time", "input", "input_bound", cures=CURES)
+@program("__getitem__ waits, one batch at a time", "input", INPUT, cures=CURES)
 def pydataset_sleeping(run):
     return _pydataset(lambda: sleep_ms(30), run)
 
 
-@program("__getitem__ waits, one batch at a time", "input", "input_bound", cures=CURES,
+@program("__getitem__ waits, one batch at a time", "input", INPUT, cures=CURES,
          backend="jax")  # fmt: skip
 def pydataset_sleeping_jax(run):
     return _pydataset(lambda: sleep_ms(30), run)
 
 
 @program("__getitem__ waits, one batch at a time; others keep both cores busy", "input",
-         "input_bound", cures=CURES, backend="torch", burners=2,
+         INPUT, cures=CURES, backend="torch", burners=2,
          harmful="use_multiprocessing = True")  # fmt: skip
 def pydataset_sleeping_torch_busy(run):
     return _pydataset(lambda: sleep_ms(30), run)
 
 
-@program("__getitem__ computes in Python", "input", "input_bound", cures=CURES)
+@program("__getitem__ computes in Python", "input", INPUT, cures=CURES)
 def pydataset_computing(run):
     return _pydataset(lambda: compute(500_000), run)
 
 
 @program("__getitem__ computes in Python, in two threads that share its lock", "input",
-         "input_bound", cures=CURES)  # fmt: skip
+         INPUT, cures=CURES)  # fmt: skip
 def pydataset_threads_computing(run):
     return _pydataset(lambda: compute(500_000), run, workers=2)
 
 
 @program("two processes of __getitem__ and the model keep both cores busy", "input",
-         "input_bound", cures={"once": ONCE}, backend="torch",
+         INPUT, cures={"once": ONCE}, backend="torch",
          harmful=r"\.workers = |num_workers")  # fmt: skip
 def pydataset_processes_full(run):
     return _pydataset(lambda: compute(700_000), run, workers=2, processes=True)
 
 
-@program("JPEG files are decoded with PIL for each batch", "input", "input_bound", cures=CURES)
+@program("JPEG files are decoded with PIL for each batch", "input", INPUT, cures=CURES)
 def pydataset_jpeg(run):
     from PIL import Image
 
@@ -119,7 +119,7 @@ def _grain(function, run):
     return model
 
 
-@program("a Grain map computes in Python; both cores are needed", "input", "input_bound",
+@program("a Grain map computes in Python; both cores are needed", "input", INPUT,
          backend="jax", cures={"workers": r"num_workers=(\d+)"})  # fmt: skip
 def grain_computing(run):
     return _grain(lambda: compute(40_000), run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gauntlet.helpers import compute, mlp, np, rows, sleep_ms, torch
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 
 WORKERS = r"num_workers=(\d+)"
 ONCE = r"torch\.save|TensorDataset|once"
@@ -39,38 +39,38 @@ def _loader(function, run, workers=0, count=800, epochs=3, layers=2, units=64):
     return model
 
 
-@program("samples wait, in the training process", "input", "input_bound", backend="torch",
+@program("samples wait, in the training process", "input", INPUT, backend="torch",
          cures={"workers": WORKERS, "once": ONCE})  # fmt: skip
 def loader_sleeping(run):
     return _loader(lambda: sleep_ms(2), run)
 
 
 @program("samples wait, in the training process; others keep both cores busy", "input",
-         "input_bound", backend="torch", burners=2,
+         INPUT, backend="torch", burners=2,
          cures={"workers": WORKERS, "once": ONCE})  # fmt: skip
 def loader_sleeping_busy(run):
     return _loader(lambda: sleep_ms(2), run)
 
 
-@program("samples wait, and one worker is too few", "input", "input_bound", backend="torch",
+@program("samples wait, and one worker is too few", "input", INPUT, backend="torch",
          cures={"workers": WORKERS, "once": ONCE})  # fmt: skip
 def loader_one_worker(run):
     return _loader(lambda: sleep_ms(3), run, workers=1)
 
 
 @program("samples compute in Python, in the training process; the step has two threads", "input",
-         "input_bound", backend="torch", cures={"workers": WORKERS, "once": ONCE})  # fmt: skip
+         INPUT, backend="torch", cures={"workers": WORKERS, "once": ONCE})  # fmt: skip
 def loader_computing(run):
     return _loader(lambda: compute(50_000), run)
 
 
-@program("two workers that compute keep both cores busy", "input", "input_bound",
+@program("two workers that compute keep both cores busy", "input", INPUT,
          backend="torch", cures={"once": ONCE}, harmful=r"num_workers=[3-9]")  # fmt: skip
 def loader_full(run):
     return _loader(lambda: compute(60_000), run, workers=2)
 
 
-@program("two workers whose BLAS threads fight for two cores", "input", "input_bound",
+@program("two workers whose BLAS threads fight for two cores", "input", INPUT,
          backend="torch", cures={"limited": "threadpool|NUM_THREADS|set_num_threads", "once": ONCE},
          harmful=r"num_workers=[3-9]")  # fmt: skip
 def loader_fighting(run):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from gauntlet.helpers import compute, jax, keras, mlp, np, rows, sleep_ms, tf, torch
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 
 EAGER = r"eager|tf\.function|jit|compile"
 
@@ -53,7 +53,7 @@ def tape_compiled(run):
     return model
 
 
-@program("a numpy_function waits, one call at a time", "input", "input_bound",
+@program("a numpy_function waits, one call at a time", "input", INPUT,
          cures={"calls": r"num_parallel_calls=(\d+|tf)", "cached": r"\.cache\(\)"})  # fmt: skip
 def tape_starved(run):
     def read(x, y):
@@ -95,7 +95,7 @@ def tape_retraced(run):
     return model
 
 
-@program("samples compute in Python, in the loop", "input", "input_bound", backend="torch",
+@program("samples compute in Python, in the loop", "input", INPUT, backend="torch",
          cures={"workers": r"num_workers=(\d+)"})  # fmt: skip
 def torch_loop(run):
     x, y = rows(640, 8)

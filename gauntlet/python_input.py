@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gauntlet.helpers import compute, keras, mlp, np, rows, sleep_ms, tf
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 from gauntlet.vision import CACHE
 
 CALLS = r"num_parallel_calls=(\d+|tf\.data\.AUTOTUNE)"
@@ -40,24 +40,24 @@ def _mapped(function, run, count=400, epochs=4, noise=0.0):
 WAITS = "a numpy_function waits, one call at a time"
 
 
-@program(WAITS, "input", "input_bound", cures={"calls": CALLS, "cached": CACHE})
+@program(WAITS, "input", INPUT, cures={"calls": CALLS, "cached": CACHE})
 def numpy_sleeping(run):
     return _mapped(lambda: sleep_ms(3), run)
 
 
-@program(f"{WAITS}; others keep both cores busy", "input", "input_bound",
+@program(f"{WAITS}; others keep both cores busy", "input", INPUT,
          cures={"calls": CALLS, "cached": CACHE}, burners=2, harmful=REWRITE)  # fmt: skip
 def numpy_sleeping_busy(run):
     return _mapped(lambda: sleep_ms(3), run)
 
 
-@program(f"{WAITS}, and draws random numbers", "input", "input_bound", cures={"calls": CALLS},
+@program(f"{WAITS}, and draws random numbers", "input", INPUT, cures={"calls": CALLS},
          harmful=CACHE)  # fmt: skip
 def numpy_sleeping_random(run):
     return _mapped(lambda: sleep_ms(3), run, noise=0.1)
 
 
-@program("a numpy_function computes in Python, under its lock", "input", "input_bound",
+@program("a numpy_function computes in Python, under its lock", "input", INPUT,
          cures={"rewritten": REWRITE, "cached": CACHE},
          harmful=r"num_parallel_calls=\d|threadpool")  # fmt: skip
 def numpy_computing(run):
@@ -65,7 +65,7 @@ def numpy_computing(run):
 
 
 @program("a numpy_function computes in Python; others keep both cores busy", "input",
-         "input_bound", cures={"rewritten": REWRITE, "cached": CACHE}, burners=2,
+         INPUT, cures={"rewritten": REWRITE, "cached": CACHE}, burners=2,
          harmful=r"num_parallel_calls=\d|threadpool")  # fmt: skip
 def numpy_computing_busy(run):
     return _mapped(lambda: compute(60_000), run, epochs=2)
@@ -99,13 +99,13 @@ def _generated(function, run, epochs=4):
     return model
 
 
-@program("a generator waits for each element", "input", "input_bound",
+@program("a generator waits for each element", "input", INPUT,
          cures={"parts": r"cycle_length=(\d+)", "cached": CACHE})  # fmt: skip
 def from_generator_sleeping(run):
     return _generated(lambda: sleep_ms(3), run)
 
 
-@program("a generator computes in Python", "input", "input_bound", cures={"cached": CACHE},
+@program("a generator computes in Python", "input", INPUT, cures={"cached": CACHE},
          harmful="interleave|threadpool")  # fmt: skip
 def from_generator_computing(run):
     return _generated(lambda: compute(60_000), run)
@@ -144,26 +144,26 @@ PROCESSES = r"workers=(\d+), use_multiprocessing=True"
 THREADS = r"workers=(\d+)\)"
 
 
-@program("a generator given to fit waits for each batch", "input", "input_bound",
+@program("a generator given to fit waits for each batch", "input", INPUT,
          cures={"processes": PROCESSES, "threads": THREADS})  # fmt: skip
 def generator_sleeping(run):
     return _plain_generator(lambda: sleep_ms(25), run)
 
 
-@program("a generator given to fit waits for each batch", "input", "input_bound", backend="jax",
+@program("a generator given to fit waits for each batch", "input", INPUT, backend="jax",
          cures={"processes": PROCESSES, "threads": THREADS})  # fmt: skip
 def generator_sleeping_jax(run):
     return _plain_generator(lambda: sleep_ms(25), run)
 
 
-@program("a generator given to fit computes in Python", "input", "input_bound",
+@program("a generator given to fit computes in Python", "input", INPUT,
          cures={"processes": PROCESSES, "threads": THREADS})  # fmt: skip
 def generator_computing(run):
     return _plain_generator(lambda: compute(500_000), run)
 
 
 @program("the shuffle buffer is filled again in every epoch, from a source that waits", "input",
-         "input_bound", cures={"repeated": r"\.repeat\(", "calls": CALLS, "cached": CACHE},
+         INPUT, cures={"repeated": r"\.repeat\(", "calls": CALLS, "cached": CACHE},
          )  # fmt: skip
 def shuffle_refill(run):
     def read(x):

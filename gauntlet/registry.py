@@ -12,6 +12,8 @@ THEMES = (
     "fits", "steps",
 )  # fmt: skip
 
+# A first finding that names a slow input, and not just the start of each epoch.
+INPUT = r"\Ainput_bound(?![\s\S]*Setting the input up)"
 # Printed lines that `child.py` applies to the call of `fit`, whatever the program.
 ANYWHERE = {"sliced": r"from_tensor_slices\(\(x, y\)\)", "repeated": r"\.repeat\(\)"}
 

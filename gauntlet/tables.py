@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gauntlet.helpers import folder, keras, mlp, np, rows, tf
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 from gauntlet.vision import CACHE
 
 
@@ -27,7 +27,7 @@ def tabular_arrays_torch(run):
     return tabular_arrays(run)
 
 
-@program("rows of ten columns are put together one by one, from memory", "input", "input_bound",
+@program("rows of ten columns are put together one by one, from memory", "input", INPUT,
          cures={"batched": r"\.batch\([^)]*\)\.(unbatch|map|shuffle)|gather"},
          harmful=CACHE)  # fmt: skip
 def tabular_columns(run):
@@ -43,7 +43,7 @@ def tabular_columns(run):
     return model
 
 
-@program("lines of a CSV file are parsed again in every epoch", "input", "input_bound",
+@program("lines of a CSV file are parsed again in every epoch", "input", INPUT,
          cures={"cached": CACHE}, harmful="num_parallel_reads")  # fmt: skip
 def csv_lines(run):
     x, y = rows(6000, 30)

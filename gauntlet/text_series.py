@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gauntlet.helpers import keras, np, sentences, tf
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 from gauntlet.vision import CACHE, PARALLEL
 
 BATCH_FIRST = r"\.batch\([^)]*\)\.map"
@@ -25,7 +25,7 @@ def vectorizer(texts):
 
 
 @program("TextVectorization is called once a sentence instead of once a batch", "input",
-         "input_bound",
+         INPUT,
          cures={"batched": BATCH_FIRST, "cached": CACHE, "parallel": PARALLEL})  # fmt: skip
 def text_rows(run):
     texts = sentences(4000)
@@ -64,7 +64,7 @@ def tokenize(text):
     return np.array([sum(map(ord, pair)) % 1000 for pair in pairs[:600]], "int64")
 
 
-@program("a tokenizer in Python, which is the same in every epoch", "input", "input_bound",
+@program("a tokenizer in Python, which is the same in every epoch", "input", INPUT,
          cures={"cached": CACHE}, harmful=r"num_parallel_calls=\d|threadpool")  # fmt: skip
 def python_tokenizer(run):
     def tokens(text, label):
@@ -95,7 +95,7 @@ def series_lstm(run):
 
 
 @program("windows are gathered one by one from a series in memory, for a small model", "input",
-         "input_bound", nothing=True, harmful=CACHE)  # fmt: skip
+         INPUT, nothing=True, harmful=CACHE)  # fmt: skip
 def series_dense(run):
     data = _windows(6000, 240)
     model = keras.Sequential([keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gauntlet.helpers import convnet, images, jpegs, keras, np, records, tf
-from gauntlet.registry import program
+from gauntlet.registry import INPUT, program
 
 PARALLEL, CACHE = r"\.map\([^\n]*num_parallel_calls=(\d+)?", r"\.cache\(\)"
 
@@ -17,7 +17,7 @@ def load_image(path):
     return decode(tf.io.read_file(path)), label
 
 
-@program("JPEG files are decoded again in every epoch, one at a time", "input", "input_bound",
+@program("JPEG files are decoded again in every epoch, one at a time", "input", INPUT,
          cures={"cached": CACHE, "parallel": PARALLEL})  # fmt: skip
 def image_files(run):
     data = tf.data.Dataset.list_files(f"{jpegs()}/*/*.jpg", shuffle=False)
@@ -32,7 +32,7 @@ def image_files(run):
 
 
 @program("a directory is decoded again in every epoch, on all cores; its shuffle is the helper's",
-         "input", "input_bound", cures={"cached": CACHE})  # fmt: skip
+         "input", INPUT, cures={"cached": CACHE})  # fmt: skip
 def image_directory(run):
     data = keras.utils.image_dataset_from_directory(
         str(jpegs()), image_size=(64, 64), batch_size=8, seed=1, verbose=False
@@ -56,7 +56,7 @@ def image_directory_cached(run):
 
 
 @program("JPEG images in one TFRecord file are decoded again in every epoch, one at a time",
-         "input", "input_bound", cures={"cached": CACHE, "parallel": PARALLEL},
+         "input", INPUT, cures={"cached": CACHE, "parallel": PARALLEL},
          harmful="num_parallel_reads")  # fmt: skip
 def tfrecord_jpeg(run):
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
@@ -76,7 +76,7 @@ def augment(image, label):
     return tf.image.resize(tf.image.random_hue(image, 0.1), (64, 64)), label
 
 
-@program("random augmentation in one thread", "input", "input_bound",
+@program("random augmentation in one thread", "input", INPUT,
          cures={"parallel": PARALLEL}, harmful=CACHE)  # fmt: skip
 def random_augmentation(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
@@ -87,7 +87,7 @@ def random_augmentation(run):
     return model
 
 
-@program("random augmentation on all cores already", "input", "input_bound",
+@program("random augmentation on all cores already", "input", INPUT,
          harmful=f"{CACHE}|{PARALLEL}|workers")  # fmt: skip
 def random_augmentation_full(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
@@ -106,7 +106,7 @@ def augment_in_python(image):
     return np.asarray(moved, "float32") / 255
 
 
-@program("random augmentation computes in Python, under its lock", "input", "input_bound",
+@program("random augmentation computes in Python, under its lock", "input", INPUT,
          cures={"rewritten": r"TensorFlow operations|_tf\b|tf\.image"},
          harmful=rf"{CACHE}|num_parallel_calls=\d|threadpool")  # fmt: skip
 def python_augmentation(run):
