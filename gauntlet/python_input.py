@@ -71,6 +71,18 @@ def numpy_computing_busy(run):
     return _mapped(lambda: compute(60_000), run, epochs=2)
 
 
+def _interleaved(generator, types, parts):
+    """Return a dataset of `parts` generators; each is given its number and their count."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = parts + 1
+    return tf.data.Dataset.range(parts).interleave(
+        lambda k: tf.data.Dataset.from_generator(
+            generator, output_signature=types, args=(k, parts)
+        ),
+        cycle_length=parts, num_parallel_calls=parts,
+    ).with_options(options)  # fmt: skip
+
+
 def _generated(function, run, epochs=4):
     x, y = rows(400, 8)
 
@@ -81,15 +93,7 @@ def _generated(function, run, epochs=4):
 
     types = (tf.TensorSpec((8,), tf.float32), tf.TensorSpec((1,), tf.float32))
     if run.does("parts"):
-        parts = run.number(16)
-        options = tf.data.Options()
-        options.threading.private_threadpool_size = parts + 1
-        data = tf.data.Dataset.range(parts).interleave(
-            lambda k: tf.data.Dataset.from_generator(
-                elements, output_signature=types, args=(k, parts)
-            ),
-            cycle_length=parts, num_parallel_calls=parts, deterministic=False,
-        ).with_options(options)  # fmt: skip
+        data = _interleaved(elements, types, run.number(16))
     else:
         data = tf.data.Dataset.from_generator(elements, output_signature=types)
     if run.does("cached"):
@@ -123,7 +127,11 @@ def _plain_generator(function, run, batches=60, epochs=3):
         while True:
             yield from map(make, range(batches))
 
-    if run.does("threads", "processes"):
+    if run.does("parts"):
+        types = (tf.TensorSpec((16, 8), tf.float32), tf.TensorSpec((16, 1), tf.float32))
+        data = _interleaved(lambda k, n: map(make, range(k, batches, n)), types, run.number(8))
+        data = data.repeat()
+    elif run.does("threads", "processes"):
 
         class Batches(keras.utils.PyDataset):
             def __len__(self):
@@ -142,22 +150,23 @@ def _plain_generator(function, run, batches=60, epochs=3):
 
 PROCESSES = r"workers=(\d+), use_multiprocessing=True"
 THREADS = r"workers=(\d+)\)"
+REBUILT = {"processes": PROCESSES, "threads": THREADS, "parts": r"cycle_length=(\d+)"}
 
 
 @program("a generator given to fit waits for each batch", "input", INPUT,
-         cures={"processes": PROCESSES, "threads": THREADS})  # fmt: skip
+         cures=REBUILT)  # fmt: skip
 def generator_sleeping(run):
     return _plain_generator(lambda: sleep_ms(25), run)
 
 
 @program("a generator given to fit waits for each batch", "input", INPUT, backend="jax",
-         cures={"processes": PROCESSES, "threads": THREADS})  # fmt: skip
+         cures=REBUILT)  # fmt: skip
 def generator_sleeping_jax(run):
     return _plain_generator(lambda: sleep_ms(25), run)
 
 
 @program("a generator given to fit computes in Python", "input", INPUT,
-         cures={"processes": PROCESSES, "threads": THREADS})  # fmt: skip
+         cures=REBUILT)  # fmt: skip
 def generator_computing(run):
     return _plain_generator(lambda: compute(500_000), run)
 
