@@ -36,15 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     results = []
     for program in programs:
-        result = quickly(program, options) if options.quick else measure(program, options)
+        result = measure(program, options)
         results.append(result)
         print(_line(result), flush=True)
         if options.json:  # after each program: an interrupted gauntlet keeps what it has
             Path(options.json).write_text(json.dumps([one.to_json() for one in results], indent=1))
         if options.table:
             Path(options.table).write_text(table(results))
-    for process in _SHARED.values():
-        process.close()
     print("\n".join(summary(results)))
     return 0
 
@@ -73,57 +71,50 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measure(program: Program, options: argparse.Namespace) -> Result:
-    """Train a program in all its variants, in turns, in a process of its own."""
-    result = Result(program.name, program.truth, program.bound)
-    with _beside(program, options), Process(program, options.verbose) as process:
-        try:
-            for number in range(options.rounds):
-                _record(result, program, process)
-                variants = ["base", result.cure, program.bound.partition("without:")[2]]
-                if number % 2:  # neither is always the one after the recorded run
-                    variants[:2] = variants[1::-1]
-                for variant in dict.fromkeys(filter(None, variants)):
-                    value = result.value if variant == result.cure else ""
-                    plain = process.ask(program.name, variant=variant, value=value)
-                    result.seconds.setdefault(variant, []).append(plain["seconds"])
-                    result.changed.setdefault(variant, plain["changed"])
-            if not program.bound.startswith("without:"):
-                result.alone_ms = process.ask(program.name, alone=True)
-        except (RuntimeError, OSError) as error:
-            result.error = str(error)
-    return result
+    """Train a program in all its variants, in turns.
 
-
-def quickly(program: Program, options: argparse.Namespace) -> Result:
-    """Record a program once, in a process that it shares with those of its backend."""
+    Each recorded training has a process of its own: our account covers the time between the fits
+    of a process. All the others share one.
+    """
     result = Result(program.name, program.truth, program.bound)
+    cores = (os.cpu_count() or 1) if options.busy else 0
     try:
-        with _beside(program, options):
-            process = _SHARED.get(program.backend)
-            if process is None:
-                process = _SHARED[program.backend] = Process(program, options.verbose)
-            _record(result, program, process)
+        with burners(max(program.burners, cores)), contextlib.ExitStack() as stack:
+            plain = None if options.quick else stack.enter_context(Process(program, options))
+            for number in range(1 if options.quick else options.rounds):
+                _record(result, program, options)
+                if plain is not None:
+                    _try(result, program, plain, number)
+            if plain is not None and not program.bound.startswith("without:"):
+                result.alone_ms = plain.ask(program.name, alone=True)
     except (RuntimeError, OSError) as error:
         result.error = str(error)
-        process = _SHARED.get(program.backend)
-        if process is not None and process.child.poll() is not None:
-            _SHARED.pop(program.backend).close()
     return result
 
 
-_SHARED: dict[str, Process] = {}
-
-
-def _beside(program: Program, options: argparse.Namespace) -> contextlib.AbstractContextManager:
-    return burners(max(program.burners, (os.cpu_count() or 1) if options.busy else 0))
-
-
-def _record(result: Result, program: Program, process: Process) -> None:
+def _record(result: Result, program: Program, options: argparse.Namespace) -> None:
     """Train the program as it is, recorded, and note what is printed about it."""
-    with tempfile.TemporaryDirectory(prefix="gauntlet-logs-") as log_dir:
+    with (
+        tempfile.TemporaryDirectory(prefix="gauntlet-logs-") as log_dir,
+        Process(program, options) as process,
+    ):
         recorded = process.ask(program.name, variant="base", log_dir=log_dir)
         result.seconds.setdefault("recorded", []).append(recorded["seconds"])
         result.note_first(program, first_of(log_dir, recorded["printed"]))
+
+
+def _try(result: Result, program: Program, process: Process, number: int) -> None:
+    """Train the program as it is, with the printed cure and without its declared cause."""
+    if not number:
+        process.ask(program.name, variant="base")  # imports, and what else happens only once
+    variants = ["base", result.cure, program.bound.partition("without:")[2]]
+    if number % 2:  # neither always comes first
+        variants[:2] = variants[1::-1]
+    for variant in dict.fromkeys(filter(None, variants)):
+        value = result.value if variant == result.cure else ""
+        trained = process.ask(program.name, variant=variant, value=value)
+        result.seconds.setdefault(variant, []).append(trained["seconds"])
+        result.changed.setdefault(variant, trained["changed"])
 
 
 def _line(result: Result) -> str:
@@ -151,24 +142,21 @@ def _line(result: Result) -> str:
 class Process:
     """A process that trains programs of one backend."""
 
-    def __init__(self, program: Program, verbose: bool) -> None:
+    def __init__(self, program: Program, options: argparse.Namespace) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         environment = os.environ | {"KERAS_BACKEND": program.backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         if program.backend == "jax":
             environment["JAX_PLATFORMS"] = "cpu"
         self.child = subprocess.Popen(
             [sys.executable, "-m", "gauntlet.child"], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if verbose else self.log,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=None if options.verbose else self.log,
         )  # fmt: skip
 
     def __enter__(self) -> Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process."""
         assert self.child.stdin is not None
         with contextlib.suppress(OSError):
             self.child.stdin.close()
