@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,7 @@ def measure(trace: Trace) -> Analysis:
                 unused_devices=[d.index for d in process.devices if not len(d.events)],
             )
         )
-    _find_late_rank(processes)
+    _find_late_rank(processes, trace.paths)
     notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
     problems = list(dict.fromkeys([*problems, *notes]))
     return Analysis(trace, processes, [], problems)
@@ -240,7 +241,7 @@ def measure(trace: Trace) -> Analysis:
 _MOSTLY_FOR_ONE = 0.5
 
 
-def _find_late_rank(processes: list[ProcessAnalysis]) -> None:
+def _find_late_rank(processes: list[ProcessAnalysis], paths: list[str]) -> None:
     """Find the rank for which the others wait in collectives, by how long each is in the same one.
 
     The last one to come is in it for as long as it takes, all others for longer. Compared are the
@@ -266,7 +267,9 @@ def _find_late_rank(processes: list[ProcessAnalysis]) -> None:
     if for_rank[late] < _MOSTLY_FOR_ONE * max(1, waited.sum()):
         return
     rank = ranks[late].process.rank
-    name = ranks[late].process.host if rank is None else f"rank {rank}"
+    # A file that does not state its rank is known by its name, if it is of one process.
+    own = paths[late] if len(paths) == len(ranks) else ranks[late].process.host
+    name = Path(own).name if rank is None else f"rank {rank}"
     for p, own, total in zip(ranks, waited.sum(axis=1), took.sum(axis=1), strict=True):
         if p is not ranks[late] and total:
             p.late_rank = LateRank(name, 100 * float(own) / float(total))

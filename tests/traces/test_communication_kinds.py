@@ -73,6 +73,15 @@ def test_the_rank_that_all_others_wait_for_is_named(tmp_path):
     import_trace(tmp_path, tmp_path / "logs")
     verdicts = [r.stored["verdict"] for r in read_recordings(tmp_path / "logs")]
     assert sum("wait for rank 2" in verdict for verdict in verdicts) == 3
+    # A file that does not state its rank is known by its name.
+    (tmp_path / "unranked").mkdir()
+    for number, took_ms in enumerate((4.5, 0.4)):
+        write(
+            tmp_path / "unranked", rank(allreduce, took_ms, before_ms=4.9, group=2),
+            f"h_{number}.pt.trace.json",
+        )  # fmt: skip
+    titles = [one["title"] for one in analyse(read_trace(tmp_path / "unranked")).findings]
+    assert any("wait for h_1.pt.trace.json" in title for title in titles)
 
 
 @pytest.mark.parametrize(("took_ms", "group"), [((4.5, 4.6, 4.7, 4.4), 4), ((4.5, 4.6, 1, 4.4), 2)])

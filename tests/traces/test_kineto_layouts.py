@@ -7,8 +7,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xspace_builder import Space
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
@@ -398,3 +400,10 @@ def test_a_tpu_is_called_tpu(tmp_path):
     result = explain(write(tmp_path, events, "host.trace.json"))
     assert result["verdict"] == "No findings: what the TPU did is not read from its trace."
     assert result["devices"] == []
+    space = Space()
+    space.plane("/device:TPU:0").line("XLA Ops").event("fusion.1", 0, 9)
+    space.host.line("python", 1).event("PjitFunction(f)", 0, 9)
+    planes = tmp_path / "host.xplane.pb"
+    planes.write_bytes(space.bytes())
+    analysis = analyse(read_trace(planes))
+    assert analysis.verdict == result["verdict"] and "a TPU's trace" in render(analysis)
