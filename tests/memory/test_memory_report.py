@@ -86,3 +86,45 @@ def test_growth_says_when_memory_is_full():
     assert growth["full_at_step"] == pytest.approx(6 * GIB / 4e6, rel=0.05)
     assert growth["until_ns"] > growth["since_ns"]
     assert growth["from_bytes"] < growth["to_bytes"] < growth["limit_bytes"]
+
+
+@pytest.mark.parametrize("dims, blamed", [
+    ([[None, 64], [None]], False),  # full before the first step, and every element as large
+    ([[None, None], [None]], True),  # longer ones take the place of shorter ones
+    (None, True),
+])  # fmt: skip
+def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, blamed):
+    fit = {"batch_size": 32, "input_kind": "tf.data", "input_dims": dims}
+    run = Generated(seed=2, fit=fit, machine={"memory_total_bytes": 16 * GIB})
+    for epoch in range(6):
+        start = run.now
+        for step in range(20):
+            run.steps(10, step_ms=20)
+            held = (2 + 0.2 * epoch + 0.01 * step) * GIB
+            run.mark("host", "process_held_bytes", held)
+        run.reading(("Shuffle", "ShuffleDatasetV3", 0.1, 1, ""), ("root", "Root", 0, 1, ""),
+                    batches=200)  # fmt: skip
+        run.epoch(start)
+    [growth] = [one for one in run.diagnose()["findings"] if one["cause"] == "memory_growth"]
+    assert ("shuffle" in str(growth["evidence"].get("grows_with"))) == blamed
+    assert ("ds.shuffle" in growth["advice"]["code"]) == blamed
+
+
+@pytest.mark.parametrize("kept, found", [
+    ({"item_bytes": 8000, "per_step": 1.0}, True),
+    ({"item_bytes": 8000, "per_step": 0.5}, False),  # half of the growth is something else
+    ({"item_bytes": 8000, "per_step": 1.0, "bound": 60_000}, False),  # a deque that fills up
+    (None, False),
+])  # fmt: skip
+def test_a_loop_that_keeps_8_kb_a_step_is_found_at_its_end(kept, found):
+    item = {"name": "seen", "of": "program", "items": 20_000, **(kept or {})}
+    facts = {"memory": {"kept": [item]}}
+    machine = {"memory_total_bytes": 32 * GIB}
+    run = Generated(seed=2, machine=machine, **(facts if kept else {}), fit={"loop": "custom"})
+    for _ in range(100):
+        run.steps(200, step_ms=10)
+        run.mark("host", "process_held_bytes", GIB + 8000 * run.step)
+        run.mark("host_free", "memory_available_bytes", 20 * GIB)
+    causes = {one["cause"]: one for one in run.diagnose()["findings"]}
+    assert ("memory_growth" in causes) == found
+    assert not found or "seen" in causes["memory_growth"]["evidence"]["grows_with"]

@@ -77,7 +77,8 @@ class MemoryGrowth(Rule):
     Growth that the planned end of the training forestalls is reported once the training is over: a
     cache that fills may have stopped until then.
     Growth within a first epoch may be a buffer that fills up, or a tooth of an epoch's saw-tooth:
-    it counts once it goes on after the epoch's end, or when it has taken much of what was left.
+    it counts once it goes on after the epoch's end, or when it has taken much of what was left, or
+    at the end of the run, when a list of the program is known to hold it.
     """
 
     cause = "memory_growth"
@@ -150,9 +151,8 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     taken = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
     if _fills_a_bound(run, growth, left):
         return None
-    if not _lasting(run, growth, steps, low) and (
-        taken < limits["taken_pct"] or _fills_a_cache(run, growth, left)
-    ):
+    lasting = _lasting(run, growth, steps, low) or (run.over and _is_a_list(run, growth))
+    if not lasting and (taken < limits["taken_pct"] or _fills_a_cache(run, growth, left)):
         return None
     full_step = full_s = ends_step = None
     if left is not None:
@@ -213,6 +213,16 @@ def _fills_a_cache(run: Run, growth: Growth, left: float | None) -> bool:
     if not cached or run.phases.of("epoch") or left is None:
         return False
     return per_epoch is None or left > growth.per_step * max(0, per_epoch - run.end_step)
+
+
+def _is_a_list(run: Run, growth: Growth) -> bool:
+    """Return whether a list of the program, without an end, takes nearly all of the growth."""
+    return any(
+        not one.get("bound")
+        and float(one.get("per_step") or 0.0) * float(one.get("item_bytes") or 0.0)
+        >= NEARLY_ALL * growth.per_step
+        for one in (run.facts.get("memory") or {}).get("kept") or ()
+    )
 
 
 def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
@@ -370,6 +380,8 @@ def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
             return "traces", f"{each:.2g} {called} in each step"
     if one.column != "allocator_used_bytes":
         buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
+        if _same_sizes(run):
+            buffers = [kind for kind in buffers if kind != "Shuffle"]
         if buffers:
             return "buffer", f"the buffer of {buffers[0].lower()}()"
     allocations = run.memory.get(f"{one.key.partition(':')[0]}:allocator_live_allocations")
@@ -383,6 +395,18 @@ def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
         if more >= EXPLAINS:
             return "objects", f"{more:.3g} more Python objects after each step"
     return "unknown", None
+
+
+def _same_sizes(run: Run) -> bool:
+    """Return whether all elements of the input are known to have one size.
+
+    A shuffle fills its buffer before it gives its first element, and then replaces one by another:
+    from the first step on it takes more memory only if they become larger.
+    """
+    dims = run.fit.get("input_dims")
+    return bool(dims) and all(
+        shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims
+    )
 
 
 def _kept(run: Run, known: Mapping[str, Any], per_step: float) -> tuple[str, str] | None:
