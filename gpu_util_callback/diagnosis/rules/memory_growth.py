@@ -403,7 +403,7 @@ def _same_sizes(run: Run) -> bool:
     A shuffle fills its buffer before it gives its first element, and then replaces one by another:
     from the first step on it takes more memory only if they become larger.
     """
-    dims = run.fit.get("input_dims")
+    dims = run.fit.get("input_dims") or []
     return bool(dims) and all(
         shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims
     )
