@@ -141,6 +141,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "held_gib": ("held now", "GiB"),
     "host": ("host", ""),
     "host_callback_pct": ("calls of the host inside the step, share of a step", "%"),
+    "held_up_by": ("held up by", ""),
     "host_activity": ("host activity meanwhile", ""),
     "host_input_pct": ("fetching input on the host, share of a step", "%"),
     "host_used_pct": ("host memory in use at the end, share of its limit", "%"),
@@ -347,6 +348,8 @@ def times(factor: float) -> str:
 def what_to_do(advice: Mapping[str, str]) -> str:
     """Return the advice in one line: its code if that is one line with an effect, else its text."""
     lines = advice["code"].splitlines()
+    if advice.get("question"):
+        return advice["text"]
     if _LOOKS.match(advice["code"]):
         return advice["text"]
     if len(lines) == 1:

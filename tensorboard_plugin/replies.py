@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.total import REPEATED, REPEATED_TITLE
+from gpu_util_callback.diagnosis.verdict import order
 from gpu_util_callback.recording.facts import Window
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
@@ -106,9 +107,9 @@ def listed(recording: Recording, of_run: int, status: str | None = None) -> dict
 
 
 def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return causes and titles of a diagnosis, the costliest first, and the seconds lost in all."""
+    """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
-    findings.sort(key=lambda one: -(one.get("lost_s") or 0.0))
+    findings.sort(key=order)
     known = [one["lost_s"] for one in findings if one.get("lost_s") is not None]
     return {
         "causes": list(dict.fromkeys(one["cause"] for one in findings)),

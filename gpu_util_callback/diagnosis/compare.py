@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.verdict import gain_of
 from gpu_util_callback.redaction import hashed_script
 
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
@@ -115,6 +116,7 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in gone}),
+        "estimated": _gains(whole, gone),
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
@@ -138,6 +140,12 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
         ):
             found.setdefault(finding["cause"], finding)
     return list(found.values())
+
+
+def _gains(whole_s: float, gone: Sequence[Mapping]) -> list[float]:
+    """Return the least and the largest gain that the advice for findings was estimated to have."""
+    spans = [one.get("saves_range_s") or [_saves(one)] * 2 for one in gone]
+    return [round(gain_of(whole_s, sum(span[i] for span in spans)) or 1.0, 2) for i in (0, 1)]
 
 
 def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:

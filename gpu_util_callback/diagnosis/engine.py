@@ -14,7 +14,6 @@ from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory import memory_use
 from gpu_util_callback.diagnosis.rules import RULES
-from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED
 from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
     Constant,
@@ -23,7 +22,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     resolve,
     still_known,
 )
-from gpu_util_callback.diagnosis.verdict import sentence, trace_sentence
+from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
 __all__ = [
@@ -134,8 +133,8 @@ class Diagnosis:
         share_idle(found, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
         for finding in found:
             finding.advice = _permitted(finding, run)
-        found.sort(key=_first)
-        objects = _unique([_object(finding, run) for finding in found])
+        found.sort(key=_place)
+        objects = _unique(sorted((_object(finding, run) for finding in found), key=order))
         findings = [one for one in objects if "start_step" not in one]
         spans = [one for one in objects if "start_step" in one]
         return {
@@ -216,7 +215,7 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
     for rule in RULES:
         for finding in rule.between(runs, limits[rule.cause]):
             found.append(_object(finding, runs[0]))
-    found.sort(key=_cost)
+    found.sort(key=order)
     causes = {one["cause"] for one in found}
     return {
         "verdict": trace_sentence(runs, found),
@@ -247,34 +246,32 @@ def _active_pct(run: Run) -> dict[str, float]:
 
 
 def _permitted(finding: Finding, run: Run) -> Advice:
-    """Return the advice, or its alternative.
+    """Return the advice, or its alternative where it alters the training for little gain.
 
-    That is where the advice is unsafe here, or alters the training for little gain. If the gain of
-    altering it is unknown, the advice stays.
+    If the gain of altering it is unknown, the advice stays.
     """
-    advice = finding.advice.safe_on(run.framework, run.device)
+    advice = finding.advice
     if finding.lost_ns is None:
         return advice
     saved = round(finding.lost_ns * advice.saves)
     return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), ALTERING_GAINS)
 
 
-def _first(finding: Finding) -> tuple:
-    """Return the sort key: blocking findings first, then by time lost; unknown costs last.
+def _place(finding: Finding) -> tuple:
+    return finding.where.start_ns if finding.where else 0, finding.cause, finding.detail
 
-    Time without a name comes after all: a name for it is no cure.
+
+def _saves_range(finding: Finding, run: Run) -> tuple[int, int] | None:
+    """Return the least and the most that the advice saves, ns; None if nothing is promised.
+
+    On a GPU a step does not get quicker because its input does: no more is saved than is lost. On a
+    CPU both share the cores.
     """
-    lost = finding.lost_ns
-    start = finding.where.start_ns if finding.where else 0
-    return (
-        not finding.blocking,
-        finding.detail == UNMARKED,
-        lost is None,
-        -(lost or 0),
-        start,
-        finding.cause,
-        finding.detail,
-    )
+    present = run.present_in(finding.where) if finding.where else run.wall_ns
+    span = finding.saves_range_ns(present)
+    if span is None or not run.used_gpus:
+        return span
+    return span[0], max(span[0], min(span[1], finding.lost_ns or 0))
 
 
 def _id(finding: Finding) -> str:
@@ -289,6 +286,7 @@ def _object(finding: Finding, run: Run) -> dict:
     lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
     if severity is None and lost is not None:
         severity = lost / max(1, span_ns)
+    span = _saves_range(finding, run)
     place = {} if where is None else {
         "start_step": where.start_step, "end_step": where.end_step,
         "start_ns": where.start_ns, "end_ns": where.end_ns,
@@ -300,6 +298,7 @@ def _object(finding: Finding, run: Run) -> dict:
         **place,
         "lost_s": _seconds(lost, run),
         "saves_s": _seconds(finding.saves_ns, run),
+        "saves_range_s": span and [_seconds(ns, run) for ns in span],
         "severity": None if severity is None else round(min(1.0, severity), _SHARE_DIGITS[exact]),
         "confidence": finding.confidence,
         "evidence": {
@@ -311,6 +310,8 @@ def _object(finding: Finding, run: Run) -> dict:
             "text": finding.advice.text,
             "code": in_own_names(run, finding.advice.code),
             "before": in_own_names(run, finding.advice.before or _as_given(finding.advice.code)),
+            "question": finding.advice.question,
+            "changes": finding.advice.changes,
         },
         "gpus": list(finding.gpus) if exact else sorted(finding.gpus),
         "ranks": _ranks(run) if finding.ranks is None else finding.ranks,

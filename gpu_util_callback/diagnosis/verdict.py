@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
@@ -21,10 +22,13 @@ __all__ = [
     "Announcer",
     "Script",
     "gain_of",
+    "gain_text",
     "headline",
     "is_unnamed",
+    "order",
     "promise",
     "sentence",
+    "sums",
     "trace_sentence",
 ]
 
@@ -162,8 +166,9 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     if opening == _OPENINGS["input_bound"] and lost_s >= STARVED * wall_s:
         opening = _STARVING
     said = f"{opening}: {duration(lost_s)} of {duration(wall_s)}."
-    promised = _promise(lead, wall_s, Script.of(run.manifest.get("process")))
-    return f"{said}{promised}{_eager_too(findings)}"
+    script = Script.of(run.manifest.get("process"))
+    gains = _promise_or_limit(lead, findings, wall_s, script)
+    return f"{said}{gains}{_eager_too(findings)}"
 
 
 def is_unnamed(finding: Mapping) -> bool:
@@ -176,12 +181,29 @@ def _of_unknown_cost(finding: Mapping) -> str:
     return f"{finding['title']}{unknown}."
 
 
-def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
-    """Return what the verdict is about: the costliest cause; None where no cost is known.
+def order(finding: Mapping) -> tuple:
+    """Return the sort key of findings: what blocks first, then by the time that is surely saved.
 
-    Returns: `{"cause", "title", "ids", "lost_s", "saves_s", "all_lost_s", "all_saves_s",
-        "faster_up_to"}`: the findings of the cause by their ids, what they cost and what fixing
-        them saves, and the same of all findings together, on which `faster_up_to` rests.
+    Then by the time lost; unknown costs and unnamed time come last.
+    """
+    least_s, _ = _saves_range([finding])
+    lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
+    return (
+        finding["cause"] not in BLOCKING, is_unnamed(finding), lost_s is None, -least_s,
+        -(saves_s or 0.0), -(lost_s or 0.0),
+    )  # fmt: skip
+
+
+def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
+    """Return the finding that the verdict is about, or None if no cost is known.
+
+    It is that whose advice saves most, or the costliest one where no advice saves anything: the
+    first of `findings`, with the others of its cause.
+
+    Returns: `{"cause", "title", "ids", "lost_s", "saves_s", "saves_range_s", "all_lost_s",
+        "all_saves_s", "faster_up_to"}`: the findings of the cause by their ids, what they cost and
+        what their advice saves, the same of all findings together (`all_…`), and how many times
+        faster the run gets at most.
     """
     kinds: dict[tuple[str, str], list[Mapping]] = {}
     for one in findings:
@@ -191,36 +213,52 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     if not kinds:
         return None
 
-    def total(of: Iterable[Mapping], name: str) -> float:
-        return sum(one.get(name) or 0.0 for one in of)
-
-    named = {key: kind for key, kind in kinds.items() if not is_unnamed(kind[0])}
-    lead = max((named or kinds).values(), key=lambda kind: total(kind, "lost_s"))
-    all_saves_s = round(total(findings, "saves_s"), 6)
+    lead = min(kinds.values(), key=lambda kind: order({**kind[0], **sums(kind)}))
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
         "ids": [one["id"] for one in lead],
-        "lost_s": round(total(lead, "lost_s"), 6),
-        "saves_s": round(total(lead, "saves_s"), 6),
-        "all_lost_s": round(total(findings, "lost_s"), 6),
-        "all_saves_s": all_saves_s,
-        "faster_up_to": gain_of(wall_s, all_saves_s),
+        **sums(lead),
+        **{f"all_{name}": value for name, value in sums(findings).items()},
+        "faster_up_to": gain_of(wall_s, _saves_range(lead)[1]),
     }
 
 
-def _promise(lead: Mapping, wall_s: float, script: Script | None) -> str:
-    """Return the gain of fixing all findings, which is more than that of the costliest cause."""
-    what, first_s, all_s = "run", lead["saves_s"], lead["all_saves_s"]
+def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
+    """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
+    lost = [one["lost_s"] for one in findings if one.get("lost_s") is not None]
+    return {
+        "lost_s": round(sum(lost), 6) if lost else None,
+        "saves_s": round(sum(one.get("saves_s") or 0.0 for one in findings), 6),
+        "saves_range_s": [round(bound, 6) for bound in _saves_range(findings)],
+    }
+
+
+def _saves_range(findings: Iterable[Mapping]) -> tuple[float, float]:
+    """Return the least and the most that the advice of findings saves together, in seconds."""
+    least_s = most_s = 0.0
+    for finding in findings:
+        if finding.get("saves_s"):
+            span = finding.get("saves_range_s") or [finding["saves_s"]] * 2
+            least_s, most_s = least_s + span[0], most_s + span[1]
+    return least_s, most_s
+
+
+def _promise_or_limit(
+    lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None
+) -> str:
+    """Return what following the advice gains, or what limits the run where none is known to."""
+    what, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
     if script is not None:
-        what = "script"
-        first_s, all_s = script.saves(wall_s, first_s), script.saves(wall_s, all_s)
+        what, saves_s = "script", script.saves(wall_s, saves_s)
+        span_s = [script.saves(wall_s, bound) for bound in span_s]
         wall_s = script.wall_s
-    first, both = gain_of(wall_s, first_s), gain_of(wall_s, all_s)
-    if first is None or both is None or times(first) == times(both):
-        return promise(wall_s, first_s, what)
-    saves = duration(min(all_s or 0.0, wall_s))
-    return promise(wall_s, all_s, what, fixing=f"everything listed ({saves})")
+    gains = promise(wall_s, span_s, saves_s, what)
+    if gains:
+        return gains
+    first = next(one for one in findings if one["id"] == lead["ids"][0])
+    limit = str(first["evidence"].get("held_up_by") or "")
+    return f" {limit[:1].upper()}{limit[1:]}." if limit else ""
 
 
 def _eager_too(findings: Sequence[Mapping]) -> str:
@@ -238,12 +276,34 @@ def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:
     return round(wall_s / max(1e-9, wall_s - min(saves_s, 0.999 * wall_s)), 4)
 
 
-def promise(wall_s: float, saves_s: float | None, what: str = "run", fixing: str = "it") -> str:
-    """Return the sentence on what fixing a cause gains, after a space; "" if that is little."""
-    gain = gain_of(wall_s, saves_s)
-    if gain is None or gain < WORTH_A_WORD:
+def gain_text(wall_s: float | None, span_s: Sequence[float] | None) -> str:
+    """Format the gain of a saving: `1.5 to 2.7×`, `up to 1.6×`; "" where it is little or unknown.
+
+    Args:
+        span_s: the least and the most that is saved, in seconds.
+    """
+    least, most = (gain_of(wall_s, saved) for saved in span_s or (None, None))
+    if least is None or most is None or most < WORTH_A_WORD:
         return ""
-    return f" Fixing {fixing} could make this {what} up to {times(gain)} faster."
+    if least < WORTH_A_WORD:
+        return f"up to {times(most)}"
+    low, high = times(least), times(most)
+    return high if low == high else f"{low.removesuffix('×')} to {high}"
+
+
+def promise(
+    wall_s: float, span_s: Sequence[float] | None, saves_s: float | None, what: str = "run"
+) -> str:
+    """Return the sentence on what fixing a cause gains, after a space; "" if that is little.
+
+    Args:
+        span_s: the least and the most that it saves; `saves_s`: the prediction between them.
+    """
+    expected = gain_of(wall_s, saves_s)
+    gain = gain_text(wall_s, span_s or (saves_s and [saves_s, saves_s]) or None)
+    if not gain or expected is None or expected < WORTH_A_WORD:
+        return ""
+    return f" Fixing it could make this {what} {gain} faster."
 
 
 def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
@@ -255,13 +315,13 @@ def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
     kernels = " ".join(_activity(runs, findings))
     if not findings:
         return _nothing_in(runs)
-    lead = max(findings, key=lambda one: one["lost_s"] or 0.0)
+    lead = findings[0]
     if not lead["lost_s"]:
-        return f"{findings[0]['title']}. {kernels}".strip()
+        return f"{lead['title']}. {kernels}".strip()
     total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
     said = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
     what = "step" if any(run.steps.total_rows > 1 for run in runs) else "trace"
-    said += promise(total_s, lead.get("saves_s", lead["lost_s"]), what)
+    said += promise(total_s, lead.get("saves_range_s"), lead.get("saves_s"), what)
     return f"{said} {kernels}".strip()
 
 

@@ -154,6 +154,18 @@ class InputMap(TypedDict, total=False):
     python: Annotated[Required[bool], Key]  # calls Python functions
 
 
+class FirstArray(TypedDict, total=False):
+    """The first rows of an array of the input."""
+
+    dtype: str
+    rank: Count
+    rows: Count
+    bytes: Count
+    min: Signed
+    max: Signed
+    integers: bool  # all values that were looked at are whole numbers
+
+
 class Fit(TypedDict, total=False):
     """The parameters of the training, and its input."""
 
@@ -188,6 +200,7 @@ class Fit(TypedDict, total=False):
     input_handover_ms: Number
     input_maps: list[InputMap]
     input_calls: list[InputCall]
+    input_first: list[FirstArray]
     step_threads: Count  # that a step may use on the CPU
     training_cpu_s: Number  # of the training thread
     validation_kind: str
@@ -387,6 +400,9 @@ class Advice(TypedDict, total=False):
 
     text: Required[str]
     code: Required[str]
+    before: str
+    question: bool
+    changes: str
 
 
 class Claim(TypedDict, total=False):
@@ -397,6 +413,7 @@ class Claim(TypedDict, total=False):
     title: Required[str]
     lost_s: Required[Number | None]
     saves_s: Number
+    saves_range_s: list[Number] | None
     severity: Share
     confidence: Required[Literal["measured", "estimated"]]
     evidence: Required[dict[str, Signed | str | bool | None]]

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis.verdict import BLOCKING, Script, gain_of, is_unnamed
+from gpu_util_callback.diagnosis.verdict import Script, gain_text, order, sums
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -57,7 +57,7 @@ _CODE, _EVIDENCE, _TEXT = 4, 2, 3  # lines of each of these
 # Shown in a sentence of its own, or in the advice.
 # Part of the account in which a worker holds the others back -> its own cause for that.
 _PARTS = {"input_wait": "input_bound", "callbacks": "host_stall"}
-_ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags"}
+_ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on", "stage_flags"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,7 @@ class Group:
 
 
 def grouped(findings: Iterable[Mapping]) -> list[Group]:
-    """Return findings by what to do about them: blocking first, then by time lost.
-
-    Time without a name comes last.
-    """
+    """Return findings by what to do about them, in the order of the verdict."""
     kinds: dict[str, list[Mapping]] = {}
     for finding in findings:
         kinds.setdefault(same_fix(finding), []).append(finding)
@@ -152,12 +149,7 @@ def grouped(findings: Iterable[Mapping]) -> list[Group]:
         )
         for kind in kinds.values()
     ]
-
-    def place(group: Group) -> tuple:
-        lost, first = group.total("lost_s"), group.first
-        return first["cause"] not in BLOCKING, is_unnamed(first), lost is None, -(lost or 0.0)
-
-    return sorted(groups, key=place)
+    return sorted(groups, key=lambda group: order({**group.first, **sums(group.members)}))
 
 
 def finding_lines(
@@ -315,20 +307,20 @@ def _ending(text: str, room: int) -> str:
 
 
 def _saving(group: Group, run: Mapping | None) -> str:
-    """Return the saving of following the advice; "" if unknown (same wording as the tab)."""
-    saves, lost = group.total("saves_s"), group.total("lost_s")
-    if not saves or run is None:
-        return ""
-    less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
+    """Return the gain of following the advice; "" if unknown (same wording as the tab)."""
+    question = group.first["advice"].get("question")
+    spans = [one["saves_range_s"] for one in group.members if one.get("saves_range_s")]
     # During training the elapsed time is newer than the diagnosis.
-    gain, what = None, "run"
-    if run["status"] != "live":
-        gain = gain_of(run["wall_s"], saves)
-        script = Script.of(run.get("process"))
-        if script is not None:
-            gain, what = gain_of(script.wall_s, script.saves(run["wall_s"], saves)), "script"
-    faster = f": this {what} up to {times(gain)} faster" if gain and gain >= WORTH_PRINTING else ""
-    return f"Saves up to {duration(saves)}{less}{faster}."
+    if run is None or run["status"] == "live" or not (group.total("saves_s") or question):
+        return ""
+    saves = [sum(span[i] for span in spans) for i in (0, 1)]
+    script, what = Script.of(run.get("process")), "run"
+    if script is None:
+        gain = gain_text(run["wall_s"], saves)
+    else:
+        what, whole = "script", [script.saves(run["wall_s"], bound) or 0.0 for bound in saves]
+        gain = gain_text(script.wall_s, whole)
+    return "" if not gain else f"{'Then this' if question else 'This'} {what} gets {gain} faster."
 
 
 def code_lines(code: str, pen: Pen, before: str = "") -> list[str]:

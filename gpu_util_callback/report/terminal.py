@@ -11,7 +11,14 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
-from gpu_util_callback.diagnosis.verdict import BETWEEN, NOTHING_LARGE, UNKNOWN, is_unnamed
+from gpu_util_callback.diagnosis.verdict import (
+    BETWEEN,
+    BLOCKING,
+    NOTHING_LARGE,
+    UNKNOWN,
+    WORTH_A_WORD,
+    is_unnamed,
+)
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
@@ -236,8 +243,10 @@ def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
 def two_lines(run: Mapping) -> str:
     """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look)."""
     groups = grouped([*run["findings"], *run["spans"]])
-    named = (group for group in groups if run["verdict"].startswith(group.first["title"]))
-    group = next(named, next(iter(groups), None))
+    ids = (run.get("headline") or {}).get("ids", ())
+    named = [group for group in groups if run["verdict"].startswith(group.first["title"])]
+    about = [group for group in groups if group.first["id"] in ids]
+    group = next(iter([*named, *about, *groups]), None)
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
@@ -252,13 +261,22 @@ def two_lines(run: Mapping) -> str:
     elif group is not None and is_unnamed(group.first):
         second = f"To see what it is: {what_to_do(group.first['advice'])}"
     elif group is not None and not small:
-        second = f"Fix first: {what_to_do(group.first['advice'])}"
+        second = f"{_lead_in(group)}{what_to_do(group.first['advice'])}"
     elif group is None or look:
         second = f"To see what the GPU waits for: {look}"
     else:
         lost = duration(group.total("lost_s") or 0)
         second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
     return f"{verdict}\n          {second}"
+
+
+def _lead_in(group: Group) -> str:
+    """Return how the advice is introduced: nothing is to be fixed first without a known gain."""
+    finding = group.first
+    if finding["advice"].get("question"):
+        return "Ask first: "
+    known = finding["cause"] in BLOCKING or group.total("saves_s")
+    return "Fix first: " if known else "To try: " if finding["advice"]["code"] else ""
 
 
 def _where_to_look(run: Mapping) -> str:
@@ -298,6 +316,15 @@ def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
     return lines
 
 
+def since_text(since: Mapping) -> str:
+    """Format the gain that a later run was estimated to have; "" where none was promised."""
+    low, high = (times(gain) for gain in since["estimated"])
+    if since["estimated"][1] < WORTH_A_WORD:
+        return ""
+    span = high if low == high else f"{low.removesuffix('×')} to {high}"
+    return f"estimated gain {span}, "
+
+
 def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     """Return whether the saving promised by the previous run was achieved."""
     since = run.get("since")
@@ -308,7 +335,7 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
         called = apart.get(since["id"]) or "the run before"
     text = (
         f"Since {called}: {', '.join(since['gone'])} gone; "
-        f"promised up to {times(since['promised_up_to'])}, got {times(since['got'])}."
+        f"{since_text(since)}measured {times(since['got'])}."
     )
     return pen.wrap(text)
 

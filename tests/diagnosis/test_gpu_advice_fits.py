@@ -27,6 +27,8 @@ from advised_runs import (
 )
 
 # name, run, in the code, never in the code
+FLOATS = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True}
+IMAGES = {"input_first": [FLOATS | {"min": 0.0, "max": 255.0}]}
 RUNS = [
     ("sync", traced("idle_sync"), "steps_per_execution=16", "jit"),
     ("sync on JAX", traced("idle_sync", framework=JAX), "steps_per_execution=16", "item"),
@@ -55,14 +57,21 @@ RUNS = [
     ("arrays: the batch is fit's", traced("idle_launch", framework=JAX, input_kind="numpy"),
      "model.fit(..., batch_size=128)", "ds."),
     ("copies", traced("copy_h2d"), "prefetch_to_device", "pin_memory"),
-    ("copies under a strategy", traced("copy_h2d", strategy="MirroredStrategy"), "Rescaling",
-     "prefetch_to_device"),
-    ("copies from arrays", traced("copy_h2d", input_kind="numpy"), "Rescaling", "prefetch"),
+    ("copies under a strategy", traced("copy_h2d", strategy="MirroredStrategy", **IMAGES),
+     "Rescaling", "prefetch_to_device"),
+    ("copies from arrays", traced("copy_h2d", input_kind="numpy", **IMAGES), "Rescaling",
+     "prefetch"),
     ("copies of a torch loader", traced("copy_h2d", framework=TORCH, **DATALOADER, **LOOP),
      "pin_memory=True", "prefetch_to_device"),
     ("copies of a pinned loader", traced("copy_h2d", framework=TORCH, input_pin_memory=True,
-     **DATALOADER, **LOOP), "uint8", "pin_memory"),
-    ("copies on JAX", traced("copy_h2d", framework=JAX), "Rescaling", "prefetch_to_device"),
+     **IMAGES, **DATALOADER, **LOOP), "uint8", "pin_memory"),
+    ("copies of values from 0 to 1", traced("copy_h2d", framework=JAX, input_first=[
+     FLOATS | {"max": 1.0, "min": 0.0, "integers": False}]), "", None),
+    ("copies of zeros and ones", traced("copy_h2d", framework=JAX, input_first=[
+     FLOATS | {"max": 1.0, "min": 0.0}]), "", None),
+    ("copies of nobody knows what", traced("copy_h2d", framework=JAX), "", None),
+    ("copies on JAX", traced("copy_h2d", framework=JAX, **IMAGES), "Rescaling",
+     "prefetch_to_device"),
     ("communication", traced("collective", strategy="MirroredStrategy"), "ds.batch(128)",
      "gradient_accumulation_steps"),
     ("communication on JAX", traced("collective", framework=JAX), "ds.batch(128)",

@@ -25,44 +25,72 @@ from advised_runs import (
     waits,
 )
 
-from gpu_util_callback.diagnosis.advice.input import brief
+from gpu_util_callback.diagnosis.advice import epochs, loaders, loops, stall, tf_data
+from gpu_util_callback.diagnosis.advice.input_wait import brief
 from gpu_util_callback.words import what_to_do
 
-# name, run, cause, host, in the code, never in the code
+# name, run, host, in the code, never in the code; "" = no code
 GENERATOR = ("generator", "Generator", 40.0, 1.0, "py_function")
 GRAIN = {"framework": JAX, "input_kind": "grain", "input_class": "DataLoader", "input_workers": 0}
 PREFETCH = ("prefetch", "Prefetch", 0.1, 1.0, "")
+QUICK = ("map(scale)", "Map", 2.0, 1.0, "sequential")
+SMALL = {"input_dims": [[32, 28, 28]], "steps_per_epoch": 400}
+PLAIN = {
+    "input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]
+}
+RANDOM = {
+    "input_maps": [{"name": "map(decode)", "which": "train", "random": True, "python": False}]
+}
+MEMORY = {"cpus": 8, "cpus_allowed": 8, "memory_total_bytes": 64 * 2**30}
+SHUFFLE = ("shuffle", "ShuffleDatasetV3", 0.1, 1.0, "")
+
+ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True,
+         "min": 0.0, "max": 255.0}  # fmt: skip
+
+
+def call(cpu_ms: float, wall_ms: float = 40.0, calls: int = 400) -> dict:
+    """A Python function of the input, timed: how long a call takes, and computes."""
+    timed = {"name": "decode", "calls": calls, "timed": 25, "wall_ms": wall_ms, "cpu_ms": cpu_ms}
+    return {"input_calls": [timed]}
+
+
 INPUTS = [
     ("fixed parallelism", waits(DECODE), None, "num_parallel_calls=tf.data.AUTOTUNE", "prefetch"),
     ("its name is printed", waits(DECODE), COMPUTING, "ds.map(decode, ", "fn"),
+    ("fixed parallelism on full cores", waits(DECODE, machine={"cpus": 2}), ALL_CORES, "", None),
     ("waiting on more than the cores", waits(DECODE, machine={"cpus": 2}), WAITING,
      "private_threadpool_size = 12", "cache"),
     ("waiting on fewer than the cores", waits(PYTHON, machine={"cpus": 64}), WAITING,
-     "ds = ds.map(decode, num_parallel_calls=tf.data.AUTOTUNE", "threadpool"),
-    ("Python that computes", waits(PYTHON), COMPUTING, "_tf, num_parallel_calls", "threadpool"),
+     "ds = ds.map(decode, num_parallel_calls=6)", "threadpool"),
+    ("Python that waits beside a busy neighbour", waits(PYTHON, **call(0.1)),
+     {"process_cpu_pct": 40, "cpu_pct": 96}, "ds.map(decode, num_parallel_calls=6)", "tf.image"),
+    ("Python that computes", waits(PYTHON), COMPUTING, "", None),
+    ("Python that computes by its own time", waits(PYTHON, **call(39)), WAITING, "", None),
     ("Python that computes on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
-     "py_function,autotuned,stateful")), {"process_cpu_pct": 105, "cpu_pct": 20},
-     "_tf, num_parallel_calls", "threadpool"),
+     "py_function,autotuned,stateful")), {"process_cpu_pct": 105, "cpu_pct": 20}, "", None),
     ("Python that waits on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
-     "py_function,autotuned,stateful")), WAITING, "private_threadpool_size = 32", "without"),
-    ("parallel already, one epoch", waits(TUNED), ALL_CORES, "ds.save(", "cache"),
-    ("parallel already, ten epochs", waits(TUNED, epochs=10), ALL_CORES, "ds.cache()", "AUTOTUNE"),
-    ("fixed at all cores, one epoch", waits(("map(f)", "ParallelMapV2", 240.0, 8.0,
-     "fixed_parallelism")), ALL_CORES, "ds.save(", "AUTOTUNE"),
-    ("one filter, one epoch", waits(FILTER), None, "ds.save(", "cache"),
-    ("one filter, five epochs", waits(FILTER, epochs=5), None, "ds.cache()", "map"),
-    ("records of one file", waits(READER), None, "num_parallel_reads=8", "cache"),
+     "py_function,autotuned,stateful")), WAITING, "num_parallel_calls=32", "without"),
+    ("parallel already, one epoch", waits(TUNED), ALL_CORES, "", None),
+    ("parallel already, ten epochs", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+     ALL_CORES, "ds = ds.cache()", "AUTOTUNE"),
+    ("too large to keep", waits(TUNED, epochs=10, **SMALL, **PLAIN,
+     machine=MEMORY | {"memory_total_bytes": 2**25}), ALL_CORES, "", None),
+    ("random", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES, "", None),
+    ("shuffled before", waits(SHUFFLE, TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+     ALL_CORES, "", None),
+    ("in memory already", waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10,
+     machine=MEMORY, **SMALL), COMPUTING, "", None),
+    ("one filter, one epoch", waits(FILTER), None, "", None),
     ("records of several files", waits(("TFRecordDataset", "TFRecord", 40.0, 1.0, ""),
      ("flat_map", "FlatMap", 0.1, 1.0, "")), None, "tf.data.TFRecordDataset(filenames, num_par",
      "interleave"),
     ("files opened by a function", waits(("map", "Map", 40.0, 1.0, ""),
-     ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")), None,
+     ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")), WAITING,
      "files.interleave(open_file, cycle_length=8, num_parallel_calls=8", "your_function"),
-    ("batching", waits(BATCH), COMPUTING, "ds.batch(32, num_parallel_calls=tf.data.AUTOTUNE)",
-     "cache"),
+    ("batching", waits(BATCH), COMPUTING, "", None),
     ("autotuning off", waits(input_autotune=False, epochs=5), None,
      "options.autotune.enabled = True", "cache"),
-    ("stages unknown, one epoch", waits(), None, "ds.save(", "prefetch"),
+    ("stages unknown, one epoch", waits(), None, "", None),
     ("a lambda", waits(("map(lambda)", *PYTHON[1:])), WAITING, "ds.map(your_function, ", "lambda"),
     ("a JAX loop that times its fetches", waits(framework=JAX, input_kind=None, **LOOP), None,
      "class Pooled", "ds."),
@@ -72,28 +100,38 @@ INPUTS = [
      "torch.utils.data.DataLoader(", "ds."),
     ("an imported torch trace", waits(framework=TORCH, input_kind=None), None, "num_workers=",
      "ds."),
-    ("loader without workers", waits(framework=TORCH, **DATALOADER, **LOOP), None,
-     "DataLoader(dataset, ..., num_workers=4, persistent_workers=True, pin_memory=True)", "ds."),
-    ("loader without a GPU", waits(framework=TORCH, gpus=[], **DATALOADER, **LOOP), None,
+    ("loader without workers", waits(framework=TORCH, **DATALOADER, **LOOP), COMPUTING,
+     "DataLoader(dataset, ..., num_workers=3, persistent_workers=True, pin_memory=True)", "ds."),
+    ("loader without a GPU", waits(framework=TORCH, gpus=[], **DATALOADER, **LOOP), WAITING,
      "num_workers=4", "pin_memory"),
-    ("pinned already", waits(framework=TORCH, input_pin_memory=True, **DATALOADER), None,
+    ("pinned already", waits(framework=TORCH, input_pin_memory=True, **DATALOADER), WAITING,
      "num_workers=4", "pin_memory"),
+    ("loader on full cores", waits(framework=TORCH, machine={"cpus": 2}, gpus=[],
+     **DATALOADER), {"process_cpu_pct": 180, "cpu_pct": 95}, "", None),
+    ("loader whose step has all threads", waits(framework=TORCH, machine={"cpus": 2}, gpus=[],
+     step_threads=2, **DATALOADER), {"process_cpu_pct": 95, "cpu_pct": 50}, "", None),
     ("loader with two workers of 8", waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
-     None, "num_workers=8", "AUTOTUNE"),
+     COMPUTING | {"children_cpu_pct": 200}, "num_workers=5", "AUTOTUNE"),
     ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}),
-     None, 'dataset = torch.load("data.pt"', "timeit"),
-    ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), None, "num_workers=", "ds."),
+     ALL_CORES, "", None),
+    ("workers that fight", waits(framework=TORCH, machine={"cpus": 2}, **DATALOADER |
+     {"input_workers": 2}), {"process_cpu_pct": 20, "cpu_pct": 98, "children_cpu_pct": 300},
+     "torch.set_num_threads(1)", "num_workers"),
+    ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), WAITING, "num_workers=",
+     "ds."),
     ("dataset that waits", waits(framework=JAX, **PYDATASET), WAITING, "dataset.workers = 4",
      "multiprocessing"),
     ("dataset that computes", waits(framework=JAX, gpus=[], **PYDATASET), COMPUTING,
      "dataset.use_multiprocessing = True", "ds."),
+    ("dataset that computes on full cores", waits(framework=JAX, gpus=[], machine={"cpus": 2},
+     **PYDATASET), COMPUTING, "", None),
     ("dataset that computes beside a GPU", waits(framework=JAX, **PYDATASET), COMPUTING,
      'get_context("spawn")', "use_multiprocessing"),
     ("dataset on threads that compute", waits(**PYDATASET | {"input_workers": 4,
      "input_processes": False}), COMPUTING, "use_multiprocessing = True", "AUTOTUNE"),
     ("Sequence of tf_keras", waits(framework=TF_KERAS, **PYDATASET), COMPUTING,
      "model.fit(..., workers=", "dataset."),
-    ("generator on torch", waits(framework=KERAS_TORCH, input_kind="generator"), None,
+    ("generator on torch", waits(framework=KERAS_TORCH, input_kind="generator"), COMPUTING,
      "class Batches(keras.utils.PyDataset)", "DataLoader"),
     ("fast generator in a loop on JAX", waits(framework=JAX, input_kind="generator",
      input_class="read", wait_ms=8, **LOOP), None, "Ahead(lambda: read(...))", "keras"),
@@ -104,25 +142,30 @@ INPUTS = [
     ("generator behind tf.data, waiting", waits(GENERATOR, PREFETCH, **LOOP), WAITING,
      "interleave(part, cycle_length=6", "Ahead"),
     ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING,
-     "ds.map(your_function", "Ahead"),
+     "", None),
     ("tf.data that makes nothing ahead", waits(("map(decode)", "Map", 8.0, 1.0, "sequential"),
      wait_ms=8, **LOOP), None, "ds.prefetch(", "num_parallel"),
     ("generator in a loop on torch", waits(framework=TORCH, input_kind="generator", **LOOP), None,
      "torch.utils.data.DataLoader(", "keras"),
-    ("arrays on TensorFlow", waits(input_kind="numpy"), None, 'astype("uint8")', "float16"),
-    ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None, "x[i * 32 : (i + 1) * 32]",
-     "ds."),
+    ("arrays of nobody knows what", waits(input_kind="numpy"), None, "", None),
+    ("arrays of images as floats", waits(input_kind="numpy", input_first=[ARRAY]), None,
+     'x.astype("uint8")', "1 / 255"),
+    ("arrays from 0 to 1", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0,
+     "integers": False}]), None, "", None),
+    ("arrays of zeros and ones", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0}]),
+     None, "", None),
+    ("arrays of columns", waits(input_kind="numpy", input_first=[ARRAY | {"rank": 2}]), None, "",
+     None),
+    ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None, "", None),
     ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE",
      "DataLoader"),
-    ("grain", waits(framework=JAX, input_kind="grain"), None, "mp_prefetch", "tf.data"),
-    ("a Grain DataLoader", waits(**GRAIN), COMPUTING, "worker_count=4)", "mp_prefetch"),
+    ("grain", waits(framework=JAX, input_kind="grain"), COMPUTING, "mp_prefetch", "tf.data"),
+    ("a Grain DataLoader", waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_prefetch"),
     ("a Grain DataLoader that waits", waits(wait_ms=90, **GRAIN, machine={"cpus": 2}), WAITING,
      "worker_count=11)", "mp_prefetch"),
+    ("a Grain DataLoader on full cores", waits(**GRAIN), ALL_CORES, "", None),
     ("a MapDataset of Grain", waits(**GRAIN | {"input_class": "MapDataset"}), COMPUTING,
      "dataset.to_iter_dataset().mp_prefetch(", "worker_count"),
-    ("an IterDataset with too few workers", waits(**GRAIN | {"input_class": "IterDataset",
-     "input_workers": 2}), ALL_CORES, "dataset.mp_prefetch(grain.multiprocessing."
-     "MultiprocessingOptions(num_workers=8))", "to_iter"),
 ]  # fmt: skip
 CASES = [pytest.param(*rest, id=name) for name, *rest in INPUTS]
 
@@ -132,15 +175,33 @@ def test_the_line_fits_the_run(run, host, there, never):
     check_line(run, "input_bound", host, there, never)
 
 
-def test_as_many_workers_of_grain_as_cores_are_not_told_to_be_more():
-    advice = found(waits(**GRAIN | {"input_workers": 8}), "input_bound", ALL_CORES)["advice"]
-    assert "as many as this machine can use" in advice["text"] and advice["code"] == ""
+TABLES = [
+    *tf_data.REMEDIES, *loaders.DATA_LOADER, *loaders.PY_DATASET, *loaders.GENERATOR,
+    *loaders.ARRAYS, *loaders.GRAIN, *loops.LOOP, *epochs.SET_UP, *stall.VALIDATION_DATA,
+    *stall.VALIDATION_LESS,
+]  # fmt: skip
+LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *loops.LIMITS, *stall.VALIDATION_LIMITS]
+
+
+def test_each_remedy_says_when_it_would_do_harm():
+    assert [entry.name for entry in TABLES if entry.code and not entry.wrong_if] == []
+
+
+def test_a_limit_has_no_code_and_promises_nothing():
+    assert [entry.name for entry in LIMITS if entry.code or entry.remedy or entry.asks] == []
+
+
+def test_full_cores_are_the_limit_and_no_worker_is_added():
+    finding = found(waits(**GRAIN | {"input_workers": 8}), "input_bound", ALL_CORES)
+    assert finding["advice"]["text"].startswith("All 8 cores are busy: a batch arrives every 40 ms")
+    assert finding["advice"]["code"] == "" and finding["saves_s"] == 0
+    assert finding["evidence"]["held_up_by"] == "all 8 cores are busy"
 
 
 def test_what_the_cache_saves_is_what_later_epochs_would_wait():
-    for epochs in (2, 4, 10):
-        finding = found(waits(FILTER, epochs=epochs), "input_bound")
-        assert finding["saves_s"] == pytest.approx(finding["lost_s"] * (1 - 1 / epochs), rel=0.03)
+    for count in (2, 4, 10):
+        finding = found(waits(FILTER, epochs=count, machine=MEMORY, **SMALL), "input_bound")
+        assert finding["saves_s"] == pytest.approx(finding["lost_s"] * (1 - 1 / count), rel=0.03)
 
 
 @pytest.mark.parametrize("cpus, gain", [(2, 0.0), (4, 2.0), (64, 4.0)])
@@ -162,11 +223,10 @@ def test_containers_have_the_cores_they_may_use():
 
 
 def test_the_verdict_promises_what_the_advice_saves():
-    run = waits(FILTER, epochs=2)
+    run = waits(FILTER, epochs=2, machine=MEMORY, **SMALL)
     verdict = run.diagnose()["verdict"]
-    assert "up to 1.6× faster" in verdict, (
-        verdict
-    )  # 40 ms a step, 30 of them waits, half of them kept
+    # 40 ms a step, 30 of them waits, half of them kept: 1.6 times, give or take 1.35.
+    assert "1.2 to 2.2× faster" in verdict, verdict
 
 
 CACHED = (
@@ -176,7 +236,8 @@ BEHIND = ("map(augment)", "ParallelMapV2", 50.0, 2.0, "autotuned")
 
 
 @pytest.mark.parametrize("flags, told, code", [
-    ("autotuned", "what is not random", "ds.map(augment, "), ("autotuned,stateful", "layers", None),
+    ("autotuned", "without random numbers?", "ds.map(augment, "),
+    ("autotuned,stateful", "layers", None),
 ])  # fmt: skip
 def test_what_is_cached_is_blamed_for_the_first_epoch_alone(flags, told, code):
     """Later epochs wait for what comes after the cache; another cache is no help."""
@@ -201,26 +262,24 @@ def test_threads_that_wait_may_be_more_than_cores(kind):
     assert "workers = 5" in found(run, "input_bound", WAITING)["advice"]["code"].replace(
         "s=", "s = "
     )
-    assert "workers = 2" in found(run, "input_bound", COMPUTING)["advice"]["code"].replace(
-        "s=", "s = "
-    )
+    assert found(run, "input_bound", COMPUTING)["advice"]["code"] == ""
 
 
 @pytest.mark.parametrize("cpus, cpu_pct, told", [
-    (2, 95, "as many as this machine can use"), (2, 20, "workers = 16"), (16, 30, "workers = 16"),
+    (2, 95, "All 2 cores are busy"), (2, 20, "workers = 16"), (16, 30, "workers = 15"),
 ])  # fmt: skip
 def test_processes_that_have_all_cores_are_not_to_be_more(cpus, cpu_pct, told):
     facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": cpus}}
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
     advice = found(waits(**facts), "input_bound", host)["advice"]
-    assert told in " ".join(advice.values())
+    assert told in f"{advice['text']} {advice['code']}"
 
 
 def test_batches_that_are_made_once_stay_the_same():
     keras = pytest.importorskip("keras")
     facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": 2}}
     host = {"process_cpu_pct": 30, "cpu_pct": 95}
-    code = found(waits(**facts), "input_bound", host)["advice"]["code"]
+    code = found(waits(epochs=3, **facts), "input_bound", host)["advice"]["code"]
     dataset = apply(code, keras=keras, dataset=[(1, 2), (3, 4)])["dataset"]
     assert [dataset[i] for i in range(len(dataset))] == [(1, 2), (3, 4)]
 
@@ -235,13 +294,15 @@ def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     for given in ({}, {"input_iterable": True}):
         facts = DATALOADER | {"input_workers": 8} | given
-        advice = found(waits(framework=TORCH, **facts), "input_bound")["advice"]
+        host = {"process_cpu_pct": 30, "cpu_pct": 95}
+        run = waits(framework=TORCH, epochs=3, **facts)
+        advice = found(run, "input_bound", host)["advice"]
         dataset = [(torch.ones(3) * i, i) for i in range(4)]
         after = apply(advice["code"], torch=torch, dataset=dataset)["dataset"]
         assert [label for _, label in after] == [0, 1, 2, 3]
         loader = torch.utils.data.DataLoader(after, batch_size=2)
         assert [len(labels) for _, labels in loader] == [2, 2]
-        assert what_to_do(advice).startswith("torch.save(")
+        assert "the same item in every epoch" in what_to_do(advice)
 
 
 def test_one_worker_is_singular():
@@ -252,17 +313,10 @@ def test_one_worker_is_singular():
     )
 
 
-@pytest.mark.parametrize("wait_ms, told", [(2.5, True), (30.0, False)])
-def test_waits_as_short_as_taking_a_finished_batch_are_said_to_be_perhaps_that(wait_ms, told):
-    facts = DATALOADER | {"input_workers": 2}
-    run = waits(framework=TORCH, wait_ms=wait_ms, step_ms=8, machine={"cpus": 2}, **facts)
-    assert ("handing over" in found(run, "input_bound")["advice"]["text"]) == told
-
-
 @pytest.mark.parametrize("process_cpu_pct, cpu_pct, told, never", [
     (20, 40, "It mostly waits", "computes in Python"),
-    (52, 40, "Parallel calls help if it waits", "computes in Python"),  # the training's CPU time?
-    (52, 95, "computes in Python", "waits"),  # as far as it gets a core
+    (52, 40, "Time one call", "computes in Python"),  # the training's CPU time?
+    (52, 95, "Time one call", "computes in Python"),  # as far as it gets a core
     (130, 40, "computes in Python", "waits"),
 ])  # fmt: skip
 def test_python_is_said_to_compute_where_it_may_have(process_cpu_pct, cpu_pct, told, never):
@@ -287,7 +341,6 @@ LOADER = DATALOADER | {"input_workers": 2, "input_pin_memory": True}
     (2.3, {}, "batch_size=64", "too few"),
     (2.3, {"input_pin_memory": False}, "pin_memory=True", "batch_size"),
     (0.4, {}, "num_workers=4", "handing"),  # less than half of the wait
-    (None, {}, "num_workers=4", "not help"),  # hardly a batch was finished
 ])  # fmt: skip
 def test_finished_batches_need_no_more_workers(handed_ms, more, told, never):
     facts = LOADER | more | {"input_ready_pct": 98.2, "input_handover_ms": handed_ms}
@@ -302,34 +355,29 @@ def test_more_workers_promise_nothing_of_the_handing_over():
     findings = [
         found(waits(framework=TORCH, wait_ms=10, step_ms=5, **LOADER | {
             "input_ready_pct": 40.0, "input_handover_ms": handed_ms,
-        }), "input_bound")
-        for handed_ms in (None, 4.0)
+        }), "input_bound", {"process_cpu_pct": 30, "cpu_pct": 12})
+        for handed_ms in (0.1, 4.0)
     ]  # fmt: skip
     alone, handed = (finding["evidence"]["faster_up_to"] for finding in findings)
     assert 1 < handed < alone
 
 
-def test_where_it_is_known_that_batches_come_late_nothing_is_said_of_handing_over():
-    facts = LOADER | {"input_ready_pct": 3.0, "input_handover_ms": None}
-    run = waits(framework=TORCH, wait_ms=2.5, step_ms=8, machine={"cpus": 2}, **facts)
-    assert "handing over" not in found(run, "input_bound")["advice"]["text"]
-
-
 @pytest.mark.parametrize("workers, cpu_pct, told", [
     (8, 20, "num_workers=16"),  # all cores have a worker, and idle: it waits
-    (8, 70, "torch.save"),
-    (2, 20, "num_workers=8"),  # two of eight cores compute
+    (8, 90, "same item in every epoch"),
+    (2, 20, "num_workers=6"),  # two of eight cores compute
 ])  # fmt: skip
 def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
-    run = waits(framework=TORCH, **DATALOADER | {"input_workers": workers})
+    run = waits(framework=TORCH, epochs=3, **DATALOADER | {"input_workers": workers})
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
-    assert told in found(run, "input_bound", host)["advice"]["code"]
+    advice = found(run, "input_bound", host)["advice"]
+    assert told in f"{advice['text']} {advice['code']}"
 
 
 @pytest.mark.parametrize("stage, told", [
     (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, but the model"),
-    (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms: it reads one file at a time"),
-    (READER, "it reads one file at a time"),
+    (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms. TFRecordDataset reads one file"),
+    (READER, "TFRecordDataset reads one file at a time"),
 ])  # fmt: skip
 def test_nothing_is_named_twice_in_a_sentence(stage, told):
     text = found(waits(stage), "input_bound", COMPUTING)["advice"]["text"]
@@ -344,7 +392,7 @@ def test_short_times_are_said(ms, said):
 MAPPED = ("map(decode)", "Map", 30.0, 1.0, "py_function,sequential")
 
 
-@pytest.mark.parametrize("serial_ms, gain", [(0.1, 4.4), (15.0, 3.0), (30.0, 2.0)])
+@pytest.mark.parametrize("serial_ms, gain", [(0.1, 4.4), (15.0, 3.0)])
 def test_threads_promise_no_more_than_the_stages_beside_them_let_through(serial_ms, gain):
     """A batch each 45 or 60 ms; behind the map's threads a generator makes one after the other."""
     source = ("generator", "Generator", serial_ms, 1.0, "py_function")
@@ -356,19 +404,19 @@ def test_threads_promise_no_more_than_the_stages_beside_them_let_through(serial_
 
 
 def test_processes_promise_no_more_than_the_cores_let_through():
-    """30 ms of one core for a batch each 40 ms: two cores make one each 15 ms, sixteen in time."""
+    """30 ms of one core for a batch each 40 ms: of two cores none is free, of sixteen enough."""
     gains = [
         found(waits(framework=JAX, machine={"cpus": cpus}, gpus=[], **PYDATASET), "input_bound",
               {"process_cpu_pct": 90, "cpu_pct": 50})["evidence"]["faster_up_to"]
         for cpus in (2, 16)
     ]  # fmt: skip
-    assert gains == [pytest.approx(40 / 18, rel=0.06), pytest.approx(4.0, rel=0.06)]
+    assert gains == [1.0, pytest.approx(4.0, rel=0.06)]
 
 
 def test_threads_promise_no_more_than_python_lets_through():
     """Making a batch takes 30 ms, of which 14 compute under Python's one lock."""
     host = {"process_cpu_pct": 48, "cpu_pct": 10}
-    run = waits(framework=JAX, input_kind="generator", wait_ms=40, **LOOP)
+    run = waits(framework=JAX, wait_ms=40, **PYDATASET)
     finding = found(run, "input_bound", host)
     assert finding["evidence"]["faster_up_to"] == pytest.approx(50 / 14, rel=0.06)
 
@@ -416,7 +464,7 @@ def test_processes_promise_nothing_of_cores_that_others_have():
     host = {"process_cpu_pct": 75, "cpu_pct": 77.5}
     run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
     finding = found(run, "input_bound", host)
-    assert finding["evidence"]["faster_up_to"] == pytest.approx(40 / 25, rel=0.06)
+    assert finding["evidence"]["faster_up_to"] == 1.0 and finding["advice"]["code"] == ""
 
 
 def test_calls_that_go_are_no_work_left_for_the_cores():
@@ -424,8 +472,10 @@ def test_calls_that_go_are_no_work_left_for_the_cores():
     stages = ("map(scale)", "ParallelMapV2", 74.0, 2.0, ""), ("batch", "BatchV2", 1.0, 1.0, "")
     run = waits(*stages, elements=2000, machine={"cpus": 2}, gpus=[], batch_size=2000)
     finding = found(run, "input_bound", {"process_cpu_pct": 190, "cpu_pct": 99})
-    assert "work on whole batches" in finding["advice"]["text"]
-    assert finding["evidence"]["faster_up_to"] == pytest.approx(3.7, rel=0.06)
+    assert "Can scale work on whole batches? If so, batch first" in finding["advice"]["text"]
+    assert finding["advice"]["question"] and finding["saves_s"] == 0
+    least, most = finding["saves_range_s"]
+    assert 0.5 * finding["lost_s"] < least < finding["lost_s"] < most
 
 
 @pytest.mark.parametrize("blamed", [True, False])

@@ -1,11 +1,7 @@
 """Input that is set up anew in each epoch: how often, how long, and the line that fits the run."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
-from advised import Given, apply
-from advised_runs import DATALOADER, JAX, PYDATASET, found, phases, run_of
+from advised_runs import DATALOADER, PYDATASET, found, phases, run_of
 
 from gpu_util_callback.diagnosis import Diagnosis
 
@@ -51,31 +47,11 @@ def test_set_ups_of_which_some_take_long_are_told_by_their_mean_and_their_longes
     assert "takes 354 ms on average, 940 ms at most" in finding["advice"]["text"]
 
 
-def test_arrays_that_are_split_are_split_before_they_become_a_dataset():
-    tf = pytest.importorskip("tensorflow")
-    facts = {"input_kind": "numpy", "batch_size": 32, "validation_split": 0.1}
+@pytest.mark.parametrize("facts", [{"input_kind": "numpy"}, {"input_kind": "tf.data"}])
+def test_nothing_is_promised_where_no_remedy_was_seen_to_gain(facts):
+    """A dataset of rows in place of arrays was slower; repeating gained 1.1 and changed weights."""
     finding = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")
-    x = np.arange(64.0)
-    given = Given(lambda *data, **more: (data, more), x, x, validation_split=0.1)
-    model = SimpleNamespace(fit=given)
-    apply(finding["advice"]["code"], tf=tf, x=x, y=2 * x, model=model)
-    (trained, *_), more = given.result
-    assert next(iter(trained))[0].shape == (32,) and more["steps_per_epoch"] == 100
-    assert [len(part) for part in more["validation_data"]] == [7, 7]
-    assert more["validation_data"][0].tolist() == list(range(57, 64)), "as Keras would split them"
-
-
-@pytest.mark.parametrize("lengths, told", [
-    ((100, 100, 100), "steps_per_epoch=100"), ((100, 90, 100), "number_of_batches"),
-])  # fmt: skip
-def test_how_many_batches_an_epoch_has_is_seen_where_nobody_told(lengths, told):
-    run = run_of(epochs=3, steps_per_epoch=None)
-    for length in lengths:
-        start = run.now
-        run.phase("input_setup", 0.5, name="iterator", account="input_wait")
-        run.steps(length, step_ms=10)
-        run.epoch(start)
-    assert told in found(run, "input_bound")["advice"]["code"]
+    assert finding["advice"]["code"] == "" and finding["saves_s"] == 0
 
 
 def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
@@ -98,7 +74,7 @@ def test_a_long_change_of_epochs_is_told_if_only_seen_once():
     assert finding["lost_s"] == pytest.approx(3.02, rel=0.05)
     assert finding["evidence"]["times"] == 1 and finding["confidence"] == "estimated"
     assert "Seen once in 2 epochs" in finding["advice"]["text"]
-    assert "steps_per_epoch=400" in finding["advice"]["code"]
+    assert finding["saves_s"] == 0, "nobody knows whether it comes again"
     assert finding["start_step"] <= 400 <= finding["end_step"]
 
 
@@ -132,26 +108,3 @@ def test_workers_that_are_kept_are_not_advised_to_be():
     kept = {"input_workers": 2, "input_persistent_workers": True}
     advice = found(phases("input_setup", "iterator", **DATALOADER | kept), "input_bound")["advice"]
     assert "persistent_workers" not in advice["code"]
-
-
-def test_arrays_that_begin_late_wait_for_a_core():
-    """Keras begins them anew in milliseconds; nothing in the script could be set up once."""
-    found = phases("input_setup", "iterator", input_kind="numpy", framework=JAX).diagnose()
-    [finding] = [*found["findings"], *found["spans"]]
-    assert "cores busy" in finding["advice"]["text"] and not finding["advice"]["code"]
-
-
-@pytest.mark.parametrize("beside, given", [
-    ([], "slices(x)"), (["y"], "slices((x, y))"),
-    (["y", "sample_weight"], "slices((x, y, sample_weight))"), (None, "slices((x, y))"),
-])  # fmt: skip
-def test_a_dataset_is_made_of_all_arrays_that_were_given(beside, given):
-    facts = {"input_kind": "numpy", "input_beside": beside}
-    code = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")["advice"]["code"]
-    assert given in code
-    split = {"validation_split": 0.25}
-    code = found(set_up_beside_validation([0.5] * 5, **facts, **split), "input_bound")["advice"][
-        "code"
-    ]
-    arrays = ["x", *(["y"] if beside is None else beside)]
-    assert all(f"{name}[:n]" in code and f"{name}[n:]" in code for name in arrays)

@@ -16,11 +16,12 @@ from gpu_util_callback.words import steps
 
 
 def slow_run(**facts) -> Generated:
-    run = Generated(seed=1, gpus=[GPU], fit_index=0, **facts)
+    cores = {"cpus": 8, "cpus_allowed": 8}
+    run = Generated(seed=1, gpus=[GPU], fit_index=0, machine=cores, **facts)
     run.steps(200, step_ms=8)
     run.steps(200, step_ms=8, wait_ms=30)
     run.reading(("from_tensor_slices", "TensorSlice", 0.01, 1, ""),
-                ("map(decode)", "Map", 37, 1, "py_function,sequential"),
+                ("map(decode)", "Map", 37, 1, "sequential"),
                 ("batch", "BatchV2", 0.3, 1, ""), batches=200)  # fmt: skip
     run.steps(200, step_ms=8)
     run.phase("validation", 0.5, gpu_share=0.9)
@@ -59,7 +60,7 @@ def test_json_is_the_contract(logdir):
     assert {"cause", "start_step", "end_step", "start_ns", "end_ns", "lost_s",
             "severity", "confidence", "evidence", "threshold", "advice", "gpus",
             "ranks"} <= set(span)  # fmt: skip
-    assert set(span["advice"]) == {"text", "code", "before"}
+    assert set(span["advice"]) == {"text", "code", "before", "question", "changes"}
     assert set(span["threshold"]) <= set(span["evidence"])
     assert span["confidence"] == "measured" and 0 < span["severity"] <= 1
     assert run["findings"] == [], "spans are not repeated in findings"
@@ -114,6 +115,7 @@ def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
     for name, work_ms in (("less", 30), ("more", 240)):
         run = Generated(seed=1, gpus=[GPU])
         run.steps(200, step_ms=8, wait_ms=30)
+        run.facts["machine"] = {"cpus": 8, "cpus_allowed": 8}
         run.reading(("map(decode)", "Map", work_ms, 1, "sequential"), batches=200)
         write(run, tmp_path / name)
     less, more = (
@@ -122,7 +124,7 @@ def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
     )
     less, more = " ".join(less.split()), " ".join(more.split())
     assert "slowest stage, per batch: 30 ms; its threads: 1" in less and "summed" not in less
-    assert "on one thread" in less
+    assert "runs one call at a time" in less
     assert (
         "slowest stage per batch, summed over threads: 240 ms" in more
         and "; its threads:" not in more

@@ -16,6 +16,7 @@ from gpu_util_callback.recorder.messages import drain, verdict
 def test_short_fits_after_the_first_are_silent(fit, steps, wait_ms, lines, tmp_path, capsys):
     run = Generated(fit_index=fit)
     run.steps(steps, step_ms=10, wait_ms=wait_ms)
+    run.slow_map(steps, 10 + wait_ms)
     write(run, tmp_path)
     verdict(run_report(read_recordings(tmp_path)[0]))
     drain(5)

@@ -22,6 +22,7 @@ def run_of(place: int, **facts) -> Generated:
     run.now += place * 100 * 10**9
     run.facts["started_ns"] = run.now
     run.steps(600, step_ms=10, wait_ms=0 if place else 10)
+    run.slow_map(600, 10 if place else 20)
     return run
 
 
@@ -65,7 +66,7 @@ def test_it_is_found_across_differently_named_log_directories(tmp_path):
 def test_a_run_of_another_script_in_between_is_passed_over(tmp_path):
     _, other, third = since(tmp_path, "train.py", "evaluate.py", "train.py")
     assert other is None
-    assert third["run"] == "a" and third["promised_up_to"] == pytest.approx(2.0, rel=0.05)
+    assert third["run"] == "a" and third["estimated"][1] == pytest.approx(2.0, rel=0.05)
 
 
 def test_the_name_has_no_folder_and_no_meaning_when_redacted():

@@ -19,7 +19,9 @@ from advised_runs import (
 )
 from generated_runs import MS
 
+from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.diagnosis.advice.stall import validation
+from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.words import what_to_do
 
 # name, run, in the code, never in the code
@@ -44,10 +46,6 @@ RUNS = [
     ("callback in six epochs", phases("callback", "Plots.on_epoch_end", 0.5), "on_train_end",
      "epoch %"),
     ("validation", phases("validation", "validation", 1), "validation_", "cache"),
-    ("restart", phases("input_setup", "new iterator"), "ds.repeat(), ..., steps_per_epoch=200",
-     "persistent"),
-    ("restart of arrays", phases("input_setup", "new iterator", input_kind="numpy"),
-     "from_tensor_slices((x, y)).shuffle(len(x)).batch(32)", "persistent"),
     ("restart of a loader", phases("input_setup", "new iterator",
      **DATALOADER | {"input_workers": 2}), "persistent_workers=True", "repeat"),
     ("restart of processes", phases("input_setup", "new iterator", **PYDATASET |
@@ -89,47 +87,85 @@ def test_what_other_callbacks_take_is_not_promised():
     assert finding["saves_s"] == pytest.approx(400 * 0.012, rel=0.01)
 
 
-class Facts:
-    """As much of a run as the advice about a validation asks for: 6 of them, 40 batches each."""
+def validated(
+    waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, **facts
+) -> Advice:
+    """The advice for a run that spends `pct` % of its time in validations.
 
-    ended, validation = True, SimpleNamespace(total_rows=240)
-
-    def __init__(self, framework="jax", **facts):
-        self.framework, self.framework_facts, self.manifest = framework, {}, {}
-        self.fit = {"epochs": 6, "input_kind": "numpy"} | facts
-
-
-def slow_validation(waited: float, **facts):
-    took = 6 * 2 * 10**9
+    Args:
+        waited: share of them in which they wait for data.
+        cache: whether the validation's pipeline has a cache; None = it was not read.
+    """
+    facts = {"epochs": count, "input_kind": "tf.data", "validation_kind": "numpy"} | facts
+    run = run_of(gpus=[], **facts)
+    run.steps(50, step_ms=10)
+    if cache is not None:
+        stage = (
+            ("cache", "MemoryCache", 1.0, 1.0, "") if cache else ("batch", "Batch", 1.0, 1.0, "")
+        )
+        run.reading(stage, batches=50, which="validation")
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    took = 10**9
+    spent = {"rows": count * batches, "duration_ns": round(0.9 * took)}
+    made = SimpleNamespace(total_rows=spent["rows"], total=spent.__getitem__)
+    diagnosis._run.update(ended=True, now_ns=run.now, facts=None, account=None)
+    diagnosis._run.validation = made
     return validation(
-        Facts(**facts), count=6, took_ns=took, wait_ns=round(waited * took), span_ns=2 * took,
-        pct=50,
+        diagnosis._run, count=count, took_ns=took, wait_ns=round(waited * took),
+        span_ns=round(100 * took / pct), pct=pct,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("workers, then", [(0, 4), (1, 4), (4, 8)])
-def test_a_validation_that_waits_for_its_own_dataset_gets_workers(workers, then):
-    advice = slow_validation(0.93, validation_kind="PyDataset", validation_workers=workers)
-    dataset = apply(advice.code, val_dataset=SimpleNamespace())["val_dataset"]
-    assert (dataset.workers, dataset.use_multiprocessing) == (then, True)
-    assert "waits for its data 93 %" in advice.text and 0.4 < advice.saves < 0.93
+MAPS = {
+    random: [{"name": "map(f)", "which": "validation", "random": random, "python": False}]
+    for random in (False, True)
+}
+MONITOR = {"callbacks": {"EarlyStopping": {"monitor": "val_loss"}}}
 
 
-def test_a_validation_that_waits_for_a_loader_gets_workers():
-    advice = slow_validation(0.8, framework="torch", validation_kind="torch DataLoader")
-    given = Given(lambda dataset, **settings: settings)
-    apply(advice.code, DataLoader=given, val_dataset=[])
-    assert given.result["num_workers"] == 4
+@pytest.mark.parametrize("facts, code, question", [
+    ({"validation_kind": "tf.data", "input_maps": MAPS[False]}, "val_ds.cache()", False),
+    ({"validation_kind": "tf.data"}, "val_ds.cache()", True),  # its maps are not known
+    ({"validation_kind": "tf.data", "input_maps": MAPS[True]}, "validation_steps=4", False),
+    ({"validation_kind": "tf.data", "input_maps": MAPS[False], "cache": True}, "validation_freq=2",
+     False),
+    ({"validation_kind": "PyDataset", "count": 3}, "val_dataset.workers = 4", True),
+    ({"validation_kind": "generator", "loop": "custom", "count": 3}, "list(val_dataset)", True),
+])  # fmt: skip
+def test_a_validation_that_waits_for_its_data(facts, code, question):
+    advice = validated(0.9, **facts)
+    assert code in advice.code and advice.question == question, advice
 
 
-def test_a_validation_that_waits_for_batches_of_a_loop_makes_them_once():
-    advice = slow_validation(0.8, loop="custom", validation_kind="generator")
-    assert apply(advice.code, val_dataset=iter([1, 2]))["val_dataset"] == [1, 2]
+def test_a_validation_less_often_names_the_callbacks_that_see_fewer():
+    assert validated(pct=20, **MONITOR).code == "model.fit(..., validation_freq=2)"
+    assert "EarlyStopping see fewer of them" in validated(pct=20, **MONITOR).changes
+    assert "EarlyStopping" not in validated(pct=20).changes
 
 
-@pytest.mark.parametrize("waited, kind", [(0.3, "PyDataset"), (0.8, "numpy")])
-def test_a_validation_that_computes_is_made_less(waited, kind):
-    assert "model.fit(" in slow_validation(waited, validation_kind=kind).code
+@pytest.mark.parametrize("facts, there", [
+    ({}, True),
+    (MONITOR, False),  # the metric that it stops by would be another
+    ({"validation_kind": "tf.data", "cache": True}, False),  # which would never be complete
+    ({"validation_kind": "tf.data", "cache": None}, False),  # nobody knows
+    ({"validation_kind": "tf.data", "cache": False}, True),
+    ({"batches": 1}, False),
+])  # fmt: skip
+def test_a_validation_on_fewer_batches(facts, there):
+    """Of two epochs: validating less often would leave one validation."""
+    advice = validated(count=2, pct=67, **facts)
+    assert ("validation_steps" in advice.code) == there
+    if there:
+        assert advice.changes and advice.saves < 0.9  # what a validation begins and ends with stays
+        assert ("validation_batch_size" in advice.code) == ("validation_kind" not in facts)
+
+
+@pytest.mark.parametrize("epochs", [4, 8, 40])
+def test_a_training_keeps_some_of_its_validations(epochs):
+    given = Given(dict)
+    apply(validated(pct=90, count=epochs).code, model=SimpleNamespace(fit=given))
+    assert epochs // given.result.get("validation_freq", 1) >= min(epochs // 2, 4)
 
 
 @pytest.mark.parametrize("count", [3, 6])
@@ -184,20 +220,6 @@ def test_saving_once_says_what_keeps_the_best():
         assert ("restore_best_weights=True" in finding["advice"]["text"]) == told
 
 
-@pytest.mark.parametrize("kind, told", [
-    ("numpy", "validation_steps=6, validation_batch_size=64)"), ("tf.data", "validation_steps=6)"),
-])  # fmt: skip
-def test_a_part_of_validation_arrays_is_cut_into_batches_of_their_size(kind, told):
-    """Keras would make six batches of all of them."""
-    facts = {"validation_kind": kind, "batch_size": 64, "epochs": 4}
-    run = SimpleNamespace(
-        framework="tensorflow", ended=False, validation=SimpleNamespace(total_rows=200),
-        fit=facts, framework_facts={},
-    )  # fmt: skip
-    advice = validation(run, count=2, took_ns=20, wait_ns=0, span_ns=30, pct=67)
-    assert told in advice.code
-
-
 @pytest.mark.parametrize("passes, code", [
     (True, "if epoch % 2 == 0:"), (False, "if step % 400 == 0:"),
 ])  # fmt: skip
@@ -222,34 +244,6 @@ def test_a_loop_without_epochs_validates_every_so_many_steps():
     advice = found(run, "host_stall")["advice"]
     assert "5 times less often" in advice["text"]
     assert advice["code"].startswith("if step % 500 == 0:")
-
-
-def validated(epochs: int, batches: int, pct: int, **facts) -> dict:
-    """What `model.fit` is given for a training that spends `pct` % of its time in validation."""
-    facts |= {"epochs": epochs}
-    run = SimpleNamespace(
-        framework="tensorflow", ended=True, validation=SimpleNamespace(total_rows=batches * epochs),
-        fit=facts, framework_facts={},
-    )  # fmt: skip
-    advice = validation(run, count=epochs, took_ns=pct, wait_ns=0, span_ns=100, pct=pct)
-    given = Given(dict)
-    apply(advice.code, model=SimpleNamespace(fit=given))
-    return given.result
-
-
-@pytest.mark.parametrize("epochs", [2, 4, 8, 40])
-@pytest.mark.parametrize("batches", [1, 40])
-def test_a_training_keeps_some_of_its_validations(epochs, batches):
-    given = validated(epochs, batches, 90)
-    assert epochs // given.get("validation_freq", 1) >= min(epochs // 2, 4)
-    assert ("validation_steps" in given) == (batches > 1)
-
-
-@pytest.mark.parametrize("callbacks, setting", [
-    ({}, "validation_freq"), ({"EarlyStopping": {"monitor": "val_loss"}}, "validation_steps"),
-])  # fmt: skip
-def test_validation_that_callbacks_choose_by_stays_in_each_epoch(callbacks, setting):
-    assert set(validated(100, 40, 20, callbacks=callbacks)) == {setting}
 
 
 def moved(code: str, calls: list) -> dict:

@@ -121,7 +121,7 @@ class Generated:
                              self.now - start_ns, 1))  # fmt: skip
 
     def reading(self, *stages: tuple[str, str, float, float, str], batches: int,
-                elements: int = 1) -> None:  # fmt: skip
+                elements: int = 1, which: str = "train") -> None:  # fmt: skip
         """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
 
         The root stands first in the table, as in the pipeline's model; the stages before it make
@@ -129,10 +129,16 @@ class Generated:
         """
         for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
             self._pipeline.append((
-                self.now, self.step, "train", node, node - 1, stage, op,
+                self.now, self.step, which, node, node - 1, stage, op,
                 batches * (elements if node else 1),
                 round(ms * MS * batches), parallelism, np.nan, np.nan, flags,
             ))  # fmt: skip
+
+    def slow_map(self, batches: int, ms: float) -> None:
+        """A reading of a map that runs one call at a time; eight cores could share its work."""
+        self.facts["machine"] = {"cpus": 8, "cpus_allowed": 8}
+        self.reading(("map(decode)", "ParallelMapV2", ms, 1.0, "fixed_parallelism"),
+                     batches=batches)  # fmt: skip
 
     def gpu_value(self, column: str, seconds: float, value: float, gpu: int = 0) -> None:
         """What a column of a GPU reads for the last `seconds`."""

@@ -87,6 +87,7 @@ class SyntheticRun:
                  "pci_bus_id": f"00000000:0{gpu}:00.0", "label": f"GPU {gpu}"}
                 for gpu in range(self.gpus)
             ],
+            "machine": {"cpus": 8, "cpus_allowed": 8},
             "unavailable": [
                 {"source": "NVML", "reason": "no NVIDIA driver on this machine (synthetic)",
                  "cure": "record on a machine with a GPU"}
@@ -328,7 +329,7 @@ class SyntheticRun:
         stages = (
             ("Prefetch", "prefetch", -1, 0.002, 1, ""),
             ("BatchDataset", "batch", 0, 0.4, 1, ""),
-            ("ParallelMapV2", SLOW_STAGE, 1, 37.0 * slow / count + 3.0, 1, "py_function"),
+            ("ParallelMapV2", SLOW_STAGE, 1, 37.0 * slow / count + 3.0, 1, "fixed_parallelism"),
             ("TensorSliceDataset", "from_tensor_slices", 2, 0.1, 1, ""),
         )
         rows = len(stages)

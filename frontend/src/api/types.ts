@@ -116,6 +116,8 @@ export interface Advice {
   code?: string | null;
   /** What the code replaces; empty where that is not known. */
   before?: string | null;
+  /** A condition was not observed: the code helps if the answer to the text's question is yes. */
+  question?: boolean;
 }
 
 /** A finding holds for the whole run; a span also has its half-open range of steps and times. */
@@ -126,6 +128,8 @@ export interface Finding {
   lost_s?: number | null;
   /** What following the advice would save of `lost_s`, at most. */
   saves_s?: number | null;
+  /** The least and the most that the advice saves; of a question, if the answer is yes. */
+  saves_range_s?: [number, number] | null;
   severity?: number | null;
   confidence?: string | null;
   evidence?: Record<string, unknown> | null;
@@ -171,7 +175,7 @@ export interface Unavailable {
 /** Seconds by category; `basis` says what an estimate rests on. */
 export type TimeAccount = Record<string, number | string | null>;
 
-/** The costliest cause: its findings by id; `all_*` and `faster_up_to` count all findings together. */
+/** The cause whose advice saves most, else the costliest: its findings by id; `all_*` count all findings together. */
 export interface Headline {
   cause: string;
   title: string;
@@ -299,7 +303,7 @@ export interface JobReply {
   /** Null for a single process. */
   verdict?: JobVerdict | null;
   findings: Finding[];
-  since: { id: string; run: string; gone: string[]; promised_up_to: number; got: number } | null;
+  since: { id: string; run: string; gone: string[]; estimated: [number, number]; promised_up_to: number; got: number } | null;
 }
 
 /** A profiler window: a few steps that were traced. `profile_run` is its name in the Profile tab. */

@@ -17,6 +17,8 @@ export interface Group {
   /** Seconds in all; null where none is known. */
   lost: number | null;
   saves: number | null;
+  /** The least and the most that the remedy saves; of a question, if the answer is yes. */
+  range: [number, number] | null;
 }
 
 const sum = (list: Listed[], of: 'lost_s' | 'saves_s'): number | null => {
@@ -24,12 +26,27 @@ const sum = (list: Listed[], of: 'lost_s' | 'saves_s'): number | null => {
   return known.length > 0 ? known.reduce((all, one) => all + one, 0) : null;
 };
 
+function rangeOf(list: Listed[]): [number, number] | null {
+  const ranges = list.map(({ item }) => item.saves_range_s).filter((range) => !!range);
+  return ranges.length > 0 ? [0, 1].map((i) => ranges.reduce((all, range) => all + (range[i] ?? 0), 0)) as [number, number] : null;
+}
+
+/** The server's order: by what is surely saved, then by what is saved and lost; unknown costs and unnamed time last. */
+const order = ({ first, lost, saves, range }: Group): number[] => [
+  Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null), -(saves ? range?.[0] ?? saves : 0), -(saves ?? 0), -(lost ?? 0),
+];
+
+function compare(a: number[], b: number[]): number {
+  const at = a.findIndex((value, i) => value !== b[i]);
+  return at < 0 ? 0 : (a[at] ?? 0) - (b[at] ?? 0);
+}
+
 const listed = (findings: readonly Finding[] | null | undefined): Listed[] => (findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
 
 /** Spans and whole-run findings of a report; ids count within each kind. */
 export const allFindings = (report: Pick<Report, 'spans' | 'findings'>): Listed[] => [...listed(report.spans), ...listed(report.findings)];
 
-/** Groups of `list`, the costliest first. */
+/** Groups of `list` in the order of the verdict. */
 export function grouped(list: readonly Listed[]): Group[] {
   const groups = new Map<string, Listed[]>();
   for (const one of list) {
@@ -44,8 +61,9 @@ export function grouped(list: readonly Listed[]): Group[] {
       list: [...members].sort((a, b) => (a.item.start_step ?? 0) - (b.item.start_step ?? 0)),
       lost: sum(members, 'lost_s'),
       saves: sum(members, 'saves_s'),
+      range: rangeOf(members),
     }))
-    .sort((a, b) => (b.lost ?? -1) - (a.lost ?? -1));
+    .sort((a, b) => compare(order(a), order(b)));
 }
 
 export const jobFindings = (findings: readonly Finding[]): Group[] => grouped(listed(findings));

@@ -117,6 +117,18 @@ export const percent = (value: number | null | undefined): string =>
 /** A factor of at most so much: two digits, for it is an upper bound. 3.97 -> "4×". */
 export const times = (value: number | null | undefined): string => (known(value) ? `${Number(value.toPrecision(2))}×` : UNKNOWN);
 
+/** How many times faster a run of `wall` seconds gets: [1, 2] of 3 -> "1.5 to 3×"; empty where that is little. */
+export function gain(wall: number | null | undefined, saved: readonly [number, number] | null | undefined): string {
+  if (!known(wall) || !saved || wall <= 0) return '';
+  const [least, most] = saved.map((seconds) => wall / Math.max(1e-9, wall - Math.min(seconds, 0.999 * wall))) as [number, number];
+  if (most < WORTH_A_WORD) return '';
+  if (least < WORTH_A_WORD) return `up to ${times(most)}`;
+  return times(least) === times(most) ? times(most) : `${times(least).slice(0, -1)} to ${times(most)}`;
+}
+
+/** A gain of less is not worth printing. */
+export const WORTH_A_WORD = 1.05;
+
 export const share = (part: number | null | undefined, whole: number | null | undefined): string =>
   known(part) && known(whole) && whole > 0 ? percent((100 * part) / whole) : UNKNOWN;
 

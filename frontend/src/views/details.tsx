@@ -8,7 +8,7 @@ import { clean, held } from '../math/text.ts';
 import { evidenceRows } from '../math/evidence.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
-import { Fix } from './fix.tsx';
+import { Fix, wallOf } from './fix.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
@@ -153,7 +153,7 @@ function OwnFix({ recording, id }: { recording: RecordingReply; id: string }) {
   const { fix } = headline(recording.report, job);
   if (!brief && fix?.list.some((one) => one.id === id)) return null;
   const group = [...grouped(allFindings(recording.report)), ...jobFindings(job?.findings ?? [])].find(({ list }) => list.some((one) => one.id === id));
-  return group ? <Fix heading="h3" item={group.first.item} lost={group.lost} saves={group.saves} /> : null;
+  return group ? <Fix heading="h3" item={group.first.item} saves={group.range} wall={wallOf(recording.report)} /> : null;
 }
 
 /** What was seen as a bar, the rule's threshold as a mark on it. */

@@ -207,7 +207,7 @@ function Cards({ groups, gpus }: { groups: Group[]; gpus: number }) {
                 <span class="lost">{group.lost !== null ? seconds(group.lost) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
               </span>
               <span class="finding-text">
-                <bdi>{held([many ? timesText(group) : stepsText(item), culprit(item), where(item, gpus), gainOf(group)].filter(Boolean).join(' · '))}</bdi>
+                <bdi>{held([many ? timesText(group) : stepsText(item), culprit(item), where(item, gpus)].filter(Boolean).join(' · '))}</bdi>
               </span>
             </button>
           </li>
@@ -225,8 +225,6 @@ function timesText({ list, lost }: Group): string {
   return `${count(list.length)} times${each === null ? '' : `, ${seconds(each)} each${max}`}`;
 }
 
-/** How much of what was lost can be had back, where it is not all of it. */
-const gainOf = ({ saves, lost }: Group): string => (saves && lost && saves < 0.95 * lost ? `recoverable: up to ${seconds(saves)}` : '');
 
 function where(item: Group['first']['item'], gpus: number): string {
   const parts: string[] = [];

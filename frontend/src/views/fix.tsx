@@ -1,48 +1,52 @@
 /** What to change about a finding, and what that is worth: under the headline, or among the details. */
 import { useState } from 'preact/hooks';
-import type { Finding } from '../api/types.ts';
-import { seconds, times } from '../math/format.ts';
+import type { Finding, Report } from '../api/types.ts';
+import { gain } from '../math/format.ts';
 import { asDiff, clean, cleanCode, held } from '../math/text.ts';
 import { causeStyle } from '../words/causes.ts';
 import { useTab } from './hooks.ts';
 
 interface Props {
   item: Finding;
-  /** Seconds lost and recoverable, of all findings with this remedy. */
-  lost: number | null;
-  saves: number | null;
+  /** Seconds that the remedy saves of all findings that it mends: the least and the most. */
+  saves: readonly [number, number] | null;
+  /** Seconds of the run; null while it goes on. */
+  wall: number | null;
 }
 
 /** `heading`: the level that follows the one above. */
-export function Fix({ item, lost, saves, heading: Heading }: Props & { heading: 'h2' | 'h3' }) {
+export function Fix({ item, saves, wall, heading: Heading }: Props & { heading: 'h2' | 'h3' }) {
   const text = clean(item.advice?.text, 2000);
   const code = asDiff(cleanCode(item.advice?.before), cleanCode(item.advice?.code));
   if (!text && !code) return null;
   return (
     <div class="advice" style={{ '--cause': `var(--${causeStyle(item.cause).colour})` }}>
-      <Heading>How to fix it</Heading>
+      <Heading>{item.advice?.question ? 'What to find out' : code ? 'How to fix it' : 'What limits it'}</Heading>
       {text && (
         <p>
           <bdi>{held(text)}</bdi>
         </p>
       )}
       {code && <Code code={code} />}
-      <Saving item={item} lost={lost} saves={saves} />
+      <Saving item={item} saves={saves} wall={wall} />
     </div>
   );
 }
 
-/** What following the advice is worth, of what is lost; the terminal says the same. */
-function Saving({ item, lost, saves }: Props) {
-  if (!saves) return null;
-  const { evidence } = item;
-  const faster = evidence?.faster_up_to;
+/** Seconds of a run that has ended: of a live one the diagnosis is older than the length. */
+export const wallOf = (report: Pick<Report, 'status' | 'wall_s'>): number | null => (report.status === 'live' ? null : (report.wall_s ?? null));
+
+/** What following the advice is worth; the terminal says the same. */
+function Saving({ item, saves, wall }: Props) {
+  const faster = item.saves_s || item.advice?.question ? gain(wall, saves) : '';
+  if (!faster) return null;
+  const basis = item.evidence?.promise_rests_on;
   return (
     <p class="saving">
-      <b>Recoverable: up to {held(seconds(saves))}</b>
-      {lost && saves < 0.95 * lost ? ` of the ${held(seconds(lost))} lost` : ''}
-      {typeof faster === 'number' && faster >= 1.05 ? `; these steps up to ${times(faster)} faster` : ''}
-      {evidence?.promise_rests_on ? <span class="dim"> (judging by {clean(evidence.promise_rests_on)})</span> : ''}
+      <b>
+        {item.advice?.question ? 'Then this' : 'This'} run gets {faster} faster
+      </b>
+      {basis ? <span class="dim"> (estimated from {clean(basis)})</span> : ''}
     </p>
   );
 }

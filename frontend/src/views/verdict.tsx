@@ -1,13 +1,13 @@
 /** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
 import type { JobReply, Report } from '../api/types.ts';
 import { headlineOf, jobFindings } from '../lanes/findings.ts';
-import { count, times } from '../math/format.ts';
+import { count, gain, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { factsLine, runName } from '../words/labels.ts';
 import { AccountBar, Ceilings } from './account.tsx';
-import { Fix } from './fix.tsx';
+import { Fix, wallOf } from './fix.tsx';
 import { GpuCards } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
@@ -41,7 +41,7 @@ export function Verdict({ report }: { report: Report }) {
       </div>
       {fix && (
         <div class="verdict-fix">
-          <Fix heading="h2" item={fix.first.item} lost={fix.lost} saves={fix.saves} />
+          <Fix heading="h2" item={fix.first.item} saves={fix.range} wall={wallOf(report)} />
         </div>
       )}
       <div class="accounts">
@@ -95,8 +95,8 @@ function Since() {
   };
   return (
     <p class={since.got > 1 ? 'since' : undefined}>
-      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; promised up to{' '}
-      {times(since.promised_up_to)}, got <b>{times(since.got)}</b>.{' '}
+      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {since.estimated[1] >= 1.05 && `estimated gain ${gain(1, since.estimated.map((factor) => 1 - 1 / factor) as [number, number])}, `}
+      measured <b>{times(since.got)}</b>.{' '}
       {there && !compared && (
         <button type="button" class="linklike" onClick={compare}>
           compare

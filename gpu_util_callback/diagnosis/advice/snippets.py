@@ -16,6 +16,7 @@ from gpu_util_callback.diagnosis.finding import Advice, Range
 from gpu_util_callback.diagnosis.thresholds import Constant
 
 __all__ = [
+    "AS_FLOATS",
     "batch_code",
     "batches_an_epoch",
     "behind_first_epoch",
@@ -25,7 +26,9 @@ __all__ = [
     "driver_number",
     "half_precision",
     "has_keras_fit",
+    "host_mean",
     "idioms",
+    "images_as_floats",
     "in_own_names",
     "keras_policy",
     "larger_batch",
@@ -180,6 +183,23 @@ def keras_policy(kind: str) -> str:
     return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
 
 
+AS_FLOATS = (
+    "model = keras.Sequential([keras.layers.Rescaling(1.0), model])  # to floats, before compile"
+)
+
+
+def images_as_floats(run: Run) -> bool:
+    """Return whether the first array of the input holds images as floats that are all bytes."""
+    arrays = run.fit.get("input_first") or []
+    image: Mapping = arrays[0] if arrays else {}
+    low, high = image.get("min"), image.get("max")
+    return (
+        str(image.get("dtype", "")).startswith("float") and int(image.get("rank") or 0) >= 4
+        and bool(image.get("integers")) and low is not None and high is not None
+        and low >= 0 and 1 < high <= 255
+    )  # fmt: skip
+
+
 def larger_batch(run: Run, factor: int) -> str:
     """Return the line for a batch `factor` times as large."""
     size = run.fit.get("batch_size")
@@ -203,16 +223,17 @@ def cpus(run: Run) -> int | None:
 
 def process_cpu(run: Run, where: Range) -> float | None:
     """Return the training process's CPU time in a range, in cores; None = not sampled."""
-    seen = _host(run, "process_cpu_pct", where)
-    return None if seen is None else seen / 100
+    mean = host_mean(run, "process_cpu_pct", where)
+    return None if mean is None else mean / 100
 
 
 def cpu_pct(run: Run, where: Range) -> float | None:
     """Return how busy all cores of the machine were in a range, %; None = not sampled."""
-    return _host(run, "cpu_pct", where)
+    return host_mean(run, "cpu_pct", where)
 
 
-def _host(run: Run, column: str, where: Range) -> float | None:
+def host_mean(run: Run, column: str, where: Range) -> float | None:
+    """Return the mean of a column of the host's samples in a range; None = not sampled."""
     host = run.samples.get("host")
     seen = host.over(column, where.start_ns, where.end_ns) if host is not None else None
     return seen[0] if seen is not None and seen[1] >= _HOST_SAMPLES else None
@@ -286,7 +307,7 @@ _OF = {
         compiled="train_step = tf.function(train_step, jit_compile=True)",
         reads="float(), .numpy()",
         to_uint8="x = tf.cast(x, tf.uint8)",
-        from_uint8="x = tf.cast(x, tf.float32) / 255",
+        from_uint8="x = tf.cast(x, tf.float32)",
         memory_limit='for gpu in tf.config.list_physical_devices("GPU"):\n'
         "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
         leaves_memory="TF_FORCE_GPU_ALLOW_GROWTH=true",
@@ -300,7 +321,7 @@ _OF = {
         compiled="train_step = jax.jit(train_step)",
         reads="float(), block_until_ready()",
         to_uint8='x = x.astype("uint8")',
-        from_uint8="x = jax.device_put(x).astype(jnp.float32) / 255",
+        from_uint8="x = jax.device_put(x).astype(jnp.float32)",
         half="params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
         "  # inside the loss function\n"
         "x = x.astype(jnp.{kind})  # else JAX computes in float32",
@@ -317,7 +338,7 @@ _OF = {
         read="loss.item()",
         reads=".item(), .cpu()",
         to_uint8="x = x.to(torch.uint8)",
-        from_uint8="x = x.to(device, non_blocking=True).float() / 255",
+        from_uint8="x = x.to(device, non_blocking=True).float()",
         half='with torch.autocast("cuda", dtype=torch.{kind}):\n'
         "    loss = loss_function(model(x), y)",
         scaler="; scale the loss with torch.amp.GradScaler",

@@ -3,11 +3,14 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.input import brief, loader_workers, py_dataset_workers
+from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait, brief
+from gpu_util_callback.diagnosis.advice.loaders import with_workers
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
+from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.finding import LEFT_OUT, Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY
 from gpu_util_callback.recording.facts import OwnCallback
 from gpu_util_callback.words import duration
@@ -39,6 +42,251 @@ _INTERVALS = {"WandbMetricsLogger": {"log_freq": 1}}
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 
 
+@dataclass(frozen=True)
+class Validations:
+    """Validations that take a good part of the time.
+
+    Attributes:
+        count: how many there were.
+        took_ns, wait_ns: their time, and how much of it they waited for their data.
+        span_ns: training and validation together; pct: their share of it.
+    """
+
+    run: Run
+    count: int
+    took_ns: int
+    wait_ns: int
+    span_ns: int
+    pct: float
+
+    def gain(self, saves: float) -> float:
+        """Return how many times faster training and validation get."""
+        return self.span_ns / max(1.0, self.span_ns - saves * self.took_ns)
+
+    @property
+    def waiting(self) -> float:
+        """Share of their time in which they wait for their data."""
+        return self.wait_ns / max(1, self.took_ns)
+
+    @property
+    def waits(self) -> str:
+        """The same in words."""
+        return f"Validation waits for its data {100 * self.waiting:.0f} % of its time"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the validation data in lower case, or of training's where it is not known."""
+        fit = self.run.fit
+        kind = str(fit.get("validation_kind") or fit.get("input_kind", "")).lower()
+        torch = self.run.framework == "torch" and not fit.get("validation_kind")
+        return kind or ("unknown" if torch else "tf.data")
+
+    @property
+    def custom_loop(self) -> bool:
+        """True if a loop of the user's own trains, not `fit`."""
+        return self.run.fit.get("loop") == "custom"
+
+    @property
+    def total(self) -> int:
+        """Validations of the whole training, those to come included."""
+        return (
+            max(self.count, int(self.run.fit.get("epochs") or 0))
+            if not self.run.ended
+            else self.count
+        )
+
+    @property
+    def batches(self) -> int:
+        """Batches of one validation."""
+        return round(self.run.validation.total_rows / self.count)
+
+    @property
+    def workers(self) -> int:
+        """Worker processes that make validation's batches."""
+        return int(self.run.fit.get("validation_workers") or 0)
+
+    @property
+    def more_workers(self) -> int:
+        """Worker processes that would be enough."""
+        return max(VALIDATION_WORKERS, 2 * self.workers)
+
+    @property
+    def workers_save(self) -> float:
+        """Share of the validations that more workers save, where cores are free."""
+        return self.waiting * (1 - max(1, self.workers) / self.more_workers)
+
+    @property
+    def cores_free(self) -> bool:
+        """True if cores are free for worker processes."""
+        wait = InputWait(self.run, self.run.whole, 1.0, 1.0)
+        return wait.own_cpus is not None and wait.spare_cores >= ROOM
+
+    @property
+    def cached(self) -> bool | None:
+        """True if the validation pipeline has a cache; None = not known."""
+        if self.kind != "tf.data":
+            return False
+        return self.run.pipeline.has_cache("validation")
+
+    @property
+    def random(self) -> bool | None:
+        """True if a map of the validation data draws random numbers; None = not known."""
+        maps = [m for m in self.run.fit.get("input_maps") or [] if m.get("which") == "validation"]
+        if any(one.get("random") for one in maps):
+            return True
+        return None if not maps or any(one.get("python") for one in maps) else False
+
+    @property
+    def monitors(self) -> tuple[str, ...]:
+        """Callbacks that stop, save or slow down by a metric of each epoch."""
+        callbacks = self.run.fit.get("callbacks", {})
+        return tuple(
+            name for name, own in callbacks.items() if isinstance(own, Mapping) and "monitor" in own
+        )
+
+    @property
+    def factor(self) -> int:
+        """Epochs between validations with which they take a tenth of the time, and some remain."""
+        each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
+        wanted = math.ceil((1 / SHARE - 1) * each / max(1.0, between))
+        return max(2, min(wanted, self.total // VALIDATIONS_LEFT))
+
+    @property
+    def every(self) -> str:
+        """The same in words: "every 5th epoch"."""
+        if self.custom_loop and not _has_epochs(self.run):
+            return f"{self.factor} times less often"
+        return f"every {_th(self.factor)} epoch"
+
+    @property
+    def steps(self) -> int:
+        """Batches with which a validation takes a tenth of the time."""
+        each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
+        parts = max(2, math.ceil((1 / SHARE - 1) * each / max(1.0, between)))
+        return max(1, round(self.batches / parts))
+
+    @property
+    def per_batch(self) -> float:
+        """Share of a validation that its batches take: the rest is its beginning and its end."""
+        spent = self.run.validation.total("duration_ns")
+        return min(1.0, spent / max(1, self.took_ns))
+
+    @property
+    def known_less_often(self) -> str:
+        """What a validation less often changes."""
+        names = ", ".join(self.monitors)
+        metrics = f"validation metrics are known {self.every} only"
+        return f"{metrics}: {names} see fewer of them" if names else metrics
+
+
+def _fewer_steps(validations: Validations) -> str:
+    # Keras cuts arrays into as many batches as there are, unless a batch size is given.
+    size = ""
+    if validations.run.fit.get("validation_kind") == "numpy":
+        size = f", validation_batch_size={validations.run.fit.get('batch_size') or 'batch_size'}"
+    return f"model.fit(..., validation_steps={validations.steps}{size})"
+
+
+# For validations that mostly wait for their data.
+VALIDATION_DATA = (
+    Entry(
+        "cache",
+        when=lambda v: v.kind == "tf.data" and v.total > 1
+        and v.cached is False and v.random is False,
+        says="{waits}, and it reads the same data every time.",
+        remedy="Keep it in memory, if it fits: the first validation stays slow",
+        code="val_ds = val_ds.cache()  # as its last step",
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        wrong_if="a map is random, the data does not fit into memory, or a cache is there",
+    ),
+    Entry(
+        "cache, asked",
+        when=lambda v: v.kind == "tf.data" and v.total > 1
+        and not v.cached and v.random is not True,
+        says="{waits}.",
+        asks="Is it the same data every time, without random numbers, and does it fit into memory?",
+        remedy="Keep it in memory: the first validation stays slow",
+        code="val_ds = val_ds.cache()  # as its last step",
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        wrong_if="a map is random, the data does not fit into memory, or a cache is there",
+    ),
+    Entry(
+        "workers",
+        when=lambda v: "dataloader" in v.kind and v.cores_free,
+        says="{waits}.",
+        remedy="Let worker processes prepare it ahead of time",
+        code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, "
+        "persistent_workers=True)",
+        saves=lambda v: v.workers_save,
+        wrong_if="no core is free, or JAX holds a GPU and workers are forked",
+    ),
+    Entry(
+        "threads, asked",
+        when=lambda v: "pydataset" in v.kind and not v.custom_loop,
+        says="{waits}.",
+        asks="Does its __getitem__ mostly wait, for files or a network?",
+        remedy="Let several threads prepare it ahead of time",
+        code=lambda v: with_workers(v.run, "val_dataset", v.more_workers, processes=False),
+        saves=lambda v: v.workers_save,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "kept batches",
+        when=lambda v: v.total > 1 and v.kind not in ("tf.data", "numpy")
+        and "dataloader" not in v.kind and v.run.fit.get("validation_kind") is not None,
+        says="{waits}.",
+        asks="Are its batches the same every time, and do they fit into memory?",
+        remedy="Make them once, before training",
+        code=lambda v: "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
+        if "pydataset" in v.kind and v.custom_loop
+        else "val_dataset = list(val_dataset)" if v.custom_loop else "",
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        wrong_if="batches are random or too many",
+    ),
+)  # fmt: skip
+VALIDATION_LESS = (
+    Entry(
+        "a loop's validation less often",
+        when=lambda v: v.custom_loop and v.total >= VALIDATIONS_LEFT,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate {every}",
+        code=lambda v: _in_loop(v.run, "validation", v.count, v.factor),
+        saves=lambda v: 1 - math.ceil(v.count / v.factor) / v.count,
+        changes="how often validation metrics are known",
+        wrong_if="each validation decides something",
+    ),
+    Entry(
+        "less often",
+        when=lambda v: not v.custom_loop and v.total >= VALIDATIONS_LEFT,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate {every}",
+        code="model.fit(..., validation_freq={factor})",
+        saves=lambda v: 1 - (v.total // v.factor) / v.total,
+        changes="what callbacks see: {known_less_often}",
+        wrong_if="each validation decides something; the line names the callbacks",
+    ),
+    Entry(
+        "fewer batches",
+        when=lambda v: not v.custom_loop and v.batches >= 2 and v.cached is False
+        and not v.monitors,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
+        code=_fewer_steps,
+        saves=lambda v: v.per_batch * (1 - v.steps / v.batches),
+        changes="validation metrics: they are those of a part of the data",
+        wrong_if="a cache of the data would never fill, or a callback monitors a metric",
+    ),
+)  # fmt: skip
+VALIDATION_LIMITS = (
+    Entry(
+        "data",
+        when=lambda v: v.waiting > MOSTLY,
+        says="Validation takes {pct:.0f} % of the time. {waits}.",
+    ),
+    Entry("time", when=lambda v: True, says="Validation takes {pct:.0f} % of the time."),
+)
+
+
 def validation(
     run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float
 ) -> Advice:
@@ -50,105 +298,12 @@ def validation(
         span_ns: training and validation together.
         pct: their share of it.
     """
-    if wait_ns > MOSTLY * took_ns:
-        advice = _validation_data(run, count, wait_ns / max(1, took_ns))
-        if advice is not None:
-            return advice
-    each, between = took_ns / count, max(1.0, (span_ns - took_ns) / count)
-    factor = max(2, math.ceil((1 / SHARE - 1) * each / between))
-    batches = run.validation.total_rows / count
-    epochs = run.fit.get("epochs")
-    own_loop = run.fit.get("loop") == "custom"
-    done = max(count, int(epochs or count)) if not run.ended else count
-    parts = max(2, math.ceil(factor))
-    # A single validation shows no trend and selects nothing.
-    rare = factor > done / VALIDATIONS_LEFT or (_chooses_by_validation(run) and not own_loop)
-    factor = min(factor, max(2, done // VALIDATIONS_LEFT))
-    then = f"it would take {100 * each / (each + factor * between):.0f} %"
-    text = f"Validation takes {pct:.0f} % of the time. "
-    if own_loop:
-        seldom = f"every {_th(factor)} epoch" if _has_epochs(run) else f"{factor} times less often"
-        return Advice(
-            f"{text}Done {seldom}, {then}.",
-            _in_loop(run, "validation", count, factor),
-            1 - math.ceil(count / factor) / count,
-        )
-    if rare and batches >= 2:
-        steps = max(1, round(batches / parts))
-        then = f"it would take {100 * each / (each + batches / steps * between):.0f} %"
-        # Keras cuts arrays into as many batches as there are, unless a batch size is given.
-        arrays = run.fit.get("validation_kind") == "numpy"
-        known = run.fit.get("batch_size") or "batch_size"
-        size = f", validation_batch_size={known}" if arrays else ""
-        return Advice(
-            f"{text}On {steps} of its {batches:.0f} batches {then}; evaluate on all of them at the "
-            "end.",
-            f"model.fit(..., validation_steps={steps}{size})",
-            1 - steps / batches,
-        )
-    return Advice(
-        f"{text}Done every {_th(factor)} epoch, {then}.",
-        f"model.fit(..., validation_freq={factor})",
-        1 - (done // factor) / done,
-    )
-
-
-def _chooses_by_validation(run: Run) -> bool:
-    """Return whether a callback stops, saves or slows down by a validation metric of each epoch."""
-    callbacks = run.fit.get("callbacks", {})
-    return any("monitor" in said for said in callbacks.values() if isinstance(said, Mapping))
-
-
-def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
-    """Return advice for its data; None if that cannot help. `waiting`: share of its time."""
-    own = run.fit.get("validation_kind")
-    # Recordings without the kind of validation data: mostly the same as training's.
-    kind = str(own or run.fit.get("input_kind", "")).lower()
-    has = int(run.fit.get("validation_workers", 0))
-    says = f"Validation waits for its data {100 * waiting:.0f} % of its time. "
-    ahead = "Let worker processes prepare it ahead of time."
-    count_workers = max(VALIDATION_WORKERS, 2 * has)
-    if has:
-        ahead = f"{has} {'worker is' if has == 1 else 'workers are'} too few: use more."
-    saves = waiting * (1 - max(1, has) / count_workers)
-    if "dataloader" in kind:
-        return loader_workers(
-            says + ahead,
-            f"val_loader = DataLoader(val_dataset, ..., num_workers={count_workers}, "
-            "persistent_workers=True)",
-            saves,
-        )
-    if "pydataset" in kind and run.fit.get("loop") == "custom":
-        return Advice(
-            f"{says}Make its batches once, before training, if they fit into memory.",
-            "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]",
-            waiting,
-        )
-    if "pydataset" in kind:
-        few = f"{has} {'worker is' if has == 1 else 'workers are'} too few." if has else ""
-        return py_dataset_workers(
-            run, f"{says}{few}".strip(), "val_dataset", count_workers, processes=True, saves=saves
-        )
-    if kind in ("", "tf.data") and (kind or run.framework != "torch"):
-        epochs = run.fit.get("epochs")
-        times = max(count, int(epochs or count)) if not run.ended else count
-        if times < 2:
-            return None
-        return Advice(
-            f"{says}It is the same data every time: keep it in memory, if it fits. The first "
-            "validation stays slow.",
-            "val_ds = val_ds.cache()  # as its last step",
-            waiting * (1 - 1 / times),
-        )
-    if own is None:
-        return None  # validation need not be of training's kind
-    if kind == "numpy":
-        return None  # in memory already
-    return Advice(
-        f"{says}Make its batches once, before training, if they fit into memory.",
-        "val_dataset = list(val_dataset)" if run.fit.get("loop") == "custom" else "",
-        waiting,
-    )
+    measure = Validations(run, count, took_ns, wait_ns, span_ns, pct)
+    advice = choose(VALIDATION_DATA, measure) if measure.waiting > MOSTLY else None
+    if advice is not None:
+        return advice
+    advice = choose(VALIDATION_LESS, measure) or first_holding(VALIDATION_LIMITS, measure)
+    return replace(advice, spread=LEFT_OUT)
 
 
 def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int) -> Advice:
@@ -392,7 +547,8 @@ def _moved(run: Run, name: str, to: str) -> str:
 
 def _save_once(says: str, who: str, times: int) -> Advice:
     best = (
-        " If it is to keep the best only, EarlyStopping(restore_best_weights=True) does, in memory."
+        " To keep only the best weights, use EarlyStopping(restore_best_weights=True); it holds "
+        "them in memory."
         if who == "ModelCheckpoint" else ""
     )  # fmt: skip
     return Advice(

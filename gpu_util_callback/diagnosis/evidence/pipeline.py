@@ -100,6 +100,7 @@ class Pipeline:
         self._readings: list[_Reading] = []
         self._per_reading = 1
         self._open: _Reading | None = None
+        self._caches: dict[str, bool] = {}  # "train" or "validation": whether it has a cache
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `pipeline` table; the rows of one reading share `time_ns`."""
@@ -108,7 +109,10 @@ class Pipeline:
         cached = _cached(table) if rows else []
         elements = _elements(table) if rows else []
         for i in range(rows):
-            if str(table["which"][i] if "which" in table else "train") != "train":
+            which = str(table["which"][i] if "which" in table else "train")
+            cache = "op" in table and "Cache" in str(table["op"][i])
+            self._caches[which] = self._caches.get(which, False) or cache
+            if which != "train":
                 continue
             time_ns = int(table["time_ns"][i])
             if self._open is None or self._open.last_ns != time_ns:
@@ -142,6 +146,10 @@ class Pipeline:
 
     def __bool__(self) -> bool:
         return bool(self._readings)
+
+    def has_cache(self, which: str) -> bool | None:
+        """Return whether the pipeline of "train" or "validation" has a cache; None = not read."""
+        return self._caches.get(which)
 
     def stages(self, start_ns: int, end_ns: int) -> list[Stage]:
         """Return the stages over a time, slowest first; those of the whole run if no reading fits.

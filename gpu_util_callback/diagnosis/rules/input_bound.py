@@ -7,19 +7,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import (
-    InputWait,
-    advise_kind,
-    advise_stage,
-    advise_traced_stage,
-    ahead_code,
-    loader_workers,
+from gpu_util_callback.diagnosis.advice.epochs import SET_UP, SetUp
+from gpu_util_callback.diagnosis.advice.input import advise, advise_kind
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.advice.loaders import (
+    has_room,
+    loader_line,
+    spawned_text,
 )
+from gpu_util_callback.diagnosis.advice.loops import ahead_code
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, behind_first_epoch
+from gpu_util_callback.diagnosis.advice.table import first_holding
+from gpu_util_callback.diagnosis.advice.tf_data import advise_source, advise_traced_stage
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import (
     LEAST_S,
     MANY_TIMES,
@@ -49,6 +52,7 @@ MOST_READY = 256
 FILLS_HOLD = Constant(
     0.6, "buffers that fill as each epoch begins cause the wait from this share of it on"
 )
+FILLS_PART = Constant(0.2, "of the time: repeating gained 1.5 times from here on, nothing below")
 LEAST_FILLS = Count(2, "epochs that began with a long fetch")
 
 
@@ -105,66 +109,74 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     None if there is none, or another stage is too slow all the time.
     """
     run, stage = wait.run, wait.stage
-    shuffles = any(one.op.startswith("Shuffle") for one in wait.stages)
+    shuffles = any(stage.op.startswith("Shuffle") for stage in wait.stages)
     in_time = stage is None or stage.ms_per_batch < wait.needed_ms
-    if not (shuffles and in_time) or run.fit.get("loop") == "custom":
+    part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
+    if not (shuffles and in_time) or wait.custom_loop or part < FILLS_PART:
         return None
-    return Advice(
+    seen = (
         f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
-        f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it. Repeat "
-        "before you shuffle, and the buffer stays full from one epoch into the next.",
+        f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it."
+    )
+    quicker = advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
+    if quicker is not None:
+        return replace(quicker, text=f"{seen} {quicker.text}", name="refill")
+    return Advice(
+        f"{seen} Repeat "
+        "before you shuffle, and the buffer stays full from one epoch into the next. This changes "
+        "which samples share an epoch, and so the weights.",
         "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
         f"model.fit(ds, ..., steps_per_epoch={batches_an_epoch(run)})",
         filling.share * (1 - 1 / filling.count),
+        changes="which samples share an epoch, and so the weights",
+        name="refill",
     )
 
 
 def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     """Return advice on rare long fetches, `usual` being the advice for a steady wait.
 
-    More workers alone do not make a rare long fetch shorter, but batches kept ready hide it.
+    More workers alone do not make a rare long fetch shorter, but batches kept ready hide it, where
+    they can be made while steps run.
     """
-    run = wait.run
+    kind = wait.kind
     says = (
         f"{long.count} fetches took {duration(long.each_ms / 1e3)} each and hold "
-        f"{percent(100 * long.share)} of the wait; the others came at once. "
+        f"{percent(100 * long.share)} of the wait; the others came at once."
     )
-    kind = str(run.fit.get("input_kind", "")).lower()
     if wait.stage is not None or kind in ("", "numpy", "grain"):
-        return replace(usual, text=says + usual.text)
+        return replace(usual, text=f"{says} {usual.text}")
+    says += (
+        " See what happens only then: a shard is opened, a shuffle buffer is filled again, a "
+        "network is asked."
+    )
+    if wait.waits is False and wait.own_cpus is not None and not has_room(wait):
+        return Advice(f"{says} {wait.cores_sentence}.", saves=0.0, name="rare")
     wanted = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
     ready = max(2, min(MOST_READY, wanted))
     says += (
-        "See what happens only then: a shard is opened, a shuffle buffer is filled again, a "
-        f"network is asked. It takes as long as {wanted} steps: with {ready} batches ready (if "
-        f"they fit into memory) {'it' if ready == wanted else 'part of it'} passes unnoticed."
+        f" It takes as long as {wanted} steps: with {ready} batches ready (if they fit into "
+        f"memory) {'it' if ready == wanted else 'part of it'} passes unnoticed."
     )
-    # If batches are made in turn, together they must take less time than the steps.
-    saves = wait.saves(wait.lost_ms) * min(1.0, ready / wanted)
-    workers = int(run.fit.get("input_workers") or 0)
+    workers = max(2, wait.workers)
+    # If batches are made in turn, together they must take less time than the steps. Simultaneous
+    # fetches of several workers are waited for once.
+    shared = max(1, workers // max(1, wait.workers)) if "dataloader" in kind else 1
+    saves = wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / wanted)) / shared)
     if "dataloader" in kind:
-        workers = max(2, workers)
-        # Simultaneous fetches are waited for once.
-        shared = max(1, workers // max(1, int(run.fit.get("input_workers") or 0)))
-        return loader_workers(
-            says,
-            f"loader = DataLoader(dataset, ..., num_workers={workers}, persistent_workers=True, "
-            f"prefetch_factor={math.ceil(ready / workers)})",
-            wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / wanted)) / shared),
-        ).safe_on(run.framework, run.device)
-    if "pydataset" in kind and run.fit.get("loop") != "custom":
+        code = loader_line(wait, workers, f", prefetch_factor={math.ceil(ready / workers)}")
+        says += spawned_text(wait)
+    elif "pydataset" in kind and not wait.custom_loop:
         code = (
-            f"dataset.workers = {max(2, workers)}  # your PyDataset, before model.fit(dataset)\n"
+            f"dataset.workers = {workers}  # your PyDataset, before model.fit(dataset)\n"
             f"dataset.max_queue_size = {ready}"
         )
     elif kind == "tf.data":
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
-        code = ahead_code(
-            kind == "generator", str(run.fit.get("input_class") or "generate"), ready,
-            fit=run.fit.get("loop") != "custom",
-        )  # fmt: skip
-    return Advice(says, code, saves)
+        name = wait.input_class or "generate"
+        code = ahead_code(kind == "generator", name, ready, fit=not wait.custom_loop)
+    return Advice(says, code, saves, name="rare")
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
@@ -172,18 +184,6 @@ LEAST_TIMES = Count(
     3, "the first set-up is unavoidable; after another two, the next will come as well"
 )
 UNEVEN = 2  # the longest is mentioned if it takes this many times the average
-
-
-TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
-    for x, y in batches:
-        with monitor.step():
-            model.train_on_batch(x, y)"""
-
-
-def _each_fit(run: Run) -> bool:
-    """Return whether most epochs are a fit of their own, of a series."""
-    epochs = run.phases.of("epoch").get("")
-    return epochs is not None and 2 * int(run.manifest.get("fits", 1)) > epochs.count
 
 
 def input_setup(run: Run, limits: Limits, cause: str) -> list[Finding]:
@@ -214,9 +214,11 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
     each = f"takes {duration(each_s)} each time"
     if most_s > UNEVEN * each_s:
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
+    seen = f"Setting the input up again {each}, and training waits."
+    set_up = SetUp(run, seen, 1 - 1 / max(2, often))  # the first one is needed
     return Finding(
         cause=cause,
-        title=f"Input-bound: each {'fit' if _each_fit(run) else 'epoch'} sets up its input again",
+        title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
@@ -226,11 +228,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
         },
         threshold={"wait_pct": limits["wait_pct"]},
         state=often >= MANY_TIMES,
-        advice=_advice(
-            run,
-            f"Setting the input up again {each}, and training waits. ",
-            1 - 1 / max(2, often),  # the first one is needed
-        ),
+        advice=first_holding(SET_UP, set_up),
         gpus=run.used_gpus,
         detail="setup",
         pieces=intervals(occurrences),
@@ -268,7 +266,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
     seen = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
     return Finding(
         cause=cause,
-        title="Input-bound: the change of epochs waits for input",
+        title="Input-bound: waiting for input between epochs",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED,  # whether it comes again
@@ -277,12 +275,12 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
             "seconds_each": round(each_s, 3), "gpu_active_meanwhile_pct": active,
         },
         threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
-        advice=_advice(
-            run,
+        # Nobody knows whether it comes again.
+        advice=Advice(
             f"Seen {seen} in {epochs.count} epochs, so it may not come again: training waited "
             f"{duration(each_s)} until the input of one epoch was taken down and that of the next "
-            "set up. ",
-            0.0,  # nobody knows whether it comes again
+            "set up.",
+            saves=0.0,
         ),
         gpus=run.used_gpus,
         detail="setup",
@@ -316,103 +314,6 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
     if len(earlier) and earlier.min() <= run.first_step:
         steps[steps >= run.end_step] = earlier.max()
     return np.unique(steps, return_inverse=True)[1]
-
-
-def _advice(run: Run, each: str, saves: float) -> Advice:
-    """Return the advice; `each`: the observation, as a sentence and a space."""
-    if _each_fit(run):
-        return Advice(
-            f"{each}Every call of fit begins with that: give it more batches at a time, or train "
-            "them one by one in a loop of your own.",
-            TRAIN_ON_BATCH,
-            saves,
-        )
-    kind = str(run.fit.get("input_kind", "")).lower()
-    kept = run.fit.get("input_persistent_workers") or run.fit.get("input_workers") == 0
-    if ("dataloader" in kind and not kept) or (run.framework == "torch" and not kind):
-        return Advice(
-            each + "The DataLoader starts its workers for every epoch: keep them.",
-            "loader = DataLoader(dataset, ..., persistent_workers=True)",
-            saves,
-        )
-    if kind in ("", "tf.data"):
-        return Advice(
-            each + "Let the dataset go on into the next epoch instead of starting over: what its "
-            "buffers hold is kept.",
-            f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)})",
-            saves,
-        )
-    if "pydataset" in kind and run.fit.get("input_processes"):
-        return Advice(
-            each + "Keras starts the worker processes for every epoch; threads start at once.",
-            "dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
-            saves,
-        )
-    if "pydataset" in kind:
-        return Advice(
-            f"{each}Keras restarts a PyDataset every epoch: its on_epoch_end runs and its "
-            "first batches are made while training waits. Make both cheaper, or the epochs longer.",
-            "",
-            saves,
-        )
-    if kind == "numpy" and run.framework == "tensorflow":
-        return Advice(
-            f"{each}TensorFlow shuts down the input of each epoch and waits for its threads. A "
-            "dataset for all epochs is set up once and holds "
-            f"{_listed([*_arrays(run), 'batch_size'])}: drop those from fit.",
-            _arrays_once(run),
-            saves,
-            before=f"model.fit({_given(run)})",
-        )
-    if kind == "numpy":
-        return Advice(
-            f"{each}Arrays need milliseconds for that where a CPU core is free: see what else "
-            "keeps this machine's cores busy.",
-            "",
-            saves,
-        )
-    return Advice(f"{each}Set it up once, and let it go on over all epochs.", "", saves)
-
-
-def _arrays(run: Run) -> list[str]:
-    """Return the names of the arrays given to `fit` besides x, by its arguments."""
-    return list(run.fit.get("input_beside", ["y"]))
-
-
-def _given(run: Run) -> str:
-    """Return the arguments of `fit` that a dataset replaces, beside the others."""
-    first = ["x", *(name for name in _arrays(run) if name == "y")]
-    named = [f"{name}={name}" for name in _arrays(run) if name != "y"]
-    split = run.fit.get("validation_split")
-    more = [f"validation_split={split}"] if split else []
-    size = f"batch_size={run.fit.get('batch_size') or 32}"
-    return ", ".join([*first, "...", *named, size, *more])
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _arrays_once(run: Run) -> str:
-    """Return lines that make a dataset of the arrays given to `fit`, which spans all epochs."""
-    size = run.fit.get("batch_size") or 32
-    split = run.fit.get("validation_split")
-    arrays = ["x", *_arrays(run)]
-    if not split:
-        first, count, validation = "", "len(x)", ""
-        given = _tuple(arrays)
-    else:
-        first = f"n = int(len(x) * (1 - {split}))  # instead of validation_split\n"
-        count, given = "n", _tuple([f"{name}[:n]" for name in arrays])
-        validation = f", validation_data={_tuple([f'{name}[n:]' for name in arrays])}"
-    return (
-        f"{first}ds = tf.data.Dataset.from_tensor_slices({given}).shuffle({count}).batch({size})\n"
-        f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)}{validation})"
-    )
-
-
-def _tuple(names: list[str]) -> str:
-    return f"({', '.join(names)})" if names[1:] else names[0]
 
 
 # -- the rule ----------------------------------------------------------------------------------
@@ -527,145 +428,256 @@ class InputBound(Rule):
 
     def _spans(self, run: Run, limits: Limits) -> list[Finding]:
         enough = min(limits["min_run_pct"] / 100 * run.present_ns, limits["always_s"] * 1e9)
-        found = run.spans_of(
+        spans = run.spans_of(
             "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
         )
         findings = []
-        for where, blocks in found:
+        for where, blocks in spans:
             after = run.end_step - where.end_step
             if where.end_step <= limits["warmup_steps"] and after > AFTER * where.end_step:
                 continue
-            loss = self._finding(run, limits, where, blocks)
-            if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
-                findings.append(loss)
-        few = too_little(findings, limits)
-        return findings if not few and sum(loss.lost_ns or 0 for loss in findings) >= enough else []
+            waiting = _waiting(run, where, blocks)
+            if waiting.lost_ns < max(limits["wait_pct"] / 100 * waiting.duration_ns, 1):
+                continue
+            finding = self._finding(run, limits, waiting)
+            if finding is not None and (finding.lost_ns or 0) >= PART * enough:
+                findings.append(finding)
+        if too_little(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
+            return []
+        _one_remedy(findings)
+        return findings
 
-    def _finding(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Finding | None:
-        steps = run.steps
-        rows = max(1, where.end_step - where.start_step)
-        raw, wait, duration, in_blocks = (
-            int(steps[name][blocks].sum())
-            for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
-        )
-        # The outermost blocks may contain steps from outside; those did not wait (that is why the
-        # span ends there), so all waits are kept and their durations are subtracted.
-        outside = max(0, in_blocks - rows)
-        clean = run.clean_step_ns()
-        if outside:
-            usual = clean[0] if clean else (duration - wait) / max(1, in_blocks)
-            duration = max(wait, duration - round(outside * usual))
-        # A short run compiles for most of its time: the wait is compared with the time without it.
-        running = max(raw, duration - int(steps["compile_ns"][blocks].sum()))
-        evidence: dict[str, object] = {
-            "wait_pct": round(100 * raw / max(1, running), 1),
-            "wait_ms_per_step": round(raw / rows / 1e6, 3),
-            "step_ms": round(running / rows / 1e6, 3),
-            "steps": rows,
-        }
-        filling = fills(run, where, wait, max(0, running - raw) / rows)
-        long = long_fetches(steps, blocks, rows)
-        if long is not None:
-            evidence["long_fetches"] = f"{long.count} of {rows}, {said(long.each_ms / 1e3)} each"
-            evidence["long_fetches_hold_pct"] = round(100 * long.share, 1)
-        lost = wait
-        idle = run.idle(where.start_ns, where.end_ns)
-        if idle is not None:
-            lost = min(lost, idle.idle_ns)
-            evidence["gpu_active_pct"] = round(idle.active_pct, 1)
-        else:
-            evidence["gpu_active_pct"] = None
-        guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
-        # The waits of a trace are those in which its GPUs idled.
-        seen_idle = run.source is not None or (idle is not None and not guessed)
-        alone_ns = _model_alone_ns(run)
-        if alone_ns is not None:
-            lost = min(wait, max(0, duration - round(rows * alone_ns)))
-            evidence["model_alone_ms"] = round(alone_ns / 1e6, 3)
-            evidence["promise_rests_on"] = "a measurement of the model alone, before training"
-        elif clean is not None:
-            # Small differences are noise; a large one means that steps which do not wait take
-            # longer, so that the wait hid work which will show without it. If the GPU was seen idle
-            # there was no such work:
-            # steps elsewhere are longer for another reason.
-            without = round(rows * clean[0])
-            longer = without > NOISE * (duration - lost)
-            if longer and not seen_idle:
-                lost = max(0, duration - without)
-                longer = False
-            if clean[0] * rows < running:  # slower ones have another bottleneck: no comparison
-                evidence["unstarved_steps_elsewhere_ms"] = round(clean[0] / 1e6, 3)
-            evidence["promise_rests_on"] = (
-                "how idle the GPU was here: steps that did not wait took longer"
-                if longer
-                else f"{clean[1]} steps of this run that did not wait"
-                if without * NOISE > duration - lost
-                else "the wait alone: the rest of these steps is slow, too"
-            )
-        else:
-            evidence["promise_rests_on"] = "what is left of a step without its wait"
-        if lost < limits["wait_pct"] / 100 * duration:
+    def _finding(self, run: Run, limits: Limits, waiting: "_Waiting") -> Finding | None:
+        wait = _input_wait(run, limits, waiting)
+        if (
+            wait.not_the_bottleneck
+            and not wait.keeps_up
+            and (waiting.lost_ns < BEYOND_DOUBT * run.present_ns)
+        ):
             return None
-        needed_ms = max(0, running - lost) / rows / 1e6
-        evidence["step_here_without_its_wait_ms"] = round(needed_ms, 3)
-        evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
-        stages = run.pipeline.stages(where.start_ns, where.end_ns)
-        slowest = _to_blame(stages, behind_first_epoch(run, where))
-        work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
-        not_the_bottleneck = (
-            bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
+        advice = _advise(run, waiting, wait)
+        saved = 0.0 if advice.question else waiting.lost_ns * advice.saves
+        evidence = _evidence(waiting, wait)
+        evidence["faster_up_to"] = round(
+            waiting.duration_ns / max(1, waiting.duration_ns - saved), 2
         )
-        if not_the_bottleneck and lost < BEYOND_DOUBT * run.present_ns:
-            return None
-        elsewhere = run.pipeline.reads_elsewhere(rows, where.start_ns, where.end_ns)
-        wait_here = InputWait(
-            run, where, lost / rows / 1e6, needed_ms, stages=stages, read_elsewhere=elsewhere
-        )
-        if not_the_bottleneck or wait_here.keeps_up:
-            slowest, not_the_bottleneck = None, True
-            evidence["all_stages_ms_per_batch"] = round(work_ms, 3)
-        elif slowest is not None and slowest.work_ms_per_batch > 0:
-            evidence["slowest_stage"] = slowest.name
-            work_ms = round(slowest.work_ms_per_batch, 3)
-            if elsewhere and work_ms < needed_ms:
-                pass  # a mean over faster batches, too
-            elif _overlaps(slowest, duration / rows):
-                evidence["stage_summed_over_threads_ms_per_batch"] = work_ms
-            else:
-                evidence["stage_ms_per_batch"] = work_ms
-                evidence["stage_parallelism"] = round(slowest.parallelism, 1)
-            if slowest.flags:
-                evidence["stage_flags"] = ", ".join(sorted(slowest.flags))
-        else:
-            slowest = None
-        wait_here = replace(
-            wait_here, stage=slowest,
-            overlaps=slowest is not None and _overlaps(slowest, duration / rows),
-            not_the_bottleneck=not_the_bottleneck,
-            opener=next((s for s in stages if s.opens_files), None),
-        )  # fmt: skip
-        if run.source is not None:
-            advice = _in_trace_advice(run, run.source, wait_here.lost_ms, needed_ms)
-        else:
-            advice = advise_kind(wait_here) or advise_stage(wait_here)
-        if filling is not None and (refilled := advise_fills(wait_here, filling)) is not None:
-            advice = refilled
-        elif long is not None:
-            advice = advise_rare(wait_here, long, advice)
-        saved = lost * advice.saves
-        evidence["faster_up_to"] = round(duration / max(1, duration - saved), 2)
+        if not saved:
+            evidence["held_up_by"] = wait.limit
+        measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return Finding(
             cause=self.cause,
             title=self.title,
-            where=where,
-            lost_ns=lost,
-            confidence=MEASURED if seen_idle or not (guessed or run.used_gpus) else ESTIMATED,
+            where=waiting.where,
+            lost_ns=waiting.lost_ns,
+            confidence=MEASURED if measured else ESTIMATED,
             evidence=evidence,
             threshold={"wait_pct": limits["wait_pct"]},
             advice=advice,
-            gpus=list(idle.gpus) if idle else run.used_gpus,
-            state=in_many_steps(wait, steps["top_wait_ns"][blocks]),
+            gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
+            state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),
         )
+
+
+# -- a span of steps that wait ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Steps that wait for input. Times are ns, summed over the span.
+
+    Attributes:
+        rows: steps of the span; in_blocks: of the blocks that hold it.
+        input_ns, wait_ns: time in fetching, and of it beyond the floor.
+        duration_ns: of the steps; running_ns: the same without compiling.
+        lost_ns: the avoidable part of the wait; rests_on: what that was concluded from.
+        idle: what the GPUs did meanwhile; None = not sampled.
+        guessed: most waits are estimates; idle_seen: the GPU was seen idle.
+        clean_step_ns: duration of steps elsewhere that did not wait, if they are quicker.
+        model_alone_ns: a step's time with its batch at hand, measured before training.
+        long: the few long fetches that hold the wait; filling: the first fetches of epochs.
+    """
+
+    where: Range
+    blocks: slice
+    rows: int
+    in_blocks: int
+    input_ns: int
+    wait_ns: int
+    duration_ns: int
+    running_ns: int
+    lost_ns: int
+    rests_on: str
+    idle: Idle | None
+    guessed: bool
+    idle_seen: bool
+    clean_step_ns: float | None
+    model_alone_ns: float | None
+    long: LongFetches | None
+    filling: LongFetches | None
+
+    @property
+    def needed_ms(self) -> float:
+        """Duration of a step without its avoidable wait."""
+        return max(0, self.running_ns - self.lost_ns) / self.rows / 1e6
+
+
+def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
+    """Measure a span: how long its steps waited, and how much of that could be avoided."""
+    steps = run.steps
+    rows = max(1, where.end_step - where.start_step)
+    input_ns, wait_ns, duration_ns, in_blocks = (
+        int(steps[name][blocks].sum())
+        for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
+    )
+    # The outermost blocks may contain steps from outside; those did not wait (that is why the
+    # span ends there), so all waits are kept and their durations are subtracted.
+    outside = max(0, in_blocks - rows)
+    clean = run.clean_step_ns()
+    if outside:
+        usual = clean[0] if clean else (duration_ns - wait_ns) / max(1, in_blocks)
+        duration_ns = max(wait_ns, duration_ns - round(outside * usual))
+    # A short run compiles for most of its time: the wait is compared with the time without it.
+    running_ns = max(input_ns, duration_ns - int(steps["compile_ns"][blocks].sum()))
+    idle = run.idle(where.start_ns, where.end_ns)
+    guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
+    # The waits of a trace are those in which its GPUs idled.
+    idle_seen = run.source is not None or (idle is not None and not guessed)
+    alone_ns = _model_alone_ns(run)
+    lost_ns, rests_on = _avoidable(
+        wait_ns if idle is None else min(wait_ns, idle.idle_ns),
+        wait_ns, duration_ns, rows, clean, alone_ns, idle_seen,
+    )  # fmt: skip
+    quicker = clean is not None and clean[0] * rows < running_ns and alone_ns is None
+    return _Waiting(
+        where, blocks, rows, in_blocks, input_ns, wait_ns, duration_ns, running_ns, lost_ns,
+        rests_on, idle, guessed, idle_seen,
+        # Slower ones have another bottleneck: no comparison.
+        clean_step_ns=clean[0] if clean is not None and quicker else None,
+        model_alone_ns=alone_ns,
+        long=long_fetches(steps, blocks, rows),
+        filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
+    )  # fmt: skip
+
+
+def _avoidable(
+    lost_ns: int,
+    wait_ns: int,
+    duration_ns: int,
+    rows: int,
+    clean: tuple[float, int] | None,
+    alone_ns: float | None,
+    idle_seen: bool,
+) -> tuple[int, str]:
+    """Return the avoidable part of a wait in ns, and what that rests on.
+
+    Args:
+        lost_ns: the wait, as far as the GPU idled.
+        clean: duration of the steps of this run that did not wait, and their number.
+        alone_ns: duration of a step with its batch at hand, measured before training.
+        idle_seen: the GPU was seen idle, so that the wait hid no work.
+    """
+    if alone_ns is not None:
+        lost_ns = min(wait_ns, max(0, duration_ns - round(rows * alone_ns)))
+        return lost_ns, "a measurement of the model alone, before training"
+    if clean is None:
+        return lost_ns, "what is left of a step without its wait"
+    # Small differences are noise; a large one means that steps which do not wait take longer, so
+    # that the wait hid work which will show without it. If the GPU was seen idle there was no such
+    # work: steps elsewhere are longer for another reason.
+    without_ns = round(rows * clean[0])
+    if without_ns > NOISE * (duration_ns - lost_ns):
+        if idle_seen:
+            return lost_ns, "GPU idle time"
+        lost_ns = max(0, duration_ns - without_ns)
+    if without_ns * NOISE > duration_ns - lost_ns:
+        return lost_ns, f"{clean[1]} steps of this run that did not wait"
+    return lost_ns, "the wait only; the rest of the step is slow as well"
+
+
+def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
+    """Return what the advice reads: the wait, and the stages of the pipeline behind it."""
+    where, rows = waiting.where, waiting.rows
+    stages = run.pipeline.stages(where.start_ns, where.end_ns)
+    slowest = _to_blame(stages, behind_first_epoch(run, where))
+    work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
+    explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
+    wait = InputWait(
+        run, where, waiting.lost_ns / rows / 1e6, waiting.needed_ms, stages=stages,
+        not_the_bottleneck=bool(stages) and work_ms < explained_ms,
+        opener=next((stage for stage in stages if stage.opens_files), None),
+        read_elsewhere=run.pipeline.reads_elsewhere(rows, where.start_ns, where.end_ns),
+    )  # fmt: skip
+    if wait.not_the_bottleneck or wait.keeps_up:
+        return replace(wait, not_the_bottleneck=True)
+    if slowest is None or slowest.work_ms_per_batch <= 0:
+        return wait
+    return replace(wait, stage=slowest, overlaps=_overlaps(slowest, waiting.duration_ns / rows))
+
+
+def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
+    rows, running = waiting.rows, max(1, waiting.running_ns)
+    evidence: dict[str, object] = {
+        "wait_pct": round(100 * waiting.input_ns / running, 1),
+        "wait_ms_per_step": round(waiting.input_ns / rows / 1e6, 3),
+        "step_ms": round(waiting.running_ns / rows / 1e6, 3),
+        "steps": rows,
+    }
+    if waiting.long is not None:
+        each = said(waiting.long.each_ms / 1e3)
+        evidence["long_fetches"] = f"{waiting.long.count} of {rows}, {each} each"
+        evidence["long_fetches_hold_pct"] = round(100 * waiting.long.share, 1)
+    active = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
+    evidence["gpu_active_pct"] = active
+    if waiting.model_alone_ns is not None:
+        evidence["model_alone_ms"] = round(waiting.model_alone_ns / 1e6, 3)
+    if waiting.clean_step_ns is not None:
+        evidence["unstarved_steps_elsewhere_ms"] = round(waiting.clean_step_ns / 1e6, 3)
+    evidence["promise_rests_on"] = waiting.rests_on
+    evidence["step_here_without_its_wait_ms"] = round(waiting.needed_ms, 3)
+    return evidence | _stage_evidence(wait)
+
+
+def _stage_evidence(wait: InputWait) -> dict[str, object]:
+    if wait.not_the_bottleneck:
+        work_ms = sum(stage.ms_per_batch for stage in wait.stages if not stage.passing)
+        return {"all_stages_ms_per_batch": round(work_ms, 3)}
+    stage = wait.stage
+    if stage is None:
+        return {}
+    evidence: dict[str, object] = {"slowest_stage": stage.name}
+    work_ms = round(stage.work_ms_per_batch, 3)
+    if wait.overlaps:
+        evidence["stage_summed_over_threads_ms_per_batch"] = work_ms
+    elif not wait.read_elsewhere or work_ms >= wait.needed_ms:  # else a mean over faster batches
+        evidence["stage_ms_per_batch"] = work_ms
+        evidence["stage_parallelism"] = round(stage.parallelism, 1)
+    if stage.flags:
+        evidence["stage_flags"] = ", ".join(sorted(stage.flags))
+    return evidence
+
+
+def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
+    if run.source is not None:
+        return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
+    refill = waiting.filling and advise_fills(wait, waiting.filling)
+    if refill:
+        return refill
+    advice = advise(wait)
+    return advice if waiting.long is None else advise_rare(wait, waiting.long, advice)
+
+
+def _one_remedy(findings: list[Finding]) -> None:
+    """Give all spans of a pipeline the remedy of the costliest one: it is one program to change.
+
+    A span for which another remedy was chosen is promised nothing.
+    """
+    if not findings:
+        return
+    lead = max(findings, key=lambda finding: finding.lost_ns or 0).advice
+    for finding in findings:
+        own = finding.advice
+        saves = own.saves if own.name == lead.name and own.question == lead.question else 0.0
+        finding.advice = replace(lead, saves=saves, text=own.text if saves else lead.text)
 
 
 def _model_alone_ns(run: Run) -> float | None:
@@ -691,11 +703,11 @@ def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float)
     if source.slowest_stage is not None:
         return advise_traced_stage(source.slowest_stage.name)
     if run.framework == "torch" and run.fit.get("input_workers") is None:
-        return loader_workers(
-            "Batches come too late. Let worker processes of a DataLoader make them ahead of time; "
-            "where some do so already, let more of them, or make each sample cheaper.",
+        return Advice(
+            "Batches come too late. Are they made in the training process, or by few workers? If "
+            "so, let more worker processes of a DataLoader make them ahead of time.",
             "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
-            1.0,
+            question=True,
         )
     known = advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
     return known or Advice("Make the input pipeline faster, or let it work ahead of the training.")

@@ -1,0 +1,94 @@
+"""Advice on waits at the start of epochs: workers start, buffers fill, the input is set up."""
+
+from dataclasses import dataclass
+
+from gpu_util_callback.diagnosis.advice.table import Entry
+from gpu_util_callback.diagnosis.evidence.run import Run
+
+_TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
+    for x, y in batches:
+        with monitor.step():
+            model.train_on_batch(x, y)"""
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """Set-up of the input for each epoch.
+
+    Attributes:
+        seen: the observation, as a sentence.
+        saves: share of the loss that is saved where it is done once.
+    """
+
+    run: Run
+    seen: str
+    saves: float
+
+    @property
+    def kind(self) -> str:
+        """Kind of the input, in lower case."""
+        return str(self.run.fit.get("input_kind", "")).lower()
+
+    @property
+    def each_fit(self) -> bool:
+        """True if most epochs are a fit of their own, of a series."""
+        epochs = self.run.phases.of("epoch").get("")
+        return epochs is not None and 2 * int(self.run.manifest.get("fits", 1)) > epochs.count
+
+    @property
+    def starts_workers(self) -> bool:
+        """True if a DataLoader starts its workers in every epoch."""
+        fit = self.run.fit
+        kept = fit.get("input_persistent_workers") or fit.get("input_workers") == 0
+        unknown = self.run.framework == "torch" and not self.kind
+        return ("dataloader" in self.kind and not kept) or unknown
+
+
+SET_UP = (
+    Entry(
+        "one fit",
+        when=lambda epoch: epoch.each_fit,
+        says="{seen} Every call of fit begins with that.",
+        asks="Can one call train on more batches, or a loop of your own train on each?",
+        remedy="Do that",
+        code=_TRAIN_ON_BATCH,
+        saves=lambda epoch: epoch.saves,
+        wrong_if="callbacks or the model need a fit of their own each time",
+    ),
+    Entry(
+        "persistent workers",
+        when=lambda epoch: epoch.starts_workers,
+        says="{seen} The DataLoader starts its workers for every epoch.",
+        remedy="Keep them",
+        code="loader = DataLoader(dataset, ..., persistent_workers=True)",
+        saves=lambda epoch: epoch.saves,
+        wrong_if="the workers are kept already",
+    ),
+    Entry(
+        "processes of a PyDataset",
+        when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
+        says="{seen} Keras starts the worker processes for every epoch.",
+        asks="Does __getitem__ mostly wait, for files or a network?",
+        remedy="Use threads, which start at once",
+        code="dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
+        saves=lambda epoch: epoch.saves,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "PyDataset",
+        when=lambda epoch: "pydataset" in epoch.kind,
+        says="{seen} Keras restarts a PyDataset every epoch: its on_epoch_end runs and its first "
+        "batches are made while training waits. Make both cheaper, or the epochs longer.",
+    ),
+    Entry(
+        "arrays",
+        when=lambda epoch: epoch.kind == "numpy",
+        says="{seen} Keras sets up the input of arrays for every epoch; with a free CPU core that "
+        "takes milliseconds. Longer epochs need it less often.",
+    ),
+    Entry(
+        "anything",
+        when=lambda epoch: True,
+        says="{seen} Longer epochs need it less often.",
+    ),
+)

@@ -1,0 +1,562 @@
+"""Wait for input: what was measured of it, and the limits that decide what a remedy gains."""
+
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_util_callback.diagnosis.advice.snippets import (
+    batches_an_epoch,
+    behind_first_epoch,
+    cpu_pct,
+    cpus,
+    host_mean,
+    process_cpu,
+    steps_an_epoch,
+)
+from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+
+MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
+MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
+WAITS = Constant(0.5, "a call that computes for less than half of its time waits")
+COMPUTES = Constant(
+    0.65, "CPU share from which a call computes: with a free core it would use all of it"
+)
+FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs several threads")
+ROOM = Constant(1.0, "a worker process that computes needs a core of its own")
+FULL_CPU_PCT = Constant(75, "with the cores this busy, more threads take time from each other")
+THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
+LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
+EXPLAINED = Constant(
+    1.05, "a model that sees less difference than this cannot know what a remedy gains"
+)
+LITTLE = Constant(0.25, "stages that explain less of the wait are not its cause")
+FITS = Constant(0.5, "of the memory: the rest is needed by the program and the page cache")
+VALUE_BYTES = Count(4, "of a value whose type is not known: most are float32")
+
+
+@dataclass(frozen=True)
+class InputWait:
+    """Wait for input, with all facts that the advice needs. Times are ms per batch.
+
+    Attributes:
+        lost_ms: the avoidable part of a step's wait.
+        needed_ms: duration of a step without it: batches must come this fast.
+        stage: the slowest stage, None = not known.
+        overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
+        not_the_bottleneck: stages are known, and none works long enough to explain the wait.
+        opener: a stage that opens files, or similar, one for each of its elements.
+        stages: all of them, slowest first.
+        read_elsewhere: what is known of the stages was in part read of other batches than these.
+    """
+
+    run: Run
+    where: Range
+    lost_ms: float
+    needed_ms: float
+    stage: Stage | None = None
+    overlaps: bool = False
+    not_the_bottleneck: bool = False
+    opener: Stage | None = None
+    stages: Sequence[Stage] = ()
+    read_elsewhere: bool = False
+
+    # -- what is measured ----------------------------------------------------------------------
+
+    @property
+    def arrives_ms(self) -> float:
+        """Time between batches now."""
+        return self.needed_ms + self.lost_ms
+
+    @property
+    def pace(self) -> str:
+        """The batches' pace and the model's, in words."""
+        return (
+            f"a batch arrives every {brief(self.arrives_ms)}, but the model could take one every "
+            f"{brief(self.needed_ms)}"
+        )
+
+    @property
+    def paces(self) -> str:
+        """The same as a sentence without its full stop."""
+        return sentence(self.pace)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the input, in lower case: "tf.data", "pydataset", "torch dataloader", ..."""
+        return str(self.run.fit.get("input_kind", "")).lower()
+
+    @property
+    def input_class(self) -> str:
+        """Name of the user's class or generator; "" if unknown."""
+        return str(self.run.fit.get("input_class") or "")
+
+    @property
+    def workers(self) -> int:
+        """Worker processes or threads that make batches."""
+        return int(self.run.fit.get("input_workers") or 0)
+
+    @property
+    def custom_loop(self) -> bool:
+        """True if a loop of the user's own trains, not `fit`."""
+        return self.run.fit.get("loop") == "custom"
+
+    @property
+    def fork_safe(self) -> bool:
+        """False where JAX holds a GPU: a forked child would hang or abort."""
+        return (self.run.framework, self.run.device) != ("jax", "gpu")
+
+    @property
+    def later_epochs(self) -> float:
+        """Share (0-1) of these steps that come after the first epoch."""
+        return behind_first_epoch(self.run, self.where)
+
+    # -- cores and the interpreter -------------------------------------------------------------
+
+    @property
+    def cpus(self) -> int:
+        """Whole cores that this process may use; 0 = unknown."""
+        return cpus(self.run) or 0
+
+    @property
+    def own_cpus(self) -> float | None:
+        """Cores that this process keeps busy; None = not sampled."""
+        return process_cpu(self.run, self.where)
+
+    @property
+    def worker_cpus(self) -> float | None:
+        """Cores that each worker process keeps busy; None = not sampled."""
+        children = host_mean(self.run, "children_cpu_pct", self.where)
+        return None if children is None or not self.workers else children / 100 / self.workers
+
+    @property
+    def other_cpus(self) -> float:
+        """Cores that other programs keep busy, this process and its workers apart; 0 = unknown."""
+        busy, machine, own = (
+            cpu_pct(self.run, self.where), self.run.machine.get("cpus"), self.own_cpus,
+        )  # fmt: skip
+        if busy is None or not machine or own is None:
+            return 0.0
+        children = host_mean(self.run, "children_cpu_pct", self.where)
+        if children is None and self.run.fit.get("input_processes"):
+            return 0.0  # its workers' share is not known apart
+        return max(0.0, busy / 100 * machine - own - (children or 0) / 100)
+
+    @property
+    def _free_of_others(self) -> float:
+        """Cores of the machine that other programs leave idle."""
+        return float(self.run.machine.get("cpus") or self.cpus) - self.other_cpus
+
+    @property
+    def own_cores(self) -> float:
+        """Cores that this process can have beside the other programs; infinite if unknown.
+
+        What the others leave idle, or the fair share of two threads on a machine that is full.
+        """
+        if not self.cpus or self.own_cpus is None:
+            return math.inf
+        machine = float(self.run.machine.get("cpus") or self.cpus)
+        share = machine * THREADS / (THREADS + self.other_cpus)
+        return max(self.own_cpus, min(self.cpus, max(self._free_of_others, share)))
+
+    @property
+    def _busy_cpus(self) -> float:
+        """Cores that this process and its workers keep busy; 1 for a worker not measured."""
+        processes = self.run.fit.get("input_processes") or "pydataset" not in self.kind
+        each = self.worker_cpus if self.worker_cpus is not None else min(1.0, self.cpus_in_use)
+        return (self.own_cpus or 0.0) + (self.workers * each if processes else 0.0)
+
+    @property
+    def cpus_in_use(self) -> float:
+        """Cores of the machine that anybody keeps busy; infinite if not sampled."""
+        busy, machine = cpu_pct(self.run, self.where), self.run.machine.get("cpus")
+        return math.inf if busy is None or not machine else busy / 100 * machine
+
+    @property
+    def spare_cores(self) -> float:
+        """Cores that nobody keeps busy; on PyTorch without those on which its threads spin."""
+        if not self.cpus or self.own_cpus is None or self.cores_full:
+            return 0.0
+        busy = self._busy_cpus
+        if self.run.framework == "torch" and self.run.device == "cpu":
+            busy = max(busy, float(self.run.fit.get("step_threads") or 0))
+        return max(0.0, min(self.cpus, self._free_of_others) - busy)
+
+    @property
+    def cores_full(self) -> bool:
+        """True if the cores that this process may use are busy."""
+        if self.cpus and 100 * self._busy_cpus >= FULL_CPU_PCT * self.cpus:
+            return True
+        return (cpu_pct(self.run, self.where) or 0) >= FULL_CPU_PCT
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
+        return (self.own_cpus or 0.0) * self.arrives_ms
+
+    @property
+    def cores_ms(self) -> float:
+        """Least time between batches with the same work on all cores that it can have."""
+        return max(0.0, self.cpu_ms) / max(0.3, self.own_cores)
+
+    @functools.cached_property
+    def call(self) -> Mapping[str, Any] | None:
+        """The Python function of the input that takes most of the time; None = not timed."""
+        calls = self.run.fit.get("input_calls") or []
+        timed = [call for call in calls if call.get("timed") and call.get("wall_ms")]
+        return max(timed, key=lambda call: call["calls"] * call["wall_ms"], default=None)
+
+    @property
+    def call_cpu_share(self) -> float | None:
+        """CPU time of that function as a share of its duration; None = not timed."""
+        call = self.call
+        if call is None or call.get("cpu_ms") is None:
+            return None
+        return min(1.0, call["cpu_ms"] / call["wall_ms"])
+
+    @property
+    def waits(self) -> bool | None:
+        """True if making a batch mostly waits, False if it computes; None = not known.
+
+        The CPU time of the input's Python functions decides, whatever else the machine does. Where
+        they are not timed, a process that hardly computes waits, unless others take its cores.
+        """
+        share = self.call_cpu_share
+        if share is not None:
+            return True if share < WAITS else False if share > COMPUTES else None
+        own = self.own_cpus
+        if own is None:
+            return None
+        if own >= COMPUTES:
+            return False
+        if own < WAITS and not (self.cores_full or 2 * self.other_cpus > self.cpus):
+            return True
+        return None
+
+    @property
+    def workers_wait(self) -> bool | None:
+        """True if the worker processes mostly wait (for files, a network); None = not known."""
+        if self.worker_cpus is not None:
+            return self.worker_cpus < WAITS
+        busy, cores = cpu_pct(self.run, self.where), self.run.machine.get("cpus")
+        if busy is None or not cores:
+            return None
+        # The whole machine computes less than half as much as they could.
+        return busy / 100 * cores < WAITS * min(self.workers, self.cpus or cores)
+
+    @property
+    def python_ms(self) -> float:
+        """Upper bound of the Python computation for a batch, which threads cannot share."""
+        call, steps = self.call, self.run.steps.total_rows
+        if call is not None and call.get("cpu_ms") is not None and steps:
+            return call["calls"] / steps * call["cpu_ms"]
+        return max(0.0, self.cpu_ms - self.needed_ms)
+
+    def interpreter_ms(self, python_ms: float) -> float:
+        """Return the least time between batches that Python's one lock allows.
+
+        Args:
+            python_ms: computation of the input's functions per batch; the step's is added.
+        """
+        if not python_ms:
+            return 0.0
+        torch = self.run.framework == "torch" and self.run.device == "cpu"
+        return python_ms + (self.needed_ms if torch else min(self.needed_ms, LOOP_PYTHON_MS))
+
+    # -- the model of the limits ---------------------------------------------------------------
+
+    def gain(self, saves: float) -> float:
+        """Return how many times faster these steps get if this share of the wait is gone."""
+        return self.arrives_ms / max(1e-9, self.arrives_ms - saves * self.lost_ms)
+
+    def saves(self, arrives_ms: float) -> float:
+        """Return the share of the wait that is gone when batches are `arrives_ms` apart."""
+        if self.lost_ms <= 0:
+            return 1.0
+        left = max(0.0, arrives_ms - self.needed_ms)
+        return max(0.0, min(1.0, 1 - left / self.lost_ms))
+
+    def after(
+        self,
+        stage: Stage,
+        stage_ms: float,
+        *,
+        spared_ms: float = 0.0,
+        python_ms: float | None = None,
+    ) -> float:
+        """Return the time between batches if a stage works ahead and takes `stage_ms` per batch.
+
+        The largest of the limits: the step with what the loop makes itself, the slowest threaded
+        stage, the interpreter and the cores. No part takes longer than batches do now.
+
+        Args:
+            spared_ms: the CPU time per batch that is then not needed at all.
+            python_ms: the Python computation per batch then; None = as now if a function computes.
+        """
+        first, slowest = chain_ms(self.stages, stage, stage_ms)
+        others = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
+        cores = max(0.0, self.cpu_ms - spared_ms) / max(0.3, self.own_cores)
+        if python_ms is None:
+            python_ms = self.python_ms if "py_function" in stage.flags else 0.0
+        return max(stage_ms, others, cores, self.interpreter_ms(python_ms))
+
+    @property
+    def modelled_ms(self) -> float:
+        """Time between batches by the same limits as things are now."""
+        if not self.stages or self.read_elsewhere or self.stage is None:
+            return self.arrives_ms
+        first, slowest = chain_ms(self.stages)
+        return max(slowest, first + self.needed_ms, self.cores_ms)
+
+    def saved_by(self, arrives_ms: float) -> float:
+        """Return the share that a change saves; 0 if the model sees no change in itself."""
+        if self.modelled_ms < EXPLAINED * min(arrives_ms, self.arrives_ms):
+            return 0.0
+        return self.saves(arrives_ms)
+
+    @property
+    def works_ahead(self) -> bool:
+        """True if stages are known, and one of them makes batches while steps run."""
+        return any(stage.threaded for stage in self.stages)
+
+    @property
+    def keeps_up(self) -> bool:
+        """True if the stages are fast enough by their own numbers, so that none is to blame.
+
+        They work ahead, no part of the pipeline takes a batch as long as a step, nor do the cores
+        need as long for all of its work, and what the loop itself makes of a batch is little of
+        the wait.
+        """
+        if not self.works_ahead or self.read_elsewhere:
+            return False
+        first, slowest = chain_ms(self.stages)
+        late_ms = max(0.0, max(slowest, self.cores_ms) - self.needed_ms)
+        return late_ms + first < LITTLE * self.lost_ms
+
+    def workers_for(self, batch_ms: float, *, most: float | None = None) -> int:
+        """Return the workers that keep up if one needs `batch_ms` per batch, with a fifth to spare.
+
+        Args:
+            most: the cores for those that compute; None = they wait, and may be more than cores.
+        """
+        wanted = math.ceil(1.2 * batch_ms / max(0.1, self.needed_ms))
+        return max(2, min(MOST_WORKERS, wanted, MOST_WORKERS if most is None else int(most)))
+
+    @property
+    def item_ms(self) -> float:
+        """Time that one thread needs for a batch.
+
+        On TensorFlow it makes the next one during the step; elsewhere the loop waits for it.
+        """
+        return self.arrives_ms if self.run.framework == "tensorflow" else self.lost_ms
+
+    # -- what a cache would hold ---------------------------------------------------------------
+
+    @property
+    def epoch_bytes(self) -> float | None:
+        """Bytes of the batches of an epoch; None = unknown."""
+        dims, batches = self.run.fit.get("input_dims"), steps_an_epoch(self.run)
+        if not dims or not batches:
+            return None
+        values = 0
+        for shape in dims:
+            # Of a size that varies, (least, most) is known.
+            sizes = [max(size) if isinstance(size, list) else size for size in shape or ()]
+            known = [size for size in sizes if size and size > 0]
+            if not sizes or len(known) < len(sizes):
+                return None
+            values += math.prod(known)
+        return float(batches * VALUE_BYTES * values)
+
+    @property
+    def fits_memory(self) -> bool | None:
+        """True if the batches of an epoch fit into this machine's memory; None = unknown."""
+        machine = self.run.machine
+        memory = machine.get("memory_limit_bytes") or machine.get("memory_total_bytes")
+        size = self.epoch_bytes
+        return None if size is None or not memory else size <= FITS * memory
+
+    @property
+    def size(self) -> str:
+        """The bytes of an epoch's batches in words, with a leading space; "" if unknown."""
+        size = self.epoch_bytes
+        if size is None:
+            return ""
+        return f" ({size / 1e9:,.1f} GB)" if size >= 1e9 else f" ({size / 1e6:,.0f} MB)"
+
+    @property
+    def input_random(self) -> bool | None:
+        """True if a map draws random numbers, also within nested functions; None = not known."""
+        maps = [
+            one for one in self.run.fit.get("input_maps") or [] if one.get("which") != "validation"
+        ]
+        if any(one.get("random") for one in maps):
+            return True
+        if any(
+            "stateful" in stage.flags and "py_function" not in stage.flags for stage in self.stages
+        ):
+            return True
+        if not maps and any(stage.name.startswith("map") for stage in self.stages):
+            return None
+        python = any(one.get("python") for one in maps)
+        python = python or any("py_function" in stage.flags for stage in self.stages)
+        return None if python else False
+
+    # -- words ---------------------------------------------------------------------------------
+
+    @property
+    def batches(self) -> str:
+        """Batches of an epoch as an expression in code."""
+        return batches_an_epoch(self.run)
+
+    @property
+    def batch_size(self) -> str:
+        """Batch size as an expression in code."""
+        return str(self.run.fit.get("batch_size") or "batch_size")
+
+    @property
+    def function(self) -> str:
+        """The user's name of the slowest stage's function; a lambda has none."""
+        return function_of(self.stage)
+
+    @property
+    def call_name(self) -> str:
+        """Name of the Python function that makes the input."""
+        return str(self.call["name"]) if self.call else self.function
+
+    @property
+    def calls_at_a_time(self) -> str:
+        """How many calls of the slowest stage run at a time, in words."""
+        calls = round(self.stage.parallelism) if self.stage is not None else 1
+        return "one call" if calls <= 1 else f"{calls} calls"
+
+    @property
+    def dataset_class(self) -> str:
+        """Name of the user's PyDataset."""
+        return self.input_class or "The PyDataset"
+
+    @property
+    def items_class(self) -> str:
+        """Name of the method that makes one item."""
+        method = "__iter__" if self.run.fit.get("input_iterable") else "__getitem__"
+        return f"{self.input_class or 'dataset'}.{method}"
+
+    @property
+    def generator_name(self) -> str:
+        """Name of the user's generator."""
+        return f"The generator {self.input_class}" if self.input_class else "The generator"
+
+    @property
+    def grain_workers(self) -> str:
+        """Who makes Grain's batches, as a sentence without its full stop."""
+        if self.workers:
+            count = f"{self.workers} worker process{'es' if self.workers > 1 else ''} of Grain"
+            return f"{count} {'are' if self.workers > 1 else 'is'} too few"
+        if self.input_class == "DataLoader":
+            return "Grain makes the batches in the training process, while the model waits"
+        return "Grain makes the batches in one process"
+
+    @property
+    def loop_input(self) -> str:
+        """Who makes the batches of a loop, up to "while the loop waits"."""
+        if "pydataset" in self.kind:
+            return f"{self.dataset_class} makes each batch"
+        if self.kind == "generator":
+            return f"{self.generator_name} makes each batch"
+        return "Batches are made"
+
+    @property
+    def loader_limit(self) -> str:
+        """What keeps batches from coming faster, as a sentence without its full stop."""
+        maker = (
+            self.generator_name if self.kind == "generator" else self.input_class or "The loader"
+        )
+        if self.cores_full:
+            return sentence(self.cores)
+        if self.workers > 1:
+            return f"{maker} has {self.workers} workers, as many as this machine can use"
+        if self.waits is True:
+            return f"{maker} makes one batch at a time, and mostly waits"
+        if self.waits is False:
+            return f"{maker} computes in Python, which runs one thread at a time"
+        return f"{maker} makes one batch at a time"
+
+    @property
+    def cores(self) -> str:
+        """The busy cores in words, with what others take of them."""
+        count = "the only core is" if self.cpus == 1 else f"all {self.cpus or ''} cores are"
+        others = self.other_cpus
+        taken = (
+            f", {others:.1f} of them with other programs" if others >= LITTLE * self.cpus else ""
+        )
+        return f"{' '.join(count.split())} busy{taken if others else ''}"
+
+    @property
+    def cores_sentence(self) -> str:
+        """The same with a capital letter."""
+        return sentence(self.cores)
+
+    @property
+    def limit(self) -> str:
+        """What limits the input, for a headline without a remedy; "" if that is not known."""
+        who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
+        if self.cores_full:
+            return f"{self.cores}" + (f", most with {who}" if self.stage is not None else "")
+        if self.waits is False and (
+            self.call or (self.stage and "py_function" in self.stage.flags)
+        ):
+            return f"{self.call_name} computes in Python, one thread at a time"
+        if self.stage is not None:
+            return f"{who} takes {brief(self.stage.ms_per_batch)} a batch"
+        return ""
+
+    @property
+    def takes(self) -> str:
+        """The slowest stage's time for a batch, in words."""
+        stage = self.stage
+        if stage is None:
+            return self.paces
+        on = ""
+        if not self.overlaps and stage.parallelism >= 1.5:
+            on = f" on {stage.parallelism:.0f} threads"
+        summed = ", summed over its threads" if self.overlaps else on
+        took, needed = brief(stage.work_ms_per_batch), brief(self.needed_ms)
+        if stage.name in ("batch", "padded_batch"):
+            each = f"Putting a batch together takes {took}{summed}"
+        else:
+            each = f"{stage.name} takes {took} a batch{summed}"
+        alone_ms = stage.work_ms_per_batch if self.overlaps else stage.ms_per_batch
+        if alone_ms >= self.needed_ms or not self.stages:
+            return f"{each}, but the model could take one every {needed}"
+        if not self.works_ahead:
+            return f"{each}, while the model waits"
+        if self.read_elsewhere:
+            return f"{stage.name} is the slowest stage of the pipeline, and {self.pace}"
+        _, slowest_ms = chain_ms(self.stages)
+        if slowest_ms >= self.needed_ms:
+            return (
+                f"{each}. With the other stages on its thread that is {brief(slowest_ms)}, but the "
+                f"model could take one every {needed}"
+            )
+        return f"{each}; {self.pace}"
+
+
+def brief(ms: float) -> str:
+    """Format milliseconds: `12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"
+
+
+def sentence(text: str) -> str:
+    """Return the text with a capital letter in front."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def function_of(stage: Stage | None) -> str:
+    """Return the user's name of a stage's function; "your_function" where it has none."""
+    named = re.search(r"\((\w+)\)", stage.name) if stage is not None else None
+    return named[1] if named and named[1] != "lambda" else "your_function"

@@ -1,0 +1,579 @@
+"""Advice on what makes batches in Python: DataLoader, PyDataset, generator, arrays, Grain."""
+
+from collections.abc import Callable
+
+from gpu_util_callback.diagnosis.advice.input_wait import (
+    FIGHTS,
+    MOST_WORKERS,
+    ROOM,
+    InputWait,
+    brief,
+)
+from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, images_as_floats, larger_batch
+from gpu_util_callback.diagnosis.advice.table import Entry
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
+
+HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
+KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
+
+NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
+GUARD = '  # under if __name__ == "__main__":'
+CORE_FREE = "Is a CPU core free for each of them?"
+
+
+# -- what workers gain -----------------------------------------------------------------------------
+
+
+def has_room(wait: InputWait) -> bool:
+    """Return whether a core is free for a process that computes."""
+    return wait.spare_cores >= ROOM
+
+
+def room_unknown(wait: InputWait) -> bool:
+    """Return whether nothing tells if workers would find a free core, or would mostly wait."""
+    return wait.waits is not True and (wait.own_cpus is None or not wait.cpus)
+
+
+def more_workers(wait: InputWait, batch_ms: float, waits: bool) -> int:
+    """Return the number of workers that keep up with the model, as far as there are cores."""
+    if waits:
+        return wait.workers_for(batch_ms)
+    cores = float(wait.cpus or MOST_WORKERS)
+    room = cores if room_unknown(wait) else wait.workers + wait.spare_cores
+    return wait.workers_for(batch_ms, most=max(2.0, room))
+
+
+def workers_save(
+    wait: InputWait, batch_ms: float, count: int, *, waits: bool, processes: bool = True
+) -> float:
+    """Return the share of the wait that is gone with `count` workers of `batch_ms` per batch each.
+
+    Threads are limited by the interpreter, processes that compute by the free cores.
+    """
+    if not waits and processes and not room_unknown(wait):
+        count = min(count, max(1, int(wait.workers + wait.spare_cores)))
+    least = 0.0
+    if not processes:
+        least = wait.interpreter_ms(wait.python_ms)
+    elif not wait.workers and wait.own_cpus is not None:
+        least = wait.cores_ms
+    handing_ms = 0.0
+    if processes and "dataloader" in wait.kind:
+        measured = wait.run.fit.get("input_handover_ms") if wait.workers else None
+        handing_ms = HANDING_OVER_MS if measured is None else measured
+    return wait.saves(max(batch_ms / count, least, wait.needed_ms + handing_ms))
+
+
+# -- code ------------------------------------------------------------------------------------------
+
+
+def loader_line(wait: InputWait, workers: int, more: str = "") -> str:
+    """Return the line of a DataLoader with workers; where they cannot be forked, they spawn."""
+    pinned = wait.run.fit.get("input_pin_memory") or not wait.run.used_gpus
+    pin = "" if pinned else ", pin_memory=True"
+    arguments = f"num_workers={workers}, persistent_workers=True{pin}{more}"
+    line = f"loader = DataLoader(dataset, ..., {arguments}"
+    return f"{line})" if wait.fork_safe else f'{line}, multiprocessing_context="spawn"){GUARD}'
+
+
+def spawned_text(wait: InputWait) -> str:
+    """Return the note on processes that cannot be forked, with a space in front; "" elsewhere."""
+    return "" if wait.fork_safe else f" {NO_FORK}."
+
+
+def with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
+    """Return the lines that give a PyDataset workers."""
+    if "tf_keras" in str(run.framework_facts.get("keras", "")):
+        return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
+    line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
+    return line + (f"\n{name}.use_multiprocessing = True" if processes else "")
+
+
+def spawned(name: str, count: int) -> str:
+    """Return code for a PyDataset whose threads wait for processes, each with a copy of `name`."""
+    return f"""\
+import concurrent.futures, multiprocessing
+
+def hold(dataset):
+    global held
+    held = dataset
+
+def held_batch(i):
+    return held[i]
+
+class Spawned(keras.utils.PyDataset):
+    def __init__(self, dataset, workers):
+        super().__init__(workers=workers)
+        self.count = len(dataset)
+        self.pool = concurrent.futures.ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), hold, (dataset,))
+    def __len__(self):
+        return self.count
+    def __getitem__(self, i):
+        return self.pool.submit(held_batch, i).result()
+{name} = Spawned({name}, workers={count}){GUARD}"""
+
+
+def batches_class(wait: InputWait, workers: int, *, processes: bool) -> str:
+    """Return a PyDataset around `make_batch(i)`."""
+    given = f"workers={workers}" if workers else ""
+    more = ", use_multiprocessing=True" if processes else ""
+    return (
+        "class Batches(keras.utils.PyDataset):\n"
+        "    def __len__(self):\n"
+        f"        return {wait.batches}\n"
+        "    def __getitem__(self, i):\n"
+        "        return make_batch(i)\n"
+        f"dataset = Batches({given}{more})  # for model.fit"
+    )
+
+
+# -- DataLoader ------------------------------------------------------------------------------------
+
+
+def _handing_ms(wait: InputWait) -> float | None:
+    """Return the time to take a finished batch from a worker; None = too few were finished."""
+    return wait.run.fit.get("input_handover_ms") if wait.workers else None
+
+
+def _hands_over(wait: InputWait) -> bool:
+    """Return whether workers keep up, and the loop waits for batches to be handed over."""
+    handing_ms = _handing_ms(wait)
+    return handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms
+
+
+def _handing_over(wait: InputWait) -> str:
+    return (
+        f"{wait.run.fit.get('input_ready_pct') or 0:.0f} % of the batches were finished when the "
+        "loop asked for them: more workers do not help. Taking one over from its worker process "
+        f"takes {brief(_handing_ms(wait) or 0)}."
+    )
+
+
+def _unpinned(wait: InputWait) -> bool:
+    return bool(wait.run.used_gpus) and not wait.run.fit.get("input_pin_memory")
+
+
+def _in_process(wait: InputWait) -> str:
+    return (
+        "The DataLoader makes every batch in the training process, while the model waits: "
+        f"{wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
+    )
+
+
+def _few(wait: InputWait) -> str:
+    who = f"{wait.workers} worker process{'es' if wait.workers > 1 else ''} of the DataLoader"
+    verb = "are" if wait.workers > 1 else "is"
+    return f"{who} {verb} too few: {wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
+
+
+def _own_parts(wait: InputWait) -> str:
+    if not wait.run.fit.get("input_iterable"):
+        return ""
+    return (
+        " Its IterableDataset must give each worker its own part: "
+        "torch.utils.data.get_worker_info()."
+    )
+
+
+def _workers_busy_ms(wait: InputWait) -> float:
+    """Return the time for which one worker is busy with a batch."""
+    return wait.workers * wait.arrives_ms
+
+
+def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
+    """Return the entry for worker processes of a loader that has none.
+
+    Args:
+        waits: the items mostly wait; False = they compute, on free cores; None = not known.
+    """
+
+    def holds(wait: InputWait) -> bool:
+        if wait.workers:
+            return False
+        if waits:
+            return wait.waits is True
+        return room_unknown(wait) if waits is None else wait.waits is not True and has_room(wait)
+
+    def count(wait: InputWait) -> int:
+        return more_workers(wait, wait.lost_ms, bool(waits))
+
+    return Entry(
+        name,
+        when=holds,
+        says=_in_process,
+        asks=asks,
+        remedy="Let worker processes make them ahead of time",
+        code=lambda wait: loader_line(wait, count(wait)),
+        saves=lambda wait: workers_save(wait, wait.lost_ms, count(wait), waits=bool(waits)),
+        wrong_if="making a batch computes, and no core is free",
+    )
+
+
+def _made_once(wait: InputWait) -> float:
+    return wait.later_epochs * wait.saves(wait.needed_ms + KEPT_MS)
+
+
+def _store_items(wait: InputWait) -> str:
+    items = (
+        "list(dataset)"
+        if wait.run.fit.get("input_iterable")
+        else "[dataset[i] for i in range(len(dataset))]"
+    )
+    return (
+        f'torch.save({items}, "data.pt")  # once\n'
+        'dataset = torch.load("data.pt", weights_only=False)'
+    )
+
+
+DATA_LOADER = (
+    Entry(
+        "pin memory",
+        when=lambda wait: _hands_over(wait) and _unpinned(wait),
+        says=_handing_over,
+        remedy="Pin the memory: a thread then takes the next ones over during the step",
+        code=lambda wait: f"loader = DataLoader(dataset, ..., num_workers={wait.workers}, "
+        "pin_memory=True)",
+        saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(
+            _handing_ms(wait)
+        ),
+        wrong_if="there is no GPU, or the memory is pinned already",
+    ),
+    _loader_entry("workers that wait", True),
+    _loader_entry("workers that compute", False),
+    _loader_entry("workers, asked", None, CORE_FREE),
+    Entry(
+        "worker threads",
+        when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS
+        and wait.cores_full,
+        says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores}.",
+        asks="Do NumPy, OpenCV or PyTorch operations in the dataset run on several threads?",
+        remedy="Limit each worker to one",
+        code="loader = DataLoader(dataset, ..., "
+        "worker_init_fn=lambda _: torch.set_num_threads(1))",
+        saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
+        wrong_if="there are few workers, and each needs its threads",
+    ),
+    Entry(
+        "more workers that wait",
+        when=lambda wait: 0 < wait.workers < MOST_WORKERS and wait.workers_wait is True
+        and not _hands_over(wait),
+        says=_few,
+        remedy="Use more",
+        code=lambda wait: loader_line(
+            wait, more_workers(wait, _workers_busy_ms(wait), True)),
+        saves=lambda wait: workers_save(
+            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), True),
+            waits=True),
+        wrong_if="they compute, and all cores are busy",
+    ),
+    Entry(
+        "more workers that compute",
+        when=lambda wait: wait.workers > 0 and wait.workers_wait is not True
+        and not _hands_over(wait) and has_room(wait),
+        says=_few,
+        remedy="Use more",
+        code=lambda wait: loader_line(
+            wait, more_workers(wait, _workers_busy_ms(wait), False)),
+        saves=lambda wait: workers_save(
+            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), False),
+            waits=False),
+        wrong_if="no core is free",
+    ),
+    Entry(
+        "more workers, asked",
+        when=lambda wait: wait.workers > 0 and wait.workers_wait is None
+        and wait.worker_cpus is None and not _hands_over(wait) and room_unknown(wait)
+        and more_workers(wait, _workers_busy_ms(wait), False) > wait.workers,
+        says=_few,
+        asks=CORE_FREE,
+        remedy="Use more",
+        code=lambda wait: loader_line(
+            wait, more_workers(wait, _workers_busy_ms(wait), False)),
+        saves=lambda wait: workers_save(
+            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), False),
+            waits=False),
+        wrong_if="no core is free",
+    ),
+    Entry(
+        "items made once",
+        when=lambda wait: wait.later_epochs > 0 and not _hands_over(wait),
+        says="{loader_limit}: {pace}.",
+        asks="Does {items_class} return the same item in every epoch, without random numbers, and "
+        "do all of them fit into memory?",
+        remedy="Make them once",
+        code=_store_items,
+        saves=_made_once,
+        wrong_if="items are random, or too large to keep",
+    ),
+    Entry(
+        "larger batch",
+        when=_hands_over,
+        says=_handing_over,
+        asks="May the batch be larger?",
+        remedy="Use a larger one: handing it over takes about as long; this trains differently",
+        code=lambda wait: larger_batch(wait.run, 2),
+        saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) / 2,
+        changes="the training: fewer, larger steps",
+        alters_training=True,
+        wrong_if="the training must not change",
+    ),
+)  # fmt: skip
+
+
+# -- PyDataset -------------------------------------------------------------------------------------
+
+
+def _on_threads(wait: InputWait) -> bool:
+    return not wait.run.fit.get("input_processes")
+
+
+def _one_worker(wait: InputWait) -> bool:
+    return wait.workers <= 1
+
+
+def _idle(wait: InputWait) -> bool:
+    """Return whether the workers of a PyDataset mostly wait."""
+    return _on_threads(wait) or wait.workers_wait is True
+
+
+def _thread_count(wait: InputWait) -> int:
+    return more_workers(wait, wait.item_ms, True)
+
+
+def _process_count(wait: InputWait) -> int:
+    return more_workers(wait, wait.item_ms, False)
+
+
+def _first_batch(wait: InputWait) -> str:
+    """Return what workers change: Keras builds the model with a batch that they made."""
+    if wait.run.framework == "tensorflow":
+        return ""
+    return "which batch comes first"
+
+
+def _dataset_workers(wait: InputWait, count: int, processes: bool) -> str:
+    if wait.fork_safe or not processes:
+        return with_workers(wait.run, "dataset", count, processes=processes)
+    return spawned("dataset", count)
+
+
+def _threads_save(wait: InputWait) -> float:
+    return workers_save(wait, wait.item_ms, _thread_count(wait), waits=True, processes=False)
+
+
+def _processes_save(wait: InputWait) -> float:
+    return workers_save(wait, wait.item_ms, _process_count(wait), waits=False)
+
+
+PY_DATASET = (
+    Entry(
+        "threads",
+        when=lambda wait: _one_worker(wait) and wait.waits is True,
+        says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: "
+        "{pace}.",
+        remedy="Let several threads make them ahead of time; __getitem__ must not change anything "
+        "that they share",
+        code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
+        saves=_threads_save,
+        changes=_first_batch,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "processes",
+        when=lambda wait: wait.waits is False and has_room(wait)
+        and (_one_worker(wait) or _on_threads(wait)),
+        says=lambda wait: f"{wait.dataset_class} computes in Python, which runs one thread at a "
+        f"time: {wait.pace}.{spawned_text(wait)}",
+        remedy="Let processes make its batches; what __getitem__ changes stays in its own process",
+        code=lambda wait: _dataset_workers(wait, _process_count(wait), True),
+        saves=_processes_save,
+        changes=_first_batch,
+        wrong_if="no core is free, or an epoch is shorter than the start of the processes",
+    ),
+    Entry(
+        "workers, asked",
+        when=lambda wait: _one_worker(wait) and wait.waits is None,
+        says="{dataset_class} makes one batch at a time: {pace}.",
+        asks="Does __getitem__ mostly wait, for files or a network?",
+        remedy="Let several threads make them ahead of time",
+        code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
+        saves=_threads_save,
+        changes=_first_batch,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "more workers",
+        when=lambda wait: 1 < wait.workers < MOST_WORKERS
+        and (wait.waits is True if _on_threads(wait)
+             else wait.workers_wait is True or has_room(wait)),
+        says="{workers} workers of {dataset_class} are too few: {pace}.",
+        remedy="Use more",
+        code=lambda wait: _dataset_workers(
+            wait, more_workers(wait, _workers_busy_ms(wait), _idle(wait)), not _on_threads(wait)),
+        saves=lambda wait: workers_save(
+            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), _idle(wait)),
+            waits=_idle(wait), processes=not _on_threads(wait)),
+        wrong_if="they compute, and all cores are busy",
+    ),
+    Entry(
+        "batches made once",
+        when=lambda wait: wait.later_epochs > 0,
+        says="{loader_limit}: {pace}.",
+        asks="Does {dataset_class} return the same batches in every epoch, without random numbers, "
+        "and do all of them fit into memory?",
+        remedy="Make them once",
+        code="made = [dataset[i] for i in range(len(dataset))]  # once\n"
+        "class Made(keras.utils.PyDataset):\n"
+        "    def __len__(self):\n"
+        "        return len(made)\n"
+        "    def __getitem__(self, i):\n"
+        "        return made[i]\n"
+        "dataset = Made()",
+        saves=_made_once,
+        wrong_if="batches are random, or too large to keep",
+    ),
+)  # fmt: skip
+
+
+# -- generators, arrays, Grain ---------------------------------------------------------------------
+
+
+def _generator_processes(wait: InputWait) -> str:
+    count = _process_count(wait)
+    if wait.fork_safe:
+        return batches_class(wait, count, processes=True)
+    return f"{batches_class(wait, 0, processes=False)}\n{spawned('dataset', count)}"
+
+
+_BATCH_I = "Can you write make_batch(i), which makes batch number i alone?"
+
+GENERATOR = (
+    Entry(
+        "threads",
+        when=lambda wait: wait.waits is True,
+        says="{generator_name} makes one batch at a time, and mostly waits, for files or a "
+        "network: {pace}.",
+        asks=_BATCH_I,
+        remedy="Let a keras.utils.PyDataset make several at a time",
+        code=lambda wait: batches_class(wait, _thread_count(wait), processes=False),
+        saves=_threads_save,
+        changes="who makes the batches: state that the generator keeps is gone",
+        wrong_if="batches depend on those before",
+    ),
+    Entry(
+        "processes",
+        when=lambda wait: wait.waits is not True and (has_room(wait) or room_unknown(wait)),
+        says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}."
+        f"{spawned_text(wait)}",
+        asks=_BATCH_I,
+        remedy="Let processes of a keras.utils.PyDataset make several at a time",
+        code=_generator_processes,
+        saves=_processes_save,
+        changes="who makes the batches: state that the generator keeps is gone",
+        wrong_if="batches depend on those before, or no core is free",
+    ),
+)  # fmt: skip
+
+
+ARRAYS = (
+    Entry(
+        "bytes",
+        when=lambda wait: wait.run.framework == "tensorflow" and images_as_floats(wait.run)
+        and not wait.custom_loop,
+        says="Keras copies every batch out of the arrays: {pace}. The images hold whole numbers "
+        "from 0 to 255 as floats.",
+        remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",
+        code=f'x = x.astype("uint8")\n{AS_FLOATS}',
+        saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
+        wrong_if="values are not whole numbers from 0 to 255, or are no images",
+    ),
+)  # fmt: skip
+
+
+def _grain_waits(wait: InputWait) -> bool:
+    return wait.workers_wait is True if wait.workers else wait.waits is True
+
+
+def _grain_ms(wait: InputWait) -> float:
+    """Return the time of a batch on one worker.
+
+    A DataLoader's operations run while the loop waits; those of a dataset on threads, ahead of it.
+    """
+    if wait.workers:
+        return _workers_busy_ms(wait)
+    return wait.lost_ms if wait.input_class == "DataLoader" else wait.arrives_ms
+
+
+def _grain_count(wait: InputWait) -> int:
+    return more_workers(wait, _grain_ms(wait), _grain_waits(wait))
+
+
+def _grain_line(wait: InputWait, workers: int) -> str:
+    if wait.input_class == "DataLoader":
+        return f"dataset = grain.DataLoader(..., worker_count={workers})"
+    iterable = "dataset.to_iter_dataset()" if wait.input_class == "MapDataset" else "dataset"
+    options = f"grain.multiprocessing.MultiprocessingOptions(num_workers={workers})"
+    return f"dataset = {iterable}.mp_prefetch({options})"
+
+
+def _grain_before(wait: InputWait) -> str:
+    shown = wait.workers or wait.input_class == "DataLoader"
+    return _grain_line(wait, wait.workers) if shown else ""
+
+
+def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
+    return Entry(
+        name,
+        when=lambda wait: holds(wait) and _grain_count(wait) > wait.workers,
+        says="{grain_workers}: {pace}. Worker processes start fresh and import the script.",
+        asks=asks,
+        remedy="Let more of them make the batches",
+        code=lambda wait: f"{_grain_line(wait, _grain_count(wait))}{GUARD}\n"
+        "import absl.flags\n"
+        "absl.flags.FLAGS.mark_as_parsed()  # before the first batch, unless absl.app.run does so",
+        before=_grain_before,
+        saves=lambda wait: workers_save(
+            wait, _grain_ms(wait), _grain_count(wait), waits=_grain_waits(wait)),
+        wrong_if="the transformations compute, and no core is free",
+    )  # fmt: skip
+
+
+GRAIN = (
+    _grain_entry("workers that wait", _grain_waits),
+    _grain_entry("workers that compute", lambda wait: not _grain_waits(wait) and has_room(wait)),
+    _grain_entry(
+        "workers, asked", lambda wait: not _grain_waits(wait) and room_unknown(wait), CORE_FREE
+    ),
+)
+
+# What holds these inputs up where no remedy gains enough; no code, no promise.
+LIMITS = (
+    Entry(
+        "handing over",
+        when=lambda wait: "dataloader" in wait.kind and _hands_over(wait),
+        says=lambda wait: (
+            f"{_handing_over(wait)} Fewer tensors a batch need less of it, and cheap "
+            "batches none: num_workers=0 makes them in the loop."
+        ),
+    ),
+    Entry(
+        "arrays",
+        when=lambda wait: wait.kind == "numpy",
+        says="Keras cuts every batch out of the arrays in the training process: {pace}. Larger "
+        "batches need fewer cuts.",
+    ),
+    Entry(
+        "cores",
+        when=lambda wait: wait.cores_full,
+        says="{loader_limit}: {pace}. Make a sample cheaper, or stop what else runs here: more "
+        "workers would only share the cores.",
+    ),
+    Entry(
+        "one at a time",
+        when=lambda wait: True,
+        says="{loader_limit}: {pace}. Make a sample cheaper; what comes before random augmentation "
+        "can be done once and stored.",
+    ),
+)

@@ -1,0 +1,114 @@
+"""Tables of advice: condition, words, code and gain of a remedy stand together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant
+
+LEAST_GAIN = Constant(1.05, "a remedy that gains less cannot be told from noise")
+ALIKE = Constant(
+    1.2, "predicted gains of equal runs differ by 1.18 in the median: closer ones are equal"
+)
+
+
+Words = str | Callable[[Any], str]
+
+
+class Measure(Protocol):
+    """What a table reads: properties of one slow place in a run."""
+
+    def gain(self, saves: float) -> float:
+        """Return how many times faster the place gets if this share of the loss is saved."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One remedy.
+
+    Texts and code are templates: `{pace}` stands for the property `pace` of the measure. What a
+    property cannot say is a function of the measure.
+
+    Attributes:
+        name: what tests call it.
+        when: whether its conditions were observed in this run.
+        says: the observation, one or two sentences.
+        remedy: what to do, an imperative without its full stop; "" for a limit without a remedy.
+        code: what to paste; `before`: what it replaces.
+        saves: the share (0-1) of the lost time that it saves, predicted from the limits.
+        asks: a question whose answer must be yes, because nothing in the run answers it.
+        alters_training: it changes the computation, not only its speed.
+        changes: what else it changes: the order of samples, weights, a metric, memory.
+        wrong_if: when it would do harm. `when` excludes that, or `asks` asks for it.
+    """
+
+    name: str
+    when: Callable[[Any], bool]
+    says: Words
+    remedy: Words = ""
+    code: Words = ""
+    saves: Callable[[Any], float] = lambda measure: 0.0
+    asks: Words = ""
+    changes: Words = ""
+    alters_training: bool = False
+    before: Words = ""
+    wrong_if: str = ""
+
+    def advice(self, measure: Any, saves: float | None = None) -> Advice:
+        """Return the advice in the words of a measure."""
+        remedy, changes = _filled(self.remedy, measure), _filled(self.changes, measure)
+        if self.asks:
+            remedy = f"{_filled(self.asks, measure)} If so, {remedy[:1].lower()}{remedy[1:]}"
+        if changes:
+            remedy += f"; this changes {changes}"
+        sentences = [_filled(self.says, measure), remedy and f"{remedy}."]
+        return Advice(
+            " ".join(filter(None, sentences)),
+            _filled(self.code, measure),
+            self.saves(measure) if saves is None else saves,
+            before=_filled(self.before, measure),
+            question=bool(self.asks),
+            name=self.name,
+            alters_training=self.alters_training,
+            changes=changes,
+        )
+
+
+def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
+    """Return the best remedy: the first of those with about the highest gain; None if none helps.
+
+    A question is chosen only where no remedy's conditions were all observed.
+    """
+    holding = [(entry, entry.saves(measure)) for entry in entries if entry.when(measure)]
+    for question in (False, True):
+        gains = [
+            (measure.gain(saves), entry, saves)
+            for entry, saves in holding
+            if bool(entry.asks) == question and measure.gain(saves) >= LEAST_GAIN
+        ]
+        highest = max((gain for gain, _, _ in gains), default=0.0)
+        for gain, entry, saves in gains:
+            if gain * ALIKE >= highest:
+                return entry.advice(measure, saves)
+    return None
+
+
+def first_holding(entries: Sequence[Entry], measure: Any) -> Advice:
+    """Return the first entry that holds, whatever it gains; the last one always holds."""
+    return next(entry for entry in entries if entry.when(measure)).advice(measure)
+
+
+class _Properties:
+    def __init__(self, measure: Any):
+        self.measure = measure
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self.measure, name)
+
+
+def _filled(template: Words, measure: Any) -> str:
+    if not isinstance(template, str):
+        return template(measure)
+    return template.format_map(_Properties(measure)) if "{" in template else template

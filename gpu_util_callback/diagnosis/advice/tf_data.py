@@ -1,0 +1,507 @@
+"""Advice on a tf.data pipeline, by its slowest stage."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpu_util_callback.diagnosis.advice.input_wait import (
+    LITTLE,
+    MOST_CALLS,
+    WAITS,
+    InputWait,
+    function_of,
+)
+from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
+from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+
+READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
+CALL_US = Constant(
+    60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work"
+)
+MANY_ELEMENTS = Count(16, "elements a batch from which working on whole batches pays off")
+LEAST_FILES = Count(4, "files to read at a time where one at a time is too slow")
+_IN_MEMORY = re.compile(
+    r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window"
+)
+
+
+def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice | None:
+    """Return parallel calls for the slowest map of a pipeline that keeps up with its steps.
+
+    Args:
+        calls_save: the share that is saved with a number of calls at a time.
+    """
+    maps = [stage for stage in wait.stages if stage.name.startswith("map")]
+    if not maps:
+        return None
+    slowest = replace(wait, stage=maps[0], not_the_bottleneck=False)
+    entry = next(entry for entry in REMEDIES if entry.name == "waiting calls")
+    if not entry.when(slowest):
+        return None
+    return entry.advice(slowest, calls_save(_calls(slowest)))
+
+
+def advise_pipeline(wait: InputWait) -> Advice:
+    """Return the advice for a pipeline whose stages may be known."""
+    return choose(REMEDIES, wait) or first_holding(LIMITS, wait)
+
+
+# -- conditions ------------------------------------------------------------------------------------
+
+
+def _op(wait: InputWait) -> str:
+    return wait.stage.op if wait.stage is not None else ""
+
+
+def _is_map(wait: InputWait) -> bool:
+    return wait.stage is not None and wait.stage.name.startswith("map")
+
+
+def _is_python(wait: InputWait) -> bool:
+    return wait.stage is not None and "py_function" in wait.stage.flags
+
+
+def _to_blame(wait: InputWait) -> bool:
+    return wait.stage is not None and not wait.not_the_bottleneck
+
+
+def _few_calls(wait: InputWait) -> bool:
+    """Return whether fewer calls of the stage run at a time than there are cores, by its code."""
+    stage = wait.stage
+    if stage is None or "autotuned" in stage.flags or stage.parallelism >= wait.cpus:
+        return False
+    return bool(stage.flags & {"sequential", "fixed_parallelism"})
+
+
+def _calls_wait(wait: InputWait) -> bool:
+    """Return whether the stage's calls mostly wait, for files or a network."""
+    stage = wait.stage
+    if stage is None or _is_python(wait) or _op(wait).startswith("Generator"):
+        return wait.waits is True
+    # The stage cannot have computed more than the whole process did.
+    own = wait.own_cpus
+    return (
+        own is not None and not wait.cores_full
+        and own * wait.arrives_ms < WAITS * stage.work_ms_per_batch
+    )  # fmt: skip
+
+
+def _call_us(wait: InputWait) -> float:
+    stage = wait.stage
+    return 1e3 * stage.work_ms_per_batch / max(1e-9, stage.elements_per_batch) if stage else 0.0
+
+
+def _short_calls(wait: InputWait) -> bool:
+    stage = wait.stage
+    many = stage is not None and stage.elements_per_batch >= MANY_ELEMENTS
+    return many and _call_us(wait) <= CALL_US
+
+
+def _waiting_python_ms(wait: InputWait) -> float:
+    """Return the computation for a batch that calls which wait cannot share."""
+    generator = _op(wait).startswith("Generator")
+    return wait.python_ms if _is_python(wait) or generator else 0.0
+
+
+def _calls(wait: InputWait) -> int:
+    """Return how many calls of the stage must wait at a time to keep up with the model."""
+    stage = wait.stage
+    assert stage is not None
+    least = max(0.1, wait.needed_ms, wait.after(stage, 0.0, python_ms=_waiting_python_ms(wait)))
+    work_ms = max(stage.work_ms_per_batch, wait.arrives_ms if wait.overlaps else 0.0)
+    return max(2, min(MOST_CALLS, math.ceil(1.5 * work_ms / least)))
+
+
+def _with_calls(wait: InputWait, calls: int) -> float:
+    stage = wait.stage
+    assert stage is not None
+    python_ms = _waiting_python_ms(wait)
+    return wait.saved_by(wait.after(stage, stage.work_ms_per_batch / calls, python_ms=python_ms))
+
+
+def _opener(wait: InputWait) -> Stage | None:
+    """Return the interleave or flat_map that opens files one or a few at a time; None if none."""
+    stage = wait.stage
+    opener = wait.opener if wait.not_the_bottleneck or stage is None else (stage.inside or stage)
+    if opener is None or not opener.opens_files:
+        return None
+    if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
+        return None
+    if wait.not_the_bottleneck:
+        # Where nothing is computed and no stage was seen at work, it is the files that are waited
+        # for.
+        idles = wait.own_cpus is not None and wait.own_cpus < WAITS
+        timed_ms = sum(stage.ms_per_batch for stage in wait.stages if not stage.passing)
+        if not idles or (wait.keeps_up and timed_ms >= LITTLE * wait.lost_ms):
+            return None
+    return opener
+
+
+def _reader(wait: InputWait) -> str:
+    return next((name for name in READERS if _op(wait).startswith(name)), "")
+
+
+def _files(wait: InputWait) -> int:
+    enough = math.ceil(2 * wait.arrives_ms / max(0.1, wait.needed_ms))
+    return max(LEAST_FILES, min(MOST_CALLS, enough))
+
+
+def _reading_files(wait: InputWait) -> float:
+    opener = _opener(wait)
+    several = opener is not None and "autotuned" in opener.flags
+    arrives_ms = wait.arrives_ms * (2 if several else 1) / _files(wait)
+    return wait.saves(max(arrives_ms, wait.cores_ms))
+
+
+def _kept_already(wait: InputWait) -> bool:
+    return any(stage.cached or "Cache" in stage.op for stage in wait.stages)
+
+
+def _can_be_kept(wait: InputWait) -> bool:
+    """Return whether a cache behind the slow stage would spare work, and freeze no order."""
+    stage = wait.stage
+    if wait.later_epochs <= 0 or _kept_already(wait) or stage is None:
+        return False
+    if wait.not_the_bottleneck or _IN_MEMORY.match(stage.op):
+        return False
+    shuffled = any(s.op.startswith("Shuffle") and s.place >= stage.place for s in wait.stages)
+    return not shuffled and wait.input_random is not True and wait.fits_memory is not False
+
+
+def _keeping(wait: InputWait) -> float:
+    """Return the share saved by a cache behind the slow stage: later epochs only pass it on."""
+    stage = wait.stage
+    assert stage is not None
+    ahead, slowest = chain_ms([s for s in wait.stages if s.place < stage.place])
+    return wait.later_epochs * wait.saves(max(slowest, ahead + wait.needed_ms))
+
+
+def _after_cache(wait: InputWait) -> bool:
+    stage = wait.stage
+    if not _to_blame(wait) or stage is None or stage.cached or not _is_map(wait):
+        return False
+    return any(other.cached for other in wait.stages)
+
+
+# -- code ------------------------------------------------------------------------------------------
+
+
+def _written(wait: InputWait) -> str:
+    """Return the line of a map as it is written now."""
+    stage = wait.stage
+    assert stage is not None
+    calls = ""
+    if "autotuned" in stage.flags:
+        calls = ", num_parallel_calls=tf.data.AUTOTUNE"
+    elif "fixed_parallelism" in stage.flags:
+        calls = f", num_parallel_calls={stage.parallelism:.0f}"
+    return f"ds = ds.map({function_of(stage)}{calls})"
+
+
+def _waiting_calls(wait: InputWait) -> str:
+    calls = _calls(wait)
+    line = f"ds = ds.map({wait.function}, num_parallel_calls={calls})"
+    if calls <= wait.cpus:
+        return line
+    # By itself TensorFlow runs no more of them than there are cores.
+    return (
+        "options = tf.data.Options()\n"
+        f"options.threading.private_threadpool_size = {calls}\n"
+        f"{line}\nds = ds.with_options(options)"
+    )
+
+
+def _split_generator(wait: InputWait) -> str:
+    parts = _calls(wait)
+    opener = next((stage for stage in wait.stages if "Interleave" in stage.op), None)
+    several = f"cycle_length={parts}, num_parallel_calls={parts}"
+    made = (
+        f"ds = files.interleave({function_of(opener)}, {several})"
+        if opener is not None
+        else "def part(k):\n"
+        "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
+        f"  # element k, k + {parts}, ...\n"
+        f"ds = tf.data.Dataset.range({parts}).interleave(part, {several})"
+    )
+    # By default TensorFlow lets no more of them wait at a time than there are cores.
+    return (
+        "options = tf.data.Options()\n"
+        f"options.threading.private_threadpool_size = {parts + 1}\n"
+        f"{made}\nds = ds.with_options(options)"
+    )
+
+
+def _interleaved(wait: InputWait) -> str:
+    files = _files(wait)
+    return (
+        f"ds = files.interleave({function_of(_opener(wait))}, cycle_length={files}, "
+        f"num_parallel_calls={files})"
+    )
+
+
+def _opened_now(wait: InputWait) -> str:
+    opener = _opener(wait)
+    assert opener is not None
+    return f"ds = files.{opener.name.partition('(')[0]}({function_of(opener)})"
+
+
+def _parallel_reads(wait: InputWait) -> str:
+    reader = _reader(wait) or "TFRecord"
+    size = "record_bytes, " if reader == "FixedLengthRecord" else ""
+    return f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={_files(wait)})"
+
+
+def _read_now(wait: InputWait) -> str:
+    reader = _reader(wait) or "TFRecord"
+    size = ", record_bytes" if reader == "FixedLengthRecord" else ""
+    return f"ds = tf.data.{reader}Dataset(filenames{size})"
+
+
+def _opens(wait: InputWait) -> str:
+    opener = _opener(wait)
+    assert opener is not None
+    files = "few files" if "autotuned" in opener.flags else "one file"
+    return f"{opener.name} reads {files} at a time"
+
+
+def _cache(wait: InputWait) -> str:
+    assert wait.stage is not None
+    return f"ds = ds.cache()  # behind {wait.stage.name}, before shuffle and repeat"
+
+
+def _cache_question(wait: InputWait) -> str:
+    python = f"Does {wait.function} return the same in every epoch, without random numbers"
+    made = python if _is_map(wait) else "Are the elements the same in every epoch"
+    room = "" if wait.fits_memory else f", and does an epoch{wait.size} fit into memory"
+    return f"{made}{room}?"
+
+
+# -- remedies --------------------------------------------------------------------------------------
+
+REMEDIES = (
+    Entry(
+        "autotune",
+        when=lambda wait: wait.run.fit.get("input_autotune") is False,
+        says="{paces}. tf.data's autotuning is switched off for this dataset: TensorFlow adds no "
+        "threads to its stages and makes no batch ahead of time.",
+        remedy="Switch it on",
+        code="options = tf.data.Options()\n"
+        "options.autotune.enabled = True\n"
+        "ds = ds.with_options(options)",
+        saves=lambda wait: wait.saves(wait.lost_ms),  # at least the next batch is made ahead
+        wrong_if="autotuning is on",
+    ),
+    Entry(
+        "prefetch",
+        when=lambda wait: _to_blame(wait) and not wait.works_ahead
+        and wait.lost_ms <= wait.needed_ms
+        and not (_is_python(wait) and wait.waits is False and wait.run.device == "cpu"),
+        says="{paces}. The pipeline makes each batch while the loop waits.",
+        remedy="Let it make the next one during the step",
+        code="ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step",
+        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
+        wrong_if="a stage works ahead already, or batch and step compete for Python's lock",
+    ),
+    Entry(
+        "waiting calls",
+        when=lambda wait: _to_blame(wait) and _is_map(wait) and _calls_wait(wait)
+        and wait.stage.inside is None
+        and wait.cpus > 0 and wait.stage is not None and _calls(wait) > wait.stage.parallelism,
+        says="{takes}. It mostly waits, for files or a network.",
+        remedy="Let several of its calls wait at the same time",
+        code=_waiting_calls,
+        before=_written,
+        saves=lambda wait: _with_calls(wait, _calls(wait)),
+        wrong_if="the calls compute",
+    ),
+    Entry(
+        "parallel calls",
+        when=lambda wait: _to_blame(wait) and _is_map(wait) and not _is_python(wait)
+        and wait.stage.inside is None and _few_calls(wait) and not _calls_wait(wait)
+        and not _short_calls(wait),
+        says="{takes}. It runs {calls_at_a_time} at a time.",
+        remedy="Let TensorFlow choose the number of calls",
+        code=lambda wait: f"ds = ds.map({wait.function}, num_parallel_calls=tf.data.AUTOTUNE)",
+        before=_written,
+        saves=lambda wait: _with_calls(wait, wait.cpus),
+        wrong_if="the calls run in parallel already, are shorter than their overhead, compute in "
+        "Python, or all cores are busy",
+    ),
+    Entry(
+        "several files",
+        when=lambda wait: (opener := _opener(wait)) is not None and "(" in opener.name
+        and not (opener.name.startswith("from_generator")),
+        says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
+        remedy="Read several at a time",
+        code=_interleaved,
+        before=_opened_now,
+        saves=_reading_files,
+        changes="the order of samples",
+        wrong_if="all cores are busy with what comes behind, or the calls are parallel already",
+    ),
+    Entry(
+        "cache",
+        when=lambda wait: _can_be_kept(wait) and wait.input_random is False
+        and wait.fits_memory is True,
+        says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory"
+        "{size}.",
+        remedy="Keep its result: the first epoch stays slow, the others do not wait",
+        code=_cache,
+        saves=_keeping,
+        wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
+    ),
+    Entry(
+        "cache, asked",
+        when=lambda wait: _can_be_kept(wait),
+        says="{takes}, in every epoch again.",
+        asks=_cache_question,
+        remedy="Keep its result: the first epoch stays slow, the others do not wait",
+        code=_cache,
+        saves=_keeping,
+        wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
+    ),
+    Entry(
+        "before the cache",
+        when=lambda wait: _after_cache(wait) and wait.input_random is not True
+        and wait.later_epochs > 0,
+        says="{takes}. It comes after the cache, so that every epoch does it again.",
+        asks="Does {function} return the same in every epoch, without random numbers?",
+        remedy="Do it before the cache",
+        code=lambda wait: f"{_written(wait)}.cache()",
+        before=lambda wait: f"ds = ds.cache(){_written(wait).removeprefix('ds = ds')}",
+        saves=_keeping,
+        wrong_if="the function draws random numbers",
+    ),
+    Entry(
+        "whole batches",
+        when=lambda wait: _to_blame(wait) and _is_map(wait) and not _is_python(wait)
+        and _short_calls(wait),
+        says=lambda wait: f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
+        f"{_call_us(wait):.0f} µs, most of it the call itself.",
+        asks="Can {function} work on whole batches?",
+        remedy="Batch first",
+        code=lambda wait: f"ds = ds.batch({wait.batch_size}).map({wait.function}, "
+        "num_parallel_calls=tf.data.AUTOTUNE)",
+        before=lambda wait: f"{_written(wait)}.batch({wait.batch_size})",
+        saves=lambda wait: wait.saved_by(
+            wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)
+        ) if wait.stages else 0.0,
+        wrong_if="the function needs single elements",
+    ),
+    Entry(
+        "parallel reads",
+        when=lambda wait: _to_blame(wait) and bool(_reader(wait) or (
+            (opener := _opener(wait)) is not None and "(" not in opener.name)),
+        says=lambda wait: f"{wait.paces}. {_reader(wait) or 'TFRecord'}Dataset reads one file at a "
+        "time.",
+        asks="Are there several files?",
+        remedy="Read several at a time",
+        code=_parallel_reads,
+        before=_read_now,
+        saves=_reading_files,
+        changes="the order of samples",
+        wrong_if="there is one file, or all cores are busy",
+    ),
+    Entry(
+        "split generator",
+        when=lambda wait: _to_blame(wait) and _op(wait).startswith("Generator")
+        and _calls_wait(wait),
+        says="The generator makes one element at a time, and mostly waits, for files or a "
+        "network: {pace}.",
+        asks="Can what it reads be split into parts, each with a generator of its own?",
+        remedy="Let several of them wait at the same time",
+        code=_split_generator,
+        saves=lambda wait: wait.saves(wait.after(
+            wait.stage, max(wait.arrives_ms / _calls(wait), wait.python_ms)
+        )),
+        changes="the order of samples",
+        wrong_if="the generator computes: several share Python's one lock",
+    ),
+)  # fmt: skip
+
+# What holds the pipeline up where nothing above gains enough; no code, no promise.
+LIMITS = (
+    Entry(
+        "irregular",
+        when=lambda wait: wait.keeps_up and wait.not_the_bottleneck,
+        says="{paces}, although every stage of the pipeline is fast enough on average. Some "
+        "batches come late, or something outside the pipeline delays them; which one is not known.",
+    ),
+    Entry(
+        "outside",
+        when=lambda wait: wait.not_the_bottleneck and not wait.cores_full,
+        says="{paces}, although no stage of the pipeline takes long and cores are free: a stage "
+        "waits for something outside, a file system or a network. Move the data closer, or read "
+        "more of it at a time.",
+    ),
+    Entry(
+        "busy",
+        when=lambda wait: wait.not_the_bottleneck,
+        says="{paces}, although no stage of the pipeline takes long: {cores}.",
+    ),
+    Entry(
+        "unknown stage",
+        when=lambda wait: wait.stage is None,
+        says="{paces}. The slow stage of the pipeline was not measured.",
+    ),
+    Entry(
+        "Python",
+        when=lambda wait: (
+            (_is_python(wait) or _op(wait).startswith("Generator")) and wait.waits is False
+        ),
+        says="{takes}. {call_name} computes in Python, and Python runs one thread at a time. "
+        "Write it with TensorFlow operations (tf.image, tf.io, tf.strings): they run in parallel.",
+    ),
+    Entry(
+        "Python, unclear",
+        when=_is_python,
+        says="{takes}. It calls Python. Time one call: if it waits, num_parallel_calls helps; if "
+        "it computes, only TensorFlow operations run in parallel.",
+    ),
+    Entry(
+        "random after the cache",
+        when=_after_cache,
+        says="{takes}. It comes after the cache, so that every epoch does it again. Random "
+        "augmentation can be layers of the model, on the GPU; do the rest before the cache.",
+    ),
+    Entry(
+        "cores",
+        when=lambda wait: wait.cores_full,
+        says="{takes}, and {cores}. Do less in it (smaller images, fewer bytes), or do it once and "
+        "store the result.",
+    ),
+    Entry(
+        "stage",
+        when=lambda wait: True,
+        says="{takes}. Do less in it, or do it once and store the result.",
+    ),
+)
+
+
+def advise_traced_stage(name: str) -> Advice:
+    """Return advice by the kind of a trace's slowest tf.data stage: its function is not known."""
+    says = f"The input pipeline is too slow; most of its own work is in the stage {name}. "
+    if re.fullmatch(r"Map(V\d+)?", name):
+        return Advice(
+            f"{says}Is its function made of TensorFlow operations? If so, let several of its calls "
+            "run at a time. Python (py_function) runs one at a time.",
+            "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)",
+            question=True,
+        )
+    if name.startswith("Generator"):
+        return Advice(
+            f"{says}A Python generator makes one element at a time: read and prepare them "
+            "with tf.data stages instead, which run in parallel.",
+            saves=0.0,
+        )
+    if name.startswith(READERS):
+        return Advice(
+            f"{says}Are there several files? If so, read several at a time.",
+            "ds = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)"
+            if name.startswith("TFRecord") else "",
+            question=True,
+        )  # fmt: skip
+    return Advice(f"{says}Do less in it, or do it once and store the result.", saves=0.0)
