@@ -14,10 +14,12 @@ from gpu_util_callback.diagnosis.evidence.source import (
     explains_idle,
 )
 from gpu_util_callback.diagnosis.rules.launch_bound import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.rules.recompilation import advise_fits
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
     BETWEEN,
+    COMPILE,
     NOTHING,
     NOTHING_LARGE,
     OUTSIDE,
@@ -216,7 +218,7 @@ def run_report(
         "wall_s": wall_s,
         "between_fits_s": account.get("between_fits_s"),
         "stopped_s": account.get("stopped_s"),
-        "process": _process(facts.get("process"), found),
+        "process": _process(facts, found),
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),
         "work": facts.get("work"),
@@ -300,7 +302,11 @@ def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
 def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
     """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
     verdict = found["verdict"]
-    if BETWEEN in verdict or verdict.startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)):
+    if (
+        BETWEEN in verdict
+        or COMPILE in verdict
+        or verdict.startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN))
+    ):
         return None
     lead = headline([*found["findings"], *found["spans"]], wall_s)
     if lead is not None and script is not None and wall_s:
@@ -309,23 +315,29 @@ def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> di
     return lead
 
 
-def _process(known: Mapping | None, found: Mapping) -> dict | None:
+def _process(facts: Mapping, found: Mapping) -> dict | None:
     """Return the account from the first fit of the process to its last so far, and its advice."""
+    known = facts.get("process")
     script = Script.of(known)
     if known is None or script is None:
         return None
     set_up_s = known.get("predict_set_up_s") or 0.0
     limits = found["thresholds"].get("launch_bound") or {}
     much = 100 * set_up_s >= limits.get("predict_set_up_pct", 100.0) * script.wall_s
+    advice = PREDICT_ADVICE if much else None
+    if COMPILE in found["verdict"]:
+        framework, fit = facts.get("framework") or {}, facts.get("fit") or {}
+        advice = advise_fits(framework.get("backend"), bool(fit.get("jit_compile")))
     return {
         "fits": script.fits,
         "wall_s": _rounded(script.wall_s),
         "fits_s": _rounded(script.fits_s),
+        "compile_s": _rounded(script.compile_s),
         "between_s": dict(script.between_s),
         "predict_set_up_s": set_up_s,
-        "advice": {"text": PREDICT_ADVICE.text, "code": PREDICT_ADVICE.code, "before": ""}
-        if much
-        else None,
+        "advice": None
+        if advice is None
+        else {"text": advice.text, "code": advice.code, "before": ""},
     }
 
 

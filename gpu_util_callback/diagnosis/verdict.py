@@ -9,12 +9,14 @@ from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
+from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = [
     "BETWEEN",
     "BLOCKING",
+    "COMPILE",
     "NOTHING",
     "NOTHING_LARGE",
     "OUTSIDE",
@@ -61,6 +63,8 @@ NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are 
 OUTSIDE = "Nothing outside the steps held training back"
 _UNNAMED = f"{HostStall.cause}:{UNMARKED}"  # beginning of the id
 BETWEEN = "passed between the fits"
+COMPILE = "compiled, each anew"
+EVERY_FIT = Constant(0.8, "compilations a fit: some may end before a first step")
 SHARE_BETWEEN = Constant(
     0.05, "of the time from the first fit to the last: less changes no promise by more than that"
 )
@@ -84,14 +88,23 @@ class Script:
     fits: int
     fits_s: float
     between_s: Mapping[str, float]  # by name
+    compilations: int = 0
+    compile_s: float = 0.0
 
     @classmethod
     def of(cls, process: Mapping | None) -> "Script | None":
-        """Read a manifest's `process`; None where no time worth a word lies between its fits."""
+        """Read a manifest's `process`; None where neither pauses nor compiling are worth a word."""
         if not process:
             return None
-        script = cls(process["fits"], process["fits_s"], process["between_s"])
-        return script if script.between >= SHARE_BETWEEN * script.wall_s else None
+        script = cls(
+            process["fits"],
+            process["fits_s"],
+            process["between_s"],
+            process.get("compilations") or 0,
+            process.get("compile_s") or 0.0,
+        )
+        worth = script.between >= SHARE_BETWEEN * script.wall_s or script.compiles_again_s
+        return script if worth else None
 
     @property
     def between(self) -> float:
@@ -101,6 +114,16 @@ class Script:
     def wall_s(self) -> float:
         return self.fits_s + self.between
 
+    @property
+    def compiles_again_s(self) -> float:
+        """What all fits but the first spent compiling, if each of them did; else 0."""
+        limits = Recompilation.thresholds
+        again_s = self.compile_s * (1 - 1 / self.fits)
+        each = self.compilations >= EVERY_FIT * self.fits
+        many = self.fits >= limits["compilations"].default
+        much = 100 * again_s >= limits["compile_pct"].default * self.fits_s
+        return again_s if each and many and much else 0.0
+
     def saves(self, wall_s: float, saves_s: float | None) -> float | None:
         """Return what all fits save if a recording of them, `wall_s` long, saves `saves_s`."""
         if saves_s is None or not wall_s:
@@ -108,6 +131,9 @@ class Script:
         return saves_s * max(1.0, self.fits_s / wall_s)
 
     def sentence(self) -> str:
+        if self.compiles_again_s > self.between:
+            spent = f"{duration(self.compile_s)} of the {duration(self.fits_s)} in them"
+            return f"All {self.fits:,} fits {COMPILE}: {spent}."
         name = max(self.between_s, key=lambda key: self.between_s[key])
         part = duration(self.between_s[name])
         return f"{duration(self.between)} of {duration(self.wall_s)} {BETWEEN}, {part} in {name}."
@@ -129,12 +155,20 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
         script is None
         or not len(run.steps)
         or any(one["cause"] in BLOCKING for one in findings)
-        or script.between < (script.saves(run.wall_ns / 1e9, lost_s) or 0.0)
+        or max(script.between, _again_s(run, script))
+        < max(1e-9, script.saves(run.wall_ns / 1e9, lost_s) or 0.0)
     ):
         return said
     opening, colon, rest = said.partition(": ")
     clear = opening in (NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)
-    return f"{script.sentence()} In the fits: {rest if clear and colon else said}"
+    inside = "In the fits" if BETWEEN in script.sentence() else "In this one"
+    return f"{script.sentence()} {inside}: {rest if clear and colon else said}"
+
+
+def _again_s(run: Run, script: Script) -> float:
+    """Return the time that other recordings of the process show to be compiled again."""
+    own = int(run.facts.get("fits") or 1)
+    return script.compiles_again_s if script.fits >= 2 * own else 0.0
 
 
 def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:

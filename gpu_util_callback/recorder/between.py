@@ -53,6 +53,7 @@ class ProcessTime:
         self._pid = os.getpid()
         self._fits = self._running = 0
         self._fits_ns = self._between_ns = 0
+        self._compilations = self._compile_ns = 0
         self._since_ns = 0  # when the running fit began, or the last one ended
         self._thread: threading.Thread | None = None
         self._trains = 0  # identifier of the training thread
@@ -100,11 +101,18 @@ class ProcessTime:
                 except RuntimeError:  # no more threads: the time has no names
                     self._thread = None
 
+    def compiled(self, times: int, ns: int) -> None:
+        """Add compilations of a fit's train function."""
+        with self._lock:
+            self._compilations += times
+            self._compile_ns += ns
+
     def facts(self, now_ns: int) -> dict[str, Any]:
         """Return the account up to now, for the manifest; {} while there was one fit.
 
-        Returns: `fits`, `fits_s`, `between_s` by name, whose sum is exact and whose parts are
-            estimates, and `predict_set_up_s`, the part of `predict` that prepares each call.
+        Returns: `fits`, `fits_s`, `compilations` in them and `compile_s`; `between_s` by name,
+            whose sum is exact and whose parts are estimates, and `predict_set_up_s`, the part of
+            `predict` that prepares each call.
         """
         with self._lock:
             if self._fits < 2:
@@ -121,6 +129,8 @@ class ProcessTime:
             return {
                 "fits": self._fits,
                 "fits_s": round(fits_ns / 1e9, 6),
+                "compilations": self._compilations,
+                "compile_s": round(self._compile_ns / 1e9, 6),
                 "between_s": {
                     name: round(share * between_s, 6) for name, share in sorted(shares.items())
                 },

@@ -27,6 +27,10 @@ _SHORT_S = 5
 MOST_WAITING = 100  # messages; later ones are dropped where nobody reads the earlier ones
 DRAIN_S = 0.2  # how long the end of a fit waits for its messages, so that they come in order
 
+# What concerns all fits of a script is printed again after so many times as many of them.
+_AGAIN = 4
+_said_of_script: dict[str, int] = {}  # topic -> fits at the last time
+
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
 
 
@@ -159,7 +163,8 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
         from gpu_util_callback.report.terminal import two_lines
 
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
-        if not (short and (interrupted or run["fit_index"])):
+        news = _is_news(run)
+        if not (short and not news and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run), sys.stdout)
     except Exception as error:
         debug("no verdict", error)
@@ -169,6 +174,26 @@ def debug(what: str, error: BaseException) -> None:
     """Log an error with its traceback, where debugging is on."""
     if log.isEnabledFor(logging.DEBUG):
         _printer.put(lambda: log.debug("gpu_util_callback: %s: %s", what, error, exc_info=error))
+
+
+def _is_news(run: dict[str, Any]) -> bool:
+    """Return whether the verdict has something to say about all fits of the script, once more.
+
+    A fit that has a recording of its own keeps only what concerns itself otherwise.
+    """
+    _, inside, rest = run["verdict"].partition(" In this one: ")
+    if not inside:
+        _, inside, rest = run["verdict"].partition(" In the fits: ")
+    if not inside:
+        return False
+    script = run["process"]
+    fits = script["fits"]
+    if fits >= _AGAIN * _said_of_script.get(inside, 0) and script["wall_s"] >= 2 * _SHORT_S:
+        _said_of_script[inside] = fits
+        return True
+    if run["fits"] == 1:
+        run["verdict"] = rest
+    return False
 
 
 def reason_of(error: BaseException) -> str:

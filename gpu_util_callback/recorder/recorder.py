@@ -135,6 +135,7 @@ class Recorder:
         self._cpu_s = 0.0  # of the threads before this one
         self._unsaid = False  # a fit of a series has ended without a verdict
         self._said_s = 0.0  # training time covered by the last verdict
+        self._compiled = (0, 0)  # times and ns in the account of the process
         self._shapes_noted = 0  # number of shapes at the last note of what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         # Called with rows and samples as they are taken, on either thread.
@@ -829,6 +830,7 @@ class Recorder:
                 facts["ended_ns"] = self._ended_ns or None
             if self.fits > 1:
                 facts["fits"] = self.fits
+            self._add_compilations()
             process = _process.facts(time.perf_counter_ns())
             if process:
                 facts["process"] = process
@@ -838,6 +840,13 @@ class Recorder:
             )
         except Exception as error:
             self.fail("facts about the run", error)
+
+    def _add_compilations(self) -> None:
+        """Add new compilations to the account of the process."""
+        if self._assembler is not None:
+            (times, ns), before = self._assembler.compiled, self._compiled
+            self._compiled = times, ns
+            _process.compiled(times - before[0], ns - before[1])
 
     @property
     def _steps(self) -> int:

@@ -390,6 +390,8 @@ class Process(TypedDict, total=False):
 
     fits: Required[Count]
     fits_s: Required[Number]
+    compilations: Count
+    compile_s: Number
     between_s: Required[dict[str, Number]]  # by name
     waiting_s: Number  # for the user, not part of it
     predict_set_up_s: Number

@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, s
 from gpu_util_callback.diagnosis.verdict import (
     BETWEEN,
     BLOCKING,
+    COMPILE,
     NOTHING_LARGE,
     UNKNOWN,
     WORTH_A_WORD,
@@ -250,10 +251,12 @@ def two_lines(run: Mapping) -> str:
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
-    between = (run.get("process") or {}) if BETWEEN in run["verdict"] else {}
-    if between.get("advice"):
-        second = f"Fix first: {what_to_do(between['advice'])}"
-    elif between or (group is None and not look):
+    of_script = BETWEEN in run["verdict"] or COMPILE in run["verdict"]
+    script = (run.get("process") or {}) if of_script else {}
+    if script.get("advice"):
+        first = "Fix first: " if script["advice"]["code"] else ""
+        second = f"{first}{what_to_do(script['advice'])}"
+    elif script or (group is None and not look):
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
         fits = run.get("fits") or 1

@@ -177,6 +177,7 @@ class Assembler:
     failed: Callable[[BaseException], None] = lambda error: None
     steps: int = 0  # training steps delivered so far
     lost_rows: int = 0  # calls whose input rows were missing
+    compiled: tuple[int, int] = (0, 0)  # training calls that compiled, and how long, in ns
     stops: list[tuple[int, int]] = field(default_factory=list)  # in which nothing ran, on its clock
     _calls: int = 0
     _waiting: list[Phase] = field(default_factory=list)
@@ -440,6 +441,8 @@ class Assembler:
         self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int
     ) -> None:
         name = "train function traced" if traced else "new input shape compiled"
+        times, spent = self.compiled
+        self.compiled = (times + 1, spent + ns)
         phase = Phase(
             "compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fit_truth import BATCH, WIDTH, ended, small_model
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.recorder import recorder
+from gpu_util_callback.recorder import messages, recorder
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.report.terminal import two_lines
 
@@ -293,6 +294,37 @@ def test_the_process_ends_after_a_series(how, backend, tmp_path):
     assert (recording.steps["input_wait_ns"] >= 0).all()
     assert len(of_kind(recording, "fit")["step"]) == 6
     check_account(recording)
+
+
+def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeypatch, capsys):
+    """As scikit-learn's searches do: a new model and a copy of the callback for each fit."""
+    monkeypatch.setattr(recorder, "_process", ProcessTime())
+    monkeypatch.setattr(messages, "_said_of_script", {})
+    monkeypatch.setattr(messages, "_SHORT_S", 1.0)
+    callback = GpuUtilCallback(str(tmp_path))
+    for _ in range(7):
+        fit(compiled(), copy.deepcopy(callback), verbose=0)
+    found = ended(tmp_path)
+    assert len(found) == 7
+    process = found[-1].facts["process"]
+    assert process["compilations"] >= 7
+    spent = [one.account["time_s"]["compile"] for one in found]
+    assert process["compile_s"] == pytest.approx(sum(spent), abs=0.01)
+    run = run_report(found[-1])
+    assert run["verdict"].startswith("All 7 fits compiled, each anew: ")
+    assert "one model serve all fits" in run["process"]["advice"]["text"]
+    assert capsys.readouterr().out.count("compiled, each anew") == 1
+
+
+def test_fits_of_a_series_that_all_compile_are_no_new_shapes(tmp_path):
+    callback = GpuUtilCallback(str(tmp_path), report=False)
+    for _ in range(7):
+        fit(compiled(), callback)
+    (recording,) = ended(tmp_path)
+    run = run_report(recording)
+    (claim,) = [one for one in [*run["spans"], *run["findings"]] if one["cause"] == "recompilation"]
+    assert claim["title"] == "Every fit compiles anew"
+    assert "shape" not in claim["advice"]["text"] and claim["saves_s"] == 0
 
 
 @pytest.mark.timed

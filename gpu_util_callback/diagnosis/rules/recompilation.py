@@ -157,6 +157,28 @@ def _others(dims: Dims) -> list[tuple[int, int, int | None]]:
     ]
 
 
+EVERY_FIT = "Every fit compiles anew"
+
+
+def advise_fits(framework: str | None, jit_compile: bool) -> Advice:
+    """Return the advice for fits that each compile: of new models, or of one compiled again."""
+    text = "Every fit compiles its train function, because its model is new or was compiled again. "
+    if framework == "jax":
+        return Advice(
+            f"{text}JAX can keep what it has compiled on the disk, for models that are alike.",
+            'jax.config.update("jax_compilation_cache_dir", "jax-cache")  # before the first fit',
+            0.0,
+        )
+    if jit_compile:
+        text += "Do its few steps win back what XLA takes to compile them (jit_compile=False)? "
+    return Advice(
+        f"{text}Can one model serve all fits, with its weights and its optimizer's variables set "
+        "back before each?",
+        "",
+        0.0,
+    )
+
+
 SLOW = Count(
     3, "times a step on a known shape: then one on a new shape compiled; longer inputs take longer"
 )
@@ -223,10 +245,12 @@ class Recompilation(Rule):
             }
             if by_shape:
                 evidence["seen_by"] = "steps on a new input shape, against those on a known one"
+            fits = int(run.facts.get("fits") or 1)
+            each_fit = fits > 1 and count <= 2 * fits  # its last, smaller batch compiles as well
             guessed = 2 * int(steps["estimated"][blocks].sum()) > int(steps["rows"][blocks].sum())
             yield Finding(
                 cause=self.cause,
-                title=self.title,
+                title=EVERY_FIT if each_fit else self.title,
                 where=where,
                 lost_ns=lost,
                 confidence=ESTIMATED if guessed or by_shape else MEASURED,
@@ -235,7 +259,9 @@ class Recompilation(Rule):
                     "compile_pct": limits["compile_pct"],
                     "compilations": limits["compilations"],
                 },
-                advice=advise_shapes(run, count),
+                advice=advise_fits(run.framework, bool(run.fit.get("jit_compile")))
+                if each_fit
+                else advise_shapes(run, count),
                 gpus=run.used_gpus,
                 state=count >= MANY_TIMES,
             )
