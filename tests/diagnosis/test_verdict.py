@@ -239,3 +239,13 @@ def test_a_single_cause_is_promised_by_itself(tmp_path):
     write(run, tmp_path / "run")
     [found] = logdir_report(read_recordings(tmp_path / "run"))["runs"]
     assert re.search(r"s\. Fixing it could make this run 1.5 to 2× faster\.$", found["verdict"])
+
+
+def test_one_long_fetch_is_named_with_its_step():
+    run = Generated(seed=3)
+    run.steps(150, step_ms=20)
+    run.steps(1, step_ms=20, wait_ms=5000)
+    run.steps(150, step_ms=20)
+    account = {"wall_s": 11.0, "time_s": {"step": 6.0, "input_wait": 5.0}}
+    said = run.diagnose(account=account)["verdict"]
+    assert "% into waiting for input, 5.0 s of that for one batch in steps 148 to 152" in said, said

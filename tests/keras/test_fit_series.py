@@ -311,9 +311,9 @@ def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeyp
     spent = [one.account["time_s"]["compile"] for one in found]
     assert process["compile_s"] == pytest.approx(sum(spent), abs=0.01)
     run = run_report(found[-1])
-    assert run["verdict"].startswith("All 7 fits compiled, each anew: ")
+    assert run["verdict"].startswith("All 7 fits compiled, each for itself: ")
     assert "one model serve all fits" in run["process"]["advice"]["text"]
-    assert capsys.readouterr().out.count("compiled, each anew") == 1
+    assert capsys.readouterr().out.count("compiled, each for itself") == 1
 
 
 def test_fits_of_a_series_that_all_compile_are_no_new_shapes(tmp_path):
@@ -323,7 +323,7 @@ def test_fits_of_a_series_that_all_compile_are_no_new_shapes(tmp_path):
     (recording,) = ended(tmp_path)
     run = run_report(recording)
     (claim,) = [one for one in [*run["spans"], *run["findings"]] if one["cause"] == "recompilation"]
-    assert claim["title"] == "Every fit compiles anew"
+    assert claim["title"] == "Every fit compiles its own train function"
     assert "shape" not in claim["advice"]["text"] and claim["saves_s"] == 0
 
 

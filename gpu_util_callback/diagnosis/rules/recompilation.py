@@ -157,7 +157,7 @@ def _others(dims: Dims) -> list[tuple[int, int, int | None]]:
     ]
 
 
-EVERY_FIT = "Every fit compiles anew"
+EVERY_FIT = "Every fit compiles its own train function"
 
 
 def advise_fits(framework: str | None, jit_compile: bool) -> Advice:
