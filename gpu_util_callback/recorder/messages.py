@@ -163,7 +163,8 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
         from gpu_util_callback.report.terminal import two_lines
 
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
-        news = _is_news(run)
+        news, said = _news(run)
+        run = {**run, "verdict": said}
         if not (short and not news and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run), sys.stdout)
     except Exception as error:
@@ -176,24 +177,23 @@ def debug(what: str, error: BaseException) -> None:
         _printer.put(lambda: log.debug("gpu_util_callback: %s: %s", what, error, exc_info=error))
 
 
-def _is_news(run: dict[str, Any]) -> bool:
-    """Return whether the verdict has something to say about all fits of the script, once more.
+def _news(run: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether the verdict is printed for all fits of the script, and what of it is printed.
 
     A fit that has a recording of its own keeps only what concerns itself otherwise.
     """
-    _, inside, rest = run["verdict"].partition(" In this one: ")
+    said = run["verdict"]
+    _, inside, rest = said.partition(" In this one: ")
     if not inside:
-        _, inside, rest = run["verdict"].partition(" In the fits: ")
+        _, inside, rest = said.partition(" In the fits: ")
     if not inside:
-        return False
+        return False, said
     script = run["process"]
     fits = script["fits"]
     if fits >= _AGAIN * _said_of_script.get(inside, 0) and script["wall_s"] >= 2 * _SHORT_S:
         _said_of_script[inside] = fits
-        return True
-    if run["fits"] == 1:
-        run["verdict"] = rest
-    return False
+        return True, said
+    return False, rest if run["fits"] == 1 else said
 
 
 def reason_of(error: BaseException) -> str:

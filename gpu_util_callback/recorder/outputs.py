@@ -374,7 +374,7 @@ class Outputs:
         if self._writer.removals > removals:
             self._fail(
                 "earlier rows",
-                f"{self._settings.log_dir} was removed during training; it was made anew",
+                f"{self._settings.log_dir} was removed during training; it was made again",
                 for_good=False,
             )
         return self._write_scalars()
