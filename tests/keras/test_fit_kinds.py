@@ -293,8 +293,9 @@ def test_a_fit_that_a_callback_ends_is_closed_soon(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="broken"):
         compiled().fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[ours(tmp_path), Broken()])
     until = time.monotonic() + 20
-    while [one for one in threading.enumerate() if one.name == "gpu-util-recorder"]:
-        assert time.monotonic() < until, "its thread outlives the fit"
+    names = ("gpu-util-recorder", "gpu-util-writer")
+    while [one for one in threading.enumerate() if one.name in names]:
+        assert time.monotonic() < until, "its threads outlive the fit"
         time.sleep(0.05)
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "interrupted"
