@@ -262,6 +262,12 @@ class GpuUtilMonitor:
             recorder.fail("times of the input's functions", error)
             return iterator
 
+    def _note_first(self, batch: Any) -> None:
+        """Hold the first batch until the recorder has looked at it."""
+        recorder = self._recorder
+        if recorder is not None and isinstance(recorder.adapter, LoopAdapter):
+            self._tell(recorder.adapter.first_batch.note, batch)
+
     def _name(self, dataset: Any, frame: FrameType) -> None:
         """Note the loop's own name for its input, once."""
         recorder, loop = self._recorder, self._loop
@@ -352,6 +358,7 @@ class _Batches(Generic[Batch]):
                 ended=lambda requested, now: tell(loop.input_ended, requested, now),
                 requesting=requested if loop.windows is not None else None,
                 finished=None if loop.validating else finished_batches(iterator, timeline.handed),
+                first=None if loop.validating else monitor._note_first,
             )
             for batch in timed:
                 if timeline.sampled:

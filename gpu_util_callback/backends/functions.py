@@ -177,6 +177,7 @@ class TimedBatches:
         requesting: called before each request.
         probe: asked whether the device is still at work.
         finished: asked whether the next batch is ready.
+        first: called with the first batch, which must not be changed.
 
     Attributes:
         stamps: one after the other, where nothing is called with them.
@@ -184,8 +185,8 @@ class TimedBatches:
     """
 
     __slots__ = (
-        "_came", "_ended", "_finished", "_idle", "_left", "_probe", "_quick", "_requesting",
-        "_shapes", "_signature", "_skip", "iterator", "own_ns", "stamps",
+        "_came", "_ended", "_finished", "_first", "_idle", "_left", "_probe", "_quick",
+        "_requesting", "_shapes", "_signature", "_skip", "iterator", "own_ns", "stamps",
     )  # fmt: skip
 
     def __init__(
@@ -197,8 +198,10 @@ class TimedBatches:
         requesting: Callable[[], None] | None = None,
         probe: DeviceProbe | None = None,
         finished: Finished | None = None,
+        first: Callable[[Any], None] | None = None,
     ):
         self.iterator = iterator
+        self._first = first
         self.own_ns = 0
         self.stamps: tuple[float, ...] = ()
         self._came = came
@@ -252,6 +255,9 @@ class TimedBatches:
 
     def _shapes_differ(self, data: Any) -> None:
         """Note a batch whose shapes are not those of the batch before, or not known to be."""
+        if self._first is not None:
+            self._first(data)
+            self._first = None
         self._signature = shape_signature(data)
         if self._shapes is None:  # nor will the next batches be plain: trying each costs an error
             return
@@ -311,6 +317,7 @@ class PythonBatches(Batches):
         inside: whether the function is given an iterator as its last argument and calls `next` on
             it; else it is given the batch.
         probe: reports whether the device still works on the previous step.
+        first: called with the first batch.
 
     Attributes:
         fetches: times the fetches; None = nothing does.
@@ -318,11 +325,17 @@ class PythonBatches(Batches):
     """
 
     def __init__(
-        self, compile_clock: CompileClock, *, inside: bool, probe: DeviceProbe | None = None
+        self,
+        compile_clock: CompileClock,
+        *,
+        inside: bool,
+        probe: DeviceProbe | None = None,
+        first: Callable[[Any], None] | None = None,
     ):
         self.exhausted = (StopIteration,) if inside else ()
         self.probe = probe
-        self.fetches = TimedBatches(None, probe=probe) if inside else None
+        self.first = first
+        self.fetches = TimedBatches(None, probe=probe, first=first) if inside else None
         self.pending: Stamp | None = None
         self._inside = inside
         self._clock = compile_clock

@@ -37,8 +37,12 @@ class CallTimer:
         self._took: deque[tuple[int, int, int]] = deque(maxlen=1 << 16)
         self._timed = self._stands_for = self._wall_ns = self._cpu_ns = 0
 
-    def around(self, function: Callable) -> Callable:
-        """Return the function, counted and timed. A call that raises is counted only."""
+    def around(self, function: Callable, first: Callable[[Any], None] | None = None) -> Callable:
+        """Return the function, counted and timed. A call that raises is counted only.
+
+        Args:
+            first: called with the result of the first call.
+        """
         numbers, took = self._numbers, self._took
         clock, thread_clock = time.perf_counter_ns, time.thread_time_ns
 
@@ -49,6 +53,8 @@ class CallTimer:
             began, used = clock(), thread_clock()
             result = function(*args, **kwargs)
             took.append((number, thread_clock() - used, clock() - began))
+            if number == 1 and first is not None:
+                first(result)
             return result
 
         return timed
@@ -156,10 +162,10 @@ class WatchedIterable:
 class _TimedDataset:
     """A dataset whose items are timed; the rest is its own."""
 
-    def __init__(self, dataset: Any, calls: InputCalls):
+    def __init__(self, dataset: Any, calls: InputCalls, first: Callable[[Any], None] | None = None):
         kind = type(dataset)
         self._dataset = dataset
-        self._get = _method(calls, dataset, "__getitem__")
+        self._get = _method(calls, dataset, "__getitem__", first)
         if callable(getattr(kind, "__getitems__", None)):  # torch calls it for a whole batch
             self.__getitems__ = _method(calls, dataset, "__getitems__")
 
@@ -196,37 +202,43 @@ class _TimedIterator:
         return self._next()
 
 
-def _method(calls: InputCalls, owner: Any, name: str) -> Callable:
+def _method(
+    calls: InputCalls, owner: Any, name: str, first: Callable[[Any], None] | None = None
+) -> Callable:
     kind = type(owner)
     timer = calls.timer(f"{kind.__name__}.{name}", kind)
-    return timer.around(MethodType(getattr(kind, name), owner))
+    return timer.around(MethodType(getattr(kind, name), owner), first)
 
 
 # ---- inputs of a fit and of a loop ---------------------------------------------------------------
 
 
-def time_fit(calls: InputCalls, data_adapter: Any, given: Any) -> None:
+def time_fit(
+    calls: InputCalls, data_adapter: Any, given: Any, first: Callable[[Any], None]
+) -> None:
     """Time the Python functions behind Keras' data adapter; on the training thread.
 
     Those that run in worker processes are left alone: what stands in would be sent to them.
 
     Args:
         given: `x` of the fit.
+        first: called with the first batch, where a Python function makes it.
     """
     kind = type(data_adapter).__name__
     if kind == "PyDatasetAdapter":
         dataset, threads = data_adapter.py_dataset, data_adapter.enqueuer
         if threads is not None and dataset.use_multiprocessing:
             return
-        timed = _TimedDataset(dataset, calls)
+        timed = _TimedDataset(dataset, calls, first)
         for owner in (data_adapter, threads):
             if owner is not None:
                 calls.replace_attribute(owner, "py_dataset", timed)
     elif kind == "GeneratorDataAdapter":
-        batches, first = data_adapter.generator, len(data_adapter._first_batches)
+        batches, made = data_adapter.generator, len(data_adapter._first_batches)
         timer = calls.timer(*_next_of(given))
+        first(data_adapter._first_batches[0])
         calls.replace_attribute(
-            data_adapter, "generator", lambda: _TimedIterator(batches(), timer, first)
+            data_adapter, "generator", lambda: _TimedIterator(batches(), timer, made)
         )
     elif kind == "TorchDataLoaderAdapter" and data_adapter._dataloader.num_workers == 0:
         calls.replace_attribute(

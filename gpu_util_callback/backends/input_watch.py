@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_util_callback.backends.base import About, Adapter, part_of
+from gpu_util_callback.backends.first_arrays import FirstArrays
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.pipelines import TfDataPipelines
 
@@ -17,17 +18,20 @@ class WatchingAdapter(Adapter):
     def __init__(self, name: str, timing: str, about: About | None = None, **more: Any):
         super().__init__(name=name, timing=timing, about=about, **more)
         self._pipelines = TfDataPipelines(self.unavailable)
+        self.first_batch = FirstArrays()
         self._calls = InputCalls()
 
     def look_at_input(self) -> None:
+        self.first_batch.look()
         functions = self._pipelines.look()
         if functions:
             part_of("tensorflow", "py_funcs").time_functions(functions, self._calls)
 
     def input_facts(self) -> dict[str, Any]:
-        maps, calls = self._pipelines.functions(), self._calls.facts()
+        maps = self._pipelines.functions()
         facts: dict[str, Any] = {} if maps is None else {"input_maps": maps}
-        return facts | {"input_calls": calls} if calls else facts
+        seen = {"input_calls": self._calls.facts(), "input_first": self.first_batch.facts()}
+        return facts | {name: entries for name, entries in seen.items() if entries}
 
     def pipeline(self) -> list[dict[str, Any]]:
         return self._pipelines.read()

@@ -58,7 +58,10 @@ class KerasAdapter(WatchingAdapter):
         frame = calling_fit()
         try:
             if frame is not None:
-                time_fit(self._calls, given_adapter(), frame.f_locals.get("x"))
+                data_adapter, given = given_adapter(), frame.f_locals
+                time_fit(self._calls, data_adapter, given.get("x"), self.first_batch.note)
+                if type(data_adapter).__name__ == "ArrayDataAdapter":
+                    self.first_batch.note([given.get(name) for name in ("x", "y", "sample_weight")])
         except Exception as error:  # a Keras whose data adapters changed
             failed("times of the input's functions", error)
 

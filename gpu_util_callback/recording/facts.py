@@ -145,6 +145,21 @@ class InputCall(TypedDict, total=False):
     cpu_ms: Number
 
 
+class InputArray(TypedDict, total=False):
+    """An array given to `fit`, or one of the first batch; its values are those of its first rows.
+
+    `integers`: all of them are whole numbers.
+    """
+
+    dtype: Annotated[Required[str], Key]
+    rank: Count
+    rows: Count
+    bytes: Count
+    min: Signed
+    max: Signed
+    integers: bool
+
+
 class InputMap(TypedDict, total=False):
     """A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table."""
 
@@ -152,18 +167,6 @@ class InputMap(TypedDict, total=False):
     which: Annotated[Required[Literal["train", "validation"]], Key]
     random: Annotated[Required[bool], Key]  # draws random numbers, others in each call
     python: Annotated[Required[bool], Key]  # calls Python functions
-
-
-class FirstArray(TypedDict, total=False):
-    """The first rows of an array of the input."""
-
-    dtype: str
-    rank: Count
-    rows: Count
-    bytes: Count
-    min: Signed
-    max: Signed
-    integers: bool  # all values that were looked at are whole numbers
 
 
 class Fit(TypedDict, total=False):
@@ -200,7 +203,7 @@ class Fit(TypedDict, total=False):
     input_handover_ms: Number
     input_maps: list[InputMap]
     input_calls: list[InputCall]
-    input_first: list[FirstArray]
+    input_first: list[InputArray]
     step_threads: Count  # that a step may use on the CPU
     training_cpu_s: Number  # of the training thread
     validation_kind: str

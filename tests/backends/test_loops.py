@@ -50,6 +50,10 @@ def test_wait_is_the_truth(framework, found):
         assert one["overhead"]["callback_us_per_step"] > 0
         assert one["body_off"] == pytest.approx(0, abs=1)
         summed_up(one)
+        assert one["fit"]["input_first"] == [
+            {"dtype": "float32", "rank": 2, "rows": 8, "bytes": 512, "integers": False,
+             "min": pytest.approx(0.1), "max": pytest.approx(0.1)}
+        ]  # fmt: skip
         [entry] = one["fit"]["input_calls"]
         kind = name.split("/")[1]
         assert entry["name"] == {

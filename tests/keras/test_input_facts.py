@@ -316,6 +316,59 @@ def test_a_pipeline_without_functions_has_no_maps(tmp_path):
     assert trained(tmp_path, tf.data.Dataset.from_tensors(BATCH).repeat(3))["input_maps"] == []
 
 
+# ---- values of the first arrays ------------------------------------------------------------------
+
+PIXELS = (np.arange(64 * 8 * 8 * 3) % 256).reshape(64, 8, 8, 3)
+SCALED = (PIXELS / 255).astype(np.float32)
+LABELS = np.arange(64) % 10
+
+
+def first_of(folder, *given, **arguments):
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss)
+    callback = GpuUtilCallback(folder, report=False, trace="off")
+    model.fit(*given, verbose=0, callbacks=[callback], **arguments)
+    return read_recordings(folder)[0].facts["fit"].get("input_first")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+def test_values_of_the_arrays_that_fit_is_given(tmp_path, dtype):
+    pixels = PIXELS.astype(dtype)
+    assert first_of(tmp_path / "whole", pixels, LABELS) == [
+        {"dtype": dtype, "rank": 4, "rows": 64, "bytes": pixels.nbytes, "min": 0, "max": 255,
+         "integers": True},
+        {"dtype": "int64", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9,
+         "integers": True},
+    ]  # fmt: skip
+    scaled = first_of(tmp_path / "scaled", SCALED, LABELS)[0]
+    assert (scaled["min"], scaled["max"], scaled["integers"]) == (0, 1, False)
+    broken = SCALED.copy()
+    broken[0, 0, 0, 0] = np.nan
+    assert "min" not in first_of(tmp_path / "nan", broken, LABELS)[0], "nothing is invented"
+
+
+def test_values_of_the_first_batch_that_python_makes(tmp_path):
+    class Rows(Made):
+        def __getitem__(self, index):
+            return SCALED[8 * index : 8 * index + 8], LABELS[:8]
+
+    def rows():
+        for index in range(2):
+            yield SCALED[8 * index : 8 * index + 8], LABELS[:8]
+
+    for name, given in (("PyDataset", Rows()), ("generator", rows())):
+        x, y = first_of(tmp_path / name, given)
+        assert (x["dtype"], x["rank"], x["rows"], x["bytes"]) == ("float32", 4, 8, 8 * 768)
+        assert (x["min"], x["max"], x["integers"]) == (0, 1, False)
+        assert (y["max"], y["integers"]) == (7, True)
+
+
+def test_values_that_stay_in_the_graph_are_not_known(tmp_path):
+    given = tf.data.Dataset.from_tensor_slices((SCALED, LABELS)).batch(8)
+    assert first_of(tmp_path, given) is None
+
+
 # ---- the CPU of the training itself --------------------------------------------------------------
 
 

@@ -57,7 +57,10 @@ class JaxAdapter(PythonAdapter):
         if not self._eager:
             self._first.attach()
         clock = self._compile_clock
-        batches = [PythonBatches(clock, inside=True, probe=one) for one in (self._probe, None)]
+        batches = [
+            PythonBatches(clock, inside=True, probe=self._probe, first=self.first_batch.note),
+            PythonBatches(clock, inside=True),
+        ]
         self._begin(model, timeline, stale, failed, *batches)
         self._watch("train", given_adapter())
 

@@ -66,6 +66,7 @@ class LoaderTimer:
             requesting=self._requesting if self.requesting is not None else None,
             probe=self._batches.probe,
             finished=finished_batches(iterator, self._handed),
+            first=self._batches.first,
         )
         return timed
 
@@ -134,7 +135,9 @@ class TorchAdapter(PythonAdapter):
             self._first.attach()
         clock = self._compile_clock
         self._batches = {
-            "train": PythonBatches(clock, inside=False, probe=torch_facts.probe()),
+            "train": PythonBatches(
+                clock, inside=False, probe=torch_facts.probe(), first=self.first_batch.note
+            ),
             "validation": PythonBatches(clock, inside=False),
         }
         self._begin(model, timeline, stale, failed, *self._batches.values())
