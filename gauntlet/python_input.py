@@ -26,7 +26,7 @@ def _mapped(function, run, count=400, epochs=4, noise=0.0):
         if run.number(0):
             options.threading.private_threadpool_size = run.number(0)
         calls = run.number(tf.data.AUTOTUNE)
-        data = data.map(call, num_parallel_calls=calls, deterministic=False).with_options(options)
+        data = data.map(call, num_parallel_calls=calls).with_options(options)
     else:
         data = data.map(call if not run.does("rewritten") else lambda x: x * 1.0)
     if run.does("cached"):
@@ -184,7 +184,10 @@ def shuffle_refill(run):
 
     data = tf.data.Dataset.from_tensor_slices(rows(600, 8)[0])
     if run.does("calls"):
-        data = data.map(read, num_parallel_calls=run.number(tf.data.AUTOTUNE), deterministic=False)
+        options = tf.data.Options()
+        if run.number(0):
+            options.threading.private_threadpool_size = run.number(0)
+        data = data.map(read, num_parallel_calls=run.number(tf.data.AUTOTUNE)).with_options(options)
     else:
         data = data.map(read)
     data = (data.cache() if run.does("cached") else data).shuffle(500, seed=1)
