@@ -138,7 +138,8 @@ def batch_callback(run):
 
 
 @program("the process is stopped for four seconds from outside", "without:none",
-         r"stopped|suspended|paused", nothing=True, harmful="callback|validation|workers|map")  # fmt: skip
+         r"stopped|suspended|paused", nothing=True,
+         harmful="callback|validation|workers|map")  # fmt: skip
 def stopped(run):
     data = tf.data.Dataset.from_tensor_slices(rows(6400, 8)).batch(16).cache()
     model = mlp(8, units=512, layers=4)
