@@ -59,7 +59,7 @@ class Trial:
     broken: str
     events: Sequence[tuple[float, str]] = ()
     seconds: float = 4.0
-    end_s: float = 1.0
+    end_s: float = 2.0
     trainings: int = 1
     reads_stderr: bool = True
     kept: float = 0.0
@@ -86,7 +86,7 @@ TRIALS = [
     Trial("pipe-closed", "stderr is closed",
           [(0, "close stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], kept=1),
     Trial("stopped", "the process is stopped for 3 s", [(2, "stop 3")], kept=1),
-    Trial("killed", "kill -9 in the 5th second", [(4, "kill")], seconds=6, kept=0.5),
+    Trial("killed", "kill -9 in the 7th second", [(6, "kill")], seconds=8, kept=0.5),
     Trial("fork", "a forked child leaves the training", [(2, "fork")], kept=1),
     Trial("fork-hang", "a forked child leaves it, and the mount hangs",
           [(2, "fork"), (2.5, "hang")], end_s=END_S),
