@@ -149,7 +149,6 @@ class _Flat:
         self._flows: list[_Flow] = []
         self._of_loop: dict[str, _Flow] = {}  # a number that a loop returns: the loop
         self._static: dict[str, list[Shape | None]] = {}
-        self._python: list[str] = []
 
     def source(self, tensor: Any, outside: Any, shape: Shape | None) -> str:
         """Add what stands for an argument; return its name."""
