@@ -218,13 +218,15 @@ def _of_unknown_cost(finding: Mapping) -> str:
 def order(finding: Mapping) -> tuple:
     """Return the sort key of findings: what blocks first, then by the time that is surely saved.
 
-    Then by the time lost; unknown costs and unnamed time come last.
+    Then by what a yes to a question would save, then by the time lost; unknown costs and unnamed
+    time come last.
     """
     least_s, _ = _saves_range([finding])
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
+    asked = finding.get("advice", {}).get("question") and finding.get("saves_range_s")
     return (
         finding["cause"] not in BLOCKING, is_unnamed(finding), lost_s is None, -least_s,
-        -(saves_s or 0.0), -(lost_s or 0.0),
+        -(saves_s or 0.0), -asked[1] if asked else 0.0, -(lost_s or 0.0),
     )  # fmt: skip
 
 
@@ -240,7 +242,7 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
         faster the run gets at most.
     """
     kinds: dict[tuple[str, str], list[Mapping]] = {}
-    for one in findings:
+    for one in sorted(findings, key=order):
         if one["lost_s"]:
             title = "" if one["cause"] in _OPENINGS else one["title"]
             kinds.setdefault((one["cause"], title), []).append(one)
@@ -261,10 +263,13 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
 def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
     """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
     lost = [one["lost_s"] for one in findings if one.get("lost_s") is not None]
+    saves_s = round(sum(one.get("saves_s") or 0.0 for one in findings), 6)
+    spans = [one["saves_range_s"] for one in findings if one.get("saves_range_s")]
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
-        "saves_s": round(sum(one.get("saves_s") or 0.0 for one in findings), 6),
-        "saves_range_s": [round(bound, 6) for bound in _saves_range(findings)],
+        "saves_s": saves_s,
+        "saves_range_s": [round(bound, 6) for bound in _saves_range(findings)] if saves_s
+        else [round(sum(span[i] for span in spans), 6) for i in (0, 1)],
     }
 
 
