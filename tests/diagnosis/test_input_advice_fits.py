@@ -256,9 +256,10 @@ def test_what_is_cached_is_blamed_for_the_first_epoch_alone(flags, told, code):
 
 
 @pytest.mark.parametrize("kind", ["PyDataset", "generator"])
-def test_threads_that_wait_may_be_more_than_cores(kind):
+@pytest.mark.parametrize("stages", [[], [GENERATOR]], ids=["", "in Keras' own pipeline"])
+def test_threads_that_wait_may_be_more_than_cores(kind, stages):
     facts = {"input_kind": kind, "input_workers": 0, "machine": {"cpus": 2}}
-    run = waits(**facts)
+    run = waits(*stages, **facts)
     assert "workers = 5" in found(run, "input_bound", WAITING)["advice"]["code"].replace(
         "s=", "s = "
     )

@@ -23,12 +23,15 @@ def advise(wait: InputWait) -> Advice:
 
 
 def advise_kind(wait: InputWait) -> Advice | None:
-    """Return the advice if it depends on the kind of the input; None if a tf.data stage decides."""
-    if wait.stage is not None or wait.kind == "tf.data":
-        return None
+    """Return the advice if it depends on the kind of the input; None if a tf.data stage decides.
+
+    Keras makes a tf.data pipeline of a generator or a PyDataset: its stage is not the user's.
+    """
     for word, table in _OF_FIT:
         if word in wait.kind and (not wait.custom_loop or word in _ANYWHERE):
             return choose(table, wait) or first_holding(loaders.LIMITS, wait)
+    if wait.stage is not None or wait.kind == "tf.data":
+        return None
     if wait.kind or wait.custom_loop or wait.run.framework == "jax":
         return choose(loops.LOOP, wait) or first_holding(loops.LIMITS, wait)
     if wait.run.framework == "torch":  # nothing more is known of an imported trace
