@@ -61,8 +61,11 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     ids = lead["ids"] if lead else []
     named = [by_id[one] for one in ids if one in by_id]
     remedies = re.findall(r"(?:Fix first|Ask first|To try): (.*)", printed)
-    if remedies and findings:  # the remedy that is printed belongs to one of them
-        line = remedies[-1].strip()
+    line = remedies[-1].strip() if remedies else ""
+    if line and not findings:  # time between the fits is in the verdict alone
+        fixed = "Fix first" in printed
+        return First("outside", line, line, verdict=run["verdict"], fixed_first=fixed)
+    if line:  # the printed remedy belongs to one of the findings
         named = [one for one in [*named, *findings] if _is_of(one, line)] or named or findings
     named = named or [one for one in findings if run["verdict"].startswith(one["title"])]
     if not named:

@@ -54,6 +54,12 @@ def test_a_promise_is_held_against_the_true_gain(cured, inside, far_below, slowe
     assert (result.inside, result.far_below, result.slower) == (inside, far_below, slower)
 
 
+def test_a_remedy_of_no_finding_is_read_as_it_is_printed():
+    run = run_of() | {"spans": [], "headline": None, "verdict": "9 s in predict."}
+    first = first_in(run, "gpu-util: 9 s in predict.\n  Fix first: model.predict_on_batch(batch)")
+    assert first.fixed_first and "predict" in first.verdict and "predict_on_batch" in first.code
+
+
 def test_a_harmful_cure_is_wrong_whatever_its_cause():
     result = judged(MAP, code="ds = ds.cache()")
     assert result.harmful and result.right is False
