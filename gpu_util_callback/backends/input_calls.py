@@ -17,8 +17,18 @@ from gpu_util_callback.steps.frames import uncounted
 __all__ = ["CallTimer", "InputCalls", "WatchedIterable", "called", "time_fit", "timed_iterator"]
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
-# call costs 1.6 µs, another 0.2 µs.
-FIRST, EVERY = 16, 16
+# call costs 1.6 µs, another 0.2 µs. Whether it queued for a core costs 20 to 40 µs more to read, so
+# that is read in one of four timed calls.
+FIRST, EVERY, QUEUED_EVERY = 16, 16, 64
+
+
+def queued_ns() -> int | None:
+    """Return how long this thread was ready to run and had no core, ns; None if not known."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 (quicker)
+            return int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @uncounted
@@ -34,8 +44,9 @@ class CallTimer:
         self.calls = 0
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
         # The recorder takes these; bounded, since it may hang.
-        self._took: deque[tuple[int, int, int]] = deque(maxlen=1 << 16)
+        self._took: deque[tuple[int, int, int, int | None]] = deque(maxlen=1 << 16)
         self._timed = self._stands_for = self._wall_ns = self._cpu_ns = 0
+        self._queued_ns = self._queued_wall_ns = 0
 
     def around(self, function: Callable, first: Callable[[Any], None] | None = None) -> Callable:
         """Return the function, counted and timed. A call that raises is counted only.
@@ -50,9 +61,14 @@ class CallTimer:
             self.calls = number = next(numbers)
             if number > FIRST and number % EVERY:
                 return function(*args, **kwargs)
+            look = number <= FIRST or not number % QUEUED_EVERY
+            queued = queued_ns() if look else None
             began, used = clock(), thread_clock()
             result = function(*args, **kwargs)
-            took.append((number, thread_clock() - used, clock() - began))
+            cpu_ns, wall_ns = thread_clock() - used, clock() - began
+            if queued is not None:
+                queued = (queued_ns() or queued) - queued
+            took.append((number, cpu_ns, wall_ns, queued))
             if number == 1 and first is not None:
                 first(result)
             return result
@@ -62,16 +78,22 @@ class CallTimer:
     def facts(self) -> dict[str, Any]:
         """Return an entry of the manifest's `input_calls`: means over all calls, per call."""
         while self._took:
-            number, cpu_ns, wall_ns = self._took.popleft()
+            number, cpu_ns, wall_ns, queued_ns = self._took.popleft()
             calls = 1 if number <= FIRST else EVERY  # that this one stands for
             self._timed += 1
             self._stands_for += calls
             self._wall_ns += calls * wall_ns
             self._cpu_ns += calls * cpu_ns
+            if queued_ns is not None:
+                self._queued_ns += queued_ns
+                self._queued_wall_ns += wall_ns
         found: dict[str, Any] = {"name": self.name, "calls": self.calls, "timed": self._timed}
         if self._timed:
             found["wall_ms"] = round(self._wall_ns / self._stands_for / 1e6, 6)
             found["cpu_ms"] = round(self._cpu_ns / self._stands_for / 1e6, 6)
+        if self._queued_wall_ns:
+            share = min(1.0, self._queued_ns / self._queued_wall_ns)
+            found["queued_ms"] = round(share * found["wall_ms"], 6)
         return found
 
 

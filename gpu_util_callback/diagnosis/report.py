@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.source import (
@@ -13,7 +14,6 @@ from gpu_util_callback.diagnosis.evidence.source import (
     TracedGpu,
     explains_idle,
 )
-from gpu_util_callback.diagnosis.rules.launch_bound import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.rules.recompilation import advise_fits
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant

@@ -268,7 +268,8 @@ def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
         "saves_s": saves_s,
-        "saves_range_s": [round(bound, 6) for bound in _saves_range(findings)] if saves_s
+        "saves_range_s": [round(bound, 6) for bound in _saves_range(findings)]
+        if saves_s
         else [round(sum(span[i] for span in spans), 6) for i in (0, 1)],
     }
 
@@ -453,7 +454,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     later = wall - float(known.get("compile") or 0)  # every run begins by compiling
     mostly = 100 * seconds >= MOSTLY_STEPS_PCT * later
     rest = known if 100 * seconds < MOSTLY_STEPS_PCT * wall else {}
-    unclear = went + _largest(rest, wall) + _one_fetch(run, rest)
+    unclear = went + _largest(rest, wall)
     # Compiling alone does not contradict "nothing held it back" about all the rest.
     clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
@@ -503,20 +504,6 @@ def _largest(known: Mapping[str, float | None], wall: float) -> str:
     if rest[part] <= wall / 10:
         return ""
     return f", {percent(min(100.0, 100 * rest[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
-
-
-def _one_fetch(run: Run, rest: Mapping[str, float | None]) -> str:
-    """Return the single fetch that most of the waiting was for; "" otherwise."""
-    waits = run.steps["top_wait_ns"]
-    longest_s = float(waits.max()) / 1e9
-    if not _largest(rest, run.wall_ns / 1e9).endswith(_WENT_INTO["input_wait"]):
-        return ""
-    if 2 * longest_s <= float(rest.get("input_wait") or 0):
-        return ""
-    block = int(waits.argmax())
-    first, end = (int(run.steps[name][block]) for name in ("first_step", "end_step"))
-    place = f"at step {first:,}" if end - first <= 1 else f"in steps {first:,} to {end:,}"
-    return f", {duration(longest_s)} of that for one batch {place}"
 
 
 class Announcer:

@@ -133,6 +133,9 @@ class Dispatch(TypedDict, total=False):
     predict_set_up: Count
     function: str
     operations: Count
+    between: Count  # samples between the steps
+    between_predict: Count
+    between_predict_set_up: Count
 
 
 class InputCall(TypedDict, total=False):
@@ -143,6 +146,7 @@ class InputCall(TypedDict, total=False):
     timed: Count
     wall_ms: Number
     cpu_ms: Number
+    queued_ms: Number  # of the duration: ready to run, and no core was free
 
 
 class InputArray(TypedDict, total=False):

@@ -93,7 +93,7 @@ class DispatchWatch:
         self._working = working
         self._loop = loop
         self._operations = operations
-        self._samples = 0
+        self._samples = self._between = self._between_predict = self._between_set_up = 0
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._known: dict[CodeType, str] = {}
@@ -116,13 +116,16 @@ class DispatchWatch:
     def _pause_s(self) -> float:
         if not self._meaning:
             return float("inf")
-        if self._samples < _DENSE:
+        if self._samples + self._between < _DENSE:
             return _DENSE_S
-        return _USUAL_S if self._samples < _ENOUGH else _RARE_S
+        return _USUAL_S if self._samples + self._between < _ENOUGH else _RARE_S
 
     def look(self) -> None:
         """Sample the training thread's stack once."""
-        if not self._meaning or not self._working():
+        if not self._meaning:
+            return
+        if not self._working():
+            self._look_between()
             return
         stack = stack_of(self._thread, self._loop, _DEEPEST)
         in_loop = bool(stack) and stack[-1][1] is self._loop
@@ -150,6 +153,20 @@ class DispatchWatch:
         if kind == EAGER and in_loop and len(stack) > 1:
             self._functions[function.rpartition(".<locals>.")[2]] += 1
 
+    def _look_between(self) -> None:
+        """Sample the stack between two steps: in `model.predict`, or in what that sets up."""
+        in_predict, sets_up_call, set_up = False, False, False
+        for _, code in stack_of(self._thread, self._loop, _DEEPEST):
+            if code.co_name == "predict" and "keras/src/" in code.co_filename.replace("\\", "/"):
+                in_predict = True
+                set_up |= sets_up_call
+            sets_up_call |= sets_up(code)
+        if self._working():
+            return  # it went on meanwhile
+        self._between += 1
+        self._between_predict += in_predict
+        self._between_set_up += set_up
+
     def _of(self, code: CodeType) -> str:
         name = code.co_filename.replace("\\", "/")
         if code.co_name in _TRACING:
@@ -168,9 +185,10 @@ class DispatchWatch:
 
         Returns: `samples`, of them `eager`, `compiled` and `predict_set_up` (what `model.predict`
             makes for each call); `function`, what the loop calls for a step in which operations
-            were seen; `operations` of a usual step, None where unknown.
+            were seen; `operations` of a usual step, None where unknown; `between`, samples between
+            the steps, of them in `model.predict` and in what that makes for each call.
         """
-        if not self._samples:
+        if not self._samples and not self._between:
             return {}
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
         usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
@@ -181,6 +199,9 @@ class DispatchWatch:
             "predict_set_up": self._kinds[PREDICT],
             "function": name if usual else None,
             "operations": self._operations.per_step if self._operations is not None else None,
+            "between": self._between,
+            "between_predict": self._between_predict,
+            "between_predict_set_up": self._between_set_up,
         }
 
 

@@ -109,11 +109,18 @@ def keras_loop(mode, log_dir, steps):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(WIDTH)])
     model.compile("sgd", "mse")
-    predict = getattr(model, mode)
-    arguments = {"verbose": 0} if mode == "predict" else {}
+    predict = getattr(model, mode.removesuffix(" between"))
+    arguments = {"verbose": 0} if mode.startswith("predict") and "batch" not in mode else {}
     predict(DATA[0], **arguments)
     model.train_on_batch(DATA[0], DATA[0])
     monitor, of = monitored(log_dir)
+    if mode.endswith(" between"):
+        with monitor as entered:
+            for x in list(DATA) * (steps // BATCHES):
+                wanted = 0.9 * predict(x, **arguments)
+                with entered.step():
+                    model.train_on_batch(x, wanted)
+        return model.get_weights()
     with monitor as entered:
         for x in of(entered, list(DATA) * (steps // BATCHES)):
             model.train_on_batch(x, 0.9 * predict(x, **arguments))

@@ -85,6 +85,15 @@ def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing(tmp_path):
     assert after["wall_s"] < report["wall_s"] - 0.65 * claim["saves_s"]
 
 
+def test_predict_between_the_steps_of_a_loop_is_named(tmp_path):
+    need("tensorflow")
+    trained("keras", "predict between", tmp_path, 60)
+    [recording] = read_recordings(tmp_path)
+    report = run_report(recording)
+    assert report["verdict"].startswith("predict is called between the steps"), report["verdict"]
+    assert "Fixing it could make this run" in report["verdict"]
+
+
 def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
     need("torch")
     trained("torch", "eager", tmp_path)

@@ -48,10 +48,10 @@ ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers"
          "min": 0.0, "max": 255.0}  # fmt: skip
 
 
-def call(cpu_ms: float, wall_ms: float = 40.0, calls: int = 400) -> dict:
-    """A Python function of the input, timed: how long a call takes, and computes."""
-    timed = {"name": "decode", "calls": calls, "timed": 25, "wall_ms": wall_ms, "cpu_ms": cpu_ms}
-    return {"input_calls": [timed]}
+def call(cpu_ms: float, queued_ms: float = 0.0) -> dict:
+    """A Python function of the input, timed: how long a call of 40 ms computes, and has no core."""
+    timed = {"name": "decode", "calls": 400, "timed": 25, "wall_ms": 40.0, "cpu_ms": cpu_ms}
+    return {"input_calls": [timed | {"queued_ms": queued_ms}]}
 
 
 INPUTS = [
@@ -66,6 +66,10 @@ INPUTS = [
      {"process_cpu_pct": 40, "cpu_pct": 96}, "ds.map(decode, num_parallel_calls=6)", "tf.image"),
     ("Python that computes", waits(PYTHON), COMPUTING, "", None),
     ("Python that computes by its own time", waits(PYTHON, **call(39)), WAITING, "", None),
+    ("Python that computes beside a busy neighbour", waits(PYTHON, **call(9, queued_ms=30)),
+     {"process_cpu_pct": 40, "cpu_pct": 96}, "", None),
+    ("a PyDataset behind a stage of Keras' own", waits(GENERATOR, PREFETCH, **PYDATASET,
+     **call(0.1)), WAITING, "dataset.workers = 5", "from_generator"),
     ("Python that computes on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
      "py_function,autotuned,stateful")), {"process_cpu_pct": 105, "cpu_pct": 20}, "", None),
     ("Python that waits on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
@@ -159,6 +163,7 @@ INPUTS = [
     ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None, "", None),
     ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE",
      "DataLoader"),
+    ("Grain in epochs of nobody knows", waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_"),
     ("grain", waits(framework=JAX, input_kind="grain"), COMPUTING, "mp_prefetch", "tf.data"),
     ("a Grain DataLoader", waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_prefetch"),
     ("a Grain DataLoader that waits", waits(wait_ms=90, **GRAIN, machine={"cpus": 2}), WAITING,

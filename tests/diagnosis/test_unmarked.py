@@ -52,6 +52,20 @@ def test_work_after_each_epoch_is_a_question_and_no_fix():
     assert span["advice"]["code"].startswith('with monitor.phase("validation"): ...')
 
 
+@pytest.mark.parametrize("inside, cause", [(80, "predict"), (30, "unmarked")])
+def test_predict_between_the_steps_has_its_name(inside, cause):
+    samples = {"samples": 100, "between": 100, "between_predict": inside}
+    run = loop(fit={**CUSTOM, "dispatch": samples | {"between_predict_set_up": 3 * inside // 4}})
+    for _ in range(60):
+        run.steps(1, step_ms=20)
+        unnamed(run, 100)
+    [span] = stalls(run)
+    assert f"host_stall:{cause}" in span["id"]
+    named = cause == "predict"
+    assert ("predict_on_batch" in span["advice"]["code"]) == named
+    assert span["saves_s"] == pytest.approx(0.6 * span["lost_s"] if named else 0, rel=0.01)
+
+
 def test_an_eager_step_is_named_before_time_without_a_name(tmp_path):
     dispatch = {"samples": 100, "eager": 90, "function": "step"}
     tensorflow = {"name": "tensorflow", "backend": "tensorflow"}

@@ -112,6 +112,12 @@ class InputWait:
         return (self.run.framework, self.run.device) != ("jax", "gpu")
 
     @property
+    def epoch_s(self) -> float:
+        """Duration of an epoch in seconds; 0 = not known."""
+        steps = steps_an_epoch(self.run)
+        return 0.0 if not steps else steps * self.arrives_ms / 1e3
+
+    @property
     def later_epochs(self) -> float:
         """Share (0-1) of these steps that come after the first epoch."""
         return behind_first_epoch(self.run, self.where)
@@ -213,11 +219,18 @@ class InputWait:
 
     @property
     def call_cpu_share(self) -> float | None:
-        """CPU time of that function as a share of its duration; None = not timed."""
+        """CPU time of that function as a share of its duration; None = not timed.
+
+        Time in which it was ready to run and had no core is left out. Where that is not known and
+        the cores are busy, nothing tells a function that computes from one that waits.
+        """
         call = self.call
         if call is None or call.get("cpu_ms") is None:
             return None
-        return min(1.0, call["cpu_ms"] / call["wall_ms"])
+        queued_ms = call.get("queued_ms")
+        if queued_ms is None and self.cores_full:
+            return None
+        return min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
 
     @property
     def waits(self) -> bool | None:
@@ -505,8 +518,11 @@ class InputWait:
     def limit(self) -> str:
         """What limits the input, for a headline without a remedy; "" if that is not known."""
         who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
-        if self.cores_full:
-            return f"{self.cores}" + (f", most with {who}" if self.stage is not None else "")
+        if self.cores_full and self.waits is not True:
+            mine = self.stage is not None and self.other_cpus < LITTLE * self.cpus
+            return self.cores + (f", most with {who}" if mine else "")
+        if self.waits is True and self.stage is not None:
+            return f"{who} mostly waits, for files or a network"
         if self.waits is False and (
             self.call or (self.stage and "py_function" in self.stage.flags)
         ):

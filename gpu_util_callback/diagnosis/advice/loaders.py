@@ -15,6 +15,9 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
+GRAIN_EPOCH_S = Constant(
+    60.0, "Grain's workers import script and framework in each epoch, some 5 s: a tenth at most"
+)
 KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
 
 NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
@@ -540,11 +543,21 @@ def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") 
     )  # fmt: skip
 
 
+def _grain_helps(wait: InputWait) -> bool:
+    return _grain_waits(wait) or has_room(wait)
+
+
 GRAIN = (
-    _grain_entry("workers that wait", _grain_waits),
-    _grain_entry("workers that compute", lambda wait: not _grain_waits(wait) and has_room(wait)),
+    _grain_entry("workers", lambda wait: _grain_helps(wait) and wait.epoch_s >= GRAIN_EPOCH_S),
     _grain_entry(
-        "workers, asked", lambda wait: not _grain_waits(wait) and room_unknown(wait), CORE_FREE
+        "workers, epochs asked",
+        _grain_helps,
+        "Do epochs last a minute or more? The workers start again in each.",
+    ),
+    _grain_entry(
+        "workers, cores asked",
+        lambda wait: not _grain_waits(wait) and room_unknown(wait),
+        CORE_FREE,
     ),
 )
 

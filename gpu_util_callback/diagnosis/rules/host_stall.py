@@ -20,7 +20,7 @@ from gpu_util_callback.diagnosis.evidence.source import Once, Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
 
 __all__ = ["UNMARKED", "HostStall"]
@@ -57,6 +57,18 @@ class Unmarked:
     place: str
     advice: Advice
     pieces: list[tuple[int, int]]
+
+
+def _set_up_of_predict(run: Run, limits: Limits) -> float | None:
+    """Return the share of the time between steps that `model.predict` spends on its set-up.
+
+    None if most of that time is not spent in `predict`, or too few samples were taken of it.
+    """
+    samples = run.fit.get("dispatch") or {}
+    between = int(samples.get("between") or 0)
+    if between < limits["min_looks"] or int(samples.get("between_predict") or 0) < MOSTLY * between:
+        return None
+    return int(samples.get("between_predict_set_up") or 0) / between
 
 
 def unmarked(run: Run) -> Unmarked | None:
@@ -230,6 +242,7 @@ class HostStall(Rule):
         "lost_pct": Threshold(
             5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"
         ),
+        "min_looks": Threshold(20, "of fewer samples one more or less is 5 %"),
         "min_occurrences": Threshold(
             2, "one checkpoint or one slow callback is an event, not a state of the run"
         ),
@@ -433,6 +446,17 @@ class HostStall(Rule):
         evidence["lost_pct"] = round(100 * seen.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = seen.active_pct
         often = seen.times is None or seen.times >= MANY_TIMES
+        set_up = _set_up_of_predict(run, limits)
+        if set_up is not None:
+            evidence["predict_set_up_pct"] = round(100 * set_up, 1)
+            finding = self._loss("predict is called between the steps", seen.where, seen.lost_ns,
+                                 seen.active_pct, run, evidence,
+                                 {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
+                                 replace(_stall_advice.PREDICT_ADVICE, saves=set_up), "predict",
+                                 state=often)  # fmt: skip
+            finding.pieces = seen.pieces
+            yield finding
+            return
         finding = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
                            seen.active_pct, run, evidence,
                            {name: limits[name] for name in ("unmarked_pct", "lost_pct")},

@@ -388,10 +388,46 @@ class InputBound(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
-        return [
-            *self._spans(run, limits),
-            *worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits),
-        ]
+        spans = self._spans(run, limits)
+        set_ups = worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits)
+        return [*spans, *set_ups, *(() if spans else self._one_fetch(run, limits))]
+
+    def _one_fetch(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        """Return a single long fetch of a run that is over: it may not come again."""
+        longest = int(run.steps["top_wait_ns"].max())
+        least = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
+        if not run.ended or longest < least:
+            return
+        block = int(run.steps["top_wait_ns"].argmax())
+        first, end, start_ns, end_ns = (
+            int(run.steps[name][block]) for name in ("first_step", "end_step", "start_ns", "end_ns")
+        )
+        where = Range(first, end, start_ns, end_ns)
+        idle = run.idle(start_ns, end_ns)
+        lost = longest if idle is None else min(longest, idle.idle_ns)
+        if lost < least:
+            return
+        place = f"at step {first:,}" if end - first <= 1 else f"in steps {first:,} to {end - 1:,}"
+        yield Finding(
+            cause=self.cause,
+            title=f"Input-bound: one batch took {duration(longest / 1e9)}",
+            where=where,
+            lost_ns=lost,
+            confidence=ESTIMATED,  # whether it comes again
+            evidence={
+                "once_pct": round(100 * longest / run.present_ns, 1),
+                "seconds_each": round(longest / 1e9, 3),
+            },
+            threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
+            advice=Advice(
+                f"One batch {place} took {duration(longest / 1e9)}; the others came at once. See "
+                "what happens then: a shard is opened, a buffer is filled, a network is asked. It "
+                "may not come again.",
+                saves=0.0,
+            ),
+            gpus=run.used_gpus,
+            detail="fetch",
+        )
 
     def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
         """Return the wait of all steps of a trace, or the spans that it is limited to."""

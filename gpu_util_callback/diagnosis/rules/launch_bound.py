@@ -14,13 +14,14 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     no_room,
     room_for,
 )
+from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 from gpu_util_callback.recording.facts import Dispatch
 
-__all__ = ["PREDICT_ADVICE", "LaunchBound", "looks"]
+__all__ = ["LaunchBound", "looks"]
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
@@ -325,14 +326,6 @@ def _idle_in_steps(run: Run) -> int | None:
         return None
     idle = float(np.average(share[known], weights=length[known])) * float(length.sum())
     return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
-
-
-PREDICT_ADVICE = Advice(
-    "Keras makes a data adapter, a pipeline and an iterator in every call of predict: it is meant "
-    "for data sets. For one batch at a time call predict_on_batch, which computes the same, or the "
-    "model itself inside a compiled function.",
-    "predictions = model.predict_on_batch(batch)  # in place of model.predict(batch)",
-)
 
 
 def _eager_advice() -> Advice:
