@@ -530,7 +530,7 @@ def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") 
     return Entry(
         name,
         when=lambda wait: holds(wait) and _grain_count(wait) > wait.workers,
-        says="{grain_workers}: {pace}. Worker processes start fresh and import the script.",
+        says="{grain_workers}: {pace}. Worker processes import the script.",
         asks=asks,
         remedy="Let more of them make the batches",
         code=lambda wait: f"{_grain_line(wait, _grain_count(wait))}{GUARD}\n"
@@ -552,7 +552,7 @@ GRAIN = (
     _grain_entry(
         "workers, epochs asked",
         _grain_helps,
-        "Do epochs last a minute or more? The workers start again in each.",
+        "They start again in each epoch: do epochs last a minute or more?",
     ),
     _grain_entry(
         "workers, cores asked",

@@ -396,7 +396,8 @@ class InputBound(Rule):
         """Return a single long fetch of a run that is over: it may not come again."""
         longest = int(run.steps["top_wait_ns"].max())
         least = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
-        if not run.ended or longest < least:
+        alone = longest >= MOSTLY * run.steps.total("wait_ns")
+        if not run.ended or longest < least or not alone:
             return
         block = int(run.steps["top_wait_ns"].argmax())
         first, end, start_ns, end_ns = (
