@@ -35,7 +35,7 @@ def check_first_glance(tab):
     span = max(report["spans"], key=lambda one: one["lost_s"])
     assert span["evidence"]["slowest_stage"] in tab.text(".details")
     before, code = span["advice"]["before"], span["advice"]["code"]
-    assert before == "ds = ds.map(decode)", "what the person has, and what it becomes"
+    assert before == "ds = ds.map(decode, num_parallel_calls=1)"
     assert tab.text(".verdict .advice pre") == f"- {before}\n+ {code}"
     assert not tab.problems
 

@@ -9,6 +9,8 @@ from gpu_tab import wait_until
 from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
 
+from gpu_util_callback.diagnosis.verdict import gain_text
+
 pytestmark = pytest.mark.browser
 
 NASTY = [
@@ -341,9 +343,10 @@ def test_an_advice_says_what_it_saves(open_tab, tmp_path):
         assert span["saves_s"] < 0.9 * span["lost_s"], (
             "validation on fewer batches still takes time"
         )
-        saves, lost = (f"{span[key]:.3g} s" for key in ("saves_s", "lost_s"))
-        assert tab.text(".saving").startswith(f"Recoverable: up to {saves} of the {lost} lost")
-        assert f"recoverable: up to {saves}" in tab.text(".finding[aria-pressed=true]")
+        report = tab.recording()["report"]
+        gain = gain_text(report["wall_s"], span["saves_range_s"])
+        assert tab.text(".saving").startswith(f"This run gets {gain} faster")
+        assert f"{gain} faster" in report["verdict"]
 
 
 def test_what_no_cause_explains_is_not_called_healthy(open_tab, tmp_path):

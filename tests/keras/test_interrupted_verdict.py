@@ -73,9 +73,9 @@ def printed(capsys, wanted, within_s=30.0):
 def test_the_verdict_comes_by_itself(training, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(messages, "_SHORT_S", 0.1)
     training(tmp_path)
-    text = printed(capsys, "Fix first")
+    text = printed(capsys, "Ask first")
     assert text.count("gpu-util: Training waits for its input") == 1, text
-    assert "Fix first" in text
+    assert "Ask first: The generator slow_batches makes" in text, text
 
 
 def test_not_of_seconds_in_which_nothing_was_found(tmp_path, capsys):

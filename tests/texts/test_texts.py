@@ -20,7 +20,7 @@ NAMES = ("beside_server",)
 
 def test_the_list_has_text_of_every_place():
     places = " ".join(place for place, _ in ALL)
-    for place in ("cli/report.py", "doctor/_checks.py", "diagnosis/advice/input.py",
+    for place in ("cli/report.py", "doctor/_checks.py", "diagnosis/advice/tf_data.py",
                   "diagnosis/rules/input_bound.py", "recorder/settings.py", "traces/read.py",
                   "tensorboard_plugin/plugin.py", "frontend/src/views/help.tsx",
                   "report/terminal.py", "gpus/_gate.py", "words.py"):  # fmt: skip
