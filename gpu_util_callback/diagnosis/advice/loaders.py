@@ -214,6 +214,30 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
     )
 
 
+def _more_workers(
+    name: str, holds: Callable[[InputWait], bool], *, waits: bool = False, asks: str = ""
+) -> Entry:
+    """Return an entry for more workers of a loader that has some.
+
+    Args:
+        waits: they mostly wait, and may be more than cores.
+    """
+
+    def count(wait: InputWait) -> int:
+        return more_workers(wait, _workers_busy_ms(wait), waits)
+
+    return Entry(
+        name,
+        when=lambda wait: wait.workers > 0 and not _hands_over(wait) and holds(wait),
+        says=_few,
+        asks=asks,
+        remedy="Use more",
+        code=lambda wait: loader_line(wait, count(wait)),
+        saves=lambda wait: workers_save(wait, _workers_busy_ms(wait), count(wait), waits=waits),
+        wrong_if="they compute, and no core is free",
+    )
+
+
 def _made_once(wait: InputWait) -> float:
     return wait.later_epochs * wait.saves(wait.needed_ms + KEPT_MS)
 
@@ -258,46 +282,20 @@ DATA_LOADER = (
         saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
         wrong_if="there are few workers, and each needs its threads",
     ),
-    Entry(
+    _more_workers(
         "more workers that wait",
-        when=lambda wait: 0 < wait.workers < MOST_WORKERS and wait.workers_wait is True
-        and not _hands_over(wait),
-        says=_few,
-        remedy="Use more",
-        code=lambda wait: loader_line(
-            wait, more_workers(wait, _workers_busy_ms(wait), True)),
-        saves=lambda wait: workers_save(
-            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), True),
-            waits=True),
-        wrong_if="they compute, and all cores are busy",
+        lambda wait: wait.workers < MOST_WORKERS and wait.workers_wait is True,
+        waits=True,
     ),
-    Entry(
+    _more_workers(
         "more workers that compute",
-        when=lambda wait: wait.workers > 0 and wait.workers_wait is not True
-        and not _hands_over(wait) and has_room(wait),
-        says=_few,
-        remedy="Use more",
-        code=lambda wait: loader_line(
-            wait, more_workers(wait, _workers_busy_ms(wait), False)),
-        saves=lambda wait: workers_save(
-            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), False),
-            waits=False),
-        wrong_if="no core is free",
+        lambda wait: wait.workers_wait is not True and has_room(wait),
     ),
-    Entry(
+    _more_workers(
         "more workers, asked",
-        when=lambda wait: wait.workers > 0 and wait.workers_wait is None
-        and wait.worker_cpus is None and not _hands_over(wait) and room_unknown(wait)
+        lambda wait: wait.workers_wait is None and wait.worker_cpus is None and room_unknown(wait)
         and more_workers(wait, _workers_busy_ms(wait), False) > wait.workers,
-        says=_few,
         asks=CORE_FREE,
-        remedy="Use more",
-        code=lambda wait: loader_line(
-            wait, more_workers(wait, _workers_busy_ms(wait), False)),
-        saves=lambda wait: workers_save(
-            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), False),
-            waits=False),
-        wrong_if="no core is free",
     ),
     Entry(
         "items made once",

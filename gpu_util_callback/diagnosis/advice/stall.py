@@ -198,28 +198,27 @@ def _fewer_steps(validations: Validations) -> str:
 WAITING = Constant(
     0.25, "of a validation: a cache gained 2 times where validating half as often gained 1.4"
 )
+_CACHE = Entry(
+    "cache",
+    when=lambda v: v.kind == "tf.data" and v.total > 1
+    and v.cached is False and v.random is False,
+    says="{waits}, and it reads the same data every time.",
+    remedy="Keep it in memory, if it fits: the first validation stays slow",
+    code="val_ds = val_ds.cache()  # as its last step",
+    saves=lambda v: v.waiting * (1 - 1 / v.total),
+    wrong_if="a map is random, the data does not fit into memory, or a cache is there",
+)  # fmt: skip
 # For validations that wait for their data.
 VALIDATION_DATA = (
-    Entry(
-        "cache",
-        when=lambda v: v.kind == "tf.data" and v.total > 1
-        and v.cached is False and v.random is False,
-        says="{waits}, and it reads the same data every time.",
-        remedy="Keep it in memory, if it fits: the first validation stays slow",
-        code="val_ds = val_ds.cache()  # as its last step",
-        saves=lambda v: v.waiting * (1 - 1 / v.total),
-        wrong_if="a map is random, the data does not fit into memory, or a cache is there",
-    ),
-    Entry(
-        "cache, asked",
-        when=lambda v: v.kind == "tf.data" and v.total > 1
-        and not v.cached and v.random is not True,
+    _CACHE,
+    replace(
+        _CACHE,
+        name="cache, asked",
+        when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached
+        and v.random is not True,
         says="{waits}.",
         asks="Is it the same data every time, without random numbers, and does it fit into memory?",
         remedy="Keep it in memory: the first validation stays slow",
-        code="val_ds = val_ds.cache()  # as its last step",
-        saves=lambda v: v.waiting * (1 - 1 / v.total),
-        wrong_if="a map is random, the data does not fit into memory, or a cache is there",
     ),
     Entry(
         "workers",

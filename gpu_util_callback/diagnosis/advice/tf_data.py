@@ -281,6 +281,18 @@ def _cache_question(wait: InputWait) -> str:
 
 # -- remedies --------------------------------------------------------------------------------------
 
+_CACHE = Entry(
+    "cache",
+    when=lambda wait: _can_be_kept(wait) and wait.input_random is False
+    and wait.fits_memory is True,
+    says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory"
+    "{size}.",
+    remedy="Keep its result: the first epoch stays slow, the others do not wait",
+    code=_cache,
+    saves=_keeping,
+    wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
+)  # fmt: skip
+
 REMEDIES = (
     Entry(
         "autotune",
@@ -342,26 +354,13 @@ REMEDIES = (
         changes="the order of samples",
         wrong_if="all cores are busy with what comes behind, or the calls are parallel already",
     ),
-    Entry(
-        "cache",
-        when=lambda wait: _can_be_kept(wait) and wait.input_random is False
-        and wait.fits_memory is True,
-        says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory"
-        "{size}.",
-        remedy="Keep its result: the first epoch stays slow, the others do not wait",
-        code=_cache,
-        saves=_keeping,
-        wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
-    ),
-    Entry(
-        "cache, asked",
-        when=lambda wait: _can_be_kept(wait),
+    _CACHE,
+    replace(
+        _CACHE,
+        name="cache, asked",
+        when=_can_be_kept,
         says="{takes}, in every epoch again.",
         asks=_cache_question,
-        remedy="Keep its result: the first epoch stays slow, the others do not wait",
-        code=_cache,
-        saves=_keeping,
-        wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
     ),
     Entry(
         "before the cache",
