@@ -105,6 +105,7 @@ _BASIS = {
     "call": "no step markers: one per call of the train function",
     "iteration": "no step markers: one per batch fetched",
     "range": "no step markers: from a range that repeats",
+    "graph": "no step markers: from CUDA graphs that repeat",
 }
 
 

@@ -217,7 +217,7 @@ def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     kernel = kernels(events)
     of_graph = names.matching(_GRAPH_LAUNCH.match)[process.events.name]
     replays = process.events.correlation[of_graph & (process.events.correlation >= 0)]
-    graph = (events.graph > 0) | np.isin(events.correlation, replays)
+    graph = (events.graph != 0) | np.isin(events.correlation, replays)
     called, returned = launches(process, device)
     linked = kernel & (called > UNLINKED)
     duration = (events.end_ps - events.start_ps)[kernel]

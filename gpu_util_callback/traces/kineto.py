@@ -131,7 +131,7 @@ class DeviceRows:
         self._op = array("i")
         self._shape = array("i")
         self._memory = array("b")
-        self._graph = array("b")
+        self._graph = array("q")
         self._shapes = Shapes()
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
@@ -177,7 +177,7 @@ class DeviceRows:
             -1,
             shape,
             memory,
-            int(integer(arguments.get("graph id", 0)) > 0),
+            max(integer(arguments.get("graph id")), 0),
         )
 
     def add_plain(
@@ -272,7 +272,7 @@ class DeviceRows:
             shape=np.frombuffer(self._shape, np.int32),
             bytes=size,
             memory=np.frombuffer(self._memory, np.int8),
-            graph=np.frombuffer(self._graph, np.int8),
+            graph=np.frombuffer(self._graph, np.int64),
         )
         order = np.lexsort((-end, start))
         sane = (device >= 0) & (device <= limits.MAX_ORDINAL)

@@ -180,6 +180,7 @@ class Columns:
 
 _INT64 = {"dtype": np.int64, "absent": -1}
 _INT32 = {"dtype": np.int32, "absent": -1}
+_GRAPH = {"dtype": np.int64, "absent": 0}
 _KIND = {"dtype": np.int8, "absent": -1}
 _FLAG = {"dtype": np.int8, "absent": 0}
 _FLOAT = {"dtype": np.float64, "absent": np.nan}
@@ -204,7 +205,7 @@ class DeviceEvents(Columns):
     shape: np.ndarray = field(metadata=_INT32)  # index into Process.shapes
     bytes: np.ndarray = field(metadata=_COPY_SIZE)
     memory: np.ndarray = field(metadata=_FLAG)  # MemoryKind of a copy's host side
-    graph: np.ndarray = field(metadata=_FLAG)  # 1: replayed by a CUDA graph
+    graph: np.ndarray = field(metadata=_GRAPH)  # id of the CUDA graph, 0 = none, -1 = unknown
 
     @property
     def times(self) -> tuple[np.ndarray, np.ndarray]:

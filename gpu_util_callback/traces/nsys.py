@@ -446,7 +446,10 @@ class _Reader:
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
         """Return process id, device number and events of one of the three GPU tables."""
-        base = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId")
+        base = (
+            "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId",
+            "graphId",
+        )  # fmt: skip
         if table.endswith("KERNEL"):
             extra: tuple[str, ...] = (
                 "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY",
@@ -493,7 +496,9 @@ class _Reader:
             shape=shape,
             bytes=data.get("bytes"),
             memory=memory,
-            graph=(data["graphNodeId"] > 0).astype(np.int8),
+            graph=np.where(
+                data["graphNodeId"] > 0, np.where(data["graphId"] > 0, data["graphId"], -1), 0
+            ),
         )
         device = data["deviceId"]
         return _pid(data["globalPid"]), np.where(device == -1, 0, device), events

@@ -1,4 +1,4 @@
-"""Finds the steps of a process: by markers, calls, batches or ranges that repeat.
+"""Finds the steps of a process: by markers, calls, batches, ranges or graphs that repeat.
 
 A trace with GPU events always has a step: without any of these it is all time between the first and
 the last GPU work. `basis` names their source.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces.intervals import union
-from gpu_util_callback.traces.model import HostKind, Names, Process, groups, kernels
+from gpu_util_callback.traces.model import DeviceEvents, HostKind, Names, Process, groups, kernels
 
 __all__ = ["MIN_KERNELS", "Steps", "find_steps"]
 
@@ -34,10 +34,10 @@ class Steps:
     """The steps of one process, in order and disjoint.
 
     `basis` is "marker", "call" (one compiled function after another), "iteration" (one batch after
-    another), "range" (a range around like work repeats) or "trace" (no structure found: all GPU
-    work as one step, or the whole trace where there is hardly any). `judged`: they certainly are
-    steps: marked, repeated, or a single call which fetched its own batch or is of a function that
-    trains.
+    another), "range" (a range around like work repeats), "graph" (a sequence of CUDA graphs
+    repeats) or "trace" (no structure found: all GPU work as one step, or the whole trace where
+    there is hardly any). `judged`: they certainly are steps: marked, repeated, or a single call
+    which fetched its own batch or is of a function that trains.
     """
 
     label: np.ndarray  # int64[n]: the training step if a marker has it, else 0, 1, 2, …
@@ -52,7 +52,7 @@ class Steps:
 
 def find_steps(process: Process, names: Names) -> Steps:
     """Return the steps of a process; empty only if nothing at all was recorded."""
-    for find in (_by_marker, _by_call, _by_iteration, _by_range):
+    for find in (_by_marker, _by_call, _by_iteration, _by_range, _by_graph):
         found = find(process, names)
         if found is not None and len(found) and found.judged:
             return found
@@ -243,18 +243,60 @@ def _by_range(process: Process, names: Names) -> Steps | None:
             start = events.start_ps[rows[same]]
             if len(start) < _LEAST_REPEATS:
                 continue
-            per_step = np.diff(np.searchsorted(launched, start))
-            usual = float(np.median(per_step))
-            alike = np.abs(per_step - usual) <= _LIKE * usual
-            enough = usual > 0 and alike.mean() >= _MOSTLY
+            alike = _alike(launched, start)
             length = int(start[-1] - start[0])
-            if enough and per_step.sum() >= _MOSTLY * len(launched) and length > best_length:
+            if alike.mean() >= _MOSTLY and _holds_most(launched, start) and length > best_length:
                 best, best_length = start, length
-    if best is None:
+    return None if best is None else _between(process, best, "range")
+
+
+def _by_graph(process: Process, names: Names) -> Steps | None:
+    """Return one step from each replay of the graph that ran first to its next replay.
+
+    In the time of the GPUs, as the host may queue many replays. No step may differ in its
+    sequence of graphs, nor in its amount of other work: layers that share a graph, and
+    micro-batches, are no steps.
+    """
+    work = DeviceEvents.concat([device.events for device in process.active_devices()])
+    work = work.take(work.correlation >= 0)
+    _, first, launch = np.unique(work.correlation, return_index=True, return_inverse=True)
+    start, graph = work.start_ps[first], work.graph[first]
+    np.minimum.at(start, launch, work.start_ps)
+    np.maximum.at(graph, launch, work.graph)  # a copy in a graph may lack the graph's id
+    order = np.argsort(start, kind="stable")
+    start, graph = start[order], graph[order]
+    replays = np.flatnonzero(graph)
+    replayed = graph[replays]
+    if not len(replays) or (replayed < 0).any():
         return None
-    steps = _tile(process, np.arange(len(best) - 1), best[:-1], best[1:], "range")
-    # The last range begins a step whose end is not in the trace.
-    steps.end_ps[-1] = best[-1]
+    at = np.flatnonzero(replayed == replayed[0])
+    if len(at) < _LEAST_REPEATS or (np.diff(at) != at[1]).any():
+        return None
+    sequences = replayed[: at[-1]].reshape(-1, at[1])
+    begin, ran = start[replays[at]], np.sort(work.start_ps)
+    alike = _alike(start, begin) & _alike(ran, begin)
+    if (sequences != sequences[0]).any() or not alike.all() or not _holds_most(ran, begin):
+        return None
+    return _between(process, begin, "graph")
+
+
+def _alike(work: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Return a mask of the times between two starts that hold about the usual amount of work."""
+    amount = np.diff(np.searchsorted(work, start))
+    usual = float(np.median(amount))
+    return (amount > 0) & (np.abs(amount - usual) <= _LIKE * usual)
+
+
+def _holds_most(work: np.ndarray, start: np.ndarray) -> bool:
+    """Return whether most of the work lies between the first and the last start."""
+    low, high = np.searchsorted(work, start[[0, -1]])
+    return bool(high - low >= _MOSTLY * len(work))
+
+
+def _between(process: Process, start: np.ndarray, basis: str) -> Steps:
+    """Return one step from each start to the next; the end of the last one is not in the trace."""
+    steps = _tile(process, np.arange(len(start) - 1), start[:-1], start[1:], basis)
+    steps.end_ps[-1] = start[-1]
     return steps
 
 

@@ -268,7 +268,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
         bytes=size,
         memory=memory,
         graph=(
-            (stats["cuda_graph_id"].numbers(np.int64, 0, n) > 0).astype(np.int8)
+            np.where(stats["cuda_graph_id"].numbers(np.int64, 0, n) > 0, -1, 0)
             if "cuda_graph_id" in stats
             else None
         ),

@@ -345,6 +345,51 @@ def test_ranges_that_repeat_are_steps_where_like_work_repeats(tmp_path):
         assert trace("Optimizer.step#Adam.step", other).basis == "trace", "no grid is better"
 
 
+_GRAPHS = {"a": 5, "A": 5, "b": 6, "c": 7, "-": 0}
+
+
+def replays(tmp_path, marks: str, ids=_GRAPHS):
+    """Return the steps of a trace of graphs of ten kernels ("A": 14) and of single kernels "-"."""
+    events = []
+    for number, mark in enumerate(marks, 1):
+        graph = mark != "-"
+        # The host queues them all before the first has run.
+        events.append(launch(number, 1, number, "cudaGraphLaunch" if graph else "cudaLaunchKernel"))
+        for k in range({"A": 14, "-": 1}.get(mark, 10)):
+            at = 1_000 + 300 * number + 20 * k
+            args = {"graph id": ids[mark], "graph node id": k}
+            events.append(kernel("k", at, 15, number, **args))
+    return analyse(read_trace(write(tmp_path, events))).processes[0].steps
+
+
+@pytest.mark.parametrize("step", ["a", "a----", "a-b-c-", "a-b-b-c---"])
+def test_a_sequence_of_graphs_that_repeats_is_a_step(tmp_path, step):
+    steps = replays(tmp_path, step * 6)
+    assert (steps.basis, steps.judged, len(steps)) == ("graph", True, 5)
+    assert steps.start_ps[0] == 1_299_000_000, "the first kernel, long after its launch"
+    assert (steps.end_ps - steps.start_ps).tolist() == [300_000_000 * len(step)] * 5
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        ("a" + "-" * 60) * 2 + "a",  # too few
+        "aab" * 6,  # the first graph twice in a step
+        "abacabcbacabcaab",  # irregular
+        "a-b-" * 5 + "a-c-" + "a-",  # one step runs another graph
+        ("a" * 8 + "-" * 2) * 3,  # micro-batches, and an optimizer after eight of them
+        "aAaaAaAAaA",  # unlike amounts of work
+        "a" * 6 + "b" * 9,  # only part of the trace
+    ],
+)
+def test_graphs_without_a_common_sequence_are_no_steps(tmp_path, marks):
+    assert replays(tmp_path, marks).basis == "trace"
+
+
+def test_graphs_without_ids_are_no_steps(tmp_path):
+    assert replays(tmp_path, "a" * 6, dict.fromkeys(_GRAPHS, 0)).basis == "trace"
+
+
 def test_kernels_of_a_graph_are_known_by_their_launch_call(tmp_path):
     events = [launch(0, 5, 1), kernel("before", 10, 5, 1)]
     for number, call in ((2, "cudaGraphLaunch"), (3, "hipGraphLaunch")):

@@ -341,6 +341,18 @@ def test_table_definitions_that_are_no_text_are_damage(reference, tmp_path):
         read_trace(path)
 
 
+@pytest.mark.parametrize("graph, basis", [(5, "graph"), (None, "trace")])
+def test_steps_from_graphs_with_ids(export, graph, basis):
+    for number in range(1, 7):
+        export.call(number * 1_000 * US, number * 1_000 * US + 5 * US, number)
+        for k in range(10):
+            at = (number * 1_000 + 10 + 20 * k) * US
+            export.kernel(at, at + 15 * US, number, graphNodeId=k + 1, graphId=graph)
+    result = explain(export.write())
+    assert result["processes"][0]["steps_from"] == basis
+    assert result["launches"][0]["graph_kernels"] == 60
+
+
 def test_a_report_without_cuda_tables_says_so(export):
     for step in range(3):
         export.range(step * 1000 * US, step * 1000 * US + 900 * US, f"step {step}")
