@@ -45,6 +45,7 @@ DIAGNOSIS_S, SELDOM_S = 5.0, 10.0
 MOST_FLUSHES = 8  # whose rows wait for a diagnosis
 MOST_UNAPPENDED = 64  # tables and groups that wait for memory
 MOST_POINTS = 50_000  # of scalars that wait for storage: about 20 MB
+MOST_SHORTAGES, SHORTAGE_S = 50, 0.1  # how often writing waits for memory, and how long
 SILENT_S = 30.0  # after which one line says that log_dir does not answer
 WRITING = "writing the recording"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -91,6 +92,7 @@ class Outputs:
         self._thread: threading.Thread | None = None
         self._due = threading.Event()
         self._closing: str | None = None  # the status to close with
+        self._over = False  # nothing more will be written
         self._troubled = False  # whether it was reported that writing fails
         self._asked = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
         self._writer: Any = None
@@ -140,14 +142,22 @@ class Outputs:
 
     def reopen(self) -> None:
         """Reopen a closed recording."""
-        self.sealed, self._closing = False, None
+        self.sealed, self._closing, self._over = False, None, False
         self._writer.reopen()
         self._start()
 
-    def _start(self) -> None:
-        self._due.clear()
-        self._thread = threading.Thread(target=self._work, name="gpu-util-writer", daemon=True)
-        self._thread.start()
+    def _start(self) -> bool:
+        """Begin the writing thread; False where there is no room for another one."""
+        self._thread = thread = threading.Thread(
+            target=self._work, name="gpu-util-writer", daemon=True
+        )
+        self._due.set()  # the folder and the first manifest come at once
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # the recorder's thread writes until there is
+            self._thread = None
+            return False
+        return True
 
     def release(self) -> None:
         """Free what only a recording that is continued needs."""
@@ -272,6 +282,8 @@ class Outputs:
         if now or time.monotonic() >= self._next_flush:
             self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
             self._due.set()
+            if self._thread is None and self.recording and not self._over and not self._start():
+                self._write_here()
         if self.unanswered_s > SILENT_S:
             self._report_trouble(
                 f"{self._settings.log_dir} has not answered for {SILENT_S:g} s; training continues",
@@ -300,34 +312,66 @@ class Outputs:
         """Have everything sealed. Where that fails it is retried for some seconds."""
         self._closing = status
         self._due.set()
-        if self._thread is None:
+        if self._thread is not None:
+            return
+        if not self.recording or self._over:
             self._events.closed()
+        elif not self._start():
+            self._work()
 
     # ---- the writing thread --------------------------------------------------------------
 
     def _work(self) -> None:
+        began_s = time.thread_time()  # not 0 on the recorder's thread
         try:
-            self._guarded(self._begin)
-            while True:
-                self._due.wait()
-                self._due.clear()
-                status = self._closing
-                if status is not None:
-                    self._seal(status)
-                    return
-                self._guarded(self._write)
+            failures = 0
+            while failures < MOST_SHORTAGES:
+                try:
+                    if self._turn():
+                        return
+                    failures = 0
+                except MemoryError:  # outside of what is tried again anyway
+                    failures += 1
+                    self._due.set()
+                    time.sleep(SHORTAGE_S)
+            raise MemoryError
         except Exception as error:  # no library for this kind of URL
-            self._fail(
-                "the recording",
-                f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training "
-                "continues without it",
-                "give another log_dir",
-            )
-            self._events.impossible()
+            self._give_up(error)
         finally:
-            self.cpu_s += time.thread_time()
+            self._over = True
+            self.cpu_s += time.thread_time() - began_s
             self._thread = None
             self._events.closed()
+
+    def _turn(self) -> bool:
+        """Write what is due, or wait for it; return whether that was the end."""
+        if self._closing is None:
+            self._due.wait()
+            self._due.clear()
+        if self._closing is None:
+            self._guarded(self._write)
+            return False
+        self._seal(self._closing)
+        return True
+
+    def _write_here(self) -> None:
+        """Write on the recorder's thread, where there can be no other."""
+        try:
+            self._guarded(self._write)
+        except MemoryError:  # there may be room the next time
+            pass
+        except Exception as error:
+            self._over = True
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(
+            "the recording",
+            f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training "
+            "continues without it",
+            "give another log_dir",
+        )
+        self._events.impossible()
 
     def _guarded(self, write: Callable[[], None]) -> Exception | None:
         """Write; return the error of an attempt that failed, and may succeed later."""

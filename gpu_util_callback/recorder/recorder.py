@@ -519,8 +519,8 @@ class Recorder:
                 self._lose_rows(error)
                 self.run = None
             self._cpu_s += time.thread_time()
+            self._judged.set()  # first: closing may have to write on this thread
             self._outputs.close(self.status or "interrupted")
-            self._judged.set()
             if self.status == "interrupted" or self._is_news():
                 self.say_verdict()  # nothing else will: an interrupted fit calls no hook
 

@@ -194,7 +194,10 @@ class RecordingWriter:
             count = self._new_rows[key] = self._new_rows[key] + len(next(iter(rows.values())))
             if len(parts) < MAX_WAITING_PARTS and count <= MAX_WAITING_ROWS:
                 return
-            whole = concatenate(key[1] if key[0] == "tables" else None, parts)
+            try:
+                whole = concatenate(key[1] if key[0] == "tables" else None, parts)
+            except MemoryError:  # they are kept as they are
+                return
             if count > MAX_WAITING_ROWS:
                 surplus = count - MAX_WAITING_ROWS * 3 // 4
                 self._count(key, {name: column[:surplus] for name, column in whole.items()})
@@ -300,21 +303,34 @@ class RecordingWriter:
             with self._lock:
                 self._new[clock] = kept + self._new.get(clock, [])
             return
-        for (kind, name), parts in new.items():
-            table = name if kind == "tables" else None
-            rows = concatenate(table, parts)
+        try:
+            while new:
+                key = next(iter(new))
+                self._take_rows(key, new[key])
+                del new[key]
+        except MemoryError:  # the next flush takes the rest
             with self._lock:
-                self._count((kind, name), rows)
-            home = self._waiting[0 if table is not None else 1]
-            if name in home:
-                rows = concatenate(table, [home[name], rows])
-            waiting = len(next(iter(rows.values())))
-            if waiting > MAX_WAITING_ROWS and self._failed_writes:
-                self._dropped_rows += waiting - MAX_WAITING_ROWS
-                rows = {key: column[-MAX_WAITING_ROWS:] for key, column in rows.items()}
-            home[name] = rows
+                for key, parts in new.items():
+                    self._new[key] = parts + self._new.get(key, [])
+                    self._new_rows[key] += sum(len(next(iter(one.values()))) for one in parts)
+            raise
         if self._open_since is None:
             self._open_since = self._clock.now()
+
+    def _take_rows(self, key: tuple[str, str], parts: list[dict[str, np.ndarray]]) -> None:
+        """Move a table's or a group's new rows. Raises: MemoryError, before anything is changed."""
+        kind, name = key
+        table = name if kind == "tables" else None
+        rows = concatenate(table, parts)
+        home = self._waiting[0 if table is not None else 1]
+        every = concatenate(table, [home[name], rows]) if name in home else rows
+        waiting = len(next(iter(every.values())))
+        if waiting > MAX_WAITING_ROWS and self._failed_writes:
+            self._dropped_rows += waiting - MAX_WAITING_ROWS
+            every = {column: part[-MAX_WAITING_ROWS:] for column, part in every.items()}
+        with self._lock:
+            self._count(key, rows)
+        home[name] = every
 
     def _is_old(self) -> bool:
         return self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS

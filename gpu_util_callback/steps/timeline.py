@@ -93,11 +93,41 @@ class Timeline:
     """
 
     __slots__ = (
-        "_append", "_computed", "_epoch", "_epoch_call", "_epoch_start",
-        "_hooks", "_hooks_end", "_input_ns", "_logs", "_logs_end", "_perf", "_start",
-        "_test_start", "_tested", "batches_per_hook", "call", "call_end", "calls", "cursor",
-        "device_done", "fetch", "first", "flags", "handed", "in_test", "open", "own_ns",
-        "own_step_ns", "own_steps", "queue", "sampled", "serial", "stamps", "steps_per_execution",
+        "_append",
+        "_computed",
+        "_epoch",
+        "_epoch_call",
+        "_epoch_start",
+        "_hooks",
+        "_hooks_end",
+        "_input_ns",
+        "_logs",
+        "_logs_end",
+        "_perf",
+        "_phase_end",
+        "_start",
+        "_test_start",
+        "_tested",
+        "batches_per_hook",
+        "call",
+        "call_end",
+        "calls",
+        "cursor",
+        "device_done",
+        "fetch",
+        "first",
+        "flags",
+        "handed",
+        "in_test",
+        "open",
+        "own_ns",
+        "own_step_ns",
+        "own_steps",
+        "queue",
+        "sampled",
+        "serial",
+        "stamps",
+        "steps_per_execution",
     )  # fmt: skip
 
     def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
@@ -127,7 +157,7 @@ class Timeline:
         self.open = False  # a step has not ended yet
         self.fetch = 0  # when the next step's batch was requested, where that is before its hooks
         self._start = self._hooks = self._hooks_end = 0
-        self._logs = self._logs_end = 0
+        self._logs = self._logs_end = self._phase_end = 0
         # Of the step's call, set by who times it: when it ran, its flags, and the stamps of its
         # batches one after the other, where they were taken in Python.
         self.call = self.call_end = self.flags = 0
@@ -398,11 +428,12 @@ class Timeline:
             own: how much of it is counted; None = all.
         """
         own = max(end - start if own is None else own, 0)
+        self._phase_end = end
         self._append(Phase(kind, name, start, end, account, own, self.calls))
 
     def latest(self) -> int:
         """Return the last moment at which the training thread was seen."""
-        return max(self._start, self._logs_end, self.call_end, self.cursor)
+        return max(self._start, self._logs_end, self.call_end, self.cursor, self._phase_end)
 
     def forget(self) -> None:
         """Keep nothing from now on: in a forked process, nobody takes it."""

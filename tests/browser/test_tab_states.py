@@ -344,9 +344,8 @@ def test_an_advice_says_what_it_saves(open_tab, tmp_path):
             "validation on fewer batches still takes time"
         )
         report = tab.recording()["report"]
-        gain = gain_text(report["wall_s"], span["saves_range_s"])
+        gain = gain_text(report["wall_s"], report["headline"]["saves_range_s"])
         assert tab.text(".saving").startswith(f"This run gets {gain} faster")
-        assert f"{gain} faster" in report["verdict"]
 
 
 def test_what_no_cause_explains_is_not_called_healthy(open_tab, tmp_path):

@@ -133,6 +133,7 @@ def code_of(run, host=None) -> str:
     return found(run, cause, host)["advice"]["code"]
 
 
+IMAGES = {"dtype": "float32", "rank": 4, "integers": True, "min": 0.0, "max": 255.0}
 LOADER = {"input": "train_loader", "input_source": "train_set"}
 
 
@@ -144,9 +145,8 @@ LOADER = {"input": "train_loader", "input_source": "train_set"}
     (waits(variables={"input": "self.photos"}, **PYDATASET), "self.photos.workers = 5"),
     (waits(("filter(keep)", "Filter", 40.0, 1.0, ""), epochs=5, variables={"input": "train"}),
      "train = train.cache()"),
-    (waits(input_kind="numpy", variables={"input": "x_train"}), "x_train = x_train.astype("),
-    (phases("input_setup", "new iterator", variables={"input": "train", "model": "net"}),
-     "net.fit(train.repeat(), ..., steps_per_epoch=200)"),
+    (waits(input_kind="numpy", variables={"input": "x_train"}, input_first=[IMAGES]),
+     "x_train = x_train.astype("),
     (phases("validation", "validation", 1, variables={"monitor": "watch"}, **LOOP),
      '    with watch.phase("validation"): ...'),
     (phases("checkpoint", "ModelCheckpoint.on_epoch_end", variables={"model": "net"}),

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import itertools
+import logging
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,15 @@ def eventually(folder: Path, status: str, within_s: float = 20):
             return found[0]
         assert time.monotonic() < until, [one.status for one in found]
         time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch):
+    """Messages come out, whatever earlier tests of this process did to the log and the printer."""
+    monkeypatch.setattr(messages, "_printer", messages._Printer())
+    for name, value in (("propagate", True), ("disabled", False), ("level", logging.NOTSET)):
+        monkeypatch.setattr(messages.log, name, value)
+    messages.log.manager._clear_cache()  # of the levels that are on
 
 
 @pytest.fixture
@@ -287,6 +297,50 @@ def test_a_process_that_may_have_no_more_threads(tmp_path, monkeypatch, caplog):
     assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_process_that_has_no_room_for_the_writing_thread(tmp_path, monkeypatch, again):
+    """The recorder's thread writes, from the start on, until there is room for another one."""
+    start, begun = threading.Thread.start, []
+
+    def full(self):
+        if self.name == "gpu-util-writer" and not (again and begun.count("failed") >= 2):
+            begun.append("failed")
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    with GpuUtilMonitor(tmp_path, report=False) as monitor:
+        for step in monitor.batches(range(STEPS)):
+            if step == STEPS // 2:
+                assert eventually(tmp_path, "live", 5).status == "live"
+                time.sleep(2)
+    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    assert len(begun) >= 2
+
+
+def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
+    """Wherever the memory is missing, no row is lost."""
+    faults: dict[str, int] = {}
+
+    def short(owner, name, times):
+        method = getattr(owner, name)
+
+        def failing(*arguments, **options):
+            if faults.setdefault(name, 0) < times:
+                faults[name] += 1
+                raise MemoryError
+            return method(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, failing)
+
+    short(outputs.Outputs, "_turn", 2)
+    short(writer.RecordingWriter, "open", 1)
+    short(writer.RecordingWriter, "_take_rows", 2)
+    recorded_loop(tmp_path)
+    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    assert faults == {"_turn": 2, "open": 1, "_take_rows": 2}
+
+
 PROGRAM = """
 import sys, time
 from gpu_util_callback import GpuUtilMonitor
@@ -418,6 +472,7 @@ def test_a_store_that_fails_at_first_gets_the_whole_recording(tmp_path, monkeypa
         make(self, path)
 
     monkeypatch.setattr(LocalStorage, "make_folder", failing)
+    monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 1 << 24)  # these steps do nothing
     _, steps = hot_loop(tmp_path, 3.0)
     recording = eventually(tmp_path, "ended")
     assert "Host is down" in caplog.text

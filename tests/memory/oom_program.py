@@ -22,7 +22,7 @@ contained, _, kind = kind.rpartition("-")
 import numpy as np  # noqa: E402
 
 MIB = 1 << 20
-ROOM = 400 * MIB
+ROOM = 900 * MIB  # threads reserve addresses, too: an arena of 64 MiB and a stack each
 LONG = 1 << 19
 kept = []
 

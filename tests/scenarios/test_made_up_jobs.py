@@ -61,6 +61,10 @@ BELOW = {
 }  # fmt: skip
 
 
+# Tried in scenarios and on traces of their own, not in made-up jobs.
+APART = {"memory_spill", "host_callback", "half_precision_cpu"}
+
+
 def test_evidence_is_what_fired():
     """Each threshold stands beside a number of the same name, on the side on which it fires."""
     told = set()
@@ -73,7 +77,7 @@ def test_evidence_is_what_fired():
                     assert crossed, (CASES[number].name, cause, name, value, limit)
                     told.add((cause, name))
     assert told >= BELOW
-    assert {cause for cause, _ in told} == {rule.cause for rule in RULES if rule.thresholds}
+    assert {cause for cause, _ in told} == {rule.cause for rule in RULES if rule.thresholds} - APART
 
 
 @pytest.mark.parametrize("which", SETS)
@@ -89,5 +93,5 @@ def test_scores(which):
 def test_every_cause_and_many_healthy_jobs_are_there():
     assert len({case.name for case in CASES}) == len(CASES)
     truths = [outcome(number)[0] for number in range(len(CASES))]
-    assert {cause for truth in truths for cause in truth} == {rule.cause for rule in RULES}
+    assert {cause for truth in truths for cause in truth} == {rule.cause for rule in RULES} - APART
     assert sum(not truth for truth in truths) >= 40

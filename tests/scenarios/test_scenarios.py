@@ -53,7 +53,8 @@ def test_there_are_enough_cases():
     assert len(CASES) >= 60 and len(healthy) >= 20
     assert len({case.name for case in CASES}) == len(CASES)
     labelled = {cause for number in range(len(CASES)) for cause in outcome(number)[0]}
-    assert labelled == {rule.cause for rule in RULES}
+    # Calls of the host inside a step are seen in traces alone: tests/traces/test_host_callbacks.py.
+    assert labelled == {rule.cause for rule in RULES} - {"host_callback"}
 
 
 def test_scores():

@@ -90,13 +90,13 @@ def test_files_of_an_interleave_are_one_stage(explain):
 
 
 @pytest.mark.parametrize("stage, code", [
-    ("Map", "num_parallel_calls"), ("ParallelMapV2", 'ds.save("prepared")'),
-    ("MapAndBatch", 'ds.save("prepared")'), ("BatchV2", "ds.batch(batch_size, num_parallel"),
-    ("Shuffle", 'ds.save("prepared")'), ("TFRecord", "interleave"),
+    ("Map", "num_parallel_calls"), ("ParallelMapV2", ""), ("MapAndBatch", ""), ("BatchV2", ""),
+    ("Shuffle", ""), ("TFRecord", "interleave"),
 ])  # fmt: skip
 def test_what_runs_in_parallel_is_not_told_to(explain, stage, code):
     paths = {f"Iterator::Root::Prefetch::{stage}": 7_800}
-    assert code in the_input_bound(explain(input_bound(paths)))["advice"]["code"]
+    advice = the_input_bound(explain(input_bound(paths)))["advice"]
+    assert code in advice["code"] and bool(code) == bool(advice["code"]) == advice["question"]
 
 
 def test_a_gpu_that_ran_a_few_kernels_is_not_judged(explain):
@@ -169,7 +169,7 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
     assert finding["ranks"] == finding["gpus"] == [0, 1, 2, 3]
     assert finding["evidence"]["wait_pct"] == pytest.approx(63, abs=1), "of the worst"
     text = finding["advice"]["text"]
-    assert "some do so already" in text, "these loaders have workers: more of them, or cheaper ones"
+    assert "by few workers?" in text, "these loaders have workers: more of them"
 
 
 def _event(cat, name, ts, dur, pid, args) -> dict:

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 
 __all__ = ["CpuFallback"]
@@ -129,6 +129,9 @@ class CpuFallback(Rule):
         )
 
 
+KEPT_BUSY_PCT = Constant(20, "a display alone keeps a GPU at a few percent")
+
+
 def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
     """Return whether this process keeps a GPU busy that its framework does not list."""
     own = run.gpu_mean(gpu, "utilization_process_pct", run.start_ns, run.end_ns)
@@ -136,8 +139,9 @@ def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
         held = run.highest(gpu, "memory_process_bytes")
         if held is None or held < limits["memory_mib"] * 2**20:
             return False
-        own = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
-    return own is not None and own[0] >= limits["gpu_active_pct"]
+        everybody = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
+        return everybody is not None and everybody[0] >= KEPT_BUSY_PCT
+    return own[0] >= limits["gpu_active_pct"]
 
 
 def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:

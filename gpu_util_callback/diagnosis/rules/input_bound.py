@@ -403,6 +403,8 @@ class InputBound(Rule):
         first, end, start_ns, end_ns = (
             int(run.steps[name][block]) for name in ("first_step", "end_step", "start_ns", "end_ns")
         )
+        if end <= limits["warmup_steps"]:
+            return
         where = Range(first, end, start_ns, end_ns)
         idle = run.idle(start_ns, end_ns)
         lost = longest if idle is None else min(longest, idle.idle_ns)
