@@ -25,6 +25,16 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
 
 
+@pytest.fixture(autouse=True)
+def script_of_its_own(monkeypatch):
+    """Each test is a script: the time between its fits is not that between tests."""
+    recorder = sys.modules.get("gpu_util_callback.recorder.recorder")
+    messages = sys.modules.get("gpu_util_callback.recorder.messages")
+    if recorder is not None and messages is not None:
+        monkeypatch.setattr(recorder, "_process", type(recorder._process)())
+        monkeypatch.setattr(messages, "_said_of_script", {})
+
+
 def unreadable_parts(folder: Path) -> list[str]:
     """What our own reader leaves out of the manifests below a folder: "path: field …".
 

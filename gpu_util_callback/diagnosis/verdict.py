@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = [
@@ -142,7 +142,8 @@ class Script:
 def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     """Return the verdict: the largest cost in proportion to the run, and the gain of fixing it.
 
-    Time between the fits of a process comes first where it is longer than what the fits lose.
+    Time between the fits of a process comes first where it is most of the time, and longer than
+    what the fits lose.
 
     Args:
         findings: of the report, attributed and ordered: the first to fix in front.
@@ -151,11 +152,12 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     script = Script.of(run.manifest.get("process"))
     lead = headline(findings, None) if script is not None else None
     lost_s = lead["lost_s"] if lead is not None else 0.0
+    mostly_between = script is not None and script.between >= MOSTLY * script.wall_s
     if (
         script is None
         or not len(run.steps)
         or any(one["cause"] in BLOCKING for one in findings)
-        or max(script.between, _again_s(run, script))
+        or max(script.between if mostly_between else 0.0, _again_s(run, script))
         < max(1e-9, script.saves(run.wall_ns / 1e9, lost_s) or 0.0)
     ):
         return said
