@@ -300,7 +300,7 @@ def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeyp
     """As scikit-learn's searches do: a new model and a copy of the callback for each fit."""
     monkeypatch.setattr(recorder, "_process", ProcessTime())
     monkeypatch.setattr(messages, "_said_of_script", {})
-    monkeypatch.setattr(messages, "_SHORT_S", 1.0)
+    monkeypatch.setattr(messages, "_SHORT_S", 0.1)
     callback = GpuUtilCallback(str(tmp_path))
     for _ in range(7):
         fit(compiled(), copy.deepcopy(callback), verbose=0)
