@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -71,14 +72,14 @@ def what_we_write_is_read_back(request):
 def what_is_shared_is_read_back(tmp_path_factory):
     """The same for what the tests of a module share, and for programs that they start."""
     base = tmp_path_factory.getbasetemp()
-    programs = base / "programs"  # their temporary files: `environment` of `backends/processes`
-    programs.mkdir(exist_ok=True)
-    os.environ["TESTS_PROGRAMS"] = str(programs)
-    yield
-    folders = [one for one in base.iterdir() if not one.is_symlink()]
-    shared = [one for one in folders if one not in _checked]
-    _checked.update(one for one in shared if one != programs)
-    assert not [part for one in shared for part in unreadable_parts(one)]
+    # Their temporary files (`environment` of `backends/processes`): Ray's sockets need short paths.
+    with tempfile.TemporaryDirectory(prefix="gu", ignore_cleanup_errors=True) as programs:
+        os.environ["TESTS_PROGRAMS"] = programs
+        yield
+        folders = [one for one in base.iterdir() if not one.is_symlink()]
+        shared = [one for one in folders if one not in _checked]
+        _checked.update(shared)
+        assert not [part for one in (*shared, Path(programs)) for part in unreadable_parts(one)]
 
 
 @pytest.fixture(scope="session")
