@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.thresholds import Constant
-from gpu_util_callback.diagnosis.verdict import gain_of
+from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
 
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
@@ -144,8 +144,7 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
 
 def _gains(whole_s: float, gone: Sequence[Mapping]) -> list[float]:
     """Return the least and the largest gain that the advice for findings was estimated to have."""
-    spans = [one.get("saves_range_s") or [_saves(one)] * 2 for one in gone]
-    return [round(gain_of(whole_s, sum(span[i] for span in spans)) or 1.0, 2) for i in (0, 1)]
+    return [round(gain_of(whole_s, bound) or 1.0, 2) for bound in saves_range(gone)]
 
 
 def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:

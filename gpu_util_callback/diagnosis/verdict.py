@@ -23,12 +23,14 @@ __all__ = [
     "UNKNOWN",
     "Announcer",
     "Script",
+    "factors_text",
     "gain_of",
     "gain_text",
     "headline",
     "is_unnamed",
     "order",
     "promise",
+    "saves_range",
     "sentence",
     "sums",
     "trace_sentence",
@@ -223,7 +225,7 @@ def order(finding: Mapping) -> tuple:
     Then by what a yes to a question would save, then by the time lost; unknown costs and unnamed
     time come last.
     """
-    least_s, _ = _saves_range([finding])
+    least_s, _ = saves_range([finding])
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
     asked = finding.get("advice", {}).get("question") and finding.get("saves_range_s")
     return (
@@ -258,7 +260,7 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
         "ids": [one["id"] for one in lead],
         **sums(lead),
         **{f"all_{name}": value for name, value in sums(findings).items()},
-        "faster_up_to": gain_of(wall_s, _saves_range(lead)[1]),
+        "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
     }
 
 
@@ -270,13 +272,13 @@ def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
         "saves_s": saves_s,
-        "saves_range_s": [round(bound, 6) for bound in _saves_range(findings)]
+        "saves_range_s": [round(bound, 6) for bound in saves_range(findings)]
         if saves_s
         else [round(sum(span[i] for span in spans), 6) for i in (0, 1)],
     }
 
 
-def _saves_range(findings: Iterable[Mapping]) -> tuple[float, float]:
+def saves_range(findings: Iterable[Mapping]) -> tuple[float, float]:
     """Return the least and the most that the advice of findings saves together, in seconds."""
     least_s = most_s = 0.0
     for finding in findings:
@@ -325,7 +327,12 @@ def gain_text(wall_s: float | None, span_s: Sequence[float] | None) -> str:
         span_s: the least and the most that is saved, in seconds.
     """
     least, most = (gain_of(wall_s, saved) for saved in span_s or (None, None))
-    if least is None or most is None or most < WORTH_A_WORD:
+    return "" if least is None or most is None else factors_text(least, most)
+
+
+def factors_text(least: float, most: float) -> str:
+    """Format a gain between two factors as `gain_text` does."""
+    if most < WORTH_A_WORD:
         return ""
     if least < WORTH_A_WORD:
         return f"up to {times(most)}"

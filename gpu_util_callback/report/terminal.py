@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.verdict import (
     COMPILE,
     NOTHING_LARGE,
     UNKNOWN,
-    WORTH_A_WORD,
+    factors_text,
     is_unnamed,
 )
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
@@ -321,11 +321,8 @@ def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
 
 def since_text(since: Mapping) -> str:
     """Format the gain that a later run was estimated to have; "" where none was promised."""
-    low, high = (times(gain) for gain in since["estimated"])
-    if since["estimated"][1] < WORTH_A_WORD:
-        return ""
-    span = high if low == high else f"{low.removesuffix('×')} to {high}"
-    return f"estimated gain {span}, "
+    span = factors_text(*since["estimated"])
+    return f"estimated gain {span}, " if span else ""
 
 
 def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:

@@ -66,13 +66,13 @@ fsspec.register_implementation("leaky", LeakyFileSystem, clobber=True)
 def surroundings(monkeypatch, tmp_path):
     """A user with a home, a working folder inside it, and secrets wherever they may stand."""
     home = tmp_path / "alizarin"
-    (home / "work").mkdir(parents=True)
+    (home / "job").mkdir(parents=True)
     for name, value in {
         "HOME": str(home), "USER": "alizarin", "LOGNAME": "alizarin", "DB_PASSWORD": "HUNTER2",
-        "TF_GPU_ALLOCATOR": "--token=TOKEN99", "PWD": str(home / "work"),
+        "TF_GPU_ALLOCATOR": "--token=TOKEN99", "PWD": str(home / "job"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(home / "work")
+    monkeypatch.chdir(home / "job")
     monkeypatch.setattr(sys, "argv", ["train.py", "--token=TOKEN99", URL])
     monkeypatch.setattr(redaction, "_redactor", None)
     monkeypatch.setattr(messages, "_warned", set())
@@ -217,7 +217,7 @@ def test_a_manifest_of_an_older_version_is_read_without_them():
 
 def test_of_an_error_type_and_first_words_stay(surroundings):
     redactor = Redactor([])
-    said = f"{surroundings}/work/logs and {surroundings}/x: {error_text(OSError('cannot, as 42'))}"
+    said = f"{surroundings}/job/logs and {surroundings}/x: {error_text(OSError('cannot, as 42'))}"
     assert redactor.text(said) == "./logs and ~/x: OSError: cannot, as 42"
     assert redactor.text("CustomError: one two three four five six") == (
         "CustomError: one two three four five …"
@@ -234,7 +234,7 @@ def test_of_an_error_type_and_first_words_stay(surroundings):
 
 
 def test_a_redacted_profile_names_no_folder(surroundings):
-    path = f"{surroundings}/work/train.py".encode()
+    path = f"{surroundings}/job/train.py".encode()
     data = redaction.redacted_file(b"\x0a\x30" + path + b" alizarin")
     assert len(data) == len(path) + 11 and data.startswith(b"\x0a\x30")
     assert b"alizarin" not in data and data.endswith(b"/train.py ________")
