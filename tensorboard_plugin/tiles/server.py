@@ -5,7 +5,6 @@ import struct
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,78 +21,7 @@ from tensorboard_plugin.lanes import (
 from tensorboard_plugin.tiles.engine import BackgroundJobs, RecordingTiles
 from tensorboard_plugin.tiles.merging import View
 
-__all__ = ["MAX_COUNT", "MAX_LANES", "BadTile", "TileServer", "gzipped"]
-
-# ---- packing ---------------------------------------------------------------------------
-
-
-# Parts that would keep more than this share of their size are stored as they are. Packing takes
-# longer the less it gains: of a dense tile the upper half of its bytes is packed in a tenth of the
-# time that the lower half, which is noise, would take for half of its size.
-WORTH = 0.5
-# A part is judged by a sample of this many bytes.
-SOME = 4096
-_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\4\xff"
-_MOST_STORED = 0xFFFF
-
-
-def gzipped(parts: Sequence[bytes | memoryview], strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
-    """Return the parts one after the other as one gzip member.
-
-    Args:
-        parts: bytes, one after the other in memory.
-        strategy: zlib's, for what is not stored.
-    """
-    out: list[bytes | memoryview] = [_HEADER]
-    check = size = 0
-    packer = None
-    for part in parts:
-        check, size = zlib.crc32(part, check), size + len(part)
-        if _share_left(np.frombuffer(part, np.uint8)) > WORTH:
-            if packer is not None:  # the next block starts on a whole byte, on its own
-                out.append(packer.flush(zlib.Z_FULL_FLUSH))
-                packer = None
-            out += _stored(part)
-            continue
-        if packer is None:
-            packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9, strategy)
-        out.append(packer.compress(part))
-    if packer is None:
-        packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
-    out.append(packer.flush())
-    out.append(check.to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little"))
-    return b"".join(out)
-
-
-def _stored(part: bytes | memoryview) -> list[bytes | memoryview]:
-    """Return deflate blocks that hold bytes as they are."""
-    blocks: list[bytes | memoryview] = []
-    for begin in range(0, len(part), _MOST_STORED):
-        piece = part[begin : begin + _MOST_STORED]
-        length = len(piece)
-        blocks.append(
-            b"\0" + length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little")
-        )
-        blocks.append(piece)
-    return blocks
-
-
-def _share_left(octets: np.ndarray) -> float:
-    """Estimate the share of bytes left after packing: repeats are free, others cost their bits."""
-    if len(octets) < SOME:
-        return 0.0
-    # An odd stride: repeats have periods that are powers of two.
-    at = np.arange(1, len(octets), len(octets) // SOME | 1)
-    some = octets[at]
-    new = some[some != octets[at - 1]]
-    counts = np.bincount(new, minlength=256)
-    counts = counts[counts > 0]
-    bits = -(counts * np.log2(counts / len(new))).sum() if len(new) else 0.0
-    return float(bits) / (8 * len(some))
-
-
-# ---- tile requests ---------------------------------------------------------------------
-
+__all__ = ["MAX_COUNT", "MAX_LANES", "BadTile", "TileServer"]
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62
@@ -250,23 +178,20 @@ def _packed(
     header: dict[str, Any], series: list[tuple[np.ndarray, ...]], doubles: list[np.ndarray]
 ) -> bytes:
     singles: list[np.ndarray] = []
-    buckets = same = 0
     for about, (low, high, mean) in zip(header["series"], series, strict=True):
         bits = low.view(np.int32)  # two without data are alike
-        equal = int(np.count_nonzero(bits == high.view(np.int32)))
-        if equal == len(bits) and (bits == mean.view(np.int32)).all():
+        if (bits == high.view(np.int32)).all() and (bits == mean.view(np.int32)).all():
             about["alike"] = True
             singles.append(low)
-            continue
-        singles += [low, high, mean]
-        buckets, same = buckets + len(bits), same + equal
+        else:
+            singles += [low, high, mean]
     text = json.dumps(header, separators=(",", ":")).encode()
     head = struct.pack("<I", len(text)) + text
     head += b"\0" * (-len(head) % 8)
     values = np.concatenate(singles, dtype="<f4") if singles else np.zeros(0, "<f4")
+    planes = np.ascontiguousarray(values.view(np.uint8).reshape(-1, 4).T)
+    body = [head, planes.tobytes(), *(array.astype("<f8").tobytes() for array in doubles)]
     # Neighbours share exponents, rarely mantissas: with the floats' bytes grouped by position,
-    # looking for runs alone is the fastest way to pack a tile. Where in many buckets a minimum is
-    # the maximum, they repeat each other: searching for that packs a third better.
-    strategy = zlib.Z_DEFAULT_STRATEGY if 4 * same > buckets else zlib.Z_RLE
-    planes = [plane.data for plane in np.ascontiguousarray(values.view(np.uint8).reshape(-1, 4).T)]
-    return gzipped([head, *planes, *(array.astype("<f8").tobytes() for array in doubles)], strategy)
+    # zlib need look for runs alone, which takes half of the time and packs no worse.
+    packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16, strategy=zlib.Z_RLE)
+    return packer.compress(b"".join(body)) + packer.flush()

@@ -1,16 +1,13 @@
-"""Scalars: which rows make a point, and what becomes of points in an event file."""
+"""Scalars: which rows make a point."""
 
 from __future__ import annotations
 
-import io
 import random
 
 import numpy as np
 import pytest
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpu_util_callback.recorder.outputs import ScalarPoints
-from gpu_util_callback.recording.event_files import records
 
 
 def rows(steps: int, seed: int) -> dict[str, np.ndarray]:
@@ -55,16 +52,3 @@ def test_points_do_not_depend_on_how_rows_come(freq, stride):
     last = int(table["start_ns"][-1] + table["duration_ns"][-1])
     rest = points.rest(2999, last)
     assert len(rest) == (found[-1][0] < 2999)
-
-
-def test_records_are_tensorboards_own():
-    some = random.Random(3)
-    events = [
-        some.randbytes(some.choice([0, 1, 3, 4, 5, 63, 64, 65, 67, 68, 130])) for _ in range(80)
-    ]
-    theirs = io.BytesIO()
-    writer = RecordWriter(theirs)
-    for event in events:
-        writer.write(event)
-    assert records(events) == theirs.getvalue()
-    assert records([]) == b""
