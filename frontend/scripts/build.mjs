@@ -1,19 +1,17 @@
 // Bundles the tab into one ES module and one stylesheet, committed under tensorboard_plugin/static/
-// so that `pip install` needs no Node. `--check` compares a fresh build with what is committed;
-// `--outdir DIR` builds elsewhere.
+// so that `pip install` needs no Node, and writes the notices of what it bundles into ../NOTICE. `--check` compares
+// a fresh build with what is committed.
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 import { minify } from 'terser';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const args = process.argv.slice(2);
-const check = args.includes('--check');
-const outdir = args.includes('--outdir')
-  ? resolve(args[args.indexOf('--outdir') + 1])
-  : join(root, '..', 'tensorboard_plugin', 'static');
+const check = process.argv.includes('--check');
+const outdir = join(root, '..', 'tensorboard_plugin', 'static');
+const noticePath = join(root, '..', 'NOTICE');
 const LIMIT = 90 * 1024;
 
 // Fields and methods that stand neither in a reply, nor in the DOM, nor in a link.
@@ -35,6 +33,7 @@ const result = await build({
   entryPoints: { index: 'scripts/entry.mjs', style: 'src/style.css' },
   outdir,
   write: false,
+  metafile: true,
   bundle: true,
   format: 'esm',
   target: ['es2022', 'chrome109', 'firefox115', 'safari16'],
@@ -47,6 +46,34 @@ const result = await build({
   logLevel: 'warning',
 });
 
+// Every package of which something is in the bundle, by name, with its version and its licence's text.
+async function bundledPackages() {
+  const names = new Set();
+  for (const output of Object.values(result.metafile.outputs)) {
+    for (const [path, { bytesInOutput }] of Object.entries(output.inputs)) {
+      const name = path.match(/.*node_modules\/((?:@[^/]+\/)?[^/]+)\//)?.[1];
+      if (name && bytesInOutput > 0) names.add(name);
+    }
+  }
+  return Promise.all(
+    [...names].sort().map(async (name) => {
+      const folder = join(root, 'node_modules', name);
+      const { version } = JSON.parse(await readFile(join(folder, 'package.json'), 'utf8'));
+      return { name, version, licence: (await readFile(join(folder, 'LICENSE'), 'utf8')).trim() };
+    }),
+  );
+}
+
+const packages = await bundledPackages();
+const notices = packages.map(({ name, version, licence }) => `${name} ${version}\n\n${licence}\n`).join('\n');
+const notice = `gpu-util-callback
+
+tensorboard_plugin/static/index.js contains these packages, minified.
+
+${notices}`;
+// In the bundle, too: it is part of every offline page.
+const banner = `/*!\n${notices}*/\n`;
+
 // A second minifier takes off another four percent, and shortens what only our own code calls so. What it calls
 // unsafe is code that redefines built-ins, or whose getters do more than get: there is none here.
 const compress = { passes: 3, unsafe: true, unsafe_arrows: true, pure_getters: true };
@@ -54,12 +81,13 @@ const files = await Promise.all(
   result.outputFiles.map(async ({ path, text }) => {
     const mangle = { properties: { regex: new RegExp(`^(${OURS.join('|')})$`) } };
     const small = path.endsWith('.js') ? (await minify(text, { module: true, ecma: 2020, compress, mangle })).code : text;
-    return { path, bytes: Buffer.from(small) };
+    return { path, bytes: Buffer.from(path.endsWith('.js') ? banner + small : small) };
   }),
 );
 if (!check) {
   await mkdir(outdir, { recursive: true });
   for (const { path, bytes } of files) await writeFile(path, bytes);
+  await writeFile(noticePath, notice);
 }
 
 let total = 0;
@@ -75,6 +103,10 @@ for (const { path, bytes } of files) {
       stale = true;
     }
   }
+}
+if (check && (await readFile(noticePath, 'utf8').catch(() => '')) !== notice) {
+  console.error('NOTICE differs from what the bundle contains: run `npm run build` and commit the result');
+  stale = true;
 }
 if (total > LIMIT) {
   console.error(`the bundle is ${total} bytes gzipped; the budget is ${LIMIT}`);

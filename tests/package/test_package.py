@@ -73,7 +73,8 @@ def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, dist_of_
 def test_metadata(dist):
     found = metadata(dist)
     assert (found["Name"], found["Version"]) == ("gpu-util-callback", __version__)
-    assert found["License-Expression"] == "Apache-2.0" and found["License-File"] == "LICENSE"
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found.get_all("License-File") == ["LICENSE", "NOTICE"]
     assert found["Requires-Python"] == ">=3.11"
     kinds = found.get_all("Classifier")
     assert all(f"Programming Language :: Python :: 3.{minor}" in kinds for minor in (11, 12, 13))
@@ -84,6 +85,22 @@ def test_metadata(dist):
     assert {"tensorflow", "keras", "parquet", "test", "backends", "reach"} <= {
         *found.get_all("Provides-Extra")
     }
+
+
+def test_the_bundles_packages_travel_with_their_licences(dist):
+    notice = (REPOSITORY / "NOTICE").read_bytes()
+    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as file:
+        assert file.read(f"gpu_util_callback-{__version__}.dist-info/licenses/NOTICE") == notice
+        script = file.read("tensorboard_plugin/static/index.js").decode()
+    with tarfile.open(sdist) as file:
+        assert file.extractfile(f"gpu_util_callback-{__version__}/NOTICE").read() == notice
+    banner = re.match(r"/\*!\n(.*?)\*/", script, re.S)[1]
+    assert notice.decode().endswith(banner), "run `make frontend`"
+    bundled = dict(re.findall(r"^(\S+) (\d+\.\d+\.\d+)$", banner, re.M))
+    package = json.loads((REPOSITORY / "frontend" / "package.json").read_text(encoding="utf-8"))
+    assert bundled == package["dependencies"]
+    assert banner.count("Permission is hereby granted") == len(bundled)
 
 
 @pytest.mark.parametrize("tool", ["twine check --strict", "check_wheel_contents"])
