@@ -2,8 +2,9 @@
 
 Everything else is in pyproject.toml. An index shows the README away from its repository, where
 relative links and pictures lead nowhere: with the repository's address in `REPOSITORY_URL`
-(`make dist REPOSITORY_URL=https://…`) they become absolute, and the address is listed; without it,
-pictures are left out and links are plain text.
+(`make dist REPOSITORY_URL=https://…`; the release workflow knows its own) they become absolute, and
+the address is listed; without it, pictures are left out with their captions, and links are plain
+text.
 """
 
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 from setuptools import setup
 
 HERE = Path(__file__).parent
+# A picture that is alone on its line, and the paragraph in italics below it.
+PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?://)[^)]+\)\n+(?:\*[^*\s][^*]*\*\n+)?", re.M)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 
 
@@ -23,9 +26,9 @@ def description(readme: str, repository: str) -> str:
         picture, text, path = link.groups()
         if repository:
             return f"{picture}[{text}]({repository}/{'raw' if picture else 'blob'}/main/{path})"
-        return "" if picture else text
+        return text
 
-    return LINK.sub(elsewhere, readme)
+    return LINK.sub(elsewhere, readme if repository else PICTURE.sub("", readme))
 
 
 def urls(repository: str) -> dict[str, str]:
@@ -36,6 +39,7 @@ def urls(repository: str) -> dict[str, str]:
         "Source": repository,
         "Issues": f"{repository}/issues",
         "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+        "Documentation": f"{repository}/blob/main/docs/index.md",
     }
 
 

@@ -94,7 +94,7 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
         shown = version[0] if version[0] < MOST_COUNT else "(unknown)"
         raise NewerFormat(
             f"written by gpu-util-callback {writer} in format {shown}, and this version reads up "
-            f"to {FORMAT_MAJOR}: pip install --upgrade gpu-util-callback"
+            f"to {FORMAT_MAJOR}: upgrade gpu-util-callback"
         )
     return checked(manifest)
 

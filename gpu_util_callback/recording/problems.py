@@ -38,7 +38,7 @@ def reason(error: Exception) -> str:
 def remedy(error: Exception) -> str:
     """Return the remedy on one line."""
     if isinstance(error, OtherFormat):
-        return "pip install --upgrade gpu-util-callback"
+        return "upgrade gpu-util-callback"
     if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
         return "if this folder is a copy, copy it again"
     if isinstance(error, LeadsOutside):

@@ -228,7 +228,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
         import pyarrow.parquet as pq
     except ImportError as error:
         raise UnusableInput(
-            f'Parquet needs pyarrow: pip install "gpu-util-callback[parquet]" ({error})'
+            f"Parquet needs pyarrow: pip install pyarrow ({error})"
         ) from None
     schemas = {name: _schema(pa, columns) for name, columns in TABLES.items()}
     schemas["samples"] = _schema(

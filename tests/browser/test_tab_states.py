@@ -163,7 +163,7 @@ def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp
         tab.find(".chooser-button").click()
         assert tab.find(".choice").count() == 1
         said = tab.text(".runs .missing")
-        assert "/new/" in said and "pip install --upgrade" in said
+        assert "/new/" in said and "upgrade gpu-util-callback" in said
 
 
 def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):

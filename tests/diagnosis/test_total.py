@@ -288,7 +288,7 @@ def test_a_damaged_recording_does_not_hide_the_others(mixed):
     found = total_of(mixed)
     assert found["recordings"] == 4  # the rows of "slow" can still be read
     said = [one["message"] for one in found["read"]["problems"]]
-    assert any("pip install --upgrade" in text for text in said)
+    assert any("upgrade gpu-util-callback" in text for text in said)
     assert any("manifest.json" in text for text in said)
 
 

@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 LEFT_OUT = (
     "node_modules", ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "logs",
-    "tests", ".*_cache", ".hypothesis",
+    ".*_cache", ".hypothesis",
 )  # fmt: skip
 
 

@@ -44,14 +44,19 @@ def test_the_wheel_has_what_runs_and_nothing_else(dist):
     assert "gpu_utilization = tensorboard_plugin.loader:Loader" in points
 
 
-def test_the_source_distribution_has_the_sources_of_what_is_built(dist):
+def test_the_source_distribution_is_the_repository(dist):
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY, capture_output=True, text=True,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("this is no clone")
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as file:
-        names = {name.partition("/")[2] for name in file.getnames()}
-    assert {"LICENSE", "CHANGELOG.md", "frontend/src/index.ts", "frontend/package-lock.json",
-            "tensorboard_plugin/static/index.js"} <= names  # fmt: skip
-    assert not any(part in name for name in names for part in ("node_modules", "__pycache__"))
-    assert "data.pt" not in names
+        names = {member.name.partition("/")[2] for member in file if member.isfile()}
+    made = {name for name in names if name.startswith("gpu_util_callback.egg-info/")}
+    ours = set(listed.stdout.splitlines()) - {".gitattributes", ".gitignore"}
+    assert names - made - {"PKG-INFO", "setup.cfg"} == ours
 
 
 def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, dist_of_repository):
@@ -64,6 +69,9 @@ def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, dist_of_
         assert not RELATIVE.search(page.get_payload())
         assert "```python" in page.get_payload()
     assert "![" not in plain.get_payload() and plain.get_all("Project-URL") is None
+    captions = re.findall(r"^!\[.*\n+\*(.+)", readme, re.M)
+    assert captions and not any(caption in plain.get_payload() for caption in captions)
+    assert all(caption in linked.get_payload() for caption in captions)
     for picture in pictures:
         assert f"(https://example.org/us/it/raw/main/{picture})" in linked.get_payload()
         assert (REPOSITORY / picture).is_file()
@@ -73,6 +81,7 @@ def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, dist_of_
 def test_metadata(dist):
     found = metadata(dist)
     assert (found["Name"], found["Version"]) == ("gpu-util-callback", __version__)
+    assert found["Author"] == "The gpu-util-callback developers"
     assert found["License-Expression"] == "Apache-2.0"
     assert found.get_all("License-File") == ["LICENSE", "NOTICE"]
     assert found["Requires-Python"] == ">=3.11"
@@ -120,8 +129,12 @@ def test_versions_agree():
     citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (.+)$", citation, re.M)[1] == __version__
     changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    newest, released = re.findall(r"^## \[([^\]]+)\]", changelog, re.M)[:2]
-    assert newest == "Unreleased" and released == __version__
+    newest = re.search(r"^## \[(.+?)\](.*)$", changelog, re.M)
+    if ".dev" in __version__:
+        assert newest[1] == "Unreleased" and "date-released" not in citation
+    else:
+        day = re.search(r"^date-released: (.+)$", citation, re.M)[1]
+        assert newest.groups() == (__version__, f" - {day}")
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_new_growing_and_deleted_recordings_are_seen(index, clock, tmp_path):
     manifest = next(tmp_path.rglob("manifest.json"))
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": [9, 0]}))
     assert runs(index, clock, pause=20) == []
-    assert "pip install --upgrade" in index.problems[0].message
+    assert "upgrade gpu-util-callback" in index.problems[0].message
 
 
 def test_who_looks_at_one_recording_takes_no_news_from_the_list(index, clock, tmp_path):

@@ -265,7 +265,7 @@ def test_damage_newer_versions_and_deletion_are_one_line_each(
     assert set(ids) == {"good", "damaged", "gone"}
     (problem,) = listing["problems"]
     assert problem["path"] == str(newer)
-    assert "pip install --upgrade" in problem["message"]
+    assert "upgrade gpu-util-callback" in problem["message"]
 
     status, reply = ask(server, f"recording?id={ids['damaged']}")
     assert status == 200

@@ -129,7 +129,7 @@ def test_a_newer_major_version_is_refused_with_what_to_do(three_segments, tmp_pa
     assert [one.run for one in found] == ["other"]
     (problem,) = found.problems
     assert "gpu-util-callback 9.1 in format 2" in problem.message
-    assert "pip install --upgrade gpu-util-callback" in problem.message
+    assert "upgrade gpu-util-callback" in problem.message
 
 
 def test_a_newer_minor_version_is_read(three_segments, tmp_path):
@@ -149,5 +149,5 @@ def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
     assert len(one.steps["step"]) == 200
     assert [p.message for p in one.problems] == [
         "damaged: segment format 2, expected 1; its rows are not shown: "
-        "pip install --upgrade gpu-util-callback"
+        "upgrade gpu-util-callback"
     ]
