@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import keras
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name != "keras":  # Keras is there, and its backend is not
+        raise
+    raise ModuleNotFoundError(
+        "GpuUtilCallback needs Keras: pip install keras. Without Keras, use GpuUtilMonitor.",
+        name="keras",
+    ) from None
 
 from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
 from gpu_util_callback.recorder.messages import debug, note

@@ -45,14 +45,14 @@ def ceilings(
     Three things are timed: the input alone, both together as training does them, and the model
     alone on one batch that is kept. Afterwards nothing has changed: weights, optimizer variables,
     metrics, random numbers and the position of datasets are put back bit for bit, also after
-    Ctrl+C or an error. A model that is not built yet is built, as by `fit`.
+    Ctrl+C or an error. A model that is not built yet is built, as by `fit`. `y`, `batch_size`,
+    `sample_weight`, `class_weight` and `shuffle` are as for `fit`.
 
     Args:
         model: a compiled Keras model; not with `step`.
         data: what `fit` takes as `x`: a dataset, arrays, a `PyDataset`, a torch `DataLoader`; or,
             with `step`, anything to iterate over. A function without arguments is called for a
             fresh one: the way for generators, which can be iterated over only once.
-        y, batch_size, sample_weight, class_weight, shuffle: as for `fit`.
         step: a loop's own training step, called with a batch.
         seconds: to measure for. Compilation and the wait for a first batch come on top.
         state: with `step`: objects that it changes and that it does not refer to by itself. What

@@ -45,14 +45,14 @@ class GpuUtilMonitor:
     The same as `GpuUtilCallback`, for loops without `fit`: plain TensorFlow, JAX or PyTorch. The
     loop is neither stopped nor slowed down, and no device is waited for: whatever cannot be
     measured is left out and named. Enter it after `jax.distributed.initialize` or
-    `torch.distributed.init_process_group`, in every process of the job.
+    `torch.distributed.init_process_group`, in every process of the job. `sample_hz`, `scalar_freq`,
+    `trace`, `overhead_budget`, `thresholds`, `job`, `redact` and `report` are as for
+    `GpuUtilCallback`.
 
     Args:
         log_dir: Where the recording and the scalars go: a TensorBoard run. Any URL that fsspec
             understands works too.
         framework: `"tensorflow"`, `"jax"` or `"torch"`; by default the one that is imported.
-        sample_hz, scalar_freq, trace, overhead_budget, thresholds, job, redact, report: as for
-            `GpuUtilCallback`.
         flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
             what MFU rests on.
         ceilings: what `ceilings(step=…, data=…)` measured before this loop: it is kept with the

@@ -49,7 +49,7 @@ def _run(argv: Sequence[str] | None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     wanted = next((word for word in argv if not word.startswith("-")), None)
     known = {
-        name: commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        name: commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         for name, text in COMMANDS.items()
     }
     if wanted not in known or argv[0] != wanted:

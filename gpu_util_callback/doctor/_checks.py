@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         *check_driver(nvml, cuda),
         *check_gpus(nvml),
         *check_environment(environ, nvml),
+        *check_tensorboard(),
         *check_profiler(nvml, libraries),
     ]
     for name, distributions in present.items():
@@ -294,6 +296,27 @@ def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
         warn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", WARNING,
              f"MPS gives this process {percentage} % of each GPU", "unset it")  # fmt: skip
     return lines
+
+
+def check_tensorboard() -> list[Line]:
+    """Check that TensorBoard can start: before 2.21 it imports what setuptools dropped with 82."""
+    versions = {}
+    for name in ("tensorboard", "setuptools"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = ""
+    if not versions["tensorboard"] or _numbers(versions["tensorboard"]) >= (2, 21):
+        return []
+    if find_spec("pkg_resources") is not None:
+        return []
+    lacking = f"setuptools {versions['setuptools']}" if versions["setuptools"] else "no setuptools"
+    return [
+        Line(_SECTION, "TensorBoard", WARNING,
+             f"TensorBoard {versions['tensorboard']} does not start: it imports pkg_resources, "
+             f"which is not here ({lacking})",
+             'pip install "setuptools<82"')
+    ]  # fmt: skip
 
 
 def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line]:

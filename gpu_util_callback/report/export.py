@@ -227,9 +227,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise UnusableInput(
-            f"Parquet needs pyarrow: pip install pyarrow ({error})"
-        ) from None
+        raise UnusableInput(f"Parquet needs pyarrow: pip install pyarrow ({error})") from None
     schemas = {name: _schema(pa, columns) for name, columns in TABLES.items()}
     schemas["samples"] = _schema(
         pa, {"group": "text", "time_ns": "int", "column": "text", "value": "float"}

@@ -82,6 +82,14 @@ def test_the_free_gpu_takes_the_place_of_the_shared_one_alone():
     assert "CUDA_VISIBLE_DEVICES=0,2 " in finding["advice"]["code"]
 
 
+def test_many_free_gpus_are_counted():
+    run = several(10)
+    shared, free = {"utilization_other_pct": 40}, {"utilization_pct": 0, "utilization_other_pct": 0}
+    part(run, {gpu: shared if gpu < 5 else free for gpu in range(10)})
+    [finding] = [span for span in run.diagnose()["spans"] if span["cause"] == "contention"]
+    assert "5 GPUs have nothing to do" in finding["advice"]["text"]
+
+
 @pytest.mark.parametrize("theirs", [
     {"utilization_pct": 95, "utilization_other_pct": 95},
     {"utilization_pct": 95, "utilization_other_pct": 94} | HOT,

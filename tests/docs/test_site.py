@@ -22,7 +22,7 @@ def site(tmp_path_factory) -> Path:
         pytest.importorskip(package, reason='pip install -e ".[docs]"')
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)],
         capture_output=True, text=True, cwd=REPOSITORY, timeout=250,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip

@@ -165,6 +165,28 @@ def test_two_memory_fractions_keep_jax_from_starting():
     assert found.status == "ok" and "XLA_CLIENT_MEM_FRACTION=0.9" in found.text
 
 
+@pytest.mark.parametrize(
+    ("tensorboard", "pkg_resources", "says"),
+    [
+        ("2.20.0", False, "TensorBoard 2.20.0 does not start: it imports pkg_resources"),
+        ("2.20.0", True, None),
+        ("2.21.0", False, None),
+    ],
+)
+def test_a_tensorboard_that_does_not_start(tensorboard, pkg_resources, says, tmp_path, monkeypatch):
+    for name, version in (("tensorboard", tensorboard), ("setuptools", "84.2.1")):
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+        (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+    if pkg_resources:
+        (tmp_path / "pkg_resources.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = _checks.check_tensorboard()
+    assert [line.text.partition(", ")[0] for line in found] == ([says] if says else [])
+    assert all(line.cure == 'pip install "setuptools<82"' for line in found)
+
+
 def test_without_any_framework_it_is_an_environment_for_looking():
     found = _checks.none_installed(["tensorflow", "jax", "torch"])
     assert found.status == "ok" and "for viewing only" in found.text

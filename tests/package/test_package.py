@@ -137,6 +137,43 @@ def test_versions_agree():
         assert newest.groups() == (__version__, f" - {day}")
 
 
+def test_documents_install_from_where_the_package_is():
+    """docs/installing.md has the command; until there is a release, no index has the package."""
+    texts = [
+        path.read_text(encoding="utf-8")
+        for folder in ("docs", "demo", "gpu_util_callback")
+        for path in (REPOSITORY / folder).rglob("*.*")
+        if path.suffix in (".md", ".py", ".yml", ".ipynb")
+    ]
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    installing = (REPOSITORY / "docs" / "installing.md").read_text(encoding="utf-8")
+    command = re.search(r"^pip install \S+$", installing, re.M)[0]
+    assert f"`{command}`" in readme
+    if ".dev" in __version__:
+        from_an_index = re.compile(r"pip install[^`\n#]*\bgpu-util-callback\b")
+        assert not [found[0] for text in [readme, *texts] if (found := from_an_index.search(text))]
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY, timeout=120
+    )
+
+
+def test_the_command_line_is_a_module_too():
+    done = python("-m", "gpu_util_callback", "--version")
+    assert done.stdout == f"gpu-util {__version__}\n" and not done.stderr
+
+
+def test_without_keras_the_callback_says_so_in_one_line():
+    program = "import sys; sys.modules['keras'] = None; import gpu_util_callback as g; g.{}"
+    last = python("-c", program.format("GpuUtilCallback")).stderr.splitlines()
+    assert last[-1] == ("ModuleNotFoundError: GpuUtilCallback needs Keras: pip install keras. "
+                        "Without Keras, use GpuUtilMonitor.")  # fmt: skip
+    assert "During handling" not in "".join(last)
+    assert python("-c", program.format("GpuUtilMonitor")).returncode == 0
+
+
 @pytest.mark.parametrize(
     "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md"]
 )

@@ -148,6 +148,5 @@ def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 200
     assert [p.message for p in one.problems] == [
-        "damaged: segment format 2, expected 1; its rows are not shown: "
-        "upgrade gpu-util-callback"
+        "damaged: segment format 2, expected 1; its rows are not shown: upgrade gpu-util-callback"
     ]

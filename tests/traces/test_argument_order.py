@@ -73,3 +73,9 @@ def test_help_names_what_there_is(capsys, command):
     out = capsys.readouterr().out
     assert f"gpu-util {command}" in out and "--json" in out
     assert ("--threshold CAUSE.NAME=VALUE" in out) == (command != "doctor")
+
+
+def test_help_keeps_the_capitals_of_its_words(capsys):
+    with pytest.raises(SystemExit):
+        main(["total", "--help"])
+    assert "Show where the GPU-hours of all runs" in " ".join(capsys.readouterr().out.split())

@@ -152,10 +152,9 @@ class Row:
             wanted.append(f"keras=={self.keras}")
         elif self.note or self.backend != "tensorflow":
             wanted.append("keras")
-        if self.python != "3.11" and version.startswith(("2.18", "2.19", "2.20")):
-            # Their TensorBoard imports pkg_resources, which newer setuptools lack; an environment
-            # of Python 3.11 comes with an older one.
-            wanted.append("setuptools<81")
+        if version.startswith(("2.18", "2.19", "2.20")):
+            # Their TensorBoard imports pkg_resources, which newer setuptools lack.
+            wanted.append("setuptools<82")
         return wanted
 
     def chosen(self, texts: list[str]) -> bool:

@@ -106,9 +106,10 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     if len(free) >= len(shared):
         free = free[: len(shared)]
         numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*here, *free]))
+        idle = gpu_names(free)
         have = "has" if len(free) == 1 else "have"
         return Advice(
-            f"{says}{gpu_names(free).capitalize()} {have} nothing to do: train there"
+            f"{says}{idle[0].upper()}{idle[1:]} {have} nothing to do: train there"
             f"{' instead' if here else ''}.",
             command(run, f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={numbers}"),
         )
