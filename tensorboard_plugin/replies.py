@@ -110,7 +110,8 @@ def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
     findings.sort(key=order)
-    known = [one["lost_s"] for one in findings if one.get("lost_s") is not None]
+    own = [one for one in findings if not one.get("of_s")]
+    known = [one["lost_s"] for one in own if one.get("lost_s") is not None]
     return {
         "causes": list(dict.fromkeys(one["cause"] for one in findings)),
         "titles": list(dict.fromkeys(one["title"] for one in findings))[:MAX_TITLES],

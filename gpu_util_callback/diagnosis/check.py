@@ -118,7 +118,7 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     elif check.max_lost is not None:
         share = (
             100
-            * sum(finding["lost_s"] or 0 for finding in findings)
+            * sum(one["lost_s"] or 0 for one in findings if not one.get("of_s"))
             / max(1e-9, run["wall_s"] or 0)
         )
         if share > check.max_lost:

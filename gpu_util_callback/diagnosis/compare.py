@@ -39,7 +39,7 @@ def comparison(runs: Sequence[Mapping]) -> dict:
             "speed": _speed(base, run),
             "gpu_active_pct": active_pct(run),
             "time_pct": time_pct(run),
-            "lost_s": round(sum(finding["lost_s"] or 0 for finding in _findings(run)), 6),
+            "lost_s": round(sum(finding["lost_s"] or 0 for finding in _own_findings(run)), 6),
             "causes": causes,
             "unreadable": bool(run.get("problems")),
             "gone": [cause for cause in before if cause not in causes],
@@ -101,7 +101,7 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     away. Changes elsewhere (a longer validation) do not matter.
     """
     now = _causes(run)
-    gone = [finding for finding in _findings(previous)
+    gone = [finding for finding in _own_findings(previous)
             if finding["cause"] not in now and _would_show(finding, previous, run)
             and _went_down(finding, previous, run)]  # fmt: skip
     stalls = any(finding["cause"] == "host_stall" for finding in gone)
@@ -249,6 +249,11 @@ def time_pct(run: Mapping) -> dict[str, float]:
 
 def _findings(run: Mapping) -> list[Mapping]:
     return [*run["spans"], *run["findings"]]
+
+
+def _own_findings(run: Mapping) -> list[Mapping]:
+    """Return those about the recording alone, not about all fits of a script."""
+    return [finding for finding in _findings(run) if not finding.get("of_s")]
 
 
 def _causes(run: Mapping) -> list[str]:

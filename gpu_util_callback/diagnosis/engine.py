@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 21
+RULES_VERSION = 22
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
@@ -129,7 +129,9 @@ class Diagnosis:
                 found.extend(rule.find(run, self.thresholds[rule.cause]))
         found = [finding for finding in found if not one_interruption(run, finding)]
         suppress_duplicates(found)
-        found = attribute_overlap(found, (run.start_ns, run.end_ns))
+        of_script = [finding for finding in found if finding.of_ns is not None]
+        found = [finding for finding in found if finding.of_ns is None]
+        found = [*attribute_overlap(found, (run.start_ns, run.end_ns)), *of_script]
         share_idle(found, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
         for finding in found:
             finding.advice = _permitted(finding, run)
@@ -267,7 +269,7 @@ def _saves_range(finding: Finding, run: Run) -> tuple[int, int] | None:
     On a GPU a step does not get quicker because its input does: no more is saved than is lost. On a
     CPU both share the cores.
     """
-    present = run.present_in(finding.where) if finding.where else run.wall_ns
+    present = finding.of_ns or (run.present_in(finding.where) if finding.where else run.wall_ns)
     span = finding.saves_range_ns(present)
     if span is None or not run.used_gpus:
         return span
@@ -282,7 +284,7 @@ def _id(finding: Finding) -> str:
 
 def _object(finding: Finding, run: Run) -> dict:
     where = finding.where
-    span_ns = run.present_in(where) if where else run.wall_ns
+    span_ns = finding.of_ns or (run.present_in(where) if where else run.wall_ns)
     lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
     if severity is None and lost is not None:
         severity = lost / max(1, span_ns)
@@ -291,11 +293,13 @@ def _object(finding: Finding, run: Run) -> dict:
         "start_step": where.start_step, "end_step": where.end_step,
         "start_ns": where.start_ns, "end_ns": where.end_ns,
     }  # fmt: skip
+    whole = {} if finding.of_ns is None else {"of_s": _seconds(finding.of_ns, run)}
     return {
         "id": _id(finding),
         "cause": finding.cause,
         "title": finding.title,
         **place,
+        **whole,
         "lost_s": _seconds(lost, run),
         "saves_s": _seconds(finding.saves_ns, run),
         "saves_range_s": span and [_seconds(ns, run) for ns in span],

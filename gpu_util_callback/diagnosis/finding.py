@@ -90,6 +90,8 @@ class Finding:
         blocking: nothing else is worth fixing first (the framework does not use the GPU).
         severity: share of the time (0-1) where it is not that of `lost_ns`.
         ranks: the processes it is about; None = this run's.
+        of_ns: duration of the script with several fits that it is about; None = it is about the
+            recording alone.
     """
 
     cause: str
@@ -107,6 +109,7 @@ class Finding:
     blocking: bool = False
     severity: float | None = None
     ranks: list[int] | None = None
+    of_ns: int | None = None
 
     @property
     def saves_ns(self) -> int | None:

@@ -5,28 +5,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
+from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import (
     CATEGORIES,
     Traced,
     TracedGpu,
     explains_idle,
 )
-from gpu_util_callback.diagnosis.rules.recompilation import advise_fits
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
-    BETWEEN,
-    COMPILE,
     NOTHING,
     NOTHING_LARGE,
     OUTSIDE,
     UNKNOWN,
-    Script,
     gain_of,
     headline,
+    of_script,
 )
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
@@ -218,7 +215,7 @@ def run_report(
         "wall_s": wall_s,
         "between_fits_s": account.get("between_fits_s"),
         "stopped_s": account.get("stopped_s"),
-        "process": _process(facts, found),
+        "process": _process(facts),
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),
         "work": facts.get("work"),
@@ -301,43 +298,31 @@ def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
 
 def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
     """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
-    verdict = found["verdict"]
-    if (
-        BETWEEN in verdict
-        or COMPILE in verdict
-        or verdict.startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN))
-    ):
+    findings = [*found["findings"], *found["spans"]]
+    whole = of_script(findings, wall_s, script)
+    if whole is not None:
+        return headline([whole], whole["of_s"])
+    if found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)):
         return None
-    lead = headline([*found["findings"], *found["spans"]], wall_s)
+    lead = headline([one for one in findings if not one.get("of_s")], wall_s)
     if lead is not None and script is not None and wall_s:
         saves_s = script.saves(wall_s, lead["all_saves_s"])
         lead["faster_up_to"] = gain_of(script.wall_s, saves_s)
     return lead
 
 
-def _process(facts: Mapping, found: Mapping) -> dict | None:
-    """Return the account from the first fit of the process to its last so far, and its advice."""
-    known = facts.get("process")
-    script = Script.of(known)
-    if known is None or script is None:
+def _process(facts: Mapping) -> dict | None:
+    """Return the account from the first fit of the process to its last so far."""
+    script = Script.of(facts.get("process"))
+    if script is None:
         return None
-    set_up_s = known.get("predict_set_up_s") or 0.0
-    limits = found["thresholds"].get("launch_bound") or {}
-    much = 100 * set_up_s >= limits.get("predict_set_up_pct", 100.0) * script.wall_s
-    advice = PREDICT_ADVICE if much else None
-    if COMPILE in found["verdict"]:
-        framework, fit = facts.get("framework") or {}, facts.get("fit") or {}
-        advice = advise_fits(framework.get("backend"), bool(fit.get("jit_compile")))
     return {
         "fits": script.fits,
         "wall_s": _rounded(script.wall_s),
         "fits_s": _rounded(script.fits_s),
         "compile_s": _rounded(script.compile_s),
         "between_s": dict(script.between_s),
-        "predict_set_up_s": set_up_s,
-        "advice": None
-        if advice is None
-        else {"text": advice.text, "code": advice.code, "before": ""},
+        "predict_set_up_s": script.predict_set_up_s,
     }
 
 

@@ -406,7 +406,7 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
 
 
 def _of(run: Mapping) -> list[Mapping]:
-    return [*run["findings"], *run["spans"]]
+    return [one for one in (*run["findings"], *run["spans"]) if not one.get("of_s")]
 
 
 def _lost(run: Mapping) -> float:

@@ -310,7 +310,8 @@ def _row(
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
     wall = account["wall_s"]
-    claims = [*judged["findings"], *judged["spans"]]
+    # What lies between fits is in none of the hours that are summed up.
+    claims = [one for one in (*judged["findings"], *judged["spans"]) if not one.get("of_s")]
     gpus, idle = _held(facts, judged["findings"])
     return {
         "logdir": without_secrets(found.logdir),

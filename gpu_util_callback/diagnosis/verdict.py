@@ -1,33 +1,33 @@
 """The verdict: the run in one sentence, and what is worth a message while it trains."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
+from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
+from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
-from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
+from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = [
-    "BETWEEN",
     "BLOCKING",
-    "COMPILE",
+    "IN_FITS",
+    "IN_THIS",
     "NOTHING",
     "NOTHING_LARGE",
     "OUTSIDE",
     "UNKNOWN",
     "Announcer",
-    "Script",
     "factors_text",
     "gain_of",
     "gain_text",
     "headline",
     "is_unnamed",
+    "of_script",
     "order",
     "promise",
     "saves_range",
@@ -57,6 +57,8 @@ BUSY_PCT = Constant(
 MOSTLY_STEPS_PCT = Constant(
     80, "a run of so many steps was not held back around them, if no GPU was measured"
 )
+# What follows concerns one recording, of all fits of a script or of one of them.
+IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins
 NOTHING = "Nothing held training back"
 NOTHING_IN_TRACE = "Nothing held the GPU back"
@@ -64,12 +66,6 @@ NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are 
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Nothing outside the steps held training back"
 _UNNAMED = f"{HostStall.cause}:{UNMARKED}"  # beginning of the id
-BETWEEN = "passed between the fits"
-COMPILE = "compiled, each for itself"
-EVERY_FIT = Constant(0.8, "compilations a fit: some may end before a first step")
-SHARE_BETWEEN = Constant(
-    0.05, "of the time from the first fit to the last: less changes no promise by more than that"
-)
 SMALL_OP_US = Constant(
     100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each"
 )
@@ -83,96 +79,47 @@ _WENT_INTO = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The time of a process from its first fit to its last, in seconds."""
-
-    fits: int
-    fits_s: float
-    between_s: Mapping[str, float]  # by name
-    compilations: int = 0
-    compile_s: float = 0.0
-
-    @classmethod
-    def of(cls, process: Mapping | None) -> "Script | None":
-        """Read a manifest's `process`; None where neither pauses nor compiling are worth a word."""
-        if not process:
-            return None
-        script = cls(
-            process["fits"],
-            process["fits_s"],
-            process["between_s"],
-            process.get("compilations") or 0,
-            process.get("compile_s") or 0.0,
-        )
-        worth = script.between >= SHARE_BETWEEN * script.wall_s or script.compiles_again_s
-        return script if worth else None
-
-    @property
-    def between(self) -> float:
-        return sum(self.between_s.values())
-
-    @property
-    def wall_s(self) -> float:
-        return self.fits_s + self.between
-
-    @property
-    def compiles_again_s(self) -> float:
-        """What all fits but the first spent compiling, if each of them did; else 0."""
-        limits = Recompilation.thresholds
-        again_s = self.compile_s * (1 - 1 / self.fits)
-        each = self.compilations >= EVERY_FIT * self.fits
-        many = self.fits >= limits["compilations"].default
-        much = 100 * again_s >= limits["compile_pct"].default * self.fits_s
-        return again_s if each and many and much else 0.0
-
-    def saves(self, wall_s: float, saves_s: float | None) -> float | None:
-        """Return what all fits save if a recording of them, `wall_s` long, saves `saves_s`."""
-        if saves_s is None or not wall_s:
-            return None
-        return saves_s * max(1.0, self.fits_s / wall_s)
-
-    def sentence(self) -> str:
-        if self.compiles_again_s > self.between:
-            spent = f"{duration(self.compile_s)} of the {duration(self.fits_s)} in them"
-            return f"All {self.fits:,} fits {COMPILE}: {spent}."
-        name = max(self.between_s, key=lambda key: self.between_s[key])
-        part = duration(self.between_s[name])
-        return f"{duration(self.between)} of {duration(self.wall_s)} {BETWEEN}, {part} in {name}."
-
-
 def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     """Return the verdict: the largest cost in proportion to the run, and the gain of fixing it.
 
-    Time between the fits of a process comes first where it is most of the time, and longer than
-    what the fits lose.
+    What a script with several fits loses comes first where that is more than the fits lose.
 
     Args:
         findings: of the report, attributed and ordered: the first to fix in front.
     """
-    said = _of_fits(run, findings)
+    said = _of_fits(run, [one for one in findings if not one.get("of_s")])
     script = Script.of(run.manifest.get("process"))
-    lead = headline(findings, None) if script is not None else None
-    lost_s = lead["lost_s"] if lead is not None else 0.0
-    mostly_between = script is not None and script.between >= MOSTLY * script.wall_s
-    if (
-        script is None
-        or not len(run.steps)
-        or any(one["cause"] in BLOCKING for one in findings)
-        or max(script.between if mostly_between else 0.0, _again_s(run, script))
-        < max(1e-9, script.saves(run.wall_ns / 1e9, lost_s) or 0.0)
-    ):
+    lead = of_script(findings, run.wall_ns / 1e9, script)
+    if lead is None or script is None or not len(run.steps):
         return said
     opening, colon, rest = said.partition(": ")
     clear = opening in (NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)
-    inside = "In the fits" if BETWEEN in script.sentence() else "In this one"
-    return f"{script.sentence()} {inside}: {rest if clear and colon else said}"
+    gains = promise(lead["of_s"], lead["saves_range_s"], lead["saves_s"], "script")
+    between = lead["cause"] == BetweenFits.cause
+    whole = script.passed_between if between else script.compiled_again
+    inside = IN_FITS if between else IN_THIS
+    return f"{whole}{gains} {inside}: {rest if clear and colon else said}"
 
 
-def _again_s(run: Run, script: Script) -> float:
-    """Return the time that other recordings of the process show to be compiled again."""
-    own = int(run.facts.get("fits") or 1)
-    return script.compiles_again_s if script.fits >= 2 * own else 0.0
+def of_script(
+    findings: Sequence[Mapping], wall_s: float | None, script: Script | None
+) -> Mapping | None:
+    """Return the finding about all fits of a script, if it costs more than a finding of one fit.
+
+    Args:
+        wall_s: duration of the recording, which the other findings are about.
+    """
+    own = [one for one in findings if not one.get("of_s")]
+    whole = max((one for one in findings if one.get("of_s")), key=_lost_s, default=None)
+    if whole is None or script is None or any(one["cause"] in BLOCKING for one in findings):
+        return None
+    lead = headline(own, None)
+    lost_s = script.saves(wall_s or 0.0, lead["lost_s"]) if lead is not None else 0.0
+    return whole if _lost_s(whole) >= (lost_s or 0.0) else None
+
+
+def _lost_s(finding: Mapping) -> float:
+    return float(finding["lost_s"] or 0.0)
 
 
 def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
@@ -538,6 +485,8 @@ class Announcer:
         """Return the lines to print after one `Diagnosis.result`; usually none."""
         costly: dict[str, Mapping] = {}
         for finding in [*result["spans"], *result["findings"]]:
+            if finding.get("of_s"):  # said between fits
+                continue
             enough = (finding["lost_s"] or 0) >= self.LEAST_S
             if finding["lost_s"] is None or (enough and finding["severity"] >= self.LEAST_SEVERITY):
                 costly.setdefault(finding["cause"], finding)

@@ -162,9 +162,11 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
     try:
         from gpu_util_callback.report.terminal import two_lines
 
-        short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         news, said = _news(run)
-        run = {**run, "verdict": said}
+        if said != run["verdict"]:  # what concerns all fits has been said, or will be
+            own = [one for one in run["findings"] if not one.get("of_s")]
+            run = {**run, "verdict": said, "findings": own}
+        short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run), sys.stdout)
     except Exception as error:
@@ -182,10 +184,12 @@ def _news(run: Mapping[str, Any]) -> tuple[bool, str]:
 
     A fit that has a recording of its own keeps only what concerns itself otherwise.
     """
+    from gpu_util_callback.diagnosis.verdict import IN_FITS, IN_THIS
+
     said = run["verdict"]
-    _, inside, rest = said.partition(" In this one: ")
+    _, inside, rest = said.partition(f" {IN_THIS}: ")
     if not inside:
-        _, inside, rest = said.partition(" In the fits: ")
+        _, inside, rest = said.partition(f" {IN_FITS}: ")
     if not inside:
         return False, said
     script = run["process"]

@@ -423,6 +423,7 @@ class Claim(TypedDict, total=False):
     lost_s: Required[Number | None]
     saves_s: Number
     saves_range_s: list[Number] | None
+    of_s: Number  # duration of the script that it is about, if it is not about this recording
     severity: Share
     confidence: Required[Literal["measured", "estimated"]]
     evidence: Required[dict[str, Signed | str | bool | None]]
@@ -1059,7 +1060,8 @@ def _odd(claim: Any, start_ns: int, end_ns: int) -> str:
         and claim["start_step"] <= claim["end_step"]
     ):
         return "lies outside the recording"
-    if (claim["lost_s"] or 0) > (end_ns - start_ns + APART_NS) / 1e9:
+    took_s = claim.get("of_s") or (end_ns - start_ns + APART_NS) / 1e9
+    if (claim["lost_s"] or 0) > took_s:
         return "cost more time than there was"
     for name, value in claim["evidence"].items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis.verdict import Script, gain_text, order, sums
+from gpu_util_callback.diagnosis.evidence.script import Script
+from gpu_util_callback.diagnosis.verdict import gain_text, order, sums
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -315,7 +316,9 @@ def _saving(group: Group, run: Mapping | None) -> str:
         return ""
     saves = [sum(span[i] for span in spans) for i in (0, 1)]
     script, what = Script.of(run.get("process")), "run"
-    if script is None:
+    if group.first.get("of_s"):
+        what, gain = "script", gain_text(group.first["of_s"], saves)
+    elif script is None:
         gain = gain_text(run["wall_s"], saves)
     else:
         what, whole = "script", [script.saves(run["wall_s"], bound) or 0.0 for bound in saves]

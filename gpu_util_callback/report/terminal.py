@@ -12,9 +12,7 @@ from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (
-    BETWEEN,
     BLOCKING,
-    COMPILE,
     NOTHING_LARGE,
     UNKNOWN,
     factors_text,
@@ -251,12 +249,7 @@ def two_lines(run: Mapping) -> str:
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
-    of_script = BETWEEN in run["verdict"] or COMPILE in run["verdict"]
-    script = (run.get("process") or {}) if of_script else {}
-    if script.get("advice"):
-        first = "Fix first: " if script["advice"]["code"] else ""
-        second = f"{first}{what_to_do(script['advice'])}"
-    elif script or (group is None and not look):
+    if group is None and not look:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
         fits = run.get("fits") or 1
@@ -400,11 +393,7 @@ def _script(run: Mapping, pen: Pen) -> list[str]:
         f"From the first of {process['fits']:,} fits of this script to the last: "
         f"{duration(process['wall_s'])}; fits {duration(process['fits_s'])}, between them {said}."
     )
-    lines = ["", *pen.wrap(text)]
-    advice = process["advice"]
-    return lines + (
-        pen.wrap(advice["text"], "   ") + code_lines(advice["code"], pen) if advice else []
-    )
+    return ["", *pen.wrap(text)]
 
 
 def _account(run: Mapping, pen: Pen, who: str) -> list[str]:

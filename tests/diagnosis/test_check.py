@@ -63,7 +63,7 @@ def test_exit_codes(logdir, capsys, limits, code):
 @pytest.mark.parametrize("arguments, said", [
     (["--threshold", "input_bound.wait_pc=8"], "did you mean wait_pct?"),
     (["--threshold", "inputbound.wait_pct=8"], "did you mean input_bound?"),
-    (["--threshold", "zebra.wait_pct=8"], "available: communication_bound, "),
+    (["--threshold", "zebra.wait_pct=8"], "available: between_fits, communication_bound, "),
     (["--threshold", "wait_pct=8"], "write CAUSE.NAME=VALUE"),
     (["--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
     (["--threshold", "input_bound.wait_pct=-8"], "must be a non-negative number"),

@@ -91,6 +91,30 @@ def test_what_passes_between_the_fits_comes_first_where_it_is_more(setup_ms):
     said = found["verdict"]
     assert said.startswith("48 s of 54 s passed between the fits, 44 s in predict. In the fits: ")
     assert "held training back" not in said and "faster" not in said
+    finding = claims(found)["between_fits"]
+    assert (finding["lost_s"], finding["of_s"], finding["saves_s"]) == (48.0, 54.0, 0.0)
+    assert finding["severity"] == pytest.approx(48 / 54, abs=1e-4)
+    assert not finding["advice"]["code"], "predict may compute all of it"
+
+
+def claims(found):
+    return {one["cause"]: one for one in found["findings"] + found["spans"]}
+
+
+def test_the_set_up_of_predict_between_fits_is_what_its_cure_saves():
+    found, _ = judged(*series(busy_pct=97), process={**BETWEEN, "predict_set_up_s": 27.0})
+    finding = claims(found)["between_fits"]
+    assert finding["saves_s"] == pytest.approx(27.0)
+    assert "predict_on_batch" in finding["advice"]["code"]
+    assert "make this script 1.5 to 2.7× faster" in found["verdict"], found["verdict"]
+
+
+@pytest.mark.parametrize("between", [{"predict": 5.0}, {"predict": 0.3}, {}])
+def test_fits_that_are_most_of_a_script_have_no_finding_about_the_rest(between):
+    fits_s = 6.0 if sum(between.values()) > 1 else 0.2
+    whole = {"fits": FITS, "fits_s": fits_s, "between_s": between}
+    found, _ = judged(*series(busy_pct=97), process=whole)
+    assert not claims(found) and "passed between" not in found["verdict"]
 
 
 def test_promises_are_of_the_time_from_the_first_fit_to_the_last():

@@ -18,6 +18,7 @@ import pytest
 from fit_truth import BATCH, WIDTH, ended, small_model
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
+from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recorder import messages, recorder
 from gpu_util_callback.recorder.between import ProcessTime
@@ -312,7 +313,9 @@ def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeyp
     assert process["compile_s"] == pytest.approx(sum(spent), abs=0.01)
     run = run_report(found[-1])
     assert run["verdict"].startswith("All 7 fits compiled, each for itself: ")
-    assert "one model serve all fits" in run["process"]["advice"]["text"]
+    assert run["headline"]["ids"] == ["recompilation:every_fit"]
+    (finding,) = [one for one in run["findings"] if one["id"] in run["headline"]["ids"]]
+    assert "one model serve all fits" in finding["advice"]["text"]
     assert capsys.readouterr().out.count("compiled, each for itself") == 1
 
 
@@ -355,3 +358,10 @@ def test_the_time_between_fits_is_accounted_by_name(shared, tmp_path, monkeypatc
     assert parts["other code"] == pytest.approx(slept_s, rel=0.35)
     assert process["predict_set_up_s"] > 0.3 * parts["predict"]
     assert "predict" not in vars(model), "nothing is wrapped"
+
+    (finding,) = [one for one in run_report(newest)["findings"] if one["cause"] == "between_fits"]
+    run = run_report(newest)
+    assert run["headline"]["ids"] == ["between_fits"] and "passed between" in run["verdict"]
+    assert run["headline"]["lost_s"] == finding["lost_s"] == pytest.approx(sum(parts.values()))
+    assert "predict_on_batch" in finding["advice"]["code"] and finding["saves_s"] > 0
+    assert main(["report", str(tmp_path), "--forbid", "between_fits"]) == 1

@@ -62,7 +62,7 @@ BELOW = {
 
 
 # Tried in scenarios and on traces of their own, not in made-up jobs.
-APART = {"memory_spill", "host_callback", "half_precision_cpu"}
+APART = {"between_fits", "memory_spill", "host_callback", "half_precision_cpu"}
 
 
 def test_evidence_is_what_fired():

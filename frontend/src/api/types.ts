@@ -130,6 +130,8 @@ export interface Finding {
   saves_s?: number | null;
   /** The least and the most that the advice saves; of a question, if the answer is yes. */
   saves_range_s?: [number, number] | null;
+  /** Duration of the script with several fits that it is about; absent if it is about this recording alone. */
+  of_s?: number;
   severity?: number | null;
   confidence?: string | null;
   evidence?: Record<string, unknown> | null;

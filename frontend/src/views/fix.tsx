@@ -38,13 +38,13 @@ export const wallOf = (report: Pick<Report, 'status' | 'wall_s'>): number | null
 
 /** What following the advice is worth; the terminal says the same. */
 function Saving({ item, saves, wall }: Props) {
-  const faster = item.saves_s || item.advice?.question ? gain(wall, saves) : '';
+  const faster = item.saves_s || item.advice?.question ? gain(item.of_s ?? wall, saves) : '';
   if (!faster) return null;
   const basis = item.evidence?.promise_rests_on;
   return (
     <p class="saving">
       <b>
-        {item.advice?.question ? 'Then this' : 'This'} run gets {faster} faster
+        {item.advice?.question ? 'Then this' : 'This'} {item.of_s ? 'script' : 'run'} gets {faster} faster
       </b>
       {basis ? <span class="dim"> (estimated from {clean(basis)})</span> : ''}
     </p>

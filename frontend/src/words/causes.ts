@@ -35,6 +35,7 @@ const CAUSES: Record<string, Look> = {
   communication_bound: { glyph: '⇌', colour: 'teal' },
   recompilation: { glyph: '↻', colour: 'violet' },
   host_stall: { glyph: '◆', colour: 'mauve' },
+  between_fits: { glyph: '⋯', colour: 'mauve' },
   host_callback: { glyph: '↩', colour: 'mauve' },
   gpu_ecc_errors: { glyph: '⚠', colour: 'red' },
   repeated_steps: { glyph: '⟲', colour: 'slate' },

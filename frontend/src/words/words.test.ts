@@ -7,7 +7,7 @@ import { factsLine, fitLabel, frameworkText, runName } from './labels.ts';
 
 const CAUSES = ['input_bound', 'transfer_bound', 'launch_bound', 'sync_bound', 'small_batch', 'small_model', 'no_tensor_cores', 'memory_pressure', 'memory_limit',
   'cpu_fallback', 'gpus_unused', 'throttled', 'contention', 'imbalance', 'communication_bound', 'recompilation', 'host_stall', 'host_callback', 'gpu_lost', 'gpu_ecc_errors',
-  'memory_growth', 'memory_spill', 'half_precision_cpu', 'out_of_memory'];
+  'memory_growth', 'memory_spill', 'half_precision_cpu', 'out_of_memory', 'between_fits'];
 
 test('every cause has a glyph of its own, so that colour is never alone', () => {
   const glyphs = CAUSES.map((cause) => causeStyle(cause).glyph);

@@ -5,6 +5,7 @@ positive, if a source is missing.
 """
 
 from gpu_util_callback.diagnosis.finding import Rule
+from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
@@ -37,5 +38,5 @@ RULES: tuple[Rule, ...] = (
     SyncBound(), CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(),
     MemoryPressure(), MemoryLimit(), MemoryGrowth(), MemorySpill(), OutOfMemory(), CpuFallback(),
     HalfPrecisionCpu(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
-    GpuEccErrors(),
+    GpuEccErrors(), BetweenFits(),
 )  # fmt: skip

@@ -7,6 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, MANY_TIMES, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Rule
@@ -211,7 +212,30 @@ class Recompilation(Rule):
         return not any(run.steps.total(name) for name in seen)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+        yield from worth_telling(self._spans(run, limits), run.present_ns, limits)
+        yield from self._each_fit(run, limits)
+
+    def _each_fit(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        """Yield the finding about a script whose fits compile, each with a recording of its own."""
+        script = Script.of(run.manifest.get("process"))
+        if script is None or script.fits < max(limits["compilations"], 2 * _fits(run)):
+            return
+        pct = 100 * script.compiles_again_s / max(1e-9, script.fits_s)
+        if pct < limits["compile_pct"] or script.compiles_again_s < limits["least_s"]:
+            return
+        yield Finding(
+            cause=self.cause,
+            title=EVERY_FIT,
+            where=None,
+            lost_ns=round(1e9 * script.compiles_again_s),
+            confidence=MEASURED,
+            evidence={"compile_pct": round(pct, 1), "compilations": script.compilations},
+            threshold={name: limits[name] for name in ("compile_pct", "compilations")},
+            advice=advise_fits(run.framework, bool(run.fit.get("jit_compile"))),
+            gpus=run.used_gpus,
+            detail="every_fit",
+            of_ns=round(1e9 * script.wall_s),
+        )
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         steps = run.steps
@@ -245,7 +269,7 @@ class Recompilation(Rule):
             }
             if by_shape:
                 evidence["seen_by"] = "steps on a new input shape, against those on a known one"
-            fits = int(run.facts.get("fits") or 1)
+            fits = _fits(run)
             each_fit = fits > 1 and count <= 2 * fits  # its last, smaller batch compiles as well
             guessed = 2 * int(steps["estimated"][blocks].sum()) > int(steps["rows"][blocks].sum())
             yield Finding(
@@ -265,6 +289,11 @@ class Recompilation(Rule):
                 gpus=run.used_gpus,
                 state=count >= MANY_TIMES,
             )
+
+
+def _fits(run: Run) -> int:
+    """Return the number of fits in the recording."""
+    return int(run.facts.get("fits") or 1)
 
 
 def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:

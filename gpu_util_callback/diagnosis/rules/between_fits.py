@@ -1,0 +1,82 @@
+"""Time between the fits of a script: predictions, evaluations, building; by name."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice.table import LEAST_GAIN
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.script import Script
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+# Name of the longest part -> what limits the script; nothing shows how much of it is needed.
+_LIMITS = {
+    "predict": "Most of it is the computation of predict: predict less often, or more at a time.",
+    "evaluate": "Most of it is in evaluate: evaluate less often, or on fewer batches.",
+    "building": "Most of it builds and compiles models. Can one model serve all fits?",
+    "loading and saving": "Most of it loads and saves models: do so less often.",
+    "calls of the model": "Most of it is in calls of the model. Is the function that makes them "
+    "compiled?",
+    "fit outside its callbacks": "Most of it is in fit, around what callbacks see: fewer, longer "
+    "fits need it less often.",
+}
+_OTHER = "Most of it is the program's own code, which is not looked into."
+
+
+class BetweenFits(Rule):
+    """A script with several fits spends most of its time between them.
+
+    What passes there is known by sampling the stack of the thread that trains; the time in which a
+    notebook or a prompt waits for its user is not counted.
+    """
+
+    cause = "between_fits"
+    title = "Time between the fits"
+    sources = ("times of the fits of this process", "stack samples between them")
+    thresholds: ClassVar = {
+        "between_pct": Threshold(50, "most of the time: less is one part of a program of several"),
+        "least_s": LEAST_S,
+    }
+    unknown = "the process fitted once, or the time between its fits was not recorded"
+
+    def missing(self, run: Run) -> bool:
+        return not run.manifest.get("process")
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        script = Script.of(run.manifest.get("process"))
+        if script is None or script.between < limits["least_s"]:
+            return
+        pct = 100 * script.between / script.wall_s
+        if pct < limits["between_pct"]:
+            return
+        longest = script.longest
+        evidence: dict[str, object] = {
+            "between_pct": round(pct, 1),
+            "fits": script.fits,
+            "longest_part": longest,
+            "longest_part_pct": round(100 * script.between_s[longest] / script.between, 1),
+        }
+        if longest == "predict":
+            evidence["predict_set_up_s"] = round(script.predict_set_up_s, 3)
+        yield Finding(
+            cause=self.cause,
+            title=f"{self.title}: most of it in {longest}",
+            where=None,
+            lost_ns=round(1e9 * script.between),
+            confidence=ESTIMATED,
+            evidence=evidence,
+            threshold={"between_pct": limits["between_pct"]},
+            advice=_advice(script),
+            gpus=run.used_gpus,
+            of_ns=round(1e9 * script.wall_s),
+        )
+
+
+def _advice(script: Script) -> Advice:
+    left_s = script.wall_s - script.predict_set_up_s
+    if script.longest == "predict" and script.wall_s >= LEAST_GAIN * left_s:
+        return replace(PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)
+    return Advice(_LIMITS.get(script.longest, _OTHER), "", 0.0)
