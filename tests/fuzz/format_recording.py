@@ -82,26 +82,29 @@ def _checked(data: bytes, folder: Path, numbers: Iterable[int]) -> str:
                 raise unforeseen.error
 
 
-class Unforeseen(logging.Handler):
-    """Keeps what was caught as a last resort: such an exception is a mistake of ours."""
+class Unforeseen:
+    """Holds what was caught as a last resort: such an exception is a mistake of ours."""
 
     def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
         self.error: BaseException | None = None
+        self._log = logging.getLogger("gpu_util_callback")
+        self._before = self._log.level, self._log.propagate
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:
             self.error = record.exc_info[1]
+        return True
 
     def __enter__(self) -> Unforeseen:
-        log = logging.getLogger("gpu_util_callback")
-        log.setLevel(logging.DEBUG)
-        log.propagate = False
-        log.addHandler(self)
+        self._log.setLevel(logging.DEBUG)
+        self._log.propagate = False
+        self._log.filters.insert(0, self)  # before the package's own, which makes it a text
         return self
 
     def __exit__(self, *error: object) -> None:
-        logging.getLogger("gpu_util_callback").removeHandler(self)
+        self._log.removeFilter(self)
+        self._log.setLevel(self._before[0])
+        self._log.propagate = self._before[1]
 
 
 def _look(logdir: Path, numbers: Iterable[int]) -> str:

@@ -1,6 +1,7 @@
 """The fuzz harness itself, the corpus of inputs that once failed, some seconds of new inputs."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +91,15 @@ def test_some_new_inputs(name):
 def test_many_new_inputs(name):
     done = python("-m", "tests.fuzz", "--format", name, "--minutes", "2", "--seed", "2", "--as-is")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_error_that_the_package_only_logs_is_a_failure():
+    from tests.fuzz.format_recording import Unforeseen
+
+    log = logging.getLogger("gpu_util_callback")
+    before = log.level, log.propagate, list(log.filters)
+    error = KeyError("x")
+    with Unforeseen() as unforeseen:
+        log.debug("cannot be shown", exc_info=error)
+    assert unforeseen.error is error
+    assert (log.level, log.propagate, log.filters) == before
