@@ -9,6 +9,7 @@ class UnusableInput(Exception):
     """Input that cannot be used, with one line on the problem and the remedy.
 
     The command line prints it on stderr and exits with 2; readers collect it per file and go on.
+    Where a store fails it is raised `from None`: the store's own error may hold a password.
     """
 
     def __init__(self, problem: str):

@@ -28,6 +28,7 @@ __all__ = [
     "printable",
     "redact_messages",
     "redacted_file",
+    "shortened",
     "without_secrets",
 ]
 
@@ -43,8 +44,22 @@ _USER_INFO = re.compile(
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 _NAME = re.compile(r"[\w.-]*")
 _LONGEST_NAME = 64
-# A quote may be escaped, as in JSON, which stays JSON.
-_VALUE = re.compile(r"""'[^'\s]*'|"[^"\s]*"|\\"[^"\s]*\\"|(?:[^\s&"'<>\\]|\\(?!["']))*""")
+# A value in quotes, which may be escaped, as in JSON, which stays JSON: there, a quote that is not
+# escaped ends the text, and "," or ":" follows it.
+_QUOTED = re.compile(
+    rf"""'(?:[^'"\\\n]|\\.){{0,{_LONGEST}}}'"""
+    rf"""|'(?:[^'"\\\n]|\\.|"(?!\s*[,:\]}}])){{0,{_LONGEST}}}'(?=[\s,;)\]}}&]|$)"""
+    rf"""|"(?:[^"\\\n]|\\.){{0,{_LONGEST}}}"(?=[\s,;)\]}}&'>]|$)"""
+    rf"""|\\"(?:[^"\\\n]|\\[^"]){{0,{_LONGEST}}}\\\""""
+)
+# A value without, or with a quote that nothing ends.
+_PLAIN = re.compile(r"""(?:'|"(?=\w))?(?:[^\s"'<>\\]|\\(?!["']))*""")
+_PARAMETER = re.compile(r"""(?:[^\s&"'<>\\]|\\(?!["']))*""")
+_WORD = re.compile(r"""(?:(?:Bearer|Basic|Digest) )?[^\s"'<>\\,;)\]}\-][^\s"'<>\\,;)\]}]*""")
+# What stands between a name and its value: "=", ": ", in Python and JSON `": "` and `", "`.
+_SIGN = re.compile(r"""(?:\\?["'])? ?[=:] ?""")
+_EQUALS = re.compile("=")
+_OPTION = re.compile(rf"""(?<![\w-])--?([A-Za-z][\w.-]{{0,{_LONGEST_NAME}}})(?:\\?["'],\s*| +)""")
 # Parameters of signed URLs: of AWS, Google, Azure, Alibaba and Tencent, of CloudFront, and keys.
 _SIGNED = re.compile(
     r"x-(?:amz|goog|oss|cos|ms)-.*|(?:aws|oss)?accesskeyid|googleaccessid|signature|policy"
@@ -54,9 +69,16 @@ _SIGNED = re.compile(
 # Names of secrets wherever a value is assigned to them.
 _SECRET = re.compile(
     r"(?:.*[_.-])?(?:password|passwd|pwd|secret|(?:api|access|secret|private|account)[_-]?key"
-    r"|(?:auth|access|session|security|refresh)?_?token|sas|credentials?)|aws_access_key_id",
+    r"|(?:auth|access|session|security|refresh)?_?token|sas|credentials?|authorization)"
+    r"|aws_access_key_id",
     re.IGNORECASE,
 )
+# One of these is in each of their names: a search for them is quick.
+_SECRET_WORDS = (
+    "passw", "pwd", "secret", "token", "sas", "credential", "authorization", *(
+        f"{what}{sign}key" for what in ("api", "access", "private", "account") for sign in "_-"
+    ), "apikey", "accesskey", "privatekey", "accountkey",
+)  # fmt: skip
 _BEARER = re.compile(r"\b(Bearer +)[\w.~+/=-]{8,}")
 _HIDDEN = "***"
 
@@ -68,8 +90,12 @@ def without_secrets(text: str) -> str:
         if shorter == text:
             break
         text = shorter
-    if "=" in text:
-        text = _without_values(text)
+    lowered = text.lower()
+    named = any(word in lowered for word in _SECRET_WORDS)
+    if named or "=" in text:
+        text = _without_values(text, _SIGN if named else _EQUALS)
+    if named and "-" in text:
+        text = _without_options(text)
     return _BEARER.sub(rf"\1{_HIDDEN}", text) if "Bearer " in text else text
 
 
@@ -78,19 +104,53 @@ def _without_user_info(match: re.Match[str]) -> str:
     return match[0] if scheme in _CONTAINERS and ":" not in match[1] else "://"
 
 
-def _without_values(text: str) -> str:
-    parts, done, at = [], 0, text.find("=")
-    while at >= 0:
-        before = text[max(0, at - _LONGEST_NAME) : at][::-1]
+def _without_values(text: str, signs: re.Pattern[str]) -> str:
+    parts, done = [], 0
+    for sign in signs.finditer(text):
+        start, end = sign.span()
+        if start < done:
+            continue
+        before = text[max(0, start - _LONGEST_NAME) : start][::-1]
         length = _NAME.match(before).end()  # type: ignore[union-attr]  # it matches any text
         name, is_parameter = before[:length][::-1], before[length : length + 1] in ("?", "&", ";")
-        if _SECRET.fullmatch(name) or (is_parameter and _SIGNED.fullmatch(name)):
-            end = _VALUE.match(text, at + 1).end()  # type: ignore[union-attr]
-            if end > at + 1:
-                parts += [text[done : at + 1], _HIDDEN]
-                done = end
-        at = text.find("=", max(done, at + 1))
+        if sign[0] == "=" and is_parameter and _SIGNED.fullmatch(name):
+            hidden = _span(text, end, _PARAMETER)
+        elif not _SECRET.fullmatch(name):
+            continue
+        elif sign[0] == "=":
+            hidden = _span(text, end, _PARAMETER if is_parameter else _PLAIN)
+        else:
+            hidden = _inside(text, end, bare=sign[0][0] in " =:")
+        if hidden[0] < hidden[1] and not text.startswith(_HIDDEN, hidden[0]):
+            parts += [text[done : hidden[0]], _HIDDEN]
+            done = hidden[1]
     return "".join(parts) + text[done:]
+
+
+def _without_options(text: str) -> str:
+    """Hide what follows `--password`, in a command or in a list of its words."""
+    parts, done = [], 0
+    for option in _OPTION.finditer(text):
+        if option.start() >= done and _SECRET.fullmatch(option[1]):
+            start, end = _inside(text, option.end(), bare=True)
+            if start < end:
+                parts += [text[done:start], _HIDDEN]
+                done = end
+    return "".join(parts) + text[done:]
+
+
+def _span(text: str, at: int, plain: re.Pattern[str]) -> tuple[int, int]:
+    """Return where a value that begins at `at` begins and ends, with its quotes."""
+    return (_QUOTED.match(text, at) or plain.match(text, at)).span()  # type: ignore[union-attr]
+
+
+def _inside(text: str, at: int, bare: bool) -> tuple[int, int]:
+    """Return where a value begins and ends, without its quotes; `bare`: it may have none."""
+    if (quoted := _QUOTED.match(text, at)) is not None:
+        quotes = 2 if quoted[0][0] == "\\" else 1
+        return quoted.start() + quotes, quoted.end() - quotes
+    word = _WORD.match(text, at) if bare else None
+    return (at, at) if word is None else word.span()
 
 
 def cleaned(value: Any) -> Any:
@@ -102,6 +162,11 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [cleaned(item) for item in value]
     return value
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """Return the beginning of a text in one line; half a URL would not show its user-info."""
+    return " ".join(without_secrets(text).split())[:most]
 
 
 class CleanStream:

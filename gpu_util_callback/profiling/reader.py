@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gpu_util_callback.redaction import shortened
+
 __all__ = ["AllocatorCurve", "ReadFailed", "WindowReader", "WindowRows", "cure_for"]
 
 
@@ -107,7 +109,7 @@ class WindowReader:
                 raise ReadFailed("no time is left for it")
             answer = self._ask({"path": str(file), "out": str(out)})
         if answer["error"]:
-            raise ReadFailed(" ".join(str(answer["error"]).split())[:300])
+            raise ReadFailed(shortened(str(answer["error"])))
         try:
             tables, about = load(out)
             curves = [

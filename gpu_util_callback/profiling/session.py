@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
 
@@ -201,7 +202,7 @@ class ProfilerSession:
 def one_line(error: BaseException) -> str:
     """Return an error's message, shortened to one readable line."""
     text = getattr(error, "message", None) or str(error)
-    return " ".join(str(text).split())[:300] or type(error).__name__
+    return shortened(str(text)) or type(error).__name__
 
 
 def profile_claims(callbacks: Iterable[Any]) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.container import KillCount, kill_count
+from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps.rows import seen_batch_size
 
 __all__ = ["KeptItems", "MemoryWatch", "describe_error", "owners_in_fit"]
@@ -307,7 +308,7 @@ def describe_error(error: BaseException, framework: str = "") -> dict[str, Any] 
 
 
 def _described(name: str, text: str, framework: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"error": name, "message": " ".join(text.split())[:_MOST_TEXT]}
+    found: dict[str, Any] = {"error": name, "message": shortened(text, _MOST_TEXT)}
     gpu = _GPU.search(text)
     if gpu is not None:
         found["gpu"] = int(next(part for part in gpu.groups() if part))

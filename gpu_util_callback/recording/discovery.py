@@ -106,12 +106,12 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
     try:
         storage, root = storage_for(logdir, within=logdir)
         names = storage.names(root)
-    except NotADirectoryError as error:
-        raise UnusableInput(f"{os.fspath(logdir)} is a file; give the log directory") from error
-    except FileNotFoundError as error:
-        raise UnusableInput(f"{os.fspath(logdir)} does not exist") from error
+    except NotADirectoryError:
+        raise UnusableInput(f"{os.fspath(logdir)} is a file; give the log directory") from None
+    except FileNotFoundError:
+        raise UnusableInput(f"{os.fspath(logdir)} does not exist") from None
     except (OSError, ImportError) as error:
-        raise UnusableInput(f"{os.fspath(logdir)} cannot be opened: {error}") from error
+        raise UnusableInput(f"{os.fspath(logdir)} cannot be opened: {error}") from None
     recordings: list[Recording] = []
     problems: list[Problem] = []
     for run, path in recording_folders(storage, root, names, problems):
@@ -273,7 +273,7 @@ def _matches(pattern: str) -> list[str]:
         fs, path = fsspec.core.url_to_fs(pattern)
         names = fs.glob(path, detail=True)
     except Exception as error:  # whatever the store's library raises
-        raise UnusableInput(f"{pattern} cannot be opened: {error}") from error
+        raise UnusableInput(f"{pattern} cannot be opened: {error}") from None
     return sorted(fs.unstrip_protocol(name) for name, info in names.items()
                   if info.get("type") == "directory")  # fmt: skip
 
@@ -292,12 +292,12 @@ def find_recordings(
         storage, root = storage_for(logdir, within=logdir)
         names = storage.names(root)
         listed = storage.find(root) if isinstance(storage, RemoteStorage) else None
-    except NotADirectoryError as error:
-        raise UnusableInput(f"{logdir} is a file; give the log directory") from error
-    except FileNotFoundError as error:
-        raise UnusableInput(f"{logdir} does not exist") from error
+    except NotADirectoryError:
+        raise UnusableInput(f"{logdir} is a file; give the log directory") from None
+    except FileNotFoundError:
+        raise UnusableInput(f"{logdir} does not exist") from None
     except (OSError, ImportError) as error:
-        raise UnusableInput(f"{logdir} cannot be opened: {error}") from error
+        raise UnusableInput(f"{logdir} cannot be opened: {error}") from None
     if listed is not None:
         places: Iterable[tuple[str, str, tuple]] = _in_listing(root, listed)
     elif storage.remote:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpu_util_callback.recording.container import Damaged, OtherFormat
 from gpu_util_callback.recording.manifest import ManifestError
 from gpu_util_callback.recording.storage import LeadsOutside
-from gpu_util_callback.redaction import without_secrets
+from gpu_util_callback.redaction import shortened, without_secrets
 
 __all__ = ["Problem", "reason", "remedy", "unexpected", "unreadable"]
 
@@ -32,7 +32,7 @@ def reason(error: Exception) -> str:
     """Return the reason in a few words on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return shortened(str(error)) or type(error).__name__
 
 
 def remedy(error: Exception) -> str:

@@ -14,6 +14,8 @@ import stat
 import time
 from typing import Any, Protocol
 
+from gpu_util_callback.redaction import without_secrets
+
 __all__ = ["LeadsOutside", "Storage", "is_remote", "storage_for"]
 
 # Stores that replace an object as a whole by themselves; elsewhere a temporary name is renamed.
@@ -72,8 +74,10 @@ def storage_for(
 
     try:
         fs, root = fsspec.core.url_to_fs(text)
-    except ValueError as error:  # an unknown protocol
-        raise OSError(f"{text}: {error}") from error
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # an unknown protocol, or the error of a library
+        raise _oserror(f"{text}: {error}") from None
     return RemoteStorage(fs), root.rstrip("/")
 
 
@@ -269,4 +273,9 @@ class _as_oserror:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, OSError):
-            raise OSError(f"{type(error).__name__}: {error}") from error
+            raise _oserror(f"{type(error).__name__}: {error}") from None
+
+
+def _oserror(text: str) -> OSError:
+    """Return an error without the secrets of a URL; what caused it may hold them."""
+    return OSError(without_secrets(text))

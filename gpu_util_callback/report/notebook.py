@@ -15,6 +15,7 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.report import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.redaction import printable
 from gpu_util_callback.report.screen import Group, grouped, tame
 from gpu_util_callback.words import HOST_TIME, duration, percent, steps
 
@@ -34,7 +35,7 @@ class Summary(dict[str, Any]):
 
     Keys:
         run, status, framework: name, "ended" (or "live", "interrupted", "lost"), e.g. "tensorflow".
-        recording: path of the recording.
+        recording: path of the recording; with `redact`, without the names of home and user.
         verdict: the run in one sentence.
         wall_s, steps: seconds of training; number of steps.
         step_ms_mean, step_ms_p50, step_ms_p95: step time, input wait included.
@@ -53,7 +54,7 @@ class Summary(dict[str, Any]):
 
     def __init__(self, run: Mapping[str, Any] | None, recorded: Recorded | None = None):
         super().__init__(_flat(run, recorded))
-        self._run, self._path = run, self["recording"]
+        self._run, self._path = run, recorded.path if recorded is not None else None
 
     def _repr_html_(self) -> str:
         if self._run is None:
@@ -87,7 +88,7 @@ def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str,
         "run": run.get("run"),
         "status": run.get("status"),
         "framework": (run.get("framework") or {}).get("name"),
-        "recording": recorded.path if recorded is not None else None,
+        "recording": printable(recorded.path) if recorded is not None and recorded.path else None,
         "verdict": run["verdict"],
         "wall_s": wall,
         "steps": run.get("steps"),
@@ -149,7 +150,7 @@ def card(run: Mapping[str, Any], recording: Recording | None = None) -> str:
         *_findings(run),
     ]
     if recording is not None:
-        path = _text(repr(_from_here(recording.path)))
+        path = _text(repr(printable(_from_here(recording.path))))
         parts.append(
             f'<div style="{_DIM};margin-top:10px">The timeline: '
             f"<code>read_recordings({path})[0].show()</code></div>"

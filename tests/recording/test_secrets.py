@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 import time
+import traceback
 import zipfile
 from io import BytesIO
 from types import SimpleNamespace
@@ -28,9 +29,13 @@ from gpu_util_callback import GpuUtilMonitor, read_recordings, redaction
 from gpu_util_callback.backends.loops import LoopAdapter
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.profiling import session
 from gpu_util_callback.recorder import messages, outputs, recorder, samples
+from gpu_util_callback.recorder.memory import describe_error
 from gpu_util_callback.recorder.work import ModelWork
-from gpu_util_callback.recording import event_files, manifest
+from gpu_util_callback.recording import event_files, manifest, problems
+from gpu_util_callback.recording.discovery import expanded
+from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.recording.writer import RecordingWriter
 from gpu_util_callback.redaction import Redactor, cleaned, error_text, without_secrets
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
@@ -149,19 +154,59 @@ def test_no_byte_holds_a_secret(broken, redact, surroundings, monkeypatch, capfd
     monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
     monkeypatch.setattr(outputs, "RETRIES_S", (0.1,))
     with GpuUtilMonitor(URL, redact=redact) as monitor:
+        recorded = monitor._recorder
         for number in monitor.batches(range(40)):
             if not BROKEN[broken]:
                 LeakyFileSystem.failing = broken if 10 < number < 30 else ""
             monitor._recorder._outputs._next_flush = 0.0
             monitor._recorder._stop.wait(0.05)
     texts = everything_said(URL, surroundings, capfd, caplog)
+    texts += [json.dumps(recorded.summary()), recorded.summary()._repr_html_()]
     assert sum(text.count("RuntimeError: 403 for url") for text in texts) >= len(BROKEN[broken])
+    assert not any("verdict is off" in text for text in texts)
     words = [*SECRETS, *(["alizarin", str(surroundings)] if redact else [])]
     for text in texts:
         for word in words:
             at = text.find(word)
             assert at < 0, text[max(0, at - 200) : at + 100]
     assert bool(LeakyFileSystem.store) == (broken != "opening")
+
+
+def test_a_redacted_summary_names_no_folder(surroundings):
+    """Trackers log it; its card shows the same."""
+    with GpuUtilMonitor(surroundings / "job/logs", redact=True, report=False) as monitor:
+        recorded = monitor._recorder
+        for _ in monitor.batches(range(20)):
+            time.sleep(0.01)
+    summary = recorded.summary()
+    assert summary["recording"].startswith("./logs/plugins/") and summary["steps"] == 20
+    card = summary._repr_html_()
+    assert "<svg" in card and "read_recordings" in card, "its recording was opened"
+    assert "alizarin" not in json.dumps(summary) + card
+
+
+def test_an_error_behind_an_error_holds_no_secret(surroundings, monkeypatch):
+    """Where nobody catches it, Python prints all of them."""
+    for name in ("ls", "glob", "cat_file", "info", "__init__"):
+        with monkeypatch.context() as patched:
+            patched.setattr(LeakyFileSystem, name, leak)
+            LeakyFileSystem.clear_instance_cache()
+            for read in (read_recordings, lambda url: expanded([f"{url}*"]), storage_for):
+                try:
+                    read(URL)
+                except (UnusableInput, OSError):
+                    said = traceback.format_exc()
+                    assert not any(secret in said for secret in SECRETS), said
+    with pytest.raises(UnusableInput, match="403 for url"), monkeypatch.context() as patched:
+        patched.setattr(LeakyFileSystem, "ls", leak)
+        read_recordings(URL)
+
+
+def test_half_a_url_shows_no_password():
+    """Long texts are cut where their URL may stand."""
+    text = f"out of memory {'x' * 270} ftp://alizarin:PASSW0RD{'x' * 3000}@host"
+    for cut in (problems.reason, session.one_line, lambda error: describe_error(error)["message"]):
+        assert "PASSW0RD" not in cut(MemoryError(text))
 
 
 SIGNED = {
@@ -174,11 +219,18 @@ SIGNED = {
         "retries with url: /o?Signature=***&AWSAccessKeyId=***&Expires=***",
     "simplecache::ftp://alice:pw@h/y": "simplecache::ftp://h/y",
     "--token=t DB_PASSWORD='a' Authorization: Bearer abcdefgh":
-        "--token=*** DB_PASSWORD=*** Authorization: Bearer ***",
+        "--token=*** DB_PASSWORD=*** Authorization: ***",
+    """--password "a b" --token t PASSWORD='a "b" c', x""":
+        """--password "***" --token *** PASSWORD=***, x""",
+    "['train.py', '--password', 'a b', '-x']": "['train.py', '--password', '***', '-x']",
+    "environ({'DB_PASSWORD': 'a b', 'X': '1'})": "environ({'DB_PASSWORD': '***', 'X': '1'})",
+    "(password: abc) PASSWORD='a b": "(password: ***) PASSWORD=*** b",
+    "sqlcmd PWD=a&b;x api_key = 'a b'": "sqlcmd PWD=*** api_key = '***'",
 }  # fmt: skip
 PLAIN = [
     "https://host:80/a@b?x=1", "http://[::1]:6006/a@b", "s3://bucket/v@1", "mail me@host",
     "abfs://container@account.dfs.core.windows.net/logs", "max_tokens=5, se=3, sig=1",
+    "use --token-file x --password --verbose", "token_ids: [1, 2]", "Password:\n x", "key: value",
     "@tf.function(input_signature=[spec])", "tf.data.Dataset.from_generator(f, output_signature=s)",
 ]  # fmt: skip
 
@@ -189,17 +241,26 @@ def test_secrets_of_a_url_are_hidden_and_nothing_else():
         assert without_secrets(expected) == expected
     for text in PLAIN:
         assert without_secrets(text) == text
-    text = json.dumps({"a": 'token="x"', "b": "token=", "c": 'ftp://a:p"w@host'}, indent=1)
-    assert json.loads(without_secrets(text)) == {"a": "token=***", "b": "token=", "c": "ftp://host"}
+    held = {
+        "a": 'token="x y"', "b": "token=", "c": 'ftp://a:p"w@host', "d": "token='x", "e": "y' z",
+        "f": ["--token", "x y"], "g": '--token "x y"', "token": "x y",
+    }  # fmt: skip
+    for options in ({}, {"indent": 1}, {"separators": (",", ":")}):
+        assert json.loads(without_secrets(json.dumps(held, **options))) == {
+            "a": "token=***", "b": "token=", "c": "ftp://host", "d": "token=***", "e": "y' z",
+            "f": ["--token", "***"], "g": '--token "***"', "token": "***",
+        }  # fmt: skip
     nested = {"ftp://a:b@c/": [{"x": ("ftp://a:b@c/", 1, None)}]}
     assert cleaned(nested) == {"ftp://c/": [{"x": ["ftp://c/", 1, None]}]}
     assert str(UnusableInput("no ftp://a:b@c/")) == "no ftp://c/"
 
 
 def test_hiding_secrets_takes_time_in_proportion():
-    text = "://a:b" * 20_000 + "=" * 20_000 + "://" * 20_000 + "password=" * 20_000
+    texts = ["://a:b", "=", "://", "password=", "--password ", 'password: "', "password='\\"]
     began = time.process_time()
-    without_secrets(text)
+    without_secrets("".join(text * 20_000 for text in texts))
+    for text in texts:
+        without_secrets(text * 20_000)
     assert time.process_time() - began < 5
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpu_util_callback.redaction import shortened
+
 __all__ = [
     "copied", "immutable", "preserved", "processes", "random_states", "synchronize", "untraced",
 ]  # fmt: skip
@@ -116,7 +118,7 @@ def copied(data: Any) -> Any | None:
     try:
         return _rebuilt(data)
     except Exception as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = shortened(str(error), 200) or type(error).__name__
         raise ValueError(
             f"this tf.data.Dataset cannot be copied ({reason}); pass a function that makes it, "
             "such as lambda: make_dataset()"
