@@ -306,7 +306,7 @@ class Outputs:
     def unanswered_s(self) -> float:
         """Return for how long storage has not answered."""
         asked = self._asked
-        return time.monotonic() - asked if asked else 0.0
+        return time.monotonic() - max(asked, self._writer.answered) if asked else 0.0
 
     def close(self, status: str) -> None:
         """Have everything sealed. Where that fails it is retried for some seconds."""

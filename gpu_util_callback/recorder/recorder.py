@@ -45,7 +45,10 @@ __all__ = ["Recorder", "close_left_over"]
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
 KNOWN_S = 0.5  # the same where writing is known to fail or hang
-EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
+# How long the end of the process waits for recordings that are still being written. Storage that
+# hangs is waited for no longer than what is left of `_patience_s`, or this long for an answer.
+EXIT_S = 10.0
+ANSWER_S = 1.0
 LATE_S = 0.5  # a recorder that reaches the end this late writes its rows before all else
 LOOK_S = 0.25  # how often to check whether the fit was left by an exception
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
@@ -57,7 +60,7 @@ REST_S = 2.0  # how long the thread of a series waits for the next fit; then it 
 IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long without a step
 
 _process = ProcessTime()
-# How long the fits of this process wait in vain for storage, all together.
+# How long the fits of this process and its end wait in vain for storage, all together.
 _patience_s = CLOSE_S
 _active: dict[int, Recorder] = {}  # by their ids: listing a dictionary's values needs no lock
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
@@ -251,13 +254,20 @@ class Recorder:
 
     def finish(self, deadline_s: float) -> None:
         """End of the process: wait for pending writes, the last attempt included."""
+        global _patience_s
         self._outputs.in_a_hurry.set()
         self.end("interrupted", deadline_s=0)
-        waited_s = KNOWN_S if self._outputs.failing else max(deadline_s, 0.1)
-        if not self._closed.wait(waited_s):
+        most_s = KNOWN_S if self._outputs.failing else deadline_s
+        begun, waited_s = time.monotonic(), 0.0
+        while not self._closed.wait(0.1):
+            waited_s = time.monotonic() - begun
+            if waited_s > most_s or self._outputs.unanswered_s > max(_patience_s, ANSWER_S):
+                break
+        if not self._closed.is_set():
+            _patience_s = max(_patience_s - waited_s, 0.0)
             note(
-                f"the recording's end could not be written to {self.settings.log_dir} within "
-                f"{waited_s:g} s; it is missing"
+                f"the recording's end could not be written to {self.settings.log_dir} before the "
+                "end of the process; it is missing"
             )
         elif self._thread is not None:
             self._thread.join(KNOWN_S)  # it may have a verdict to print
@@ -647,6 +657,8 @@ class Recorder:
         self._add_work(tables, samples)
         outputs.append(tables, samples)
         outputs.write_scalars(tables, self.work, (steps - 1, self._ended_ns) if last else None)
+        if last and self.status == "interrupted":  # by us, perhaps: a step was under way
+            self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
         now = self._ended_ns or self.clock.now()
         self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
         outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last, judge)

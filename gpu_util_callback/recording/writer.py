@@ -70,6 +70,7 @@ class RecordingWriter:
 
     Attributes:
         path: the recording's folder; "" until it is made.
+        answered: `time.monotonic` when storage had last written a file; 0 = never.
         removals: how often the folder was removed, and made anew, while it was written.
 
     Raises: OSError where the folder cannot be made.
@@ -123,6 +124,7 @@ class RecordingWriter:
         self._ended_ns: int | None = None
         self._failed_writes = False
         self.bytes_written = 0
+        self.answered = 0.0
         if not later:
             self.open()
 
@@ -452,6 +454,7 @@ class RecordingWriter:
             self._failed_writes = True
             raise
         self._failed_writes = False
+        self.answered = time.monotonic()
         self.bytes_written += len(data)
 
     def _make_folder(self, root: str, host: str) -> tuple[str, str]:

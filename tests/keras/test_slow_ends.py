@@ -372,6 +372,31 @@ def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
     assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
 
 
+SILENT = """
+import sys, time
+from gpu_util_callback import GpuUtilMonitor
+from gpu_util_callback.recorder import recorder
+from gpu_util_callback.recording.storage import LocalStorage
+
+LocalStorage.write = lambda *_: time.sleep(60)
+recorder.Recorder.end.__defaults__ = (1.0,)
+recorder._patience_s = 1.0
+with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
+    for _ in monitor.batches(range(20)):
+        pass
+    print(time.time(), flush=True)
+"""
+
+
+def test_the_end_of_the_process_does_not_wait_again_for_storage_that_hangs(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    took_s = time.time() - float(done.stdout)
+    assert 1.0 <= took_s < 5, took_s
+    assert "it is missing" in done.stderr, done.stderr
+
+
 POOLED = """
 import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
