@@ -16,6 +16,11 @@ BACKENDS ?=
 TORCH    ?= torch==2.13.0+cpu
 READY    := $(VENV)/.installed-$(if $(filter-out 0,$(BACKENDS)),backends,test)
 
+# Every tool that checks, builds and documents, with what it needs, at the versions in tools.txt.
+TOOLS := pytest pytest-timeout pytest-rerunfailures pytest-xdist hypothesis playwright \
+	ruff mypy vulture import-linter build twine check-wheel-contents mkdocs-material 'mkdocstrings[python]'
+LOCKED := --constraint tools.txt
+
 # Most tests run side by side; then those that time things, by themselves. Pytest ends with 5 where
 # it was to run no test: what PYTEST_ARGS names may all be in one of the two parts, but not in none.
 JOBS ?= 2
@@ -30,7 +35,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all quick bench figures matrix dist docs checks lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench figures matrix dist docs lock checks lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -45,6 +50,7 @@ help:
 	@echo "make dist      build and check what goes to a package index"
 	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"
 	@echo "make docs      build the documentation's site into site/"
+	@echo "make lock      take the newest development tools into tools.txt"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
 	@echo "make screenshots  take the README's pictures of what make demo recorded"
 	@echo "make clean     remove the virtual environments and the demo's logs"
@@ -91,15 +97,19 @@ matrix:
 
 REPOSITORY_URL ?=
 dist: $(VENV)/bin/python
-	$(PIP) install build twine check-wheel-contents
+	$(PIP) install $(LOCKED) build twine check-wheel-contents
 	rm -rf dist
 	REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 
-docs: $(READY)
-	$(PIP) install -e ".[docs]"
-	$(BIN)/python -m mkdocs build --strict
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+lock: $(VENV)/bin/python
+	$(PIP) install uv
+	printf '%s\n' $(TOOLS) | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--no-annotate --no-emit-index-url --custom-compile-command "make lock" --output-file tools.txt -
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -135,16 +145,20 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF)]"
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --no-compile -e ".[$(TF),test]"
-	@touch $(VENV)/.installed $@
+$(VENV)/.installed-docs: pyproject.toml tools.txt | $(VENV)/bin/python
+	$(PIP) install --no-compile $(LOCKED) -e ".[docs]"
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml tools.txt | $(VENV)/bin/python
+	$(PIP) install --no-compile $(LOCKED) -e ".[$(TF),test,docs]"
+	@touch $(VENV)/.installed $(VENV)/.installed-docs $@
 
 ALL := test,backends,reach,docs
-$(VENV)/.installed-backends: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --no-compile -e ".[$(TF),$(ALL)]" "$(TORCH)" || { \
+$(VENV)/.installed-backends: pyproject.toml tools.txt | $(VENV)/bin/python
+	$(PIP) install --no-compile $(LOCKED) -e ".[$(TF),$(ALL)]" "$(TORCH)" || { \
 		echo "Not installed with $(TORCH); without it, the tests of PyTorch will be skipped."; \
-		$(PIP) install --no-compile -e ".[$(TF),$(ALL)]"; }
-	@touch $(VENV)/.installed $(VENV)/.installed-test $@
+		$(PIP) install --no-compile $(LOCKED) -e ".[$(TF),$(ALL)]"; }
+	@touch $(VENV)/.installed $(VENV)/.installed-docs $(VENV)/.installed-test $@
 
 frontend/node_modules/.installed: frontend/package-lock.json
 	@command -v npm >/dev/null || \

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from gpu_util_callback import __version__
 
@@ -152,6 +154,20 @@ def test_documents_install_from_where_the_package_is():
     if ".dev" in __version__:
         from_an_index = re.compile(r"pip install[^`\n#]*\bgpu-util-callback\b")
         assert not [found[0] for text in [readme, *texts] if (found := from_an_index.search(text))]
+
+
+def test_development_tools_are_locked_within_their_bounds():
+    """Tests drive xprof; it is no tool of ours, and `make test` takes the newest."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lock = (REPOSITORY / "tools.txt").read_text(encoding="utf-8")
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+)", lock, re.M))
+    for text in [*extras["test"], *extras["docs"]]:
+        wanted = Requirement(text)
+        if wanted.name != "xprof":
+            assert wanted.specifier.contains(pinned.get(wanted.name, "0")), f"{text}: make lock"
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    assert {"build", "twine", "check-wheel-contents"} <= set(pinned) and "$(LOCKED)" in makefile
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:
