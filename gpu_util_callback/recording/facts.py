@@ -41,8 +41,6 @@ DEEPEST = 32
 ROUNDED, ROUNDED_S = 0.005, 0.001
 # A share measured over unequal times may exceed 100 %.
 MOST_PCT = 110.0
-# How far reported times may lie outside the recording's own: clocks are read one by one.
-APART_NS = 60 * 10**9
 
 
 class Within:
@@ -725,7 +723,7 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
         facts: Facts = _checker(Facts)(manifest, problems)
     except (_Wrong, _LeftOut) as error:
         raise ValueError("it names no format") from error
-    for check in (_check_times, _check_account, _check_diagnosis, _check_gpus):
+    for check in (_check_times, _check_account, _check_gpus):
         check(facts, problems)
     return facts, [f"{where.lstrip('.')} {said}" for where, said in problems]
 
@@ -1035,39 +1033,6 @@ def adds_up(account: Account) -> bool:
         all(0 <= value <= most for name, value in parts.items() if name != "other")
         and abs(math.fsum(parts.values()) - wall) <= most - wall
     )
-
-
-def _check_diagnosis(facts: Facts, problems: _Problems) -> None:
-    found = facts.get("diagnosis")
-    if found is None or "spans" not in found:
-        return
-    start, end = facts.get("started_ns") or 0, facts.get("ended_ns")
-    if facts.get("status") != "ended" or end is None:
-        end = MOST_NS  # its rows may be newer than this manifest
-    for kind, claims in (("findings", found["findings"]), ("spans", found["spans"])):
-        for at, claim in enumerate(claims):
-            odd = _odd(claim, start, end)
-            if odd:
-                problems.append((f"diagnosis.{kind}[{at}]", odd))
-                del found["verdict"], found["findings"], found["spans"]
-                return
-
-
-def _odd(claim: Any, start_ns: int, end_ns: int) -> str:
-    """Return what is impossible in a finding or span in a recording of these times; usually ""."""
-    if "start_ns" in claim and not (
-        start_ns - APART_NS <= claim["start_ns"] <= claim["end_ns"] <= end_ns + APART_NS
-        and claim["start_step"] <= claim["end_step"]
-    ):
-        return "lies outside the recording"
-    took_s = claim.get("of_s") or (end_ns - start_ns + APART_NS) / 1e9
-    if (claim["lost_s"] or 0) > took_s:
-        return "cost more time than there was"
-    for name, value in claim["evidence"].items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and name.endswith("_pct") and not 0 <= value <= MOST_PCT:
-            return f"rests on {name[:40]} beyond 100 %"
-    return ""
 
 
 def _check_gpus(facts: Facts, problems: _Problems) -> None:

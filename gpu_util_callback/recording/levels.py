@@ -21,9 +21,7 @@ from gpu_util_callback.recording.container import (
     encode_frame,
     pack,
 )
-from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS
 from gpu_util_callback.recording.overview import (
-    check_buckets,
     checked_shift,
     extremes,
     reduce_rows,
@@ -257,14 +255,9 @@ class LevelsFile:
         values = [self._container.array(f"{group}/{name}") for name in _VALUES]
         if any(part.shape != (len(columns), count) for part in values):
             raise Damaged(f"{group}: values of another shape than {len(columns)} × {count}")
-        check_buckets(group, columns, *values)
-        if any(part.max() > MOST_LENGTH_NS for part in (time, end)) or step.max() > MOST_COUNT:
-            raise Damaged(f"{group}: entries beyond the recording")
-        rows = np.clip(rows, 1, MOST_COUNT >> 22)
-        time = np.maximum.accumulate(np.maximum(time + self._shift, 0))
-        if step[0] >= 0:
-            step = np.maximum.accumulate(step)
+        if any(part.dtype != np.float32 for part in values):
+            raise Damaged(f"{group}: values of another kind of number")
         return Entries(
-            columns, int(self._groups[group]["bits"]), time, np.maximum(end + self._shift, time),
+            columns, int(self._groups[group]["bits"]), time + self._shift, end + self._shift,
             step, rows, *values,
         )  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
-from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS, MOST_PCT, encodable
+from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
-from gpu_util_callback.recording.segments import MOST_VALUE, Rows
+from gpu_util_callback.recording.segments import Rows
 
 __all__ = [
     "SIZE",
@@ -23,7 +23,6 @@ __all__ = [
     "Marks",
     "Overview",
     "StoredGroups",
-    "check_buckets",
     "checked_shift",
     "extremes",
     "reduce_rows",
@@ -304,7 +303,8 @@ class StoredGroups(Groups):
             ]
             if any(array.shape != (len(columns), used) for array in arrays):
                 raise Damaged(f"{group}: buckets of another shape than {len(columns)} × {used}")
-            check_buckets(group, columns, *arrays)
+            if "".join(array.dtype.kind for array in arrays) not in ("fffi", "fffu"):
+                raise Damaged(f"{group}: buckets of another kind of number")
         except Damaged as error:
             if self._on_damage is None:
                 raise
@@ -371,28 +371,6 @@ class GrownGroups(Groups):
     def release(self) -> None:
         self._made = {}
         self._before.release()
-
-
-def check_buckets(
-    group: str, columns: Sequence[str], low: np.ndarray, high: np.ndarray, mean: np.ndarray,
-    count: np.ndarray | None = None,
-) -> None:  # fmt: skip
-    """Raise Damaged where buckets cannot come from recorded values."""
-    if any(values.dtype != np.float32 for values in (low, high, mean)):
-        raise Damaged(f"{group[:40]}: buckets of another kind of number")
-    if count is not None and count.dtype.kind not in "iu":
-        raise Damaged(f"{group[:40]}: counts that are no integers")
-    if not low.size:
-        return
-    most = np.full(len(columns), MOST_LENGTH_NS if group == "steps" else MOST_VALUE)
-    if group.startswith("gpu"):
-        most[[name.endswith("_pct") for name in columns]] = MOST_PCT
-    apart = np.float32(1e-3) * np.fmax(np.abs(low), np.abs(high))
-    # NaN is no data: neither more nor less than any value.
-    odd = (low > high) | (mean < low - apart) | (mean > high + apart)
-    odd |= (most.astype(np.float32) < np.fmax(high, -low).T).T
-    if odd.any():
-        raise Damaged(f"{group[:40]}: values that cannot be")
 
 
 def checked_shift(value: Any) -> int:

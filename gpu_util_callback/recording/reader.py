@@ -16,14 +16,13 @@ import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
-from gpu_util_callback.recording.facts import APART_NS, MOST_NS, Account, Diagnosis, Facts, adds_up
+from gpu_util_callback.recording.facts import Account, Diagnosis, Facts, adds_up
 from gpu_util_callback.recording.levels import LevelsFile, levels_name
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import (
-    Extent,
     Part,
     Rows,
     Segment,
@@ -67,9 +66,7 @@ class Top:
     covered: int = -1
 
     @classmethod
-    def stored(
-        cls, stored: StoredTop, extent: Extent, on_damage: Callable[[Damaged], None]
-    ) -> "Top":
+    def stored(cls, stored: StoredTop, on_damage: Callable[[Damaged], None]) -> "Top":
         """Return the first view stored in `overview.npz`; `on_damage` as for `Overview.unpack`.
 
         Raises: Damaged.
@@ -78,7 +75,7 @@ class Top:
             return cls(
                 Overview.unpack(stored.container, on_damage),
                 Summary.restore(stored.container.index["summary"]),
-                stored_phases(stored.container, extent),
+                stored_phases(stored.container),
                 stored.index.covered,
             )
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -99,11 +96,6 @@ class Top:
             phases = concatenate("phases", [phases, tables["phases"]])
         overview = self.overview.with_rows(tables, samples)
         return replace(self, overview=overview, summary=summary, phases=phases)
-
-
-# An imported trace may hold much before its first step or after its last one; and rows of a live
-# recording may be newer than its manifest.
-FAR_APART_NS = 3600 * 10**9
 
 
 class RecordingFiles:
@@ -244,8 +236,7 @@ class RecordingFiles:
 
     def _open(self, info: SegmentInfo) -> Segment | None:
         try:
-            data = self._read(info.name)
-            return Segment(data, self._extent(), lambda line: self._odd(info.name, line))
+            return Segment(self._read(info.name))
         except FileNotFoundError:
             return self._vanished(info)
         except (OSError, Damaged) as error:
@@ -286,21 +277,6 @@ class RecordingFiles:
         if not isinstance(error, Damaged):
             what, self.unanswered = "cannot be read", True
         self._problem(path, f"{what}: {reason(error)}; its rows are not shown: {remedy(error)}")
-
-    def _odd(self, name: str, line: str) -> None:
-        self._problem(self._storage.join(self.path, name), f"{line}; left out")
-
-    def _extent(self) -> Extent:
-        """Return the times that rows may have, according to the manifest."""
-        facts = self.facts
-        start = facts.get("started_ns")
-        if start is None:
-            return Extent()
-        ends = [end for end in (facts.get("ended_ns"), facts.get("heartbeat_ns")) if end]
-        exact = facts.get("status") in ("ended", "interrupted") and not facts.get("source")
-        apart = APART_NS if exact else FAR_APART_NS
-        end = max(ends, default=MOST_NS - apart) + apart
-        return Extent(max(0, start - apart), max(start, end))
 
     def _problem(self, path: str, message: str) -> None:
         with self._lock:
@@ -652,7 +628,7 @@ class Recording(RecordingFiles):
     def _top_of_stored(self, stored: StoredTop | None) -> Top:
         if stored is not None:
             try:
-                return Top.stored(stored, self._extent(), self._group_problem)
+                return Top.stored(stored, self._group_problem)
             except Damaged as error:
                 self._overview_problem(error)
         top = Top(Overview(self.start_ns), Summary())

@@ -6,8 +6,8 @@ the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: ""
 """
 
 __all__ = [
-    "ABSENT_INT", "ACCOUNTS", "DURATIONS", "FORMAT_MAJOR", "FORMAT_MINOR", "PLUGIN_NAME",
-    "SAMPLE_QUANTA", "STEP_PARTS", "STEP_SERIES", "TABLES", "TIMES",
+    "ABSENT_INT", "ACCOUNTS", "FORMAT_MAJOR", "FORMAT_MINOR", "PLUGIN_NAME",
+    "SAMPLE_QUANTA", "STEP_PARTS", "STEP_SERIES", "TABLES",
 ]  # fmt: skip
 
 PLUGIN_NAME = "gpu_utilization"
@@ -126,16 +126,6 @@ TABLES: dict[str, dict[str, str]] = {
     "clock": {"mono_ns": "int", "wall_ns": "int"},
 }
 
-# Columns that hold times on the recording's own clock: a reader rejects values far outside it.
-TIMES = ("start_ns", "end_ns", "time_ns", "mono_ns")
-# Columns with times of one thread, none longer than the recording: by table.
-DURATIONS: dict[str, tuple[str, ...]] = {
-    "steps": ("duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
-              "gpu_wait_ns", "callbacks_ns"),
-    "phases": ("self_ns",),
-    "validation_steps": ("duration_ns", "input_wait_ns"),
-    "traced_steps": ("duration_ns",),
-}  # fmt: skip
 # The disjoint parts of a step.
 STEP_PARTS = ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
 

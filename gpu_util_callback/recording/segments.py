@@ -21,28 +21,17 @@ from gpu_util_callback.recording.container import (
     pack,
     plain_frame,
 )
-from gpu_util_callback.recording.facts import (
-    MOST_COUNT,
-    MOST_LENGTH_NS,
-    MOST_NS,
-    MOST_PCT,
-    encodable,
-)
+from gpu_util_callback.recording.facts import MOST_NS, encodable
 from gpu_util_callback.recording.schema import (
     ABSENT_INT,
-    DURATIONS,
     FORMAT_MAJOR,
     SAMPLE_QUANTA,
-    STEP_PARTS,
     TABLES,
-    TIMES,
 )
 
 __all__ = [
     "LONGEST",
     "MAX_ROWS",
-    "MOST_VALUE",
-    "Extent",
     "Part",
     "Rows",
     "SealedIndex",
@@ -73,11 +62,6 @@ MAX_ROWS_READ = 1 << 22
 MAX_CELLS_READ = 1 << 25
 FEW_CELLS = 1 << 20
 CELLS_PER_BYTE = 1024
-# Parts of a step may exceed it by this much: clocks are read one after the other.
-ROUNDED_NS = 1_000_000
-MOST_VALUE = 1e18
-# Limit for the sum of a column's rows; sums of some dozen segments can still be added.
-MOST_SUM = 2.0**57
 
 # table or sample group -> column -> values
 Rows = dict[str, dict[str, np.ndarray]]
@@ -234,37 +218,14 @@ def encode_segment(tables: Rows, samples: Rows, level: int) -> bytes:
     return pack(index, arrays, level)
 
 
-@dataclass(frozen=True)
-class Extent:
-    """The times that rows of a recording may have, in ns since the epoch."""
-
-    start_ns: int = 0
-    end_ns: int = MOST_NS
-
-    @property
-    def length_ns(self) -> int:
-        return min(self.end_ns - self.start_ns, MOST_LENGTH_NS)
-
-
 class Segment:
     """A segment's bytes, decoded on demand.
-
-    Args:
-        extent: of the recording.
-        on_odd: called with one line for impossible sampled values, which are left out.
 
     Raises: Damaged from every method, and nothing else.
     """
 
-    def __init__(
-        self,
-        data: bytes,
-        extent: Extent | None = None,
-        on_odd: Callable[[str], None] = lambda line: None,
-    ):
+    def __init__(self, data: bytes):
         self._container = Container(data)
-        self._extent = extent or Extent()
-        self._on_odd = on_odd
         index = self._container.index
         if index.get("format") != FORMAT_MAJOR:
             raise OtherFormat("segment", index.get("format"), FORMAT_MAJOR)
@@ -291,7 +252,6 @@ class Segment:
         """Return columns of one of the schema's tables; those not stored are filled as absent."""
         wanted = list(TABLES[table] if names is None else names)
         found = self._decode(f"tables/{table}", wanted)
-        check_rows(table, found, self._extent)
         rows = self.rows(table)
         return {
             name: found[name] if name in found else empty_column(TABLES[table][name], rows)
@@ -303,27 +263,7 @@ class Segment:
         if names is not None:
             names = ["time_ns", *(name for name in names if name != "time_ns")]
         found = self._decode(f"samples/{group}", names)
-        if found:
-            _check_times("time_ns", found["time_ns"], self._extent)
-            self._check_values(group, found)
         return {encodable(name): values for name, values in found.items()}
-
-    def _check_values(self, group: str, columns: dict[str, np.ndarray]) -> None:
-        """Leave out values that no instrument can give."""
-        for name, values in columns.items():
-            if name == "time_ns":
-                continue
-            share = group.startswith("gpu") and name.endswith("_pct")
-            least, most = (0.0, MOST_PCT) if share else (-MOST_VALUE, MOST_VALUE)
-            # Only the extremes are checked: nearly always they are in order.
-            if len(values) and not (
-                least <= np.fmin.reduce(values) and np.fmax.reduce(values) <= most
-            ):
-                odd = ~np.isnan(values) & ~((values >= least) & (values <= most))
-                if odd.any():
-                    columns[name] = np.where(odd, np.nan, values)
-                    shown = encodable(f"{group}: {name}")[:80]
-                    self._on_odd(f"{shown}: {np.count_nonzero(odd)} values that cannot be")
 
     def readable(self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]) -> Part:
         """Return tables (all of them: None) and samples, skipping damaged ones."""
@@ -369,37 +309,6 @@ def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, 
     if kinds is _SAMPLED and "time_ns" not in columns:
         raise Damaged(f"{name[:40]}: samples without times")
     return frame
-
-
-def check_rows(table: str, columns: Mapping[str, np.ndarray], extent: Extent) -> None:
-    """Raise Damaged where rows do not fit a recording of this extent."""
-    for name, values in columns.items():
-        if not len(values) or TABLES[table][name] != "int":
-            continue
-        if name in TIMES:
-            _check_times(name, values, extent)
-            continue
-        if name == "wall_ns":  # its clock may have been set: any time is valid
-            _check_times(name, values, Extent())
-            continue
-        longest = name in DURATIONS.get(table, ())
-        if values.max() > (extent.length_ns if longest else MOST_COUNT):
-            raise Damaged(f"{table}: {name} is longer than the recording" if longest
-                          else f"{table}: {name} of more than can be")  # fmt: skip
-        if name.endswith(("_ns", "count")) and values.sum(dtype=np.float64) > MOST_SUM:
-            raise Damaged(f"{table}: {name} in sum of more than can be")
-    if table == "steps" and columns.keys() >= {"duration_ns", *STEP_PARTS}:
-        spent = sum(np.maximum(columns[part], 0) for part in STEP_PARTS)
-        room = np.maximum(columns["duration_ns"], 0) + ROUNDED_NS
-        if (spent > room + (room >> 7)).any():
-            raise Damaged("steps: parts that are longer than their step")
-
-
-def _check_times(name: str, values: np.ndarray, extent: Extent) -> None:
-    if len(values) and not extent.start_ns <= values.min() <= values.max() <= extent.end_ns:
-        known = values[values != ABSENT_INT]
-        if len(known) and not extent.start_ns <= known.min() <= known.max() <= extent.end_ns:
-            raise Damaged(f"{name}: times outside the recording")
 
 
 @dataclass(frozen=True)
@@ -557,7 +466,7 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
     return {name: values[kept] for name, values in rows.items()}
 
 
-def stored_phases(container: Container, extent: Extent) -> dict[str, np.ndarray] | None:
+def stored_phases(container: Container) -> dict[str, np.ndarray] | None:
     """Return the longest phases of an `overview.npz`; None if an older version wrote it."""
     frame = container.index.get("phases")
     if frame is None:
@@ -569,7 +478,6 @@ def stored_phases(container: Container, extent: Extent) -> dict[str, np.ndarray]
         raise Damaged(f"phases: {error}") from error
     if set(rows) != set(TABLES["phases"]):
         return None
-    check_rows("phases", rows, extent)
     return rows
 
 

