@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
+from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
@@ -90,10 +91,6 @@ def _after(previous: Mapping, run: Mapping) -> bool:
     return trials[0] == trials[1] and ended_ns <= (run["start_ns"] or ended_ns)
 
 
-# cause -> the part of the account in which its time is counted
-_PART_OF = {"input_bound": "input_wait", "recompilation": "compile"}
-
-
 def _since(previous: Mapping, run: Mapping) -> dict | None:
     """Return the promise and its outcome for two runs of one job; None if it cannot be judged.
 
@@ -104,7 +101,7 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     gone = [finding for finding in _own_findings(previous)
             if finding["cause"] not in now and _would_show(finding, previous, run)
             and _went_down(finding, previous, run)]  # fmt: skip
-    stalls = any(finding["cause"] == "host_stall" for finding in gone)
+    stalls = any(_between_steps(finding) for finding in gone)
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not gone or not old or not new:
         return None
@@ -147,6 +144,11 @@ def _gains(whole_s: float, gone: Sequence[Mapping]) -> list[float]:
     return [round(gain_of(whole_s, bound) or 1.0, 2) for bound in saves_range(gone)]
 
 
+def _between_steps(finding: Mapping) -> bool:
+    rule = RULE_OF.get(finding["cause"])
+    return rule is not None and rule.between_steps
+
+
 def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     """Return whether a run is long enough to show the cause if it went on at the old rate."""
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
@@ -154,7 +156,7 @@ def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
         return False
     # Causes at the ends of epochs need such an end to show.
     epochs = (run.get("fit") or {}).get("epochs") or 0
-    seldom = finding["cause"] == "host_stall" or "setup" in finding.get("id", "")
+    seldom = _between_steps(finding) or "setup" in finding.get("id", "")
     return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
 
 
@@ -163,10 +165,9 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
 
     A cause just above its threshold may fall just below it with nothing changed.
     """
-    part = _PART_OF.get(finding["cause"])
-    if finding["cause"] == "host_stall":
-        what = finding.get("id", "").partition("@")[0].partition(":")[2]
-        part = {"validation": "validation", "unmarked": "other"}.get(what, "callbacks")
+    rule = RULE_OF.get(finding["cause"])
+    detail = finding.get("id", "").partition("@")[0].partition(":")[2]
+    part = rule.part_of(detail) if rule is not None else ""
     before, after = ((one["time_s"] or {}).get(part) for one in (previous, run))
     if before is None or after is None:
         return True

@@ -13,7 +13,9 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory import memory_use
-from gpu_util_callback.diagnosis.rules import RULES
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
+from gpu_util_callback.diagnosis.rules.input_bound import InputBound
+from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
     Constant,
@@ -79,7 +81,7 @@ class Diagnosis:
 
     def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
         self.thresholds = resolve(_DECLARED, thresholds)
-        floor_ms = self.thresholds["input_bound"]["floor_ms"]
+        floor_ms = self.thresholds[InputBound.cause]["floor_ms"]
         self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
 
     @property
@@ -145,7 +147,7 @@ class Diagnosis:
             "thresholds_set": changed(_DECLARED, self.thresholds),
             "verdict": sentence(run, objects),
             "gpu_active_pct": _active_pct(run),
-            "memory": memory_use(run, self.thresholds["memory_growth"]),
+            "memory": memory_use(run, self.thresholds[MemoryGrowth.cause]),
             "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
             "au": run.accelerator.result(run.phases) if run.source is None else None,
             "findings": findings,
@@ -352,10 +354,6 @@ def _unique(objects: list[dict]) -> list[dict]:
     return objects
 
 
-# Causes that lose time only while the GPU idles.
-IDLING = frozenset({"input_bound", "host_stall", "recompilation"})
-# Causes that slow down one GPU, so that others wait for it.
-SLOWING = frozenset({"throttled", "contention"})
 KEEP = Constant(0.1, "a finding left with less of its loss has another explanation")
 
 
@@ -403,11 +401,8 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
     """
 
     def explained(finding: Finding, by: Finding) -> bool:
-        if (
-            finding.cause != "imbalance"
-            or by.cause not in SLOWING
-            or finding.gpus[0] not in by.gpus
-        ):
+        slowed = RULE_OF[finding.cause].comparing and RULE_OF[by.cause].slowing
+        if not slowed or finding.gpus[0] not in by.gpus:
             return False
         assert finding.where is not None and by.where is not None
         both = min(finding.where.end_ns, by.where.end_ns) - max(
@@ -434,7 +429,7 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | 
     spans = [
         finding
         for finding in findings
-        if finding.cause in IDLING and finding.where is not None and finding.lost_ns
+        if RULE_OF[finding.cause].idling and finding.where is not None and finding.lost_ns
     ]
     kept: list[tuple[Finding, float]] = []
     for finding in spans:

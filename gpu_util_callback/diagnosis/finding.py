@@ -87,7 +87,6 @@ class Finding:
         pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
             empty = anywhere in the range.
         state: seen often enough that more of it will follow, however little it cost so far.
-        blocking: nothing else is worth fixing first (the framework does not use the GPU).
         severity: share of the time (0-1) where it is not that of `lost_ns`.
         ranks: the processes it is about; None = this run's.
         of_ns: duration of the script with several fits that it is about; None = it is about the
@@ -106,7 +105,6 @@ class Finding:
     detail: str = ""
     pieces: list[tuple[int, int]] = field(default_factory=list)
     state: bool = False
-    blocking: bool = False
     severity: float | None = None
     ranks: list[int] | None = None
     of_ns: int | None = None
@@ -142,6 +140,18 @@ class Rule:
     A rule that profiler traces have the sources of says so with `unknown_in_trace`, its message if
     one of them lacks them. `run.source` then tells a trace, whose few steps are timed exactly, from
     a recording.
+
+    Attributes:
+        opening: beginning of a verdict about it; "" = the finding's title. Two more are for a run
+            without a GPU in use, and for a large loss.
+        part: of the host account, in which its time is counted.
+        blocking: nothing else is worth fixing first (the framework does not use the GPU).
+        idling: it loses time only while the GPU idles, outside of the work of steps.
+        between_steps: its time lies between steps, mostly at the ends of epochs.
+        slowing: it slows down one GPU, so that others wait for it.
+        comparing: it compares GPUs or workers: none is judged alone.
+        unused: its GPUs do nothing all the time, and the training's own time is not lost by it.
+        forecast: it costs nothing until it ends the run: its title says so.
     """
 
     cause: ClassVar[str]
@@ -150,6 +160,17 @@ class Rule:
     thresholds: ClassVar[Mapping[str, Threshold]]
     unknown: ClassVar[str]
     unknown_in_trace: ClassVar[str] = ""
+    opening: ClassVar[str] = ""
+    opening_without_gpu: ClassVar[str] = ""
+    opening_if_large: ClassVar[str] = ""
+    part: ClassVar[str] = ""
+    blocking: ClassVar[bool] = False
+    idling: ClassVar[bool] = False
+    between_steps: ClassVar[bool] = False
+    slowing: ClassVar[bool] = False
+    comparing: ClassVar[bool] = False
+    unused: ClassVar[bool] = False
+    forecast: ClassVar[bool] = False
 
     def missing(self, run: "Run") -> bool:
         """Return whether the sources without which nothing can be judged are missing."""
@@ -158,6 +179,10 @@ class Rule:
     def find(self, run: "Run", limits: Limits) -> Iterable[Finding]:
         """Yield the findings of this cause; called only if no source is missing."""
         raise NotImplementedError
+
+    def part_of(self, detail: str) -> str:
+        """Return the part of the host account in which a finding of this detail is counted."""
+        return self.part
 
     def between(self, runs: "Sequence[Run]", limits: Limits) -> Iterable[Finding]:
         """Yield the findings that only a comparison of the processes of one trace shows."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
+from gpu_util_callback.diagnosis.rules.contention import Contention
+from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.diagnosis.verdict import BLOCKING, UNKNOWN, gain_of, promise
 from gpu_util_callback.words import duration, workers
@@ -63,7 +65,7 @@ def session_findings(runs: Sequence[Mapping]) -> list[dict]:
     pace = _pace(ranked)
     if pace is None:
         return []
-    limits = ranked[0]["thresholds"]["imbalance"]
+    limits = ranked[0]["thresholds"][Imbalance.cause]
     found = list(_own_time(ranked, limits["worker_wait_pct"], pace))
     if not found:
         found += _traced(ranked, limits["worker_wait_pct"])
@@ -206,7 +208,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     """Yield stragglers by counters: NCCL keeps a waiting GPU active on few multiprocessors."""
     if any((run.get("framework") or {}).get("collectives") != "nccl" for run in runs):
         return
-    if any("contention" in _causes(run) for run in runs):
+    if any(Contention.cause in _causes(run) for run in runs):
         return  # the counters include other processes
     active = {run["rank"]: _mean(run, "utilization_pct") for run in runs}
     known = {rank: pct for rank, pct in active.items() if pct is not None}
@@ -287,8 +289,8 @@ def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
     # Work that is shared out is not gone: each worker gets its part of it.
     shared = 1 - 1 / len(runs) if one.part == "input_wait" else 1.0
     return {
-        "id": f"imbalance:worker{one.rank}.{one.part}",
-        "cause": "imbalance",
+        "id": f"{Imbalance.cause}:worker{one.rank}.{one.part}",
+        "cause": Imbalance.cause,
         "title": f"Worker {one.rank} holds the others back: {one.word}",
         "lost_s": None if one.lost_s is None else round(one.lost_s, 6),
         "saves_s": None if one.lost_s is None else round(one.lost_s * shared, 6),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback._version import __version__
-from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
+from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
@@ -30,8 +30,7 @@ ROW_VERSION = 1
 _VERSION = [ROW_VERSION, RULES_VERSION, __version__]
 # Runs a Ray task reads: enough that starting it costs little, few enough to spread.
 TASK_RUNS = 50
-# Causes of GPUs that did nothing all the time; the training's own time is not lost by them.
-IDLE_CAUSES = ("gpus_unused", "cpu_fallback")
+IDLE_CAUSES = frozenset(rule.cause for rule in RULES if rule.unused)
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]

@@ -31,8 +31,8 @@ REPEATED = "repeated_steps"
 REPEATED_TITLE = "Steps done again after a restart"
 DIMENSIONS = ("script", "user", "host", "gpu_model", "week")
 PARTS = ("productive", "lost", "other", "not_judged")
-# These lose time outside of the training steps; all other causes, within them.
-_OUTSIDE_STEPS = frozenset({"input_bound", "recompilation", "host_stall"})
+# All other causes lose time within the training steps.
+_OUTSIDE_STEPS = frozenset(rule.cause for rule in RULES if rule.idling)
 _NS_OF_A_WEEK = 7 * 86_400 * 10**9
 _HOUR = 3600.0
 

@@ -6,6 +6,7 @@ from typing import Any
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
@@ -37,20 +38,11 @@ __all__ = [
 ]
 
 # Causes next to which nothing else is worth fixing first.
-BLOCKING = frozenset({"cpu_fallback", "out_of_memory"})
+BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes that cost nothing until they end the run: their title says so.
-_FORECASTS = frozenset({MemoryGrowth.cause})
-# cause -> beginning of the sentence; the title if a cause is not listed.
-_OPENINGS = {
-    "input_bound": "The GPU waits for its input",
-}
+_FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 WORTH_A_WORD = Constant(1.05, 'a promise of "1× faster" is not worth printing')
 STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
-_STARVING = "The input pipeline starves the GPU"
-# Without a GPU in use the training waits, not the GPU.
-_OPENINGS_WITHOUT_GPU = {
-    "input_bound": "Training waits for its input",
-}
 BUSY_PCT = Constant(
     80, "as for small_batch: a GPU that idles more has a problem, whether its cause is known or not"
 )
@@ -146,11 +138,11 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
             passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
             return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
         return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost_s)}."
-    openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
-    opening = openings.get(lead["cause"]) or lead["title"]
-    if opening == _OPENINGS["input_bound"] and lost_s >= STARVED * wall_s:
-        opening = _STARVING
-    said = f"{opening}: {duration(lost_s)} of {duration(wall_s)}."
+    rule = RULE_OF[lead["cause"]]
+    opening = rule.opening if run.used_gpus else rule.opening_without_gpu
+    if run.used_gpus and lost_s >= STARVED * wall_s:
+        opening = rule.opening_if_large
+    said = f"{opening or lead['title']}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.of(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
     return f"{said}{gains}{_eager_too(findings)}"
@@ -195,7 +187,8 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     kinds: dict[tuple[str, str], list[Mapping]] = {}
     for one in sorted(findings, key=order):
         if one["lost_s"]:
-            title = "" if one["cause"] in _OPENINGS else one["title"]
+            rule = RULE_OF.get(one["cause"])
+            title = "" if rule is not None and rule.opening else one["title"]
             kinds.setdefault((one["cause"], title), []).append(one)
     if not kinds:
         return None

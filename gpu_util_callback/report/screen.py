@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.script import Script
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.verdict import gain_text, order, sums
 from gpu_util_callback.words import (
     GPU_TIME,
@@ -55,9 +56,8 @@ GPU_LOOK = {
 }  # fmt: skip
 _LISTED, _EXPLAINED = 5, 3  # findings: in a line each; with evidence and fix
 _CODE, _EVIDENCE, _TEXT = 4, 2, 3  # lines of each of these
+COMPARING = frozenset(rule.cause for rule in RULES if rule.comparing)
 # Shown in a sentence of its own, or in the advice.
-# Part of the account in which a worker holds the others back -> its own cause for that.
-_PARTS = {"input_wait": "input_bound", "callbacks": "host_stall"}
 _ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on", "stage_flags"}
 
 
@@ -201,10 +201,10 @@ def _dots(pen: Pen) -> str:
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
     """Return the number of the finding across workers that holds a worker's own finding's time."""
-    one = groups[place].first
+    rule = RULE_OF.get(groups[place].first["cause"])
     for number, group in enumerate(groups[:place], 1):
         part = group.first.get("id", "").rpartition(".")[2]
-        if group.first["cause"] == "imbalance" and _PARTS.get(part) == one["cause"]:
+        if group.first["cause"] in COMPARING and rule is not None and rule.part == part:
             return number
     return None
 

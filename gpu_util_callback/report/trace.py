@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from gpu_util_callback.report.screen import (
+    COMPARING,
     Detail,
     Pen,
     account_lines,
@@ -251,7 +252,7 @@ def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
 def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
     """List the causes that could not be judged; imbalance is omitted for a single GPU."""
     alone = len(analysis.devices) < 2
-    silent = [one for one in analysis.silent if one["cause"] != "imbalance" or not alone]
+    silent = [one for one in analysis.silent if one["cause"] not in COMPARING or not alone]
     if not silent or not analysis.devices:
         return []
     if not detail.evidence:

@@ -31,7 +31,7 @@ from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
 from gpu_util_callback.diagnosis.rules.throttled import Throttled
 from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "RULE_OF"]
 
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), HostCallback(), Recompilation(), TransferBound(), LaunchBound(),
@@ -40,3 +40,5 @@ RULES: tuple[Rule, ...] = (
     HalfPrecisionCpu(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
     GpuEccErrors(), BetweenFits(),
 )  # fmt: skip
+
+RULE_OF: dict[str, Rule] = {rule.cause: rule for rule in RULES}

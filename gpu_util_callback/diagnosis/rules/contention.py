@@ -30,6 +30,7 @@ class Contention(Rule):
 
     cause = "contention"
     title = "GPU shared with other processes"
+    slowing = True
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),

@@ -25,6 +25,7 @@ class CpuFallback(Rule):
 
     cause = "cpu_fallback"
     title = "GPU not used"
+    blocking = unused = True
     sources = ("GPUs the driver shows", "GPUs the framework lists", "GPU utilization and memory "
                "(for GPUs it lists and does not use)")  # fmt: skip
     thresholds: ClassVar = {
@@ -84,7 +85,6 @@ class CpuFallback(Rule):
             threshold={},
             advice=Advice(_sentence(why, who), why.code),
             gpus=[int(gpu.get("index", i)) for i, gpu in enumerate(run.gpus)],
-            blocking=True,
         )
 
     def _left_alone(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -125,7 +125,6 @@ class CpuFallback(Rule):
                 idioms(run).on_gpu,
             ),
             gpus=list(idle.gpus),
-            blocking=True,
         )
 
 

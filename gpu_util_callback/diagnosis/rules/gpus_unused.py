@@ -25,6 +25,7 @@ class GpusUnused(Rule):
 
     cause = "gpus_unused"
     title = "Unused GPUs"
+    unused = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
         "unused_active_pct": Threshold(

@@ -213,6 +213,9 @@ class HostStall(Rule):
 
     cause = "host_stall"
     title = "Training stalls"
+    part = "callbacks"
+    idling = True
+    between_steps = True
     sources = ("phases", "callback time of each step", "GPU utilization (optional)")
     thresholds: ClassVar = {
         "validation_pct": Threshold(
@@ -253,6 +256,11 @@ class HostStall(Rule):
     }
     unknown = "neither phases nor callback times were recorded"
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
+
+    def part_of(self, detail: str) -> str:
+        if detail == UNMARKED:
+            return "other"
+        return detail if detail == "validation" else self.part
 
     def missing(self, run: Run) -> bool:
         if not len(run.steps):

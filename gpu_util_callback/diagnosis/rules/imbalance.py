@@ -36,6 +36,7 @@ class Imbalance(Rule):
 
     cause = "imbalance"
     title = "Unequal work across GPUs"
+    comparing = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
         "gap_pct": Threshold(

@@ -338,6 +338,11 @@ class InputBound(Rule):
 
     cause = "input_bound"
     title = "Input-bound"
+    opening = "The GPU waits for its input"
+    opening_without_gpu = "Training waits for its input"
+    opening_if_large = "The input pipeline starves the GPU"
+    part = "input_wait"
+    idling = True
     sources = (
         "input wait of each step",
         "GPU utilization (optional)",

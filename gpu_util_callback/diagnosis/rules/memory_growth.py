@@ -83,6 +83,7 @@ class MemoryGrowth(Rule):
 
     cause = "memory_growth"
     title = "Memory grows"
+    forecast = True
     sources = ("the memory of the process", "of its container", "or of the framework's allocator")
     thresholds: ClassVar = {
         "grown_mib": Threshold(32, "allocators and caches of Python vary by some MiB for ever"),

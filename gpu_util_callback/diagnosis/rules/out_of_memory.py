@@ -29,6 +29,7 @@ class OutOfMemory(Rule):
 
     cause = "out_of_memory"
     title = "The training ran out of memory"
+    blocking = True
     sources = ("the error that ended the training", "or the last samples of a killed process")
     thresholds: ClassVar = {
         "host_used_pct": Threshold(
@@ -96,7 +97,6 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         threshold={},
         advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
-        blocking=True,
     )
 
 
@@ -242,7 +242,6 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
         advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, None, None),
-        blocking=True,
     )
 
 

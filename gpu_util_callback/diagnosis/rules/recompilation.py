@@ -196,6 +196,8 @@ class Recompilation(Rule):
 
     cause = "recompilation"
     title = "Recompilation"
+    part = "compile"
+    idling = True
     sources = ("compilation time of each step", "or: input shape of each step")
     thresholds: ClassVar = {
         "compile_pct": Threshold(5, "as for waiting: 5 % of the time matters"),

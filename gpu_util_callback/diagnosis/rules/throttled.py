@@ -35,6 +35,7 @@ class Throttled(Rule):
 
     cause = "throttled"
     title = "Throttled"
+    slowing = True
     sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
     thresholds: ClassVar = {
         "throttled_pct": Threshold(
