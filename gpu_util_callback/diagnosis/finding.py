@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 
@@ -179,6 +179,32 @@ class Rule:
     def find(self, run: "Run", limits: Limits) -> Iterable[Finding]:
         """Yield the findings of this cause; called only if no source is missing."""
         raise NotImplementedError
+
+    @classmethod
+    def finding(
+        cls,
+        *,
+        evidence: Evidence,
+        advice: Advice,
+        title: str | None = None,
+        where: Range | None = None,
+        lost_ns: int | None = None,
+        confidence: str = MEASURED,
+        threshold: Mapping[str, object] | None = None,
+        gpus: Iterable[int] = (),
+        **more: Any,
+    ) -> Finding:
+        """Return a finding of this cause: of the whole run and of unknown cost, unless given.
+
+        Args:
+            title: by default the rule's.
+            threshold: the limits that fired, of `chosen` where the evidence has the same names.
+            more: further attributes of `Finding`.
+        """
+        return Finding(
+            cls.cause, cls.title if title is None else title, where, lost_ns, confidence, evidence,
+            dict(threshold or {}), advice, list(gpus), **more,
+        )  # fmt: skip
 
     def part_of(self, detail: str) -> str:
         """Return the part of the host account in which a finding of this detail is counted."""

@@ -10,7 +10,7 @@ from itertools import chain
 from gpu_util_callback.errors import UnusableInput
 
 __all__ = [
-    "MOSTLY", "Constant", "Count", "Limits", "Threshold", "changed", "constants", "meant",
+    "MOSTLY", "Constant", "Count", "Limits", "Threshold", "changed", "chosen", "constants", "meant",
     "parse_threshold", "resolve", "shared_constants", "still_known",
 ]  # fmt: skip
 
@@ -52,6 +52,11 @@ class Count(int):
 
 
 MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
+
+
+def chosen(limits: Limits, *names: str) -> dict[str, float]:
+    """Return the limits of these names."""
+    return {name: limits[name] for name in names}
 
 
 def constants(module: str) -> dict[str, Constant | Count]:

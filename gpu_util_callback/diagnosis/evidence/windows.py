@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.source import AT_WORK, Source, Windows
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = [
@@ -78,15 +78,15 @@ class Share:
             of_trace: its title where they are all steps of a trace.
         """
         if self.exact:
-            return Finding(
-                cause=rule.cause, title=of_trace, where=self.where, lost_ns=self.lost_ns,
-                confidence=MEASURED, evidence=evidence, threshold=dict(threshold), advice=advice,
-                gpus=list(self.gpus), severity=self.pct / 100,
+            return rule.finding(
+                title=of_trace, where=self.where, lost_ns=self.lost_ns,
+                evidence=evidence, threshold=dict(threshold), advice=advice,
+                gpus=self.gpus, severity=self.pct / 100,
             )  # fmt: skip
-        return Finding(
-            cause=rule.cause, title=rule.title, where=self.where, lost_ns=self.lost_ns,
+        return rule.finding(
+            where=self.where, lost_ns=self.lost_ns,
             confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
-            threshold=dict(threshold), advice=advice, gpus=list(self.gpus),
+            threshold=dict(threshold), advice=advice, gpus=self.gpus,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 # Name of the longest part -> what limits the script; nothing shows how much of it is needed.
 _LIMITS = {
@@ -61,14 +61,12 @@ class BetweenFits(Rule):
         }
         if longest == "predict":
             evidence["predict_set_up_s"] = round(script.predict_set_up_s, 3)
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"{self.title}: most of it in {longest}",
-            where=None,
             lost_ns=round(1e9 * script.between),
             confidence=ESTIMATED,
             evidence=evidence,
-            threshold={"between_pct": limits["between_pct"]},
+            threshold=chosen(limits, "between_pct"),
             advice=_advice(script),
             gpus=run.used_gpus,
             of_ns=round(1e9 * script.wall_s),

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
 __all__ = ["Contention"]
@@ -60,8 +60,7 @@ class Contention(Rule):
             others, use = seen.at(OTHERS), seen.at("utilization_pct")
             memory = seen.at("memory_other_bytes")[mask]
             known = np.isfinite(memory).any()
-            yield Finding(
-                cause=self.cause,
+            yield self.finding(
                 title=f"{self.title} (gpu{gpu})"
                 if len(found.gpus) == 1
                 else f"Other processes use {gpu_names(found.gpus)}",
@@ -75,10 +74,7 @@ class Contention(Rule):
                     "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2)
                     if known else None,
                 },
-                threshold={
-                    "others_active_pct": limits["others_active_pct"],
-                    "gpu_active_pct": limits["gpu_active_pct"],
-                },
+                threshold=chosen(limits, "others_active_pct", "gpu_active_pct"),
                 advice=_advice(run, found.gpus, limits["others_active_pct"]),
                 gpus=found.gpus,
             )  # fmt: skip

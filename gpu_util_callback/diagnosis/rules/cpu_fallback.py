@@ -6,8 +6,8 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 
 __all__ = ["CpuFallback"]
@@ -75,14 +75,9 @@ class CpuFallback(Rule):
         if built is not None:
             evidence["framework_built_for_cuda"] = bool(built)
         evidence["seen"] = why.reason
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"{who[:1].upper()}{who[1:]} does not use the {names[0]}",
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
             evidence=evidence,
-            threshold={},
             advice=Advice(_sentence(why, who), why.code),
             gpus=[int(gpu.get("index", i)) for i, gpu in enumerate(run.gpus)],
         )
@@ -110,21 +105,17 @@ class CpuFallback(Rule):
         }
         if most is not None:
             evidence[most[0]] = round(most[1] / 2**20, 3)
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"Training does not run on the {name}",
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
             evidence=evidence,
-            threshold={"gpu_active_pct": limits["gpu_active_pct"]},
+            threshold=chosen(limits, "gpu_active_pct"),
             advice=Advice(
                 f"{who[:1].upper()}{who[1:]} sees the {name}, but the steps run on the CPU: no "
                 "model lies in its memory, and it idled all the time. Put the model and every "
                 "batch on the GPU.",
                 idioms(run).on_gpu,
             ),
-            gpus=list(idle.gpus),
+            gpus=idle.gpus,
         )
 
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 __all__ = ["GpuEccErrors"]
 
@@ -40,14 +40,11 @@ class GpuEccErrors(Rule):
             if not len(grew) or errors < limits["uncorrected_errors"]:
                 continue
             start, end = (int(bins.starts()[at[place]]) for place in (grew[0], grew[-1] + 1))
-            yield Finding(
-                cause=self.cause,
+            yield self.finding(
                 title=f"gpu{gpu} had uncorrected memory errors",
                 where=run.range_of(start, max(end, start + 1)),
-                lost_ns=None,
-                confidence=MEASURED,
                 evidence={"gpu": gpu, "uncorrected_errors": errors},
-                threshold={"uncorrected_errors": limits["uncorrected_errors"]},
+                threshold=chosen(limits, "uncorrected_errors"),
                 advice=Advice(
                     f"The memory of gpu{gpu} returned data that it could not correct: results from "
                     "then on may be wrong. Go back to a checkpoint from before, reset the GPU so "

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.spans import bounded
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Count, Limits
 
 __all__ = ["GpuLost"]
@@ -46,12 +46,9 @@ class GpuLost(Rule):
         self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None
     ) -> Finding:
         back = times[-1]
-        return Finding(
-            cause=self.cause,
+        return self.finding(
             title=f"gpu{index} was lost" + (" and came back" if back else ""),
             where=run.range_of(start, end),
-            lost_ns=None,
-            confidence=MEASURED,
             evidence={
                 "gpu": index,
                 "lost_at_s": round((start - run.start_ns) / 1e9, 1),
@@ -59,7 +56,6 @@ class GpuLost(Rule):
                 "times": len(times) if len(times) > 1 else None,
                 "driver_says": said,
             },
-            threshold={},
             advice=Advice(
                 f"The driver no longer reached gpu{index}: a hardware or driver fault, not your "
                 "program. Look for an Xid message; the GPU needs a reset or a reboot.",

@@ -10,8 +10,8 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     idioms,
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 __all__ = ["GpusUnused"]
 
@@ -58,22 +58,15 @@ class GpusUnused(Rule):
         total = len(unused) + len(busy)
         do = "does" if len(unused) == 1 else "do"
         many = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=many,
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
             evidence={
                 "gpus_unused": ", ".join(f"gpu{gpu}" for gpu in unused),
                 "unused_active_pct": round(max(active[gpu] for gpu in unused), 1),
                 "busy_active_pct": round(max(active[gpu] for gpu in busy), 1),
                 "faster_at_most": float(total) / len(busy),
             },
-            threshold={
-                "unused_active_pct": limits["unused_active_pct"],
-                "busy_active_pct": limits["busy_active_pct"],
-            },
+            threshold=chosen(limits, "unused_active_pct", "busy_active_pct"),
             advice=_advice(run, unused),
             gpus=unused,
         )

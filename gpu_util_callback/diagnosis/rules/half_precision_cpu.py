@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 POLICIES = ("mixed_float16", "float16")
@@ -39,14 +39,8 @@ class HalfPrecisionCpu(Rule):
             return
         if run.framework_facts.get("device") != "cpu" or run.machine.get("cpu_float16"):
             return
-        yield Finding(
-            cause=self.cause,
-            title=self.title,
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
+        yield self.finding(
             evidence={"precision": policy, "cpu": run.machine.get("cpu")},
-            threshold={},
             advice=Advice(
                 f"The model computes in float16 ({policy}), and this CPU has no arithmetic for it: "
                 "each operation converts to float32 and back. Half precision pays on a GPU. Here, "

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 __all__ = ["HostCallback"]
 
@@ -38,17 +38,14 @@ class HostCallback(Rule):
         pct = 100 * lost / max(1, run.steps.total("duration_ns"))
         if pct < limits["host_callback_pct"]:
             return
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"Calls of the host inside the compiled step take {pct:.0f} % of the "
             f"{run.source.whole}",
-            where=None,
             lost_ns=lost,
-            confidence=MEASURED,
             evidence={"host_callback_pct": pct, "host_activity": calls.name},
-            threshold={"host_callback_pct": limits["host_callback_pct"]},
+            threshold=chosen(limits, "host_callback_pct"),
             advice=_advice(run, calls.name),
-            gpus=list(run.source.gpus),
+            gpus=run.source.gpus,
             severity=pct / 100,
         )
 

@@ -488,8 +488,8 @@ class HostStall(Rule):
     ) -> Finding:
         if active is None:
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
-        return Finding(
-            cause=self.cause, title=title, where=where, lost_ns=int(lost),
+        return self.finding(
+            title=title, where=where, lost_ns=int(lost),
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
             evidence=evidence, threshold=threshold, advice=advice, gpus=run.used_gpus,
             detail=detail, pieces=intervals(occurrences) if occurrences else [],

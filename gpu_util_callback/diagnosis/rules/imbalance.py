@@ -11,8 +11,15 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.thresholds import (
+    MOSTLY,
+    Constant,
+    Count,
+    Limits,
+    Threshold,
+    chosen,
+)
 
 __all__ = ["Imbalance"]
 
@@ -129,12 +136,9 @@ class Imbalance(Rule):
         gap, of_step = 100 * (most - least) / most, 100 * (most - least) / max(total_ns, 1)
         if gap < limits["work_gap_pct"] or of_step < limits["gap_of_step_pct"]:
             return
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"{who} do unequal work: {100 - gap:.0f} % between the least and the most busy",
-            where=None,
             lost_ns=round(most - least),
-            confidence=MEASURED,
             evidence={
                 "work_gap_pct": gap,
                 "gap_of_step_pct": of_step,
@@ -143,7 +147,7 @@ class Imbalance(Rule):
                 "least_busy": least_busy,
                 "least_busy_kernel_ms": least / 1e6,
             },
-            threshold={name: limits[name] for name in ("work_gap_pct", "gap_of_step_pct")},
+            threshold=chosen(limits, "work_gap_pct", "gap_of_step_pct"),
             advice=Advice(do),
             gpus=gpus,
             severity=of_step / 100,
@@ -191,9 +195,7 @@ class Imbalance(Rule):
             if not _surely(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
                 continue
             low, high = gpus[least], gpus[busiest]
-            yield Finding(
-                cause=self.cause,
-                title=self.title,
+            yield self.finding(
                 where=where,
                 lost_ns=total,
                 confidence=ESTIMATED,
@@ -204,7 +206,7 @@ class Imbalance(Rule):
                     "least_busy": _named(run, low),
                     "least_active_pct": round(float(spread.min()), 1),
                 },
-                threshold={"gap_pct": limits["gap_pct"]},
+                threshold=chosen(limits, "gap_pct"),
                 advice=_advice(
                     f"{_named(run, high)} works {spread.max():.0f} % of the time, "
                     f"{_named(run, low)} {spread.min():.0f} %, and every step waits for the "

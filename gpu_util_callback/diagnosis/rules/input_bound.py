@@ -34,7 +34,14 @@ from gpu_util_callback.diagnosis.evidence.significance import (
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import (
+    MOSTLY,
+    Constant,
+    Count,
+    Limits,
+    Threshold,
+    chosen,
+)
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
@@ -186,18 +193,18 @@ LEAST_TIMES = Count(
 UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
-def input_setup(run: Run, limits: Limits, cause: str) -> list[Finding]:
+def input_setup(run: Run, limits: Limits) -> list[Finding]:
     """Return the cost of setting up the input for each epoch: workers start, buffers fill."""
     findings = []
     for occurrences in run.phases.of("input_setup", account="input_wait").values():
-        finding = _each_time(run, limits, cause, occurrences)
-        finding = finding or _once(run, limits, cause, occurrences)
+        finding = _each_time(run, limits, occurrences)
+        finding = finding or _once(run, limits, occurrences)
         if finding is not None:
             findings.append(finding)
     return findings
 
 
-def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Finding | None:
+def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
     epochs = _epochs_ns(run, occurrences)
     if len(epochs) + 1 < LEAST_TIMES:
         return None
@@ -216,8 +223,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
     seen = f"Setting the input up again {each}, and training waits."
     set_up = SetUp(run, seen, 1 - 1 / max(2, often))  # the first one is needed
-    return Finding(
-        cause=cause,
+    return InputBound.finding(
         title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
         lost_ns=lost,
@@ -226,7 +232,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
             "times": often, "seconds_each": round(each_s, 3),
             "longest_s": round(most_s, 3), "gpu_active_meanwhile_pct": active,
         },
-        threshold={"wait_pct": limits["wait_pct"]},
+        threshold=chosen(limits, "wait_pct"),
         state=often >= MANY_TIMES,
         advice=first_holding(SET_UP, set_up),
         gpus=run.used_gpus,
@@ -235,7 +241,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
     )  # fmt: skip
 
 
-def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Finding | None:
+def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
     """Return a single change of epochs that took long, in a run that is over.
 
     It may have been a hiccup, and the finding says so. The set-up of the first epoch is
@@ -264,8 +270,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
         return None
     each_s = found.self_ns / often / 1e9
     seen = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
-    return Finding(
-        cause=cause,
+    return InputBound.finding(
         title="Input-bound: waiting for input between epochs",
         where=where,
         lost_ns=lost,
@@ -394,7 +399,7 @@ class InputBound(Rule):
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
         spans = self._spans(run, limits)
-        set_ups = worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits)
+        set_ups = worth_telling(input_setup(run, limits), run.present_ns, limits)
         return [*spans, *set_ups, *(() if spans else self._one_fetch(run, limits))]
 
     def _one_fetch(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -416,8 +421,7 @@ class InputBound(Rule):
         if lost < least:
             return
         place = f"at step {first:,}" if end - first <= 1 else f"in steps {first:,} to {end - 1:,}"
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"Input-bound: one batch took {duration(longest / 1e9)}",
             where=where,
             lost_ns=lost,
@@ -449,23 +453,20 @@ class InputBound(Rule):
         stage = source.slowest_stage
         who = "The GPU" if source.gpus else "Training"
         return [
-            Finding(
-                cause=self.cause,
+            self.finding(
                 title=f"{who} waits for input {pct:.0f} % of the time",
-                where=None,
                 lost_ns=lost,
-                confidence=MEASURED,
                 evidence={
                     "wait_pct": pct,
                     "host_input_pct": 100 * run.steps.total("input_get_ns") / total,
                     "slowest_stage": stage.path if stage else None,
                     "slowest_stage_self_ms": stage.self_ms if stage else None,
                 },
-                threshold={"wait_pct": limits["wait_pct"]},
+                threshold=chosen(limits, "wait_pct"),
                 advice=_in_trace_advice(
                     run, source, lost / steps / 1e6, (total - lost) / steps / 1e6
                 ),
-                gpus=list(source.gpus),
+                gpus=source.gpus,
                 severity=lost / total,
             )
         ]
@@ -508,14 +509,12 @@ class InputBound(Rule):
         if not saved:
             evidence["held_up_by"] = wait.limit
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
-        return Finding(
-            cause=self.cause,
-            title=self.title,
+        return self.finding(
             where=waiting.where,
             lost_ns=waiting.lost_ns,
             confidence=MEASURED if measured else ESTIMATED,
             evidence=evidence,
-            threshold={"wait_pct": limits["wait_pct"]},
+            threshold=chosen(limits, "wait_pct"),
             advice=advice,
             gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
             state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),

@@ -18,7 +18,7 @@ from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.recording.facts import Dispatch
 
 __all__ = ["LaunchBound", "looks"]
@@ -143,10 +143,8 @@ class LaunchBound(Rule):
         idle, in_steps = run.idle(start, end), _idle_in_steps(run)
         if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
             return
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title="The host keeps the GPU waiting",
-            where=None,
             lost_ns=max(0, min(round(pct / 100 * spent), in_steps - explained)),
             confidence=ESTIMATED,
             evidence={
@@ -160,7 +158,7 @@ class LaunchBound(Rule):
                 "gpu_active_pct": limits["host_active_pct"],
             },
             advice=_host_advice(run),
-            gpus=list(share.gpus),
+            gpus=share.gpus,
         )
 
     def _predict(self, run: Run, limits: Limits) -> list[Finding]:
@@ -172,16 +170,14 @@ class LaunchBound(Rule):
         if pct < limits["predict_set_up_pct"]:
             return []
         return [
-            Finding(
-                cause=self.cause,
+            self.finding(
                 title="The steps call predict, which sets itself up each time",
-                where=None,
                 lost_ns=round(pct / 100 * run.steps.total("body_ns")),
                 confidence=ESTIMATED,
                 evidence={"predict_set_up_pct": round(pct, 1), "looks": seen.looks},
-                threshold={name: limits[name] for name in ("predict_set_up_pct", "min_looks")},
+                threshold=chosen(limits, "predict_set_up_pct", "min_looks"),
                 advice=PREDICT_ADVICE,
-                gpus=list(run.used_gpus),
+                gpus=run.used_gpus,
                 detail="predict",
             )
         ]
@@ -195,16 +191,13 @@ class LaunchBound(Rule):
         idle = run.idle(start, end) if run.used_gpus else None
         in_steps = _idle_in_steps(run) if idle is not None else None
         if idle is None or in_steps is None:
-            yield Finding(
-                cause=self.cause,
+            yield self.finding(
                 title="The step runs eagerly, operation by operation from Python",
-                where=None,
-                lost_ns=None,
                 confidence=ESTIMATED,
                 evidence=evidence,
                 threshold=threshold,
                 advice=advice,
-                gpus=list(run.used_gpus),
+                gpus=run.used_gpus,
             )
             return
         if idle.active_pct >= limits["eager_active_pct"]:
@@ -217,10 +210,8 @@ class LaunchBound(Rule):
         lost = min(in_steps, spent) - explained
         if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
             return
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title="Eager execution leaves the GPU idle",
-            where=None,
             lost_ns=max(0, lost),
             confidence=ESTIMATED,
             evidence={
@@ -230,7 +221,7 @@ class LaunchBound(Rule):
             },
             threshold={"gpu_active_pct": limits["eager_active_pct"], **threshold},
             advice=advice,
-            gpus=list(idle.gpus),
+            gpus=idle.gpus,
         )
 
 

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, by_step, grows
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.words import duration, gpu_names
 
 __all__ = ["Forecast", "MemoryGrowth", "forecasts"]
@@ -318,14 +318,11 @@ def _finding(run: Run, one: Forecast, gpus: list[int], limits: Limits) -> Findin
         "full_in_s": None if one.full_s is None else round(one.full_s, 1),
         "planned_steps": one.ends_step,
     }
-    return Finding(
-        cause=MemoryGrowth.cause,
+    return MemoryGrowth.finding(
         title=title,
-        where=None,
-        lost_ns=None,
         confidence=ESTIMATED,
         evidence={name: value for name, value in evidence.items() if value is not None},
-        threshold={"grown_mib": limits["grown_mib"]},
+        threshold=chosen(limits, "grown_mib"),
         advice=GROWING[kind](run, seen or ""),
         gpus=gpus,
         detail="gpu" if gpus else "host",

@@ -6,8 +6,8 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
 __all__ = ["MemoryLimit"]
@@ -37,12 +37,8 @@ class MemoryLimit(Rule):
             return
         gpu = max(low, key=lambda one: low[one].used_pct)
         memory, total = low[gpu], low[gpu].total or 0.0
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"{self.title} ({gpu_names(list(low))})",
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
             evidence={
                 "gpu": gpu,
                 "limit_pct": round(_share(memory), 1),
@@ -50,12 +46,9 @@ class MemoryLimit(Rule):
                 "limit_gib": round(memory.limit / 2**30, 2),
                 "device_gib": round(total / 2**30, 2),
             },
-            threshold={
-                "limit_pct": limits["limit_pct"],
-                "allocator_used_pct": limits["allocator_used_pct"],
-            },
+            threshold=chosen(limits, "limit_pct", "allocator_used_pct"),
             advice=_advice(run, memory.limit, total),
-            gpus=list(low),
+            gpus=low,
         )
 
 

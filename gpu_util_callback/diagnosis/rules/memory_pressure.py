@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -52,12 +52,8 @@ class MemoryPressure(Rule):
         # One line for all of them: they hold the same model.
         gpu = max(full, key=lambda one: (len(_fired(full[one], limits)), full[one].used_pct))
         memory, fired = full[gpu], _fired(full[gpu], limits)
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=f"{self.title} ({gpu_names(list(full))})",
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
             evidence={
                 "gpu": gpu,
                 "allocator_used_pct": round(memory.used_pct, 1),
@@ -68,7 +64,7 @@ class MemoryPressure(Rule):
             },
             threshold=fired,
             advice=_advice(run, gpu, "retries" in fired),
-            gpus=list(full),
+            gpus=full,
         )
 
 

@@ -62,9 +62,7 @@ class MemorySpill(Rule):
             seen, mask = each[gpu][0], found.inside
             used = float(np.nanmax(seen.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
             length = found.where.end_ns - found.where.start_ns
-            yield Finding(
-                cause=self.cause,
-                title=self.title,
+            yield self.finding(
                 where=found.where,
                 lost_ns=round(length * (1 - 1 / slowdown)),
                 confidence=ESTIMATED,

@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.evidence.windows import (
     plain_matrix_pct,
     traced_gpus,
 )
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["NoTensorCores"]
@@ -76,12 +76,8 @@ class NoTensorCores(Rule):
         if run.source is not None:
             some = "No kernel" if not seen.used_pct else "Hardly a kernel"
             title, severity = f"{some} uses the tensor cores", seen.plain_pct / 100
-        return Finding(
-            cause=self.cause,
+        return self.finding(
             title=title,
-            where=None,
-            lost_ns=None,
-            confidence=MEASURED,
             evidence={
                 "plain_matrix_pct": run.rounded(seen.plain_pct, 1),
                 "kernel_pct": run.rounded(kernels, 1),

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory, batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
 __all__ = ["OutOfMemory"]
@@ -87,14 +87,9 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         kept = _kept(run)
         if kept is not None:
             evidence |= {"grows_with": kept["name"], "items_mib": _mib(_bytes(kept))}
-    return Finding(
-        cause=OutOfMemory.cause,
+    return OutOfMemory.finding(
         title=title,
-        where=None,
-        lost_ns=None,
-        confidence=MEASURED,
         evidence={name: value for name, value in evidence.items() if value is not None},
-        threshold={},
         advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
     )
@@ -233,11 +228,8 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         "batch_size": batch_of(run),
         "at_step": run.end_step,
     }
-    yield Finding(
-        cause=OutOfMemory.cause,
+    yield OutOfMemory.finding(
         title=title,
-        where=None,
-        lost_ns=None,
         confidence=ESTIMATED,
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, MANY_TIMES, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Count, Limits, Threshold, chosen
 
 __all__ = ["Recompilation"]
 
@@ -225,14 +225,11 @@ class Recompilation(Rule):
         pct = 100 * script.compiles_again_s / max(1e-9, script.fits_s)
         if pct < limits["compile_pct"] or script.compiles_again_s < limits["least_s"]:
             return
-        yield Finding(
-            cause=self.cause,
+        yield self.finding(
             title=EVERY_FIT,
-            where=None,
             lost_ns=round(1e9 * script.compiles_again_s),
-            confidence=MEASURED,
             evidence={"compile_pct": round(pct, 1), "compilations": script.compilations},
-            threshold={name: limits[name] for name in ("compile_pct", "compilations")},
+            threshold=chosen(limits, "compile_pct", "compilations"),
             advice=advise_fits(run.framework, bool(run.fit.get("jit_compile"))),
             gpus=run.used_gpus,
             detail="every_fit",
@@ -274,17 +271,13 @@ class Recompilation(Rule):
             fits = _fits(run)
             each_fit = fits > 1 and count <= 2 * fits  # its last, smaller batch compiles as well
             guessed = 2 * int(steps["estimated"][blocks].sum()) > int(steps["rows"][blocks].sum())
-            yield Finding(
-                cause=self.cause,
+            yield self.finding(
                 title=EVERY_FIT if each_fit else self.title,
                 where=where,
                 lost_ns=lost,
                 confidence=ESTIMATED if guessed or by_shape else MEASURED,
                 evidence=evidence,
-                threshold={
-                    "compile_pct": limits["compile_pct"],
-                    "compilations": limits["compilations"],
-                },
+                threshold=chosen(limits, "compile_pct", "compilations"),
                 advice=advise_fits(run.framework, bool(run.fit.get("jit_compile")))
                 if each_fit
                 else advise_shapes(run, count),

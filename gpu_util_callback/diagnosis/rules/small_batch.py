@@ -6,8 +6,8 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 __all__ = ["BUSY_BUT_EMPTY", "SmallBatch", "model_is_small"]
 
@@ -66,12 +66,7 @@ class SmallBatch(Rule):
                 continue
             batch = run.fit.get("batch_size")
             factor = max(2, room_for(run, 8))
-            yield Finding(
-                cause=self.cause,
-                title=self.title,
-                where=None,
-                lost_ns=None,
-                confidence=MEASURED,
+            yield self.finding(
                 evidence={
                     "gpu": gpu,
                     "gpu_active_pct": round(seen.active_pct, 1),
@@ -79,11 +74,7 @@ class SmallBatch(Rule):
                     "vram_used_pct": round(used, 1),
                     "batch_size": batch,
                 },
-                threshold={
-                    "gpu_active_pct": limits["gpu_active_pct"],
-                    "sm_active_pct": limits["sm_active_pct"],
-                    "vram_used_pct": limits["vram_used_pct"],
-                },
+                threshold=chosen(limits, "gpu_active_pct", "sm_active_pct", "vram_used_pct"),
                 advice=_advice(run, seen.sm_active_pct, used, factor),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",

@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import command, idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 
@@ -37,12 +37,7 @@ class SmallModel(Rule):
                 continue
             if seen.sm_active_pct >= limits["sm_active_pct"]:
                 continue
-            yield Finding(
-                cause=self.cause,
-                title=self.title,
-                where=None,
-                lost_ns=None,
-                confidence=MEASURED,
+            yield self.finding(
                 evidence={
                     "gpu": gpu,
                     "gpu_active_pct": round(seen.active_pct, 1),

@@ -14,7 +14,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 __all__ = ["SyncBound"]
 
@@ -118,10 +118,7 @@ class SyncBound(Rule):
             return
         if lost > limits["idle_ms_per_step"] * 1e6 * steps.total_rows:
             return
-        yield Finding(
-            cause=self.cause,
-            title=self.title,
-            where=None,
+        yield self.finding(
             lost_ns=lost,
             confidence=ESTIMATED,
             evidence={
@@ -131,14 +128,11 @@ class SyncBound(Rule):
                 "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
                 "steps_per_execution": 1,
             },
-            threshold={
-                "gpu_active_pct": limits["gpu_active_pct"],
-                "gpu_wait_pct": limits["gpu_wait_pct"],
-                "step_ms": limits["step_ms"],
-                "idle_ms_per_step": limits["idle_ms_per_step"],
-            },
+            threshold=chosen(
+                limits, "gpu_active_pct", "gpu_wait_pct", "step_ms", "idle_ms_per_step"
+            ),
             advice=_advice(run),
-            gpus=list(idle.gpus),
+            gpus=idle.gpus,
         )
 
 

@@ -89,8 +89,7 @@ class Throttled(Rule):
                     "temperature_c": round(float(np.nanmax(hot)))
                     if np.isfinite(hot).any() else None,
                 }  # fmt: skip
-                yield Finding(
-                    cause=self.cause,
+                yield self.finding(
                     title=f"Throttled ({word})",
                     where=found.where,
                     lost_ns=found.lost_ns,

@@ -25,7 +25,7 @@ from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_tel
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
 __all__ = ["TransferBound"]
@@ -127,8 +127,7 @@ class TransferBound(Rule):
             full = mask & link.full
             degraded = _degraded(run, found.gpus[0])
             several = len(found.gpus) > 1
-            yield Finding(
-                cause=self.cause,
+            yield self.finding(
                 title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe "
                 f"{'links are' if several else 'link is'} full)",
                 where=found.where,
@@ -142,7 +141,7 @@ class TransferBound(Rule):
                     "gpu_active_pct": round(float(np.mean(link.active[mask])), 1),
                     "pcie_link": degraded,
                 },
-                threshold={"link_used_pct": limits["link_used_pct"]},
+                threshold=chosen(limits, "link_used_pct"),
                 advice=_advice(run, degraded, False, full=True),
                 gpus=found.gpus,
             )
