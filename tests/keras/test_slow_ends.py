@@ -460,6 +460,7 @@ def hot_loop(folder, seconds: float, then=lambda recorder: None):
         return recorded, steps
 
 
+@pytest.mark.timed  # how far the recorder's thread keeps up with a hot loop
 def test_rows_that_cannot_be_written_stay_in_bounds(tmp_path, hangs, monkeypatch, caplog):
     """They are judged all the same; the oldest ones are dropped, and counted."""
     monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 1000)
