@@ -4,16 +4,6 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "KillCount",
-    "MemoryGroup",
-    "control_groups",
-    "cpu_quota",
-    "cpus_allowed",
-    "kill_count",
-    "memory_limit",
-]
-
 
 def control_groups(root: Path) -> list[Path]:
     """Return the folders whose limits apply to this process: its groups and their ancestors.

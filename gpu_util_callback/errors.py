@@ -2,8 +2,6 @@
 
 from gpu_util_callback.redaction import without_secrets
 
-__all__ = ["UnusableInput"]
-
 
 class UnusableInput(Exception):
     """Input that cannot be used, with one line on the problem and the remedy.

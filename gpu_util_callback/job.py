@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["job_facts", "scheduler_facts", "user_name"]
-
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 # What Kubernetes appends to the names of the pods it makes: five of these characters.
 _OF_A_JOB = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")

@@ -17,21 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "CleanStream",
-    "Redactor",
-    "cleaned",
-    "clear_logs",
-    "error_text",
-    "hashed_host",
-    "hashed_script",
-    "printable",
-    "redact_messages",
-    "redacted_file",
-    "shortened",
-    "without_secrets",
-]
-
 # --- secrets --------------------------------------------------------------------------------------
 
 # The longest user-info or value that is looked for: it keeps the search linear in the text.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["INSTALL", "Unused", "called", "why_unused"]
-
 # How to install a build with CUDA in the training's environment.
 INSTALL = {
     "tensorflow": 'pip install "tensorflow[and-cuda]"',

@@ -8,12 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "GPU_TIME", "HOST_STEP", "HOST_TIME", "Category", "culprit", "duration", "energy",
-    "evidence_rows", "gpu_names", "label", "percent", "quantity", "rate", "same_fix", "steps",
-    "times", "what_to_do", "worded", "workers",
-]  # fmt: skip
-
 
 class Category(NamedTuple):
     """A part of an account of time: its name, and what is counted in it."""

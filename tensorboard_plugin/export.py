@@ -38,12 +38,6 @@ from tensorboard_plugin.replies import (
 )
 from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 
-__all__ = [
-    "csv_lines",
-    "html_report",
-    "step_columns",
-]
-
 logger = logging.getLogger("gpu_util_callback")
 
 

@@ -10,8 +10,6 @@ from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.words import worded
 
-__all__ = ["MAX_WORKERS", "SessionClocks", "job_reply"]
-
 # Beyond this many workers the reports of all would take too long: they are judged by what each
 # stored about itself, without a comparison. Their list is complete anyway.
 MAX_WORKERS = 256

@@ -18,16 +18,6 @@ from gpu_util_callback.recording.facts import Gpu
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import peak_text
 
-__all__ = [
-    "LANE",
-    "add_trends",
-    "gather_stages",
-    "lanes_of",
-    "stage_lane",
-    "stage_ranges",
-    "stages_are_gathered",
-]
-
 Lane = dict[str, Any]
 
 # Series of the step breakdown, from the bottom of the stack to its top: (name, column, title).

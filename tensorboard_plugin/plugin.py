@@ -46,8 +46,6 @@ from tensorboard_plugin.runs import (
 from tensorboard_plugin.tiles.engine import is_long
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
-__all__ = ["GpuUtilizationPlugin", "NoAnswer"]
-
 logger = logging.getLogger("gpu_util_callback")
 
 MAX_STEPS = 1000

@@ -23,20 +23,6 @@ from gpu_util_callback.report.total import PARTS, headline, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
 from tensorboard_plugin.lanes import add_trends, lanes_of
 
-__all__ = [
-    "MAX_KERNELS",
-    "listed",
-    "looked_in",
-    "problems_of",
-    "recording_reply",
-    "static_file",
-    "strict",
-    "total_reply",
-    "vocabulary",
-    "window_reply",
-    "windows_of",
-]
-
 MAX_PHASES = 2000
 # Titles of findings per line of the list: people search them.
 MAX_TITLES = 12

@@ -15,8 +15,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import LeadsOutside, Storage, is_remote, storage_for
 
-__all__ = ["Known", "RunIndex", "local_directories", "log_directory", "run_directories"]
-
 logger = logging.getLogger("gpu_util_callback")
 
 # Requests come in bursts (a view asks for many tiles): look at the files at most this often.

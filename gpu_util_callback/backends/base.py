@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.profiling.session import ProfilerSession
     from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = [
-    "BACKENDS",
-    "About",
-    "Adapter",
-    "adapter_for",
-    "part_of",
-    "profiler_session_for",
-]
-
 
 class About(Protocol):
     """What a framework says of itself, with or without Keras: a module of that name."""

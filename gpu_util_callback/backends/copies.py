@@ -17,8 +17,6 @@ import numpy as np
 
 from gpu_util_callback.backends.base import BACKENDS, part_of
 
-__all__ = ["Preserved", "independent"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set)
 # Attributes larger than this are shared with the copy: they are data, not state.

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FirstArrays"]
-
 _LOOKED_AT_BYTES = 1 << 20  # of each array's first rows: a millisecond
 _MOST = 64  # arrays; more are columns of a table
 

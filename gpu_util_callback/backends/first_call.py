@@ -8,8 +8,6 @@ from typing import Any
 from gpu_util_callback.backends.functions import unwrapped
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = ["FirstCall"]
-
 _SEEN = "_gpu_util_seen"  # on the function: what was seen of it, for the next fit
 
 

@@ -20,8 +20,6 @@ from gpu_util_callback.steps.rows import (
 )
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
-__all__ = ["Batches", "PythonBatches", "TimedBatches", "TimedFunction", "unwrapped"]
-
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 _BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
 _clock = time.perf_counter_ns

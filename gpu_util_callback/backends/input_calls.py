@@ -14,8 +14,6 @@ from typing import Any
 
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = ["CallTimer", "InputCalls", "WatchedIterable", "called", "time_fit", "timed_iterator"]
-
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
 # call costs 1.6 µs, another 0.2 µs. Whether it queued for a core costs 20 to 40 µs more to read, so
 # that is read in one of four timed calls.

@@ -9,8 +9,6 @@ from gpu_util_callback.backends.first_arrays import FirstArrays
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.pipelines import TfDataPipelines
 
-__all__ = ["WatchingAdapter"]
-
 
 class WatchingAdapter(Adapter):
     """Common base of the adapters of fits and of loops. Takes the arguments of `Adapter`."""

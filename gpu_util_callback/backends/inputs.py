@@ -9,15 +9,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType, GeneratorType
 from typing import Any
 
-__all__ = [
-    "batch_shape",
-    "describe_fit",
-    "describe_input",
-    "describe_validation",
-    "seen_through",
-    "source_of",
-]
-
 # Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
     ("torch.utils.data.dataloader", "torch DataLoader"),

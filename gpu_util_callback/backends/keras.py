@@ -15,8 +15,6 @@ from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.fit_frame import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = ["KerasAdapter", "PythonAdapter", "keras_facts"]
-
 
 class KerasAdapter(WatchingAdapter):
     """A Keras model whose `train_function` and `test_function` are timed.

@@ -18,8 +18,6 @@ from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.loop import Loop
 
-__all__ = ["LoopAdapter", "framework_in_use", "is_a_guess"]
-
 
 def framework_in_use() -> str | None:
     """Return the framework this process trains with, as far as known; None if there is none yet."""

@@ -13,9 +13,6 @@ from typing import Any
 from gpu_util_callback.backends.base import part_of
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = ["TfDataPipelines", "WatchedDataset"]
-
-
 HIDDEN = (
     "pipeline",
     "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow does "

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["CONV", "MATMUL", "NotCounted", "Work"]
-
 MATMUL, CONV = "matmul", "conv"  # kinds of work: TF32 is switched on and off for each
 
 

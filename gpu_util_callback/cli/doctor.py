@@ -5,8 +5,6 @@ import json
 
 from gpu_util_callback.cli import options
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""

@@ -8,8 +8,6 @@ from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli.report import length, open_recordings
 from gpu_util_callback.errors import UnusableInput
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -9,16 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpu_util_callback.report.screen import Detail
 
-__all__ = [
-    "add_output",
-    "add_thresholds",
-    "color",
-    "detail",
-    "thresholds_given",
-    "unicode",
-    "width",
-]
-
 
 def add_thresholds(parser: argparse.ArgumentParser) -> None:
     """Add the two options."""

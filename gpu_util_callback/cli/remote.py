@@ -6,8 +6,6 @@ import threading
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.storage import is_remote, storage_for
 
-__all__ = ["ANSWER_S", "wait_for_answer"]
-
 # A store answers within a second or two; without credentials its library queries metadata servers
 # that do not exist, for minutes. Python may take 10 s for a name that cannot be resolved.
 ANSWER_S = 20.0

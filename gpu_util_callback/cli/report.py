@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.recording import Recordings
     from gpu_util_callback.report.energy import Prices
 
-__all__ = ["add_arguments", "length", "open_recordings", "run"]
-
 MAX_SLOWDOWN_PCT = 5.0
 FAILED, NOT_COMPARABLE = 1, 3  # exit codes
 

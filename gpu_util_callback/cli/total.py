@@ -16,8 +16,6 @@ from gpu_util_callback.cli.report import length
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import cleaned
 
-__all__ = ["add_arguments", "run"]
-
 # How often the progress line is rewritten.
 _EVERY_S = 0.2
 _SHOWN_PROBLEMS = 5

@@ -13,8 +13,6 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import read_trace
 
-__all__ = ["add_arguments", "run"]
-
 _BAR = 30
 
 

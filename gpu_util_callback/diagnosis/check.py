@@ -7,8 +7,6 @@ from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_p
 from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
 from gpu_util_callback.words import percent, steps
 
-__all__ = ["Check", "failures", "new_causes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:

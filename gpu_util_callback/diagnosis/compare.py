@@ -11,8 +11,6 @@ from gpu_util_callback.redaction import hashed_script
 
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 
-__all__ = ["add_promises", "comparison", "new_findings"]
-
 
 def comparison(runs: Sequence[Mapping]) -> dict:
     """Compare the first run with the others.

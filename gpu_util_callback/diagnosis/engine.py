@@ -27,16 +27,6 @@ from gpu_util_callback.diagnosis.thresholds import (
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
-__all__ = [
-    "RULES",
-    "RULES_VERSION",
-    "Diagnosis",
-    "diagnose",
-    "diagnose_together",
-    "thresholds_in_force",
-    "thresholds_set",
-]
-
 # Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 22
 

@@ -9,11 +9,6 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.evidence.run import Run
 
-__all__ = [
-    "ESTIMATED", "LEFT_OUT", "MEASURED", "MODELLED", "Advice",
-    "Evidence", "Finding", "Range", "Rule",
-]  # fmt: skip
-
 MEASURED = "measured"
 ESTIMATED = "estimated"
 

@@ -8,8 +8,6 @@ from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, forecasts
 from gpu_util_callback.diagnosis.thresholds import Limits
 
-__all__ = ["memory_sentence", "memory_use"]
-
 
 def memory_use(run: Run, limits: Limits) -> dict | None:
     """Return the report's `memory`, None where no memory was sampled.

@@ -12,8 +12,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
-__all__ = ["DIFFERENT", "SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
-
 SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
 DIFFERENT = "not comparable"
 WARM_UP = Count(20, "the first steps fill caches and buffers")

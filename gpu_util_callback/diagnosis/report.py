@@ -40,8 +40,6 @@ from gpu_util_callback.recording.work import (
 )
 from gpu_util_callback.words import percent
 
-__all__ = ["logdir_report", "run_report", "run_reports"]
-
 REPORT_VERSION = 1
 
 

@@ -11,8 +11,6 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.diagnosis.verdict import BLOCKING, UNKNOWN, gain_of, promise
 from gpu_util_callback.words import duration, workers
 
-__all__ = ["session_findings", "session_verdict"]
-
 SAME_PACE = Constant(
     0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
 )

@@ -23,8 +23,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import without_secrets
 
-__all__ = ["Cache", "Survey", "row_of_open", "survey"]
-
 # Increment when rows of older versions no longer serve.
 ROW_VERSION = 1
 _VERSION = [ROW_VERSION, RULES_VERSION, __version__]

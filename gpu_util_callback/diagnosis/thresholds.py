@@ -9,11 +9,6 @@ from itertools import chain
 
 from gpu_util_callback.errors import UnusableInput
 
-__all__ = [
-    "MOSTLY", "Constant", "Count", "Limits", "Threshold", "changed", "chosen", "constants", "meant",
-    "parse_threshold", "resolve", "shared_constants", "still_known",
-]  # fmt: skip
-
 Limits = Mapping[str, float]
 
 

@@ -18,13 +18,6 @@ from gpu_util_callback.diagnosis.survey import Survey
 from gpu_util_callback.recording.discovery import CLOCKS_APART_NS, group_sessions
 from gpu_util_callback.redaction import hashed_script
 
-__all__ = [
-    "DIMENSIONS",
-    "REPEATED",
-    "REPEATED_TITLE",
-    "total",
-]
-
 TOTAL_VERSION = 1
 # What steps cost that were done again after a restart.
 REPEATED = "repeated_steps"

@@ -14,29 +14,6 @@ from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
-__all__ = [
-    "BLOCKING",
-    "IN_FITS",
-    "IN_THIS",
-    "NOTHING",
-    "NOTHING_LARGE",
-    "OUTSIDE",
-    "UNKNOWN",
-    "Announcer",
-    "factors_text",
-    "gain_of",
-    "gain_text",
-    "headline",
-    "is_unnamed",
-    "of_script",
-    "order",
-    "promise",
-    "saves_range",
-    "sentence",
-    "sums",
-    "trace_sentence",
-]
-
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes that cost nothing until they end the run: their title says so.

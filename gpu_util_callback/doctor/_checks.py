@@ -25,18 +25,6 @@ from gpu_util_callback.doctor.probe import MARK
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.unused_gpu import INSTALL, why_unused
 
-__all__ = [
-    "Line",
-    "Report",
-    "check_driver",
-    "check_environment",
-    "check_gpus",
-    "examine",
-    "needed_libraries",
-    "none_installed",
-    "quick_check",
-]
-
 # framework -> the distributions that provide it
 FRAMEWORKS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel"),

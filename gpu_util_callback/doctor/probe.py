@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MARK", "main"]
-
 MARK = "gpu-util-probe: "
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from gpu_util_callback.gpus._gate import Gate
 from gpu_util_callback.recording.facts import Gpu, valid
 
-__all__ = ["NvmlGpu", "driver_facts", "find_again", "list_gpus", "mode_of"]
-
 _SM_CLOCK = 1
 
 

@@ -23,16 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "Gate",
-    "Memory",
-    "Retired",
-    "explain",
-    "nvidia_gpus",
-    "open_nvml",
-    "starting_since",
-]
-
 UNINITIALIZED = 1
 NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, raised by the binding
 OFF = frozenset({2, 3, 4, 13, 22, 25, 26})

@@ -19,8 +19,6 @@ from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
-__all__ = ["Host", "host_facts"]
-
 NAN = float("nan")
 _TOO_SOON_S = 0.3  # the kernel counts CPU time in steps of 10 ms
 _IDLE = ("idle", "iowait")

@@ -20,15 +20,6 @@ from typing import Any
 from gpu_util_callback.gpus._devices import NvmlGpu
 from gpu_util_callback.gpus._store import FrameworkGpu
 
-__all__ = [
-    "CudaGpu",
-    "Match",
-    "Visible",
-    "cuda_gpus",
-    "match",
-    "visible",
-]
-
 
 @dataclass(frozen=True)
 class CudaGpu:

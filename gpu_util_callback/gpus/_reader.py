@@ -23,13 +23,6 @@ from gpu_util_callback.gpus._gate import NO_NEW_VALUE, OFF, Gate
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
-__all__ = [
-    "GpuReader",
-    "Processes",
-    "XidWatch",
-    "host_pids",
-]
-
 NAN = float("nan")
 _GPU_UTIL, _MEMORY_UTIL = 1, 2
 _DAY_US = 86_400 * 1_000_000

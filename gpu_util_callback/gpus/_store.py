@@ -6,12 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = [
-    "FrameworkGpu",
-    "SampleBlock",
-    "Store",
-]
-
 
 @dataclass(frozen=True)
 class FrameworkGpu:

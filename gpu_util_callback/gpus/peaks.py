@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["PRECISIONS", "Peak", "peak_of"]
-
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 
 

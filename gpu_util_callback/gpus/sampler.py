@@ -15,8 +15,6 @@ from gpu_util_callback.gpus._reader import GpuReader, XidWatch
 from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
 from gpu_util_callback.recording.clock import Clock
 
-__all__ = ["RateController", "Sampler"]
-
 HANG_S = 1.0
 WATCH_S = 0.5
 SLOW_S = 1.0  # host metrics and critical errors

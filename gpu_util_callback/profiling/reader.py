@@ -15,8 +15,6 @@ import numpy as np
 
 from gpu_util_callback.redaction import shortened
 
-__all__ = ["AllocatorCurve", "ReadFailed", "WindowReader", "WindowRows", "cure_for"]
-
 
 class ReadFailed(Exception):
     """A window's file could not be read; the message gives the reason in one line."""

@@ -21,8 +21,6 @@ import numpy as np
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import measure, read_trace
 
-__all__ = ["TABLES", "load", "main", "run"]
-
 MANY_EVENTS = 300_000
 TABLES = ("traced_steps", "kernels", "step_kernels")
 

@@ -12,15 +12,6 @@ from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = [
-    "Marker",
-    "ProfilerBusy",
-    "ProfilerFailed",
-    "ProfilerSession",
-    "one_line",
-    "profile_claims",
-]
-
 
 class ProfilerBusy(Exception):
     """The profiler is in use by others. Nothing was started."""

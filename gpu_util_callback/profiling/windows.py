@@ -41,12 +41,6 @@ from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.redaction import redacted_file
 
-__all__ = [
-    "ProfilerWindows",
-    "keep",
-    "publish",
-]
-
 log = logging.getLogger("gpu_util_callback")
 
 SOURCE = "profiler windows"

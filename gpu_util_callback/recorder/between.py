@@ -13,8 +13,6 @@ from typing import Any
 from gpu_util_callback.steps.dispatch import sets_up
 from gpu_util_callback.steps.frames import stack_of
 
-__all__ = ["ProcessTime"]
-
 # Between two samples of the training thread: dense at first, and rare in a long pause.
 _DENSE, _DENSE_S, _USUAL_S = 300, 0.05, 0.25
 _GIVE_UP_S = 600.0  # a program that has not fitted for so long is past its last fit, mostly

@@ -37,14 +37,6 @@ from gpu_util_callback.steps.fit_frame import (
     names_in_fit,
 )
 
-__all__ = [
-    "EpochLogs",
-    "KerasSession",
-    "Series",
-    "announce_known_failure",
-    "leave_out",
-]
-
 WORKERS_HAVE_NO_STAGES = (
     "pipeline",
     "Keras runs the workers of a PyDataset itself and turns tf.data's own statistics off for it",

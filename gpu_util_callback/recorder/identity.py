@@ -11,8 +11,6 @@ from typing import Any
 
 from gpu_util_callback.redaction import hashed_script
 
-__all__ = ["ray_context", "script_name"]
-
 
 def script_name(*, redact: bool = False, main: Any = None) -> str | None:
     """Return `"train.py"`, or `"package.train"` for `python -m package.train`, without a folder.

@@ -15,8 +15,6 @@ from gpu_util_callback.container import KillCount, kill_count
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps.rows import seen_batch_size
 
-__all__ = ["KeptItems", "MemoryWatch", "describe_error", "owners_in_fit"]
-
 LOOK_S = 2.0  # between two looks; each is a len() of some hundred lists
 SHARE = 0.001  # of a core, that looking may take
 MOST = 2000  # lists looked at

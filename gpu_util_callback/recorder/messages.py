@@ -18,8 +18,6 @@ from typing import Any
 
 from gpu_util_callback.redaction import error_text, printable
 
-__all__ = ["debug", "drain", "note", "off", "reason_of", "say", "verdict", "warn"]
-
 log = logging.getLogger("gpu_util_callback")
 
 # A script that fits again and again (reinforcement learning, folds) should print no verdict each.

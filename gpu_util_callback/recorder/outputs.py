@@ -26,12 +26,6 @@ from gpu_util_callback.recording.work import mfu_of
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report import Recorded
 
-__all__ = [
-    "FLUSH_S",
-    "Outputs",
-    "ScalarPoints",
-]
-
 # Below 2 s with the time that a flush takes and the pause before it.
 FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report import Recorded
     from gpu_util_callback.report.notebook import Summary
 
-__all__ = ["Recorder", "close_left_over"]
-
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
 KNOWN_S = 0.5  # the same where writing is known to fail or hang
 # How long the end of the process waits for recordings that are still being written. Storage that

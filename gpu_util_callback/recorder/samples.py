@@ -14,11 +14,6 @@ from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.schema import TABLES
 
-__all__ = [
-    "GpuSamples",
-    "PipelineReadings",
-]
-
 
 class GpuSamples:
     """The sampler of one recording, and one reading of the allocator per `take`.

@@ -11,11 +11,6 @@ from gpu_util_callback.redaction import redact_messages
 
 CEILINGS_S = 10.0  # with `ceilings=True`
 
-__all__ = [
-    "Settings",
-    "checked_settings",
-]
-
 
 @dataclass
 class Settings:

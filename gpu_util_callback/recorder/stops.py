@@ -15,8 +15,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Reading", "reading", "stop_between"]
-
 LEAST_NS = 1_000_000_000  # a busy machine delays a thread by tenths of a second
 MOST_CPU = 0.02  # of the time: a process that only waits uses a thousandth, a stopped one nothing
 _CORES = os.cpu_count() or 1  # that it may have used before it was stopped

@@ -14,8 +14,6 @@ from gpu_util_callback.steps.timeline import Timeline
 if TYPE_CHECKING:
     from gpu_util_callback.recorder.recorder import Recorder
 
-__all__ = ["KerasWindows", "open_windows"]
-
 # A PyTorch profile can only be stopped by the training thread itself, which it holds up, and two
 # at a time crash the process: not to be done to a training without the user's request.
 ASKED_FOR_ON_TORCH = {

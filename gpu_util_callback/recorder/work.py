@@ -13,8 +13,6 @@ from gpu_util_callback.backends.work import NotCounted
 from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
 from gpu_util_callback.steps.rows import seen_batch_size
 
-__all__ = ["BatchSizes", "ModelWork"]
-
 POINT_S = 0.5  # of training behind each point of a lane, at least: a step alone scatters too much
 CURE = "give flops_per_sample="
 # Rows outside the steps that are part of the training: a new iterator and its first batch, and

@@ -8,8 +8,6 @@ import numpy as np
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.reader import Recording
 
-__all__ = ["Clocks", "session_clocks"]
-
 MIN_STEPS = 100  # with fewer, steps may end together by chance
 MAX_STEPS = 20_000  # a longer run is sampled in blocks
 BLOCKS, BLOCK = 20, 1_000

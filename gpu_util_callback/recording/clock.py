@@ -7,8 +7,6 @@ from typing import overload
 
 import numpy as np
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Epoch nanoseconds from a monotonic clock, with pairs to convert wall-clock stamps.

@@ -26,20 +26,6 @@ import numpy as np
 
 from gpu_util_callback.recording.facts import encodable
 
-__all__ = [
-    "MAX_FILE_BYTES",
-    "Container",
-    "Damaged",
-    "FrameError",
-    "OtherFormat",
-    "Prediction",
-    "checked_ns",
-    "decode_frame",
-    "encode_frame",
-    "pack",
-    "plain_frame",
-]
-
 # Far above what the writer makes (segments of some 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20
 MAX_MEMBER_BYTES = 64 << 20

@@ -29,17 +29,6 @@ from gpu_util_callback.recording.storage import (
     storage_for,
 )
 
-__all__ = [
-    "REQUESTS",
-    "Found",
-    "Recordings",
-    "expanded",
-    "find_recordings",
-    "group_sessions",
-    "read_recordings",
-    "recording_id",
-]
-
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
 

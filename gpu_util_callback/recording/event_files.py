@@ -35,12 +35,6 @@ from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import hashed_host
 
-__all__ = [
-    "MARKER_TAG",
-    "ScalarWriter",
-    "next_step_offset",
-]
-
 MARKER_TAG = "gpu_util/recording"
 # By this, later fits in the same log directory recognise our own files.
 SUFFIX = ".gpu_util"

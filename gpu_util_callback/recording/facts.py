@@ -23,10 +23,6 @@ from typing import (
     is_typeddict,
 )
 
-__all__ = [
-    "Account", "Diagnosis", "Facts", "Gpu", "Model", "Window", "checked", "encodable", "valid",
-]  # fmt: skip
-
 # Nanoseconds since the epoch, up to the year 2116: sums with other times cannot overflow.
 MOST_NS = 2**62
 # Longer than any training; a view of it still has numbers for all its buckets.

@@ -30,8 +30,6 @@ from gpu_util_callback.recording.overview import (
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows, checked_frame
 
-__all__ = ["Entries", "LevelsBuilder", "LevelsFile", "join", "levels_name"]
-
 STEP_BITS = 5
 SAMPLES_PER_ENTRY = 16
 # A pause between two steps (a validation) ends an entry: the rows after it began later.

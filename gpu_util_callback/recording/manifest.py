@@ -18,12 +18,6 @@ from gpu_util_callback.recording.facts import MOST_COUNT, Facts, checked, encoda
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
 from gpu_util_callback.redaction import cleaned, without_secrets
 
-__all__ = [
-    "PATIENCE_S", "ManifestError", "NewerFormat", "dumps", "folder_stamp", "killed_since", "lost",
-    "named_start",
-    "parse", "process_facts", "safe_name",
-]  # fmt: skip
-
 MAX_BYTES = 32 << 20
 # The maximum age of a writer's last heartbeat; more for one that flushes rarely.
 PATIENCE_S = 30.0

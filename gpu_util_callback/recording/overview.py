@@ -17,18 +17,6 @@ from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS, encoda
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
-__all__ = [
-    "SIZE",
-    "Folded",
-    "Marks",
-    "Overview",
-    "StoredGroups",
-    "checked_shift",
-    "extremes",
-    "reduce_rows",
-    "step_series",
-]
-
 # Runs of up to this many values are reduced together, longer ones one by one.
 SHORT = 16
 

@@ -8,8 +8,6 @@ from gpu_util_callback.recording.manifest import ManifestError
 from gpu_util_callback.recording.storage import LeadsOutside
 from gpu_util_callback.redaction import shortened, without_secrets
 
-__all__ = ["Problem", "reason", "remedy", "unexpected", "unreadable"]
-
 log = logging.getLogger("gpu_util_callback")
 
 

@@ -5,11 +5,6 @@ Units are in the names: `_ns` nanoseconds, `_bytes`, `_pct` percent (0-100), `_m
 the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: "") means absent.
 """
 
-__all__ = [
-    "ABSENT_INT", "ACCOUNTS", "FORMAT_MAJOR", "FORMAT_MINOR", "PLUGIN_NAME",
-    "SAMPLE_QUANTA", "STEP_PARTS", "STEP_SERIES", "TABLES",
-]  # fmt: skip
-
 PLUGIN_NAME = "gpu_utilization"
 FORMAT_MAJOR = 1
 FORMAT_MINOR = 0

@@ -29,30 +29,6 @@ from gpu_util_callback.recording.schema import (
     TABLES,
 )
 
-__all__ = [
-    "LONGEST",
-    "MAX_ROWS",
-    "Part",
-    "Rows",
-    "SealedIndex",
-    "Segment",
-    "SegmentInfo",
-    "StoredIndex",
-    "checked_frame",
-    "complete",
-    "concatenate",
-    "empty_column",
-    "encode_segment",
-    "extent",
-    "joined",
-    "list_segments",
-    "longest",
-    "segment_name",
-    "segment_range",
-    "stored_index",
-    "stored_phases",
-]
-
 # The writer starts a new segment at this many rows of any table or group; a reader accepts more
 # (merged segments), but not arbitrarily many.
 MAX_ROWS = 1 << 16

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 from gpu_util_callback.redaction import without_secrets
 
-__all__ = ["LeadsOutside", "Storage", "is_remote", "storage_for"]
-
 # Stores that replace an object as a whole by themselves; elsewhere a temporary name is renamed.
 _ATOMIC_PUT = {"abfs", "abfss", "az", "adl", "gcs", "gs", "memory", "oci", "s3", "s3a", "r2"}
 

@@ -15,13 +15,6 @@ from gpu_util_callback.recording.facts import encodable
 from gpu_util_callback.recording.schema import ACCOUNTS, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
-__all__ = [
-    "Account",
-    "Distribution",
-    "Summary",
-    "account",
-]
-
 _PER_OCTAVE = 64  # buckets: neighbouring ones differ by 1.1 %
 _LAST = 1024 * _PER_OCTAVE  # behind that of the largest float64
 _QUANTILES = (5, 25, 50, 75, 95, 99)

@@ -10,8 +10,6 @@ from typing import Any
 
 from gpu_util_callback.recording.facts import MOST_PCT
 
-__all__ = ["another_batch_size", "batch_size", "full_rates", "mfu_of", "peak_text", "samples_per_s"]
-
 SAMPLES_PER_S, MFU_PCT = "samples_per_s", "mfu_pct"  # columns of samples
 
 

@@ -33,8 +33,6 @@ from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.recording.summary import Account, Summary
 from gpu_util_callback.redaction import Redactor, hashed_host, without_secrets
 
-__all__ = ["RecordingWriter"]
-
 # Rows are sealed after a minute, or at this size in memory: packed, it is a tenth of that.
 SEAL_NS = 60 * 10**9
 SEAL_BYTES = 3 << 20

@@ -7,8 +7,6 @@ from xml.etree import ElementTree
 from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED, Verdict
 from gpu_util_callback.report.screen import tame
 
-__all__ = ["junit", "markdown"]
-
 # Characters that XML 1.0 cannot hold, not even as references.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

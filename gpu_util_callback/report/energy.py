@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.words import HOST_TIME, energy, percent
 
-__all__ = ["Prices", "accelerator_in_words", "accelerator_sentence", "energy_sentence"]
-
 _KWH_J = 3.6e6
 _WORTH_SAYING = 0.01  # of the energy: below it, a category is not worth a word
 _WHOLE = 0.95  # of the time: below it, what was measured is not all

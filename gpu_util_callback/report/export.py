@@ -21,11 +21,6 @@ from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, STEP_PARTS, TABLES
 
-__all__ = [
-    "write_parquet",
-    "write_trace",
-]
-
 Event = dict[str, Any]
 Shift = Callable[[int], int]
 

@@ -27,20 +27,6 @@ from gpu_util_callback.words import (
     what_to_do,
 )
 
-__all__ = [
-    "GPU_LOOK",
-    "Detail",
-    "Group",
-    "Pen",
-    "account_lines",
-    "code_lines",
-    "finding_lines",
-    "folded",
-    "grouped",
-    "missing_lines",
-    "tame",
-]
-
 TITLE = "Bottlenecks and fixes"
 # category -> colour, and the letter of the bar without Unicode or colours.
 HOST_LOOK = {

@@ -43,14 +43,6 @@ from gpu_util_callback.words import (
     workers,
 )
 
-__all__ = [
-    "comparison_table",
-    "render",
-    "rules_text",
-    "told_apart",
-    "two_lines",
-]
-
 _SHOWN_ROWS = 20  # of the table
 _SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
 _MAX_GROUPS = 6  # of workers, of GPUs

@@ -9,8 +9,6 @@ from gpu_util_callback.diagnosis.total import DIMENSIONS
 from gpu_util_callback.report.screen import Pen, tame
 from gpu_util_callback.words import duration, percent, what_to_do
 
-__all__ = ["PARTS", "cost_of", "headline", "notes", "page", "render"]
-
 # Part of the hours -> what it is called, and its colour.
 PARTS = (
     ("productive", "training steps", "34"),

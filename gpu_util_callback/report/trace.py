@@ -24,8 +24,6 @@ from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 from gpu_util_callback.words import duration
 
-__all__ = ["render"]
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
 _STEPS_SHOWN, _ROWS_SHOWN = 12, 10  # of the tables of `--all`

@@ -11,8 +11,6 @@ from typing import Any
 
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = ["INPUT_WAIT", "begin", "fetch"]
-
 INPUT_WAIT = "gpu_util:input_wait"  # the name that our trace readers look for
 
 # Creates an annotation, already entered; None while no window is open. A process has one profiler.

@@ -24,14 +24,6 @@ from gpu_util_callback.steps.timeline import (
     Phase,
 )
 
-__all__ = [
-    "Assembler",
-    "delays",
-    "seen_delays",
-    "share_ends",
-    "share_rows",
-]
-
 
 def delays(
     requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int

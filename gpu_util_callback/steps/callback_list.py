@@ -14,8 +14,6 @@ from typing import Any
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
-__all__ = ["CallbackTimer", "HookSums", "describe_callbacks", "find_callback_list"]
-
 # Hooks that run once a batch: summed by name. All others get a row each.
 BATCH_HOOKS = (
     "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end",

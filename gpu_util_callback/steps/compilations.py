@@ -9,12 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = [
-    "ABSENT",
-    "Compilations",
-    "CompileClock",
-]
-
 ABSENT = -1
 # A call on a first-seen input shape is a compilation if it takes this much longer than usual.
 SLOW_FACTOR = 4.0

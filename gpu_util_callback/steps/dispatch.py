@@ -16,8 +16,6 @@ from typing import Any
 
 from gpu_util_callback.steps.frames import stack_of
 
-__all__ = ["DispatchWatch", "OperationCount", "sets_up"]
-
 # Samples are dense at first, so that short runs have enough, and rare once there are enough.
 _DENSE, _ENOUGH = 60, 300
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0

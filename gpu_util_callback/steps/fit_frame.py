@@ -13,11 +13,6 @@ from typing import Any
 from gpu_util_callback.steps.frames import stack_of, uncounted
 from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = [
-    "FitWatch", "InputTimer", "calling_fit", "given_adapter", "given_dataset", "is_tf_keras",
-    "names_in_fit", "names_in_loop", "names_of",
-]  # fmt: skip
-
 # Frames of these packages are not the program's; a decorator of theirs may lie between.
 _LIBRARIES = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "gpu_util_callback"})
 

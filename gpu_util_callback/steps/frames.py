@@ -8,8 +8,6 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TypeVar
 
-__all__ = ["stack_of", "uncounted"]
-
 # `warnings.warn(..., stacklevel=n)` and `logging` skip frames whose file name contains both
 # "importlib" and "_bootstrap". No public API does so for other people's warnings.
 _MARK = " (left out of stack levels, as importlib._bootstrap is)"

@@ -12,8 +12,6 @@ from gpu_util_callback.steps.dispatch import OperationCount
 from gpu_util_callback.steps.rows import UNSEEN, Stamp
 from gpu_util_callback.steps.timeline import TRACED, Timeline
 
-__all__ = ["Loop"]
-
 _clock = time.perf_counter_ns
 
 

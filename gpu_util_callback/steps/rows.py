@@ -11,19 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "ENDED_MEANWHILE",
-    "UNSEEN",
-    "DeviceProbe",
-    "HandedOver",
-    "InputRows",
-    "Stamp",
-    "seen_batch_size",
-    "seen_dims",
-    "shape_of",
-    "shape_signature",
-]
-
 UNSEEN = -1  # time of a request that was not observed
 ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, idle when it came
 

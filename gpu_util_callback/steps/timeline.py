@@ -16,11 +16,6 @@ from typing import Any, Protocol
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import HandedOver, InputRows
 
-__all__ = [
-    "CALL", "FIRST", "ONE_PIECE", "TESTING", "TRACED", "Call", "Function", "Phase", "Rows",
-    "Timeline",
-]  # fmt: skip
-
 # The columns of a call of the train (or test) function. Times are `time.perf_counter_ns`.
 CALL = {
     name: column

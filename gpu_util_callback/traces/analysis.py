@@ -34,8 +34,6 @@ from gpu_util_callback.traces.kernels import (
 from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace, groups
 from gpu_util_callback.traces.steps import MIN_KERNELS, Steps, find_steps
 
-__all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "measure"]
-
 _UNLINKED_SHARE = 0.1
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time is not evidence.
 _MIN_STEPS = 3

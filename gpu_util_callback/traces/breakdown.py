@@ -25,17 +25,6 @@ from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_wi
 from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostKind, Process
 from gpu_util_callback.traces.steps import Steps
 
-__all__ = [
-    "CATEGORIES",
-    "QUEUE_DELAY_PS",
-    "UNLINKED",
-    "DeviceAccount",
-    "account",
-    "launches",
-    "longest_gaps",
-    "waits",
-]
-
 CATEGORIES = (
     "kernel",
     "copy_h2d",

@@ -18,21 +18,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import DeviceAnalysis, ProcessAnalysis
     from gpu_util_callback.traces.model import Names, Trace
 
-__all__ = [
-    "AllocatorProfile",
-    "HostOp",
-    "OneTime",
-    "Stage",
-    "Wording",
-    "allocator_profiles",
-    "facts",
-    "host_calls",
-    "host_ops",
-    "one_time_costs",
-    "pipeline_stages",
-    "wording",
-]
-
 _CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
 # A waiting op does no work: another thread does.

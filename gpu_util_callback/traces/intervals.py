@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["EMPTY", "Intervals", "union", "union_with_first"]
-
 
 @dataclass(frozen=True, slots=True)
 class Intervals:

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import ProcessAnalysis
     from gpu_util_callback.traces.model import Names
 
-__all__ = [
-    "LIMIT",
-    "CopyGroup",
-    "KernelGroup",
-    "LaunchStats",
-    "copy_groups",
-    "kernel_groups",
-    "launch_stats",
-    "op_name",
-    "step_kernels",
-]
-
 # Below this a kernel costs about as much to launch as it runs.
 SHORT_KERNEL_PS = 10 * PS_PER_US
 

@@ -45,12 +45,6 @@ from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, me
 from gpu_util_callback.traces.plausible import WILD, integer, number, ordinal
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
-__all__ = [
-    "BrokenJson",
-    "Document",
-    "read_kineto",
-]
-
 _LIMIT = 1 << 63
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
 

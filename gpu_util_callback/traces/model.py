@@ -18,29 +18,6 @@ import numpy as np
 from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.intervals import Intervals, union
 
-__all__ = [
-    "PS_PER_MS",
-    "PS_PER_NS",
-    "PS_PER_US",
-    "AllocatorEvents",
-    "Columns",
-    "Counter",
-    "Device",
-    "DeviceEvents",
-    "DeviceKind",
-    "HostEvents",
-    "HostKind",
-    "KernelShape",
-    "MemoryKind",
-    "Names",
-    "Process",
-    "Shapes",
-    "Thread",
-    "Trace",
-    "groups",
-    "kernels",
-]
-
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 PS_PER_MS = 1_000_000_000

@@ -7,15 +7,6 @@ from functools import lru_cache
 
 from gpu_util_callback.traces.model import DeviceKind, HostKind, MemoryKind
 
-__all__ = [
-    "api_kind",
-    "copy_kind",
-    "device_kind",
-    "memory_kind",
-    "op_of",
-    "tensor_core",
-]
-
 _COLLECTIVE = re.compile(
     r"^(nccl|rccl|msccl|oneccl|hccl)|ncclKernel|ncclDev|ncclSymk|nvshmem|rcclGeneric"
     r"|cross_device_reduce|one_shot_all_?reduce|two_shot_all_?reduce|multimem_all_?reduce"

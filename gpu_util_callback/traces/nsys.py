@@ -43,8 +43,6 @@ from gpu_util_callback.traces.model import (
 from gpu_util_callback.traces.naming import api_kind, device_kind
 from gpu_util_callback.traces.xplane_events import host_kind
 
-__all__ = ["export", "read_nsys"]
-
 _ROWS = 5_000  # fetched at a time
 MAX_ROWS = 10_000_000
 # The capacity of a file: a row takes a pointer of two bytes and a record of three or more. Pages

@@ -14,8 +14,6 @@ from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, PS_PER_US, Devi
 if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 
-__all__ = ["kernel_rows", "recording_tables", "step_rows", "trace_json", "traced_rows"]
-
 VERSION = 1
 
 _KERNEL_COLUMNS = (

@@ -23,8 +23,6 @@ from gpu_util_callback.traces.model import (
     Trace,
 )
 
-__all__ = ["WILD", "drop_implausible", "integer", "number", "ordinal"]
-
 WILD = -(1 << 63)
 _MAX_DIGITS = 1_000
 

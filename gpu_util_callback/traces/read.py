@@ -17,8 +17,6 @@ from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.model import Trace
 from gpu_util_callback.traces.plausible import drop_implausible
 
-__all__ = ["Progress", "read_trace"]
-
 # (bytes read, total bytes) of the files on disk, compressed as they are.
 Progress = Callable[[int, int], None]
 

@@ -14,8 +14,6 @@ import numpy as np
 from gpu_util_callback.traces.intervals import union
 from gpu_util_callback.traces.model import DeviceEvents, HostKind, Names, Process, groups, kernels
 
-__all__ = ["MIN_KERNELS", "Steps", "find_steps"]
-
 MIN_KERNELS = 20  # on the busiest GPU: fewer, in fewer steps than three, are a fragment
 
 # A step extends to the next marker (work between two of them, callbacks for example, belongs to the

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Buffer", "Damaged", "Fields", "TooMany", "decode", "fields", "spans_of", "split"]
-
 # Messages with more fields than this are finished one by one, so that a single absurd message
 # cannot cost a numpy round per field.
 MAX_ROUNDS = 64

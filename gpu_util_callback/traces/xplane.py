@@ -46,11 +46,6 @@ from gpu_util_callback.traces.xplane_events import (
     host_columns,
 )
 
-__all__ = [
-    "message_class",
-    "read_xplane",
-]
-
 # Events, and bytes of events, decoded at a time: bounds the temporary memory.
 _CHUNK = 200_000
 _CHUNK_BYTES = 16 << 20

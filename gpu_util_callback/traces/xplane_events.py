@@ -32,16 +32,6 @@ from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, me
 from gpu_util_callback.traces.plausible import WILD, integer, ordinal
 from gpu_util_callback.traces.plausible import number as number_of
 
-__all__ = [
-    "Metadata",
-    "PlaneEvents",
-    "copy_details",
-    "device_columns",
-    "host_columns",
-    "host_kind",
-    "kernel_shape",
-]
-
 _DEVICE_STATS = (
     "correlation_id",
     "kernel_details",

@@ -26,12 +26,6 @@ from gpu_util_callback.recording.segments import Rows, Segment, SegmentInfo, ext
 from tensorboard_plugin.tiles.entries import EntryTiles
 from tensorboard_plugin.tiles.merging import Range, View, empty, reduced, reduced_rows, spread
 
-__all__ = [
-    "BackgroundJobs",
-    "RecordingTiles",
-    "is_long",
-]
-
 # The rows of recordings with more values than this stay on disk.
 LONG_CELLS = 1 << 20
 # A request waits this long for the rows of a view, and this long for those that are new. With the

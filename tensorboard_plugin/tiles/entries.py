@@ -13,8 +13,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.segments import Rows
 from tensorboard_plugin.tiles.merging import Range, View, reduced, spread
 
-__all__ = ["EntryTiles", "Series"]
-
 # Each level has a quarter as many entries as the one before, down to this minimum.
 FOLD_BITS = 2
 FEWEST = 1024

@@ -7,8 +7,6 @@ import numpy as np
 
 from gpu_util_callback.recording.overview import extremes
 
-__all__ = ["Range", "View", "empty", "reduced", "reduced_rows", "spread"]
-
 # (min, max, mean), each float32[columns, count]
 Range = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -21,8 +21,6 @@ from tensorboard_plugin.lanes import (
 from tensorboard_plugin.tiles.engine import BackgroundJobs, RecordingTiles
 from tensorboard_plugin.tiles.merging import View
 
-__all__ = ["MAX_COUNT", "MAX_LANES", "BadTile", "TileServer"]
-
 MAX_COUNT = 4096
 MAX_LEVEL = 62
 MAX_LANES = 512

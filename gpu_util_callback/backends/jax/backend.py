@@ -22,8 +22,6 @@ from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = ["JaxAdapter", "adapter"]
-
 log = logging.getLogger("gpu_util_callback")
 
 

@@ -8,8 +8,6 @@ from jax import monitoring
 
 from gpu_util_callback.steps.compilations import CompileClock
 
-__all__ = ["Clock"]
-
 # Tracing, lowering and XLA, one after the other for each function that is compiled.
 PREFIX = "/jax/core/compile/"
 LAST = "backend_compile_duration"

@@ -10,18 +10,6 @@ import numpy as np
 
 from gpu_util_callback.container import cpus_allowed
 
-__all__ = [
-    "devices",
-    "distribution",
-    "framework",
-    "gpu_count",
-    "memory",
-    "on_cpu",
-    "rendezvous",
-    "step_threads",
-    "tf32",
-]
-
 
 def framework() -> dict[str, Any]:
     """Return the manifest's `framework`, without Keras."""

@@ -11,8 +11,6 @@ import jax
 
 from gpu_util_callback.backends.work import CONV, MATMUL, NotCounted, Work
 
-__all__ = ["StepShapes", "count", "jitted_in"]
-
 
 def jitted_in(train_function: Any) -> Any:
     """Return the jitted function that Keras' train function calls; None without one."""

@@ -22,8 +22,6 @@ _internals: Any = None
 with contextlib.suppress(ImportError):  # JAX's record of the running profile, and its server
     _internals = import_module("jax._src.profiler")
 
-__all__ = ["SESSION", "JaxProfiler"]
-
 
 class _Mark:
     """A host range in the trace."""

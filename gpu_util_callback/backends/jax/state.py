@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["copied", "immutable", "preserved", "random_states", "synchronize"]
-
 
 def random_states() -> list[Callable[[], None]]:
     """Return what restores global random states: JAX has none."""

@@ -37,12 +37,6 @@ from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED, Timeline
 
-__all__ = [
-    "GraphBatches",
-    "TensorFlowAdapter",
-    "adapter",
-]
-
 _KEPT = "_gpu_util_kept"  # on the function: its rows and its shapes, for the next fit
 
 

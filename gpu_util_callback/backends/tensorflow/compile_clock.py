@@ -6,8 +6,6 @@ from typing import Any
 
 from gpu_util_callback.steps.compilations import CompileClock
 
-__all__ = ["Clock"]
-
 
 class Clock(CompileClock):
     """Time spent tracing `tf.function`s: TensorFlow keeps the sum itself, for all threads.

@@ -11,15 +11,6 @@ from gpu_util_callback.backends.tensorflow.iterator import KEY, deterministic, s
 from gpu_util_callback.job import job_facts
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = [
-    "LocalFetch",
-    "is_distributed",
-    "known_failure",
-    "multi_worker_failure",
-    "replicas",
-    "timed_distributed",
-]
-
 # (class of iterator, op determinism) -> our subclass of it, made once: each has its own traces
 _twins: dict[tuple[type, bool], type] = {}
 

@@ -11,11 +11,6 @@ import tensorflow as tf
 
 from gpu_util_callback.container import cpus_allowed
 
-__all__ = [
-    "counters", "devices", "framework", "local_fetch", "memory", "rendezvous", "running",
-    "step_threads", "tf32", "watch_graph",
-]  # fmt: skip
-
 
 def framework() -> dict[str, Any]:
     """Return the manifest's `framework`, without Keras."""

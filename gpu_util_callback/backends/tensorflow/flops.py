@@ -17,8 +17,6 @@ from gpu_util_callback.backends.work import (
     product,
 )
 
-__all__ = ["count", "declared_shape", "function_of_a_step"]
-
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")

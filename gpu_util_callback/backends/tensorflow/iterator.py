@@ -12,19 +12,6 @@ import tensorflow as tf
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = [
-    "KEY",
-    "TimedIterator",
-    "current",
-    "deterministic",
-    "holds_batches",
-    "probe",
-    "stamped",
-    "tail_ns",
-    "timed",
-    "timing_into",
-]
-
 current = threading.local()  # its `timing`: the active one of this thread, or None
 KEY = "_gpu_util_timed"
 # The type behind iter(dataset), by a public road.

@@ -12,15 +12,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import model_pb2
 
-__all__ = [
-    "Reader",
-    "Stage",
-    "function_name",
-    "match",
-    "word",
-    "written",
-]
-
 # TensorFlow's name of a dataset -> the name in the user's program.
 _WORDS = {
     "ParallelMap": "map",

@@ -15,12 +15,6 @@ from gpu_util_callback.profiling.session import (
     one_line,
 )
 
-__all__ = [
-    "SESSION",
-    "TensorFlowProfiler",
-    "listening_grpc_server",
-]
-
 # Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters).
 # TensorFlow keeps no trace of `tf.profiler.experimental.server.start` that Python could read.
 _THREAD = "grpcpp_sync_ser"

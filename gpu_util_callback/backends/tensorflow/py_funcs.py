@@ -10,8 +10,6 @@ from tensorflow.python.ops import script_ops
 
 from gpu_util_callback.backends.input_calls import InputCalls, called
 
-__all__ = ["time_functions"]
-
 _OURS = "_gpu_util_timed"  # on what we put in place
 _LIBRARIES = ("tensorflow.", "keras.", "tf_keras.")
 _AUTOGRAPH = "tensorflow.python.autograph.impl.api"

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["RowQueue"]
-
 _names = itertools.count()
 
 

@@ -13,10 +13,6 @@ import tensorflow as tf
 
 from gpu_util_callback.redaction import shortened
 
-__all__ = [
-    "copied", "immutable", "preserved", "processes", "random_states", "synchronize", "untraced",
-]  # fmt: skip
-
 
 def random_states() -> list[Callable[[], None]]:
     """Return what restores the global random states; until then, other seeds are drawn."""

@@ -18,13 +18,6 @@ from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import HandedOver, Stamp
 from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = [
-    "LoaderTimer",
-    "TimedLoader",
-    "TorchAdapter",
-    "adapter",
-]
-
 _GET = "get_torch_dataloader"
 
 

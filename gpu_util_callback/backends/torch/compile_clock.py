@@ -8,8 +8,6 @@ from typing import Any
 
 from gpu_util_callback.steps.compilations import CompileClock
 
-__all__ = ["Clock"]
-
 
 class Clock(CompileClock):
     """Compile times from TorchDynamo's callbacks, where this torch has them.

@@ -10,8 +10,6 @@ import torch
 
 from gpu_util_callback.steps.rows import DeviceProbe
 
-__all__ = ["devices", "framework", "memory", "probe", "rendezvous", "step_threads", "tf32"]
-
 
 def framework() -> dict[str, Any]:
     """Return the manifest's `framework`, without Keras."""

@@ -13,8 +13,6 @@ from torch.utils.flop_counter import flop_registry
 from gpu_util_callback.backends.work import CONV, MATMUL, Work
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = ["counted", "is_compiled"]
-
 # Operations of PyTorch itself that do no more than their parts, or nothing that is counted.
 _OWN = ("aten", "prim", "prims", "c10d", "_c10d_functional", "profiler", "rngprims", "inductor")
 _CHECKPOINT = torch.utils.checkpoint.__file__

@@ -14,8 +14,6 @@ from typing import Any
 
 from gpu_util_callback.steps.rows import HandedOver
 
-__all__ = ["FinishedBatches", "finished_batches"]
-
 # A look takes 5 µs, or 50 where the processor has slept. Each of the first batches is looked at;
 # then batches are skipped in an aperiodic sequence, to avoid aliasing with the workers.
 _EACH = 32

@@ -37,8 +37,6 @@ from gpu_util_callback.profiling.session import (
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
 
-__all__ = ["SESSION", "TorchProfiler"]
-
 LEFT_S = 10.0  # how long a window that was left open waits for the main thread
 ASK_S = 0.002  # the interval at which it is asked
 THEIRS_S = 60.0  # how long a profile of other code on another thread waits

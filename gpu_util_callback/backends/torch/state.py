@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["copied", "immutable", "preserved", "processes", "random_states", "synchronize"]
-
 
 def random_states() -> list[Callable[[], None]]:
     """Return what restores the global random states."""

@@ -16,8 +16,6 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 
-__all__ = ["GROWING", "smaller"]
-
 MUCH_ELSEWHERE = Constant(0.05, "of a GPU's memory: what other processes hold is worth a word")
 _UNFRAGMENTED = {
     "tensorflow": "TF_GPU_ALLOCATOR=cuda_malloc_async",

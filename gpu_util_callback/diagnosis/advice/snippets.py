@@ -15,31 +15,6 @@ from gpu_util_callback.diagnosis.evidence.windows import capability, headroom
 from gpu_util_callback.diagnosis.finding import Advice, Range
 from gpu_util_callback.diagnosis.thresholds import Constant
 
-__all__ = [
-    "AS_FLOATS",
-    "batch_code",
-    "batches_an_epoch",
-    "behind_first_epoch",
-    "command",
-    "cpu_pct",
-    "cpus",
-    "driver_number",
-    "half_precision",
-    "has_keras_fit",
-    "host_mean",
-    "idioms",
-    "images_as_floats",
-    "in_own_names",
-    "keras_policy",
-    "larger_batch",
-    "mixed_precision",
-    "no_room",
-    "optimizer",
-    "process_cpu",
-    "room_for",
-    "steps_an_epoch",
-]
-
 FULL = Constant(
     0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion"
 )

@@ -15,8 +15,6 @@ from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.facts import OwnCallback
 from gpu_util_callback.words import duration
 
-__all__ = ["at_epoch_end", "host_activity", "in_steps", "validation"]
-
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
 SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
 BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))

@@ -7,8 +7,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.thresholds import Count
 
-__all__ = ["AcceleratorUse"]
-
 LEAST_STEPS = Count(2, "of an epoch: the first, in which all starts up, is left out by definition")
 # Rows outside steps that belong to an epoch's training: the last results, the exhausted input.
 _TRAINING = (("gap", "step"), ("gap", "input_wait"), ("input_setup", "input_wait"))

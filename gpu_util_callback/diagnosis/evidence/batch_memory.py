@@ -9,8 +9,6 @@ from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.work import batch_size
 
-__all__ = ["BatchMemory", "batch_memory", "batch_of"]
-
 ENOUGH = Count(10, "readings of the allocator, some of them between steps, show what stays")
 FILLS = Constant(0.95, "of the limit: the rest goes into fragments")
 WHOLE = Constant(1.02, "of what stays: a peak this close to it shows nothing of the batches")

@@ -9,11 +9,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = [
-    "StepBlocks",
-    "absences",
-]
-
 _SUMS = (
     "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
     "gpu_wait_ns", "callbacks_ns", "estimated", "wait_known", "wait_events", "callback_events",

@@ -8,8 +8,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.schema import ACCOUNTS
 
-__all__ = ["EnergyUse"]
-
 LONGEST_NS = Count(
     60_000_000_000,
     "the longest time between two samples that is integrated over; a longer one is not measured",

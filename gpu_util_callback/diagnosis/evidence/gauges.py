@@ -14,13 +14,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.memory import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.thresholds import Count
 
-__all__ = [
-    "MIN_SAMPLES",
-    "Gauges",
-    "Mean",
-    "SampleBins",
-]
-
 MIN_SAMPLES = Count(3, "in a range: NVML averages over up to a second")
 _Answer = TypeVar("_Answer")
 

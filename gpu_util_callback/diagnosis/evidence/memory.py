@@ -8,8 +8,6 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = ["TRACKED", "Growth", "MemoryTrack", "by_step", "grows", "tracks_of"]
-
 # Columns whose lowest and highest values are kept, by the kind of their group.
 TRACKED = {
     "host": (

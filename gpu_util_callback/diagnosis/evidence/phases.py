@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["Occurrences", "Phases"]
-
 MAX_NAMES = 256
 
 

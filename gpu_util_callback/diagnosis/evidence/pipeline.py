@@ -9,8 +9,6 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant
 
-__all__ = ["Pipeline", "Stage", "chain_ms"]
-
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
 # Stages that pass batches on: time taken by them on a busy machine is not work.

@@ -18,8 +18,6 @@ from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model
 
-__all__ = ["Idle", "Run"]
-
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 AROUND_NS = 500_000_000

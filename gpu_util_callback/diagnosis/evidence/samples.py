@@ -12,16 +12,6 @@ from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, 
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = [
-    "RARE_NS",
-    "Allocator",
-    "Sampled",
-    "allocator",
-    "link_bytes_per_s",
-    "sampled",
-    "together",
-]
-
 LATE_NS = Count(
     2_000_000_000, "the driver's means are a second old, and what is read once a second another"
 )

@@ -9,16 +9,6 @@ from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
-__all__ = [
-    "LEAST_S",
-    "MANY_TIMES",
-    "in_many_steps",
-    "one_interruption",
-    "shows",
-    "too_little",
-    "worth_telling",
-]
-
 PART = Constant(
     0.25,
     "several spans may reach a limit together; each must reach this part of it",

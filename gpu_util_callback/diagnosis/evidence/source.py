@@ -14,16 +14,6 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = [
-    "CATEGORIES",
-    "Source",
-    "Traced",
-    "TracedGpu",
-    "Windows",
-    "explains_idle",
-    "source_of",
-]
-
 AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
 LEAST_KERNELS = Count(20, "on a GPU of an older import; fewer, in fewer steps, are a fragment")
 LEAST_STEPS = Count(3, "see LEAST_KERNELS")

@@ -8,8 +8,6 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = ["Series", "bounded", "find_spans"]
-
 # Windows in rows. In the smallest a burst shows above noise and a change can be located well; each
 # larger one finds bursts that are eight times rarer (a slow file every 300 batches), down to four
 # occurrences in a run.

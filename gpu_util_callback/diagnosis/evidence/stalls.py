@@ -10,8 +10,6 @@ from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Count
 
-__all__ = ["intervals", "lost_in", "owned", "times", "usual_ns"]
-
 LAG_NS = Count(2_000_000_000, "NVML's utilization is a mean over a second, held for another")
 # Only this many are excluded from training.
 MOST_COMPILATIONS = 8

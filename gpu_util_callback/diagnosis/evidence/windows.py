@@ -11,17 +11,6 @@ from gpu_util_callback.diagnosis.evidence.source import AT_WORK, Source, Windows
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = [
-    "MatrixKernels",
-    "capability",
-    "fill",
-    "headroom",
-    "plain_matrix_pct",
-    "share_of",
-    "stretches_of",
-    "traced_gpus",
-]
-
 WINDOW_STEPS = Count(3, "steps that a window must have before it represents the run")
 IN_A_ROW = Count(
     2, "windows in a row that differ from the rest: a single one may have met a checkpoint"

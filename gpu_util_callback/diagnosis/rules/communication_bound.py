@@ -15,8 +15,6 @@ from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gp
 from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
-__all__ = ["CommunicationBound"]
-
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
 

@@ -13,8 +13,6 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
-__all__ = ["Contention"]
-
 OTHERS = "utilization_other_pct"
 IDLE_PCT = Constant(3, "a monitor's kernels read 0-1 %")
 

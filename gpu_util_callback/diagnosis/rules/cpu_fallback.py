@@ -10,8 +10,6 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 
-__all__ = ["CpuFallback"]
-
 
 class CpuFallback(Rule):
     """The driver lists GPUs that this process may use, but the training does not use them.

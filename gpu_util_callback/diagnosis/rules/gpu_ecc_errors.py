@@ -9,8 +9,6 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
-__all__ = ["GpuEccErrors"]
-
 COLUMN = "ecc_uncorrected"
 
 

@@ -8,8 +8,6 @@ from gpu_util_callback.diagnosis.evidence.spans import bounded
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Count, Limits
 
-__all__ = ["GpuLost"]
-
 OFF_THE_BUS = 79  # NVIDIA's number of the error "GPU has fallen off the bus"
 AFTER_NS = Count(2_000_000_000, "a last row may still arrive after that error")
 _WORDS = ("is lost", "no longer there", "fell off the bus", "reset required", "needs a reset")

@@ -13,8 +13,6 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
-__all__ = ["GpusUnused"]
-
 
 class GpusUnused(Rule):
     """The framework holds several GPUs and at least one hardly runs a kernel while another works.

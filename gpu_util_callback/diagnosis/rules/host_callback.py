@@ -7,8 +7,6 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
-__all__ = ["HostCallback"]
-
 
 class HostCallback(Rule):
     """A trace shows prints, `py_function` or JAX callbacks inside the compiled steps.

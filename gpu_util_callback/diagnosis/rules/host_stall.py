@@ -23,8 +23,6 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Fin
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
 
-__all__ = ["UNMARKED", "HostStall"]
-
 UNMARKED = "unmarked"  # detail of the finding about unnamed time
 
 # -- unnamed time of a custom loop -------------------------------------------------------------

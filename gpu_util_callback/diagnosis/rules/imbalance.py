@@ -21,8 +21,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     chosen,
 )
 
-__all__ = ["Imbalance"]
-
 LEAST_SAMPLES = Count(8, "means of fewer samples differ by chance")
 SURELY = Constant(
     3.5,

@@ -46,8 +46,6 @@ from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
 
-__all__ = ["InputBound"]
-
 # -- rare long fetches -------------------------------------------------------------------------
 RARE = Constant(0.05, "long fetches are rare up to this share of the steps")
 MOST = Constant(0.8, "they cause the wait if they hold this share of it")

@@ -21,8 +21,6 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Fin
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.recording.facts import Dispatch
 
-__all__ = ["LaunchBound", "looks"]
-
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
 BUSY_CPU_PCT = Constant(

@@ -15,8 +15,6 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.words import duration, gpu_names
 
-__all__ = ["Forecast", "MemoryGrowth", "forecasts"]
-
 MIB = 1 << 20
 HOST = ("process_held_bytes", "process_memory_bytes", "workers_memory_bytes",
         "container_memory_bytes")  # fmt: skip

@@ -10,8 +10,6 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
-__all__ = ["MemoryLimit"]
-
 
 class MemoryLimit(Rule):
     """The allocator is nearly full, and its limit is far below the device's memory."""

@@ -15,8 +15,6 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
-__all__ = ["MemoryPressure"]
-
 
 class MemoryPressure(Rule):
     """The framework's actual memory use comes near to its limit.

@@ -19,8 +19,6 @@ from gpu_util_callback.diagnosis.evidence.windows import (
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
-__all__ = ["NoTensorCores"]
-
 
 class NoTensorCores(Rule):
     """Matrix kernels of a traced window surely do not use tensor cores.

@@ -12,8 +12,6 @@ from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
-__all__ = ["OutOfMemory"]
-
 MIB = 1 << 20
 NEARLY_FULL_PCT = Constant(75, "of a container's limit in use in the last samples before a kill")
 MOST = Count(4, "phases with their peaks: those that held most")

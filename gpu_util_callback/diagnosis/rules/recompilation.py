@@ -13,8 +13,6 @@ from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Count, Limits, Threshold, chosen
 
-__all__ = ["Recompilation"]
-
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
 _NAMES = ("x", "y", "sample_weight")

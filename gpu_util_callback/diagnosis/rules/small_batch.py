@@ -9,8 +9,6 @@ from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
-__all__ = ["BUSY_BUT_EMPTY", "SmallBatch", "model_is_small"]
-
 # Shared with small_model: the same symptom without a better batch size to offer.
 BUSY_BUT_EMPTY = {
     "gpu_active_pct": Threshold(80, "a GPU that idles has another problem first"),

@@ -10,8 +10,6 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 
-__all__ = ["SmallModel"]
-
 
 class SmallModel(Rule):
     """The GPU is active and mostly empty although the batch is large: the model is small."""

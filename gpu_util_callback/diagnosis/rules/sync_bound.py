@@ -16,8 +16,6 @@ from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gp
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
-__all__ = ["SyncBound"]
-
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
 

@@ -14,8 +14,6 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
-__all__ = ["Throttled"]
-
 # column -> (label, whether it is a fault by itself)
 _REASONS = {
     "throttle_thermal_pct": ("thermal", True),

@@ -28,8 +28,6 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Fin
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
-__all__ = ["TransferBound"]
-
 SMALLER = Constant(0.75, "of the copied bytes are saved: the images are nearly all of them")
 
 
