@@ -1,6 +1,7 @@
 """Serve a log directory with TensorBoard on loopback and say where to look."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ def serve(log_dir: Path) -> int:
     server = subprocess.Popen(
         [*command, "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True, bufsize=1
     )
+    # Without this, a SIGTERM (of `timeout`, of a supervisor) would leave TensorBoard running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     said: list[str] = []
     try:
         for line in server.stderr:

@@ -10,6 +10,8 @@ import argparse
 import os
 import shutil
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the doctor says what of it matters
@@ -29,6 +31,25 @@ def arguments() -> argparse.Namespace:
     if args.steps < 30:
         parser.error("--steps must be at least 30: below that there is nothing to see")
     return args
+
+
+@contextmanager
+def quiet_stderr():
+    """Hold back what is written to standard error, by C++ too, unless the block fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def build_model():
@@ -115,7 +136,8 @@ def acts(folder: Path, out: Path, steps: int, batch: int):
 
 
 def train(log_dir: Path, steps: int, batch: int) -> None:
-    import tensorflow as tf
+    with quiet_stderr():  # TensorFlow's first lines come before its log level counts
+        import tensorflow as tf
     from images import draw
 
     from gpu_util_callback import GpuUtilCallback

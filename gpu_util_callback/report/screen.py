@@ -382,7 +382,9 @@ def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[s
     while len(shown) > 1 and len(f"{title}: {'; '.join(shown)}{more}.") > pen.width:
         shown.pop()
         more = f"; {len(items) - len(shown)} more{hint}"
-    return [pen.dim(pen.cut(f"{title}: {'; '.join(shown)}{more}."))]
+    line = f"{title}: {'; '.join(shown)}{more}."
+    hint = hint if len(line) > pen.width else ""
+    return [pen.dim(pen.cut(line, pen.width - len(hint)) + hint)]
 
 
 def missing_lines(

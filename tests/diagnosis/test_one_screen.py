@@ -8,7 +8,7 @@ from generated_runs import GPU, Generated, write
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.report.screen import Detail
+from gpu_util_callback.report.screen import Detail, Pen, folded
 from gpu_util_callback.report.terminal import render
 
 SCREEN = 50
@@ -106,3 +106,10 @@ def test_three_hundred_runs_are_a_table(tmp_path, capsys):
     assert len([line for line in every if line.startswith("trial_")]) >= 300
     assert main(["report", str(tmp_path), "--all", "--evidence", "--width", "100"]) == 0
     assert "Where the time of the training thread went" in capsys.readouterr().out
+
+
+def test_a_line_that_is_cut_says_where_the_rest_is():
+    pen = Pen(60, color=False, unicode=True)
+    [line] = folded("Not measured", ["profiler windows (" + "x" * 80 + ")"], pen, " (--evidence)")
+    assert len(line) == 60 and line.endswith("… (--evidence)")
+    assert folded("Not measured", ["NVML"], pen, " (--evidence)") == ["Not measured: NVML."]

@@ -3,10 +3,16 @@
 import csv
 import io
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import psutil
 import pytest
 from make_recording import SyntheticRun, make_recording
 from scripted_runs import step_rows
@@ -306,3 +312,20 @@ def test_a_broken_plugin_cannot_stop_tensorboard(tmp_path, start_tensorboard):
     assert "scalars" in json.loads(body)
     assert "gpu_utilization" not in json.loads(body)
     assert "broken installation" in server.log
+
+
+def test_sigterm_ends_the_demos_tensorboard_too(tmp_path):
+    demo = Path(__file__).parents[2] / "demo"
+    program = "import pathlib, serve, sys; sys.exit(serve.serve(pathlib.Path(sys.argv[1])))"
+    server = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(demo), *sys.path])},
+    )  # fmt: skip
+    try:
+        shown = next(line for line in server.stdout if "Open http" in line)
+        [tensorboard] = psutil.Process(server.pid).children()
+        server.terminate()
+        assert server.wait(30) == 128 + signal.SIGTERM
+        assert not tensorboard.is_running(), shown
+    finally:
+        server.kill()
