@@ -18,7 +18,7 @@ READY    := $(VENV)/.installed-$(if $(filter-out 0,$(BACKENDS)),backends,test)
 
 # Every tool that checks, builds and documents, with what it needs, at the versions in tools.txt.
 TOOLS := pytest pytest-timeout pytest-rerunfailures pytest-xdist hypothesis playwright \
-	ruff mypy vulture import-linter build twine check-wheel-contents mkdocs-material 'mkdocstrings[python]'
+	pytest-cov ruff mypy vulture import-linter build twine check-wheel-contents mkdocs-material 'mkdocstrings[python]'
 LOCKED := --constraint tools.txt
 
 # Most tests run side by side; then those that time things, by themselves. Pytest ends with 5 where

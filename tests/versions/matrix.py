@@ -60,13 +60,18 @@ class Matrix:
         pythons: interpreters given by hand, e.g. `["/opt/python3.13/bin/python3"]`.
         keep: leave the environments.
         arguments: more of pytest's, e.g. `["-k", "wait"]`.
+        package: a wheel to test; else one is built of the checkout.
     """
 
-    def __init__(self, folder: Path, pythons: list[str], keep: bool, arguments: list[str]):
+    def __init__(
+        self, folder: Path, pythons: list[str], keep: bool, arguments: list[str],
+        package: Path | None = None,
+    ):  # fmt: skip
         self.folder = folder
         self.pythons = pythons
         self.keep = keep
         self.arguments = arguments
+        self.package = package
         self.start = time.monotonic()
         self.outcomes: list[Outcome] = []
 
@@ -76,7 +81,7 @@ class Matrix:
 
     def run(self, rows: list[Row]) -> list[Outcome]:
         self.checkout = snapshot(self.folder)
-        self.package = wheel(self.checkout, self.folder)
+        self.package = self.package or wheel(self.checkout, self.folder)
         self.say(f"{len(rows)} rows; {self.package.name}, tests and logs in {self.folder}")
         for group in groups(rows):
             self._group(f"env-{group[0].python}-{group[0].base.replace(', ', '-')}", group)
@@ -175,6 +180,7 @@ def main() -> int:
         "--python", action="append", default=[], metavar="PATH",
         help="an interpreter to use (else python3.x on the PATH, then pyenv's)",
     )  # fmt: skip
+    parser.add_argument("--wheel", type=Path, help="test this one, instead of building it")
     parser.add_argument("--folder", type=Path, help="where to work, and leave the logs")
     parser.add_argument(
         "--keep",
@@ -193,7 +199,8 @@ def main() -> int:
         return 2
     folder = given.folder or Path(tempfile.mkdtemp(prefix="gpu-util-matrix-"))
     folder.mkdir(parents=True, exist_ok=True)
-    matrix = Matrix(folder.resolve(), given.python, given.keep, given.pytest)
+    package = given.wheel and given.wheel.resolve()
+    matrix = Matrix(folder.resolve(), given.python, given.keep, given.pytest, package)
     try:
         outcomes = matrix.run(chosen)
     except Failed as error:

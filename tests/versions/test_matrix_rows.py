@@ -49,6 +49,20 @@ def test_a_python_that_is_missing_is_said_and_is_no_failure(tmp_path, monkeypatc
     assert said.count("not here no Python 3.14 on this machine") == 4  # two rows, and the table
 
 
+def test_a_wheel_that_is_given_is_the_one_that_is_tested(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix, "snapshot", lambda folder: folder)
+    monkeypatch.setattr(matrix, "find_python", lambda version, given: sys.executable)
+    installed = []
+    monkeypatch.setattr(
+        matrix.Environment, "install", lambda self, package, wanted: installed.append(package)
+    )
+    monkeypatch.setattr(matrix.Matrix, "_row", lambda self, _, row: matrix.Outcome(row, "passed"))
+    given = tmp_path / "built.whl"
+    arguments = ["--only", "3.12 tensorflow-newest", "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["matrix.py", *arguments, "--wheel", str(given)])
+    assert matrix.main() == 0 and installed == [given]
+
+
 def test_classifiers_name_no_python_that_no_row_ran_on():
     """3.14 has rows that run where it is found; none has been seen to pass yet."""
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
