@@ -57,6 +57,22 @@ def test_no_module_decides_by_a_bare_number(path):
     )
 
 
+def test_what_is_said_of_a_cause_is_said_by_its_rule():
+    """Elsewhere rules are told apart by their attributes: a new one is one file."""
+    package, causes = HERE.parent, {rule.cause for rule in RULES}
+    named = {
+        path.relative_to(package).as_posix(): node.value
+        for folder in ("diagnosis", "report", "cli")
+        for path in (package / folder).rglob("*.py")
+        if path.parent.name != "rules"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        # The phase "between_fits" is no cause.
+        if isinstance(node, ast.Constant) and node.value in causes - {"between_fits"}
+    }
+    # Of recordings that kept the findings of a trace instead of its tables.
+    assert named.keys() <= {"diagnosis/evidence/source.py"}, named
+
+
 def test_the_list_of_rules_shows_all_that_decide(capsys):
     assert main(["report", "--rules", "--width", "110"]) == 0
     said = " ".join(capsys.readouterr().out.split())
