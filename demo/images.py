@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["CLASSES", "SIZE", "draw", "files", "load", "pipeline", "slow_pipeline"]
-
 SIZE = 48
 CLASSES = ("disc", "square", "triangle", "ring")
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RECORDED", "recorded_runs", "show_recorded"]
-
 RECORDED = "recorded"  # the folder in the demo's logs that holds the copies
 
 

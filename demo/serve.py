@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["serve"]
-
 READY = re.compile(r"at (http://[^ ]+?)/? ")
 
 

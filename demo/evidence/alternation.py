@@ -17,8 +17,6 @@ import numpy as np
 
 from evidence.device import Device
 
-__all__ = ["Blocks", "ratio"]
-
 SKIPPED = 0.2  # of a block
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from evidence.job import Job, NoGpu, run_as_process
 
-__all__ = ["play_or_require_gpu", "run", "step_seconds"]
-
 
 def run(job: Job) -> dict[str, Any]:
     """Train, record, read the recording; what `findings.read` returns, and the versions."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PARTS", "report", "whole"]
-
 # What `costs_child` answers; each is there, or holds an "error", or was cut off.
 PARTS = ("idle", "loaded", "1 Hz", "10 Hz", "50 Hz", "windows")
 

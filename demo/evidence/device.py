@@ -11,8 +11,6 @@ import numpy as np
 
 from evidence.machine import gpu_memory_bytes
 
-__all__ = ["Device"]
-
 PIECE = 1 << 30  # bytes taken at a time: the same shape compiles once
 BESIDE = 2 << 30  # what CUDA, its libraries and the profiler take beside the allocator
 

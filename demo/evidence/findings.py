@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["read"]
-
 
 def read(log_dir: str) -> dict[str, Any]:
     """The causes found in all recordings below `log_dir`, and the numbers behind the table.

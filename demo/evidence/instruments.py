@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["TOLERANCE", "agreement", "shown"]
-
 # NVML's kernel active is a mean over up to a second and quantised; a window's steps are a handful.
 TOLERANCE = 15.0
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Job", "NoGpu", "answer", "run_as_process"]
-
 
 class NoGpu(RuntimeError):
     """The framework computes on the CPU: no other training can be measured here either."""

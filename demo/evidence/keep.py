@@ -7,8 +7,6 @@ from pathlib import Path
 
 from evidence.trim import trim_xspace
 
-__all__ = ["keep"]
-
 WINDOW_BYTES = 120_000
 _SUFFIXES = (".json", ".npz")
 

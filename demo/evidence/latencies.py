@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TimedBinding", "call_latencies"]
-
 
 class TimedBinding:
     """The NVML binding with every call's duration kept: `seconds` is symbol -> list."""

@@ -9,8 +9,6 @@ import platform
 import re
 from typing import Any
 
-__all__ = ["described", "gpu_memory_bytes", "machine", "missing", "one_gpu"]
-
 # module -> the package that has it
 NEEDED = {
     "numpy": "numpy", "google.protobuf": "protobuf", "pynvml": "nvidia-ml-py", "psutil": "psutil",

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evidence.job import Job
 
-__all__ = ["UNKNOWN_FLAG", "run_child"]
-
 DEMO = Path(__file__).resolve().parents[1]
 UNKNOWN_FLAG = re.compile(r"Unknown flags? in XLA_FLAGS")  # XLA then ends the process
 _TOLD = re.compile(r"error|fatal|abort|failed|unknown flag", re.IGNORECASE)

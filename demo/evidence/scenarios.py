@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["SCENARIOS", "Scenario", "named"]
-
 
 @dataclass(frozen=True)
 class Scenario:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["NAME", "environment"]
-
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "stand-in GPU (not real)"
 GIB = 1 << 30

@@ -8,8 +8,6 @@ from typing import Any
 
 from gpu_util_callback.traces.xplane import message_class
 
-__all__ = ["KinetoPen", "XSpacePen"]
-
 PS_PER_US = 1_000_000
 CALL = 4 * PS_PER_US  # what a call that launches something takes
 COPIED = 268435456  # bytes

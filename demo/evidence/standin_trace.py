@@ -16,8 +16,6 @@ from typing import Any
 
 from evidence.standin_pens import KinetoPen, XSpacePen
 
-__all__ = ["Played", "draw", "inject"]
-
 GIB = float(1 << 30)
 LIMIT = 105 * GIB
 PS_PER_US = 1_000_000

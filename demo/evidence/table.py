@@ -8,8 +8,6 @@ from evidence.instruments import agreement, shown
 from evidence.scenarios import Scenario
 from evidence.verdicts import Verdict
 
-__all__ = ["STAND_IN", "line", "notes", "table"]
-
 STAND_IN = (
     "stand-in: not measured on a GPU. The driver's answers and the trace's GPU events are played "
     "by a script; only the host's times are real."

@@ -16,8 +16,6 @@ if __name__ == "__main__":
 
 from gpu_util_callback.traces.xplane import message_class
 
-__all__ = ["trim_xspace"]
-
 # What a reader of GPU work needs; HLO programs and the profiler's own planes are left out.
 PLANES = re.compile(rb"^(/device:GPU:\d+|/host:CPU|/host:CUPTI|Task Environment)")
 # Bookkeeping of thread pools: most events of a host plane, and nobody's time.

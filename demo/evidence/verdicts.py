@@ -7,8 +7,6 @@ from typing import Any
 
 from evidence.scenarios import Scenario
 
-__all__ = ["Verdict", "judge"]
-
 
 @dataclass(frozen=True)
 class Verdict:

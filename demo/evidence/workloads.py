@@ -17,8 +17,6 @@ import numpy as np
 
 from evidence.device import Device
 
-__all__ = ["WORKLOADS", "Workload"]
-
 FEATURES = 256  # 16 x 16 pixels of one channel
 STEP_S = 0.03  # what a large step should take: ten times what the host needs for it
 

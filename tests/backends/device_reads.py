@@ -9,8 +9,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["counted_reads"]
-
 
 @contextlib.contextmanager
 def counted_reads() -> Iterator[dict[str, int]]:

@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from packages import need
-
-__all__ = ["HERE", "REPOSITORY", "environment", "forget", "need", "results", "shared", "start"]
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent

@@ -8,8 +8,6 @@ import platform
 import struct
 from collections.abc import Callable
 
-__all__ = ["counter"]
-
 _SYSCALL = {"x86_64": 298, "aarch64": 241}  # perf_event_open
 _HARDWARE, _INSTRUCTIONS = 0, 1
 _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 5, 1 << 6

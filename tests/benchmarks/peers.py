@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["install", "with_path"]
-
 
 def install(folder: Path, package: str) -> str | None:
     """None, or why `package` could not be installed into `folder`."""

@@ -6,8 +6,6 @@ import contextlib
 import threading
 from pathlib import Path
 
-__all__ = ["KNOWN", "OURS", "other_threads_us"]
-
 OURS = "gpu-util"  # how the names of our own threads begin
 KNOWN = Path("/proc/self/schedstat").exists()
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from gpu_tab import Tab
 
-__all__ = ["MOST_ACTIONS", "TASKS", "Hand", "Task"]
-
 MOST_ACTIONS = 3
 
 

@@ -13,8 +13,6 @@ from simulated_jobs import Job
 from gpu_util_callback.recording.event_files import ScalarWriter
 from gpu_util_callback.report.ceilings import Ceilings
 
-__all__ = ["HOT_GPU", "ODD_SEED", "SCENES", "STARVING_RANK"]
-
 HOT_GPU = 37
 STARVING_RANK = 2
 PREFETCH = ("prefetch", "Prefetch", 0.1, "")

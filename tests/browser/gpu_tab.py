@@ -5,8 +5,6 @@ import re
 import time
 from urllib.parse import quote, unquote, urlsplit
 
-__all__ = ["Tab", "wait_until"]
-
 # What TensorBoard's own page logs: a library it bundles, its fonts under a path prefix.
 FOREIGN = ("favicon.ico", "font-roboto", "Multiple instances of Three.js", "[GroupMarkerNotSet")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import Diagnosis
 from tests.memory.held_out import HeldOut
-from tests.memory.programs import STEPS, Case
+from tests.memory.programs import Case
 from tests.memory.record import ANY, FILE, HELD_OUT_FILE, load
 
 ORIGIN_NS = 1_700_000_000_000_000_000
@@ -219,6 +219,3 @@ def _pct(value: float | None) -> str:
 
 def _within(errors: list[float], most: float) -> str:
     return f"{sum(error <= most for error in errors)} of {len(errors)}"
-
-
-__all__ = ["MACHINE", "STEPS", "Outcome", "Replay", "judge", "outcomes", "table"]

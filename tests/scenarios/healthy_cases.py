@@ -6,8 +6,6 @@ import numpy as np
 from generated_runs import GPU, MS, Generated
 from scenario_cases import H200, Case, epochs, filled, kernel_types, memory, synced, traced, whole
 
-__all__ = ["healthy"]
-
 
 def healthy() -> Iterator[Case]:
     """Nothing to mend, however it looks."""

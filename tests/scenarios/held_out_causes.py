@@ -4,8 +4,6 @@ from job_case import collect
 from simulated_boards import A100, B200, GTX1080, H100, L4, LAPTOP, RTX2080, T4, V100
 from simulated_noise import bursts, drifting, lognormal, normal
 
-__all__ = ["HELD_OUT_CAUSES"]
-
 HELD_OUT_CAUSES, case = collect()
 GB = 1e9
 SPARSE = ("ring", "pcie", "throttle", "processes", "health", "host", "power", "clock")

@@ -5,8 +5,6 @@ from job_case import collect
 from simulated_boards import A100, A100_MIG, B200, H100, L4, RTX2080, T4, V100
 from simulated_noise import bimodal, bursts, lognormal, wandering
 
-__all__ = ["HELD_OUT_HEALTHY"]
-
 HELD_OUT_HEALTHY, case = collect()
 GB = 1e9
 SPARSE = ("ring", "pcie", "throttle", "processes", "health", "host", "power", "clock")

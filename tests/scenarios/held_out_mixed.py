@@ -4,8 +4,6 @@ from job_case import collect
 from simulated_boards import A100, A100_MIG, B200, GTX1080, H100, L4, LAPTOP, RTX2080, T4, V100
 from simulated_noise import bimodal, bursts, drifting, lognormal, normal, wandering
 
-__all__ = ["HELD_OUT_MIXED"]
-
 HELD_OUT_MIXED, case = collect()
 GB = 1e9
 WSL = ("processes", "throttle", "pcie", "ring")  # what the driver keeps to itself under Windows

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from simulated_boards import H100
 from simulated_jobs import Job
 
-__all__ = ["JobCase", "Truth", "Vary", "collect"]
-
 Truth = dict[str, list[tuple[int, int]] | None]  # cause -> spans in steps; None = the whole run
 
 

@@ -4,8 +4,6 @@ from job_case import collect
 from simulated_boards import A100, A100_MIG, B200, H100, LAPTOP, RTX2080, T4, V100
 from simulated_noise import bimodal, bursts, drifting, lognormal, normal, wandering
 
-__all__ = ["HEALTHY"]
-
 HEALTHY, case = collect()
 GB = 1e9
 

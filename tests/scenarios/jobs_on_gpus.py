@@ -4,8 +4,6 @@ from job_case import collect
 from simulated_boards import A100, H100, L4, LAPTOP, RTX2080, T4, V100
 from simulated_noise import lognormal, wandering
 
-__all__ = ["ON_GPUS"]
-
 ON_GPUS, case = collect()
 GB = 1e9
 COLD = {"throttle_thermal_pct": 0, "throttle_power_pct": 0, "temperature_c": 64}

@@ -5,8 +5,6 @@ from job_case import collect
 from simulated_boards import A100, H100, LAPTOP, RTX2080, T4, V100
 from simulated_noise import lognormal, normal
 
-__all__ = ["TRACED"]
-
 TRACED, case = collect()
 GB = 1e9
 

@@ -20,8 +20,6 @@ from simulated_boards import (
 from simulated_jobs import Job
 from simulated_noise import Series, bimodal, bursts, drifting, lognormal, normal, wandering
 
-__all__ = ["faulty", "healthy"]
-
 BOARDS = (A100, A100_MIG, B200, GTX1080, H100, L4, LAPTOP, RTX2080, T4, V100)
 BLIND = ("ring", "pcie", "throttle", "processes", "health", "host", "power", "clock")
 WITHOUT = ((), ("ring",), ("ring", "host", "processes"), BLIND)

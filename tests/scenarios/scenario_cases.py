@@ -6,21 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from generated_runs import GPU, Generated
 
-__all__ = [
-    "H200",
-    "Case",
-    "all_along",
-    "epochs",
-    "filled",
-    "in_place",
-    "kernel_types",
-    "memory",
-    "pairs",
-    "synced",
-    "traced",
-    "whole",
-]
-
 Truth = dict[str, list[tuple[int, int]] | None]  # cause -> spans in steps, None = the whole run
 
 

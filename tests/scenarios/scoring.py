@@ -8,8 +8,6 @@ from statistics import median
 
 from gpu_util_callback.diagnosis import RULES
 
-__all__ = ["Score", "by_cause", "iou", "score"]
-
 Truth = Mapping[str, list[tuple[int, int]] | None]
 
 

@@ -6,8 +6,6 @@ import numpy as np
 from generated_runs import Generated
 from scenario_cases import H200, Case
 
-__all__ = ["CAUSES", "near_threshold", "run_of"]
-
 # cause -> what of a step it takes, and the share (%) from which it is told by default
 CAUSES = {"host_stall": ("callback_ms", 5.0), "input_bound": ("wait_ms", 7.5)}
 STEP_MS = 10

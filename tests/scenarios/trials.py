@@ -35,8 +35,6 @@ from gpu_util_callback import (  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 from gpu_util_callback.words import times  # noqa: E402
 
-__all__ = ["TRIALS", "Trial", "tried"]
-
 OPEN_S, READ_S, MAP_S, STEP_S = 0.03, 0.015, 0.03, 0.01
 
 TRIALS: dict[str, "Trial"] = {}

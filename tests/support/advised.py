@@ -6,11 +6,6 @@ from typing import Any
 
 import pytest
 
-__all__ = [
-    "TOLERANCE", "Given", "apply", "assert_compiled_less", "assert_faster", "assert_gone",
-    "assert_kept", "findings", "only", "paced",
-]  # fmt: skip
-
 # What the promise may differ from what was got: the machine is shared, fits scatter by 10-20 %.
 TOLERANCE = 0.2
 

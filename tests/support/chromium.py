@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import sys
 
-__all__ = ["FLAGS", "find"]
-
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # Nothing that reaches for the network, and no sandbox where tests run as root in a container.

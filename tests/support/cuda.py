@@ -11,8 +11,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["build_cuda", "fake_framework", "prepend"]
-
 SOURCE = Path(__file__).resolve().parent / "cuda_standin.c"
 
 

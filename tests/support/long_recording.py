@@ -18,8 +18,6 @@ from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.recording import RecordingWriter
 from gpu_util_callback.recording.event_files import ScalarWriter
 
-__all__ = ["METRICS", "make_long_recording"]
-
 MS = 1_000_000
 GIB = 2**30
 HZ = 10

@@ -24,8 +24,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Gpu", "Library", "Scenario", "build_standin", "environment", "loaded"]
-
 SOURCES = Path(__file__).resolve().parent / "nvml_standin"
 GIB = 1 << 30
 Points = float | Sequence[tuple[float, float]]

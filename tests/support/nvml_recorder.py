@@ -18,8 +18,6 @@ from typing import Any
 
 from nvml import Gpu, Scenario
 
-__all__ = ["Recorder", "Recording"]
-
 # symbol -> the curve it answers
 GAUGES = {
     "nvmlDeviceGetPowerUsage": "power_mw",

@@ -4,8 +4,6 @@ import importlib.util
 
 import pytest
 
-__all__ = ["need"]
-
 # What `make test` itself installs is not listed: its test extra does.
 BY_BACKENDS = {
     "jax": "jax",

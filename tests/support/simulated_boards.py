@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = [
-    "A100", "A100_MIG", "B200", "GTX1080", "H100", "L4", "LAPTOP", "RTX2080", "T4", "V100", "Board",
-]  # fmt: skip
-
 GB = 1_000_000_000
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from simulated_boards import Board
 
-__all__ = ["FLUSH_S", "MS", "START_NS", "Busy", "Gauges", "S"]
-
 MS, S = 1_000_000, 1_000_000_000
 NAN = float("nan")
 HOST = -1  # in place of a GPU's index

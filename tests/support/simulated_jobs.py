@@ -24,8 +24,6 @@ from gpu_util_callback.recording import Clock, RecordingWriter
 from gpu_util_callback.recording.manifest import process_facts
 from gpu_util_callback.recording.schema import TABLES
 
-__all__ = ["CATEGORIES", "Job"]
-
 NAN = float("nan")
 CATEGORIES = (
     "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input", "idle_launch",

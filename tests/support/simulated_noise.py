@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["Series", "bimodal", "bursts", "drifting", "lognormal", "normal", "wandering"]
-
 Series = Callable[[np.random.Generator, int], np.ndarray]  # milliseconds of n steps
 
 

@@ -20,13 +20,6 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = [
-    "TensorBoardServer",
-    "python_without_tensorflow",
-    "start_tensorboard",
-    "tensorboard_factory",
-]
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHED = REPOSITORY / ".venv-tensorboard"
 HOME = SHED / "env"

@@ -16,8 +16,6 @@ from tensorflow.python.data.experimental.ops import testing
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
 
-__all__ = ["Timed", "batches", "fit", "pause", "slowly"]
-
 
 def pause(x: tf.Tensor, ms: float) -> tf.Tensor:
     """`x`, later: waits inside a graph, without Python, its lock or the CPU."""

@@ -6,8 +6,6 @@ import math
 import re
 from typing import Any
 
-__all__ = ["sane"]
-
 _CATEGORIES = ("kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input",
                "idle_launch", "idle_sync", "idle_host", "other")  # fmt: skip
 _LENGTHS = ("_bytes", "duration_ms", "_us", "_bytes_per_s", "busy_ms", "span_ms", "total_ms",

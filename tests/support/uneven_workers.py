@@ -7,8 +7,6 @@ from pathlib import Path
 
 from gpu_util_callback import GpuUtilMonitor
 
-__all__ = ["train"]
-
 FILES = [f"part-{number:02d}" for number in range(16)]
 STEPS, READ_S, WORK_S = 40, 0.008, 0.02
 PORT = "29511"  # of a rendezvous that nobody opens: only its name is told

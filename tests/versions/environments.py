@@ -15,16 +15,6 @@ from xml.etree import ElementTree
 
 from rows import SUITES, Row
 
-__all__ = [
-    "REPOSITORY",
-    "Environment",
-    "Failed",
-    "find_python",
-    "lower_bounds",
-    "snapshot",
-    "wheel",
-]
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTING = ("pytest>=8", "pytest-timeout>=2.3", "pytest-rerunfailures>=14", "hypothesis>=6.100")
 LIMIT_S = 1500  # for a row's tests

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-__all__ = ["ROWS", "SUITES", "Row", "groups"]
-
 # pytest's arguments; all of a suite's tests exist for the ordinary test run, too.
 SUITES = {
     # Waits against stamped truth, accounts, endings, compilation, a cause, custom loops, profiler
