@@ -29,7 +29,7 @@ VALIDATION = r"[Vv]alidation"
 def _validated(run, validation, cached=False, steps=None, callbacks=()):
     data = tf.data.Dataset.from_tensor_slices((images(320, 64) / 255, np.arange(320) % 2))
     model = convnet(64)
-    model.fit(data.cache().batch(32).prefetch(2), epochs=8, verbose=0,
+    model.fit(data.cache().batch(32).prefetch(2), epochs=24, verbose=0,
               validation_data=validation.cache() if run.does("cached") else validation,
               validation_freq=run.number(2) if run.does("seldom") else 1,
               validation_steps=run.number(2) if run.does("steps") else None,
@@ -81,7 +81,7 @@ def validation_computing(run):
     if run.does("workers"):
         validation.workers, validation.use_multiprocessing = run.number(4), True
     model = mlp(8, units=1024, layers=3)
-    model.fit(x, y, batch_size=16, epochs=8, verbose=0, validation_data=validation,
+    model.fit(x, y, batch_size=16, epochs=24, verbose=0, validation_data=validation,
               validation_freq=run.number(2) if run.does("seldom") else 1,
               validation_steps=run.number(2) if run.does("steps") else None,
               callbacks=run.callbacks)  # fmt: skip
@@ -102,7 +102,7 @@ def checkpoints(run):
     return model
 
 
-def _with_callback(run, hook, work, epochs=10):
+def _with_callback(run, hook, work, epochs=30):
     """Train with a callback whose hook works each time, or every `run.value`th time."""
     every = run.number(10) if run.does("seldom") else 1
 
@@ -134,7 +134,7 @@ def epoch_callback(run):
          r"Watcher\.on_train_batch_end",
          cures={"seldom": r"batch % (\d+)", "once": r"on_epoch_end|on_train_end"})  # fmt: skip
 def batch_callback(run):
-    return _with_callback(run, "on_train_batch_end", lambda model: sleep_ms(5), epochs=6)
+    return _with_callback(run, "on_train_batch_end", lambda model: sleep_ms(5), epochs=18)
 
 
 @program("the process is stopped for four seconds from outside", "without:none",
@@ -150,7 +150,7 @@ def stopped(run):
     callbacks = run.callbacks
     if not run.does("none"):
         other = subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
-    model.fit(data, epochs=4, verbose=0, callbacks=callbacks)
+    model.fit(data, epochs=12, verbose=0, callbacks=callbacks)
     if not run.does("none"):
         other.wait()
     return model

@@ -11,7 +11,7 @@ ONCE = r"\[dataset\[i\] for i in range|once"
 CURES = {"processes": PROCESSES, "threads": WORKERS, "once": ONCE}
 
 
-def _pydataset(function, run, batches=50, epochs=3, workers=1, processes=False):
+def _pydataset(function, run, batches=50, epochs=9, workers=1, processes=False):
     x, y = rows(16 * batches, 8)
 
     class Rows(keras.utils.PyDataset):
@@ -94,7 +94,7 @@ def pydataset_jpeg(run):
     if run.does("once"):
         made = [data[i] for i in range(batches)]
         Images.__getitem__ = lambda self, i: made[i]
-    model.fit(data, epochs=5, shuffle=False, verbose=0, callbacks=callbacks)
+    model.fit(data, epochs=15, shuffle=False, verbose=0, callbacks=callbacks)
     return model
 
 
@@ -115,7 +115,7 @@ def _grain(function, run):
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=run.number(2))
         data = data.to_iter_dataset().mp_prefetch(options)
     model = mlp(8)
-    model.fit(data, epochs=3, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=9, verbose=0, callbacks=run.callbacks)
     return model
 
 

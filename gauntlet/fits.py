@@ -46,7 +46,7 @@ def gan(run):
     data = tf.data.Dataset.from_tensor_slices(digits).shuffle(1280, seed=1).batch(32).prefetch(2)
     model = GAN()
     model.compile()
-    model.fit(data, epochs=3, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=9, verbose=0, callbacks=run.callbacks)
     return model
 
 

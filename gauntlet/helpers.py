@@ -52,7 +52,7 @@ def jpegs() -> Path:
     root = folder() / "jpegs"
     for label in "ab":
         (root / label).mkdir(parents=True)
-    for i, image in enumerate(images(320, 256)):
+    for i, image in enumerate(images(320, 512)):
         Image.fromarray(image).save(root / "ab"[i % 2] / f"{i:05}.jpg", quality=90)
     return root
 

@@ -9,7 +9,7 @@ WORKERS = r"num_workers=(\d+)"
 ONCE = r"torch\.save|TensorDataset|once"
 
 
-def _loader(function, run, workers=0, count=800, epochs=3, layers=2, units=64):
+def _loader(function, run, workers=0, count=800, epochs=9, layers=2, units=64):
     x, y = rows(count, 8)
 
     class Rows(torch.utils.data.Dataset):

@@ -12,7 +12,7 @@ CALLS = r"num_parallel_calls=(\d+|tf\.data\.AUTOTUNE)"
 REWRITE = r"TensorFlow operations|_tf\b"
 
 
-def _mapped(function, run, count=400, epochs=4, noise=0.0):
+def _mapped(function, run, count=400, epochs=12, noise=0.0):
     def call(x):
         def python(values):
             function()
@@ -83,7 +83,7 @@ def _interleaved(generator, types, parts):
     ).with_options(options)  # fmt: skip
 
 
-def _generated(function, run, epochs=4):
+def _generated(function, run, epochs=12):
     x, y = rows(400, 8)
 
     def elements(part=0, parts=1):
@@ -115,7 +115,7 @@ def from_generator_computing(run):
     return _generated(lambda: compute(60_000), run)
 
 
-def _plain_generator(function, run, batches=60, epochs=3):
+def _plain_generator(function, run, batches=60, epochs=9):
     x, y = rows(16 * batches, 8)
     model = mlp(8)
 
@@ -194,7 +194,7 @@ def shuffle_refill(run):
     data = (data.repeat() if run.does("repeated") else data).batch(16)
     data = data.map(lambda x: (x, x[:, :1] > 0)).prefetch(tf.data.AUTOTUNE)
     model = mlp(8, units=1024, layers=4)
-    model.fit(data, steps_per_epoch=37 if run.does("repeated") else None, epochs=5, verbose=0,
+    model.fit(data, steps_per_epoch=37 if run.does("repeated") else None, epochs=15, verbose=0,
               callbacks=run.callbacks)  # fmt: skip
     return model
 

@@ -49,7 +49,7 @@ def printing(run):
     model = Printing()
     model.compile("adam", "mse")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(64).cache()
-    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=24, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -60,7 +60,7 @@ def half_precision(run):
         keras.mixed_precision.set_global_policy("mixed_float16")
     data = tf.data.Dataset.from_tensor_slices((images(320, 64), np.arange(320) % 2))
     model = convnet(64, 16, keras.layers.Rescaling(1 / 255))
-    model.fit(data.batch(32).cache(), epochs=6, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(32).cache(), epochs=18, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -69,7 +69,7 @@ def digits(run):
     x = np.random.default_rng(0).random((4000, 784)).astype("float32")
     y = (x[:, :1] > 0.5).astype("float32")
     model = mlp(784, units=512)
-    model.fit(x, y, batch_size=128, epochs=10, verbose=0, callbacks=run.callbacks)
+    model.fit(x, y, batch_size=128, epochs=30, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -88,7 +88,7 @@ def digits_jax_busy(run):
 def convolutions(run):
     data = tf.data.Dataset.from_tensor_slices((images(320, 64), np.arange(320) % 2))
     model = convnet(64, 64, keras.layers.Rescaling(1 / 255))
-    model.fit(data.batch(32).cache().prefetch(2), epochs=4, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(32).cache().prefetch(2), epochs=12, verbose=0, callbacks=run.callbacks)
     return model
 
 

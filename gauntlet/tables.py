@@ -11,7 +11,7 @@ from gauntlet.vision import CACHE
 def tabular_arrays(run):
     x, y = rows(8000, 20)
     model = mlp(20)
-    model.fit(x, y, batch_size=32, epochs=12, verbose=0, callbacks=run.callbacks)
+    model.fit(x, y, batch_size=32, epochs=36, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -39,7 +39,7 @@ def tabular_columns(run):
     hidden = keras.layers.Dense(32, "relu")(keras.layers.Concatenate()(list(inputs.values())))
     model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
     model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
-    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=30, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -58,5 +58,5 @@ def csv_lines(run):
     data = tf.data.TextLineDataset(str(path)).map(parse)
     data = (data.cache() if run.does("cached") else data).batch(64)
     model = mlp(30)
-    model.fit(data, epochs=20, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=60, verbose=0, callbacks=run.callbacks)
     return model

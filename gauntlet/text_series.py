@@ -37,7 +37,7 @@ def text_rows(run):
     else:
         data = data.map(lambda t, y: (vectorize(t), y), num_parallel_calls=calls)
         data = (data.cache() if run.does("cached") else data).batch(32)
-    model.fit(data, epochs=5, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=15, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -53,7 +53,7 @@ def text_ready(run):
         layers.GlobalMaxPooling1D(), layers.Dense(1),
     ])  # fmt: skip
     model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
-    model.fit(data.cache().prefetch(2), epochs=15, verbose=0, callbacks=run.callbacks)
+    model.fit(data.cache().prefetch(2), epochs=45, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -74,7 +74,7 @@ def python_tokenizer(run):
     if run.does("cached"):
         data = data.cache()
     model = classifier()
-    model.fit(data.batch(32).prefetch(2), epochs=4, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(32).prefetch(2), epochs=12, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -90,7 +90,7 @@ def series_lstm(run):
     data = _windows(2000, 60)
     model = keras.Sequential([keras.layers.LSTM(48), keras.layers.Dense(1)])
     model.compile("adam", "mse")
-    model.fit(data, epochs=6, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=18, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -100,5 +100,5 @@ def series_dense(run):
     data = _windows(6000, 240)
     model = keras.Sequential([keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
     model.compile("adam", "mse")
-    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=24, verbose=0, callbacks=run.callbacks)
     return model

@@ -27,7 +27,7 @@ def image_files(run):
         data = data.cache()
     data = data.batch(8)
     model = convnet(64)
-    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -40,7 +40,7 @@ def image_directory(run):
     if run.does("cached"):
         data = data.cache()
     model = convnet(64, 8, keras.layers.Rescaling(1 / 255))
-    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -51,7 +51,7 @@ def image_directory_cached(run):
     )
     data = data.cache().shuffle(200, seed=1).prefetch(tf.data.AUTOTUNE)
     model = convnet(64, 48, keras.layers.Rescaling(1 / 255))
-    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=15, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -66,13 +66,13 @@ def tfrecord_jpeg(run):
         data = data.cache()
     data = data.shuffle(64, seed=1).batch(8).prefetch(tf.data.AUTOTUNE)
     model = convnet(64)
-    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
     return model
 
 
 def augment(image, label):
     image = tf.image.random_flip_left_right(tf.image.convert_image_dtype(image, tf.float32))
-    image = tf.image.random_crop(tf.image.resize(image, (160, 160), "bicubic"), (128, 128, 3))
+    image = tf.image.random_crop(tf.image.resize(image, (320, 320), "bicubic"), (256, 256, 3))
     return tf.image.resize(tf.image.random_hue(image, 0.1), (64, 64)), label
 
 
@@ -83,7 +83,7 @@ def random_augmentation(run):
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
     data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=calls)
     model = convnet(64)
-    model.fit(data.batch(8).prefetch(2), epochs=5, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(8).prefetch(2), epochs=6, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -93,7 +93,7 @@ def random_augmentation_full(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
     data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=tf.data.AUTOTUNE)
     model = convnet(64)
-    model.fit(data.batch(8).prefetch(2), epochs=6, verbose=0, callbacks=run.callbacks)
+    model.fit(data.batch(8).prefetch(2), epochs=8, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -122,7 +122,7 @@ def python_augmentation(run):
     data = data.map(native if run.does("rewritten") else python)
     data = data.batch(32).map(lambda image: (image, tf.zeros(tf.shape(image)[0])))
     model = convnet(64)
-    model.fit(data, epochs=5, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -132,7 +132,7 @@ def augmentation_layers(run):
     layers = keras.layers
     random = (layers.RandomFlip(seed=1), layers.RandomRotation(0.1, seed=1))
     model = convnet(64, 16, layers.Rescaling(1 / 255), *random)
-    model.fit(data.cache().prefetch(2), epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(data.cache().prefetch(2), epochs=24, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -150,7 +150,7 @@ def _pooled(*first):
 def arrays_0_to_1(run):
     x = (images(1600, 96) / 255).astype("float32")
     model = _pooled()
-    model.fit(x, np.ones(1600), batch_size=64, epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(x, np.ones(1600), batch_size=64, epochs=24, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -160,5 +160,5 @@ def arrays_0_to_1(run):
 def arrays_0_to_255(run):
     x = images(1600, 96).astype("uint8" if run.does("bytes") else "float32")
     model = _pooled(keras.layers.Rescaling(1 / 255))
-    model.fit(x, np.ones(1600), batch_size=64, epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(x, np.ones(1600), batch_size=64, epochs=24, verbose=0, callbacks=run.callbacks)
     return model
