@@ -130,6 +130,7 @@ class Dispatch(TypedDict, total=False):
     between: Count  # samples between the steps
     between_predict: Count
     between_predict_set_up: Count
+    between_input: Count  # in the iterator of a dataset
 
 
 class InputCall(TypedDict, total=False):

@@ -62,6 +62,8 @@ _MEANING: dict[str, tuple[tuple[str, str], ...]] = {
 # Functions in which JAX traces what it will compile, whatever they call.
 _TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
 _SETS_UP = ("keras/src/trainers/", "keras/src/backend/", "tensorflow/python/data/")
+# Files of libraries whose iterators deliver batches.
+_ITERATORS = ("tensorflow/python/data/ops/", "torch/utils/data/dataloader", "/grain/_src/")
 # Of all frames these decide: compiling calls what it compiles, and compiled code calls operations.
 _DECIDES = ("", EAGER, COMPILED, COMPILING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
@@ -92,6 +94,7 @@ class DispatchWatch:
         self._loop = loop
         self._operations = operations
         self._samples = self._between = self._between_predict = self._between_set_up = 0
+        self._between_input = 0
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._known: dict[CodeType, str] = {}
@@ -152,9 +155,10 @@ class DispatchWatch:
             self._functions[function.rpartition(".<locals>.")[2]] += 1
 
     def _look_between(self) -> None:
-        """Sample the stack between two steps: in `model.predict`, or in what that sets up."""
-        in_predict, sets_up_call, set_up = False, False, False
+        """Sample the stack between two steps: in `model.predict`, its set-up, or an iterator."""
+        in_predict, sets_up_call, set_up, in_iterator = False, False, False, False
         for _, code in stack_of(self._thread, self._loop, _DEEPEST):
+            in_iterator |= delivers(code)
             if code.co_name == "predict" and "keras/src/" in code.co_filename.replace("\\", "/"):
                 in_predict = True
                 set_up |= sets_up_call
@@ -164,6 +168,7 @@ class DispatchWatch:
         self._between += 1
         self._between_predict += in_predict
         self._between_set_up += set_up
+        self._between_input += in_iterator and not in_predict
 
     def _of(self, code: CodeType) -> str:
         name = code.co_filename.replace("\\", "/")
@@ -184,7 +189,8 @@ class DispatchWatch:
         Returns: `samples`, of them `eager`, `compiled` and `predict_set_up` (what `model.predict`
             makes for each call); `function`, what the loop calls for a step in which operations
             were seen; `operations` of a usual step, None where unknown; `between`, samples between
-            the steps, of them in `model.predict` and in what that makes for each call.
+            the steps, of them in `model.predict`, in what that makes for each call, and in the
+            iterator of a dataset.
         """
         if not self._samples and not self._between:
             return {}
@@ -200,6 +206,7 @@ class DispatchWatch:
             "between": self._between,
             "between_predict": self._between_predict,
             "between_predict_set_up": self._between_set_up,
+            "between_input": self._between_input,
         }
 
 
@@ -207,6 +214,12 @@ def sets_up(code: CodeType) -> bool:
     """Return whether a function below `model.predict` makes what it needs for each call."""
     name = code.co_filename.replace("\\", "/")
     return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
+
+
+def delivers(code: CodeType) -> bool:
+    """Return whether a function is that of an iterator over batches, or makes one."""
+    name = code.co_filename.replace("\\", "/")
+    return code.co_name in ("__next__", "__iter__") and any(part in name for part in _ITERATORS)
 
 
 # ---- operations per step ---------------------------------------------------------------

@@ -103,6 +103,29 @@ def torch_loop(mode, log_dir, steps):
     return [w.detach().numpy() for w in weights]
 
 
+def tensorflow_input_loop(mode, log_dir, steps):
+    """Fetch from an iterator of the loop's own, or ("iter") from a new one in each step."""
+    import time
+
+    import tensorflow as tf
+
+    def read(x):
+        return tf.numpy_function(lambda v: time.sleep(0.03) or v, [x], tf.float32)
+
+    data = tf.data.Dataset.from_tensor_slices(DATA).map(read).repeat()
+    double = tf.function(lambda x: 2 * x)
+    monitor, _ = monitored(log_dir)
+    batches = iter(data)
+    with monitor as entered:
+        for _ in range(steps):
+            batch = next(batches if mode == "next" else iter(data))
+            with entered.step():
+                double(batch)
+    # TensorFlow may never end an interpreter while an iterator of a Python function exists.
+    del batches
+    return []
+
+
 def keras_loop(mode, log_dir, steps):
     import keras
 
@@ -129,7 +152,12 @@ def keras_loop(mode, log_dir, steps):
 
 if __name__ == "__main__":
     framework, mode, log_dir, steps = sys.argv[1:]
-    loops = {"tensorflow": tensorflow_loop, "jax": jax_loop, "torch": torch_loop}
+    loops = {
+        "tensorflow input": tensorflow_input_loop,
+        "tensorflow": tensorflow_loop,
+        "jax": jax_loop,
+        "torch": torch_loop,
+    }
     loop = loops.get(framework, keras_loop)
     found = loop(mode, log_dir, int(steps))
     print("weights", hashlib.sha256(b"".join(w.tobytes() for w in found)).hexdigest())

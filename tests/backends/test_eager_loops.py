@@ -71,6 +71,16 @@ def test_a_compiled_loop_is_not_called_eager(tmp_path, framework):
     assert "eagerly" not in report["verdict"]
 
 
+@pytest.mark.parametrize("mode", ["next", "iter"])
+def test_what_a_loop_fetches_between_its_steps_is_input(tmp_path, mode):
+    need("tensorflow")
+    trained("tensorflow input", mode, tmp_path, 100)
+    (recording,) = read_recordings(tmp_path)
+    report = run_report(recording)
+    assert report["verdict"].startswith("Training waits for its input between the steps")
+    assert report["headline"]["ids"] == ["host_stall:fetching@0"]
+
+
 def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing(tmp_path):
     need("tensorflow")
     weights = trained("keras", "predict", tmp_path / "predict", 60)

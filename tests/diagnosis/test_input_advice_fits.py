@@ -529,3 +529,11 @@ def test_files_that_no_stage_is_timed_for_are_not_fast_enough():
     finding = found(run, "input_bound", {"process_cpu_pct": 4, "cpu_pct": 5})
     assert "interleave(open_file) reads one file at a time" in finding["advice"]["text"]
     assert finding["evidence"]["faster_up_to"] > 2
+
+
+@pytest.mark.parametrize("epoch_steps, said", [(1, True), (40, False)])
+def test_an_iterator_for_each_step_is_named(epoch_steps, said):
+    run = waits(DECODE, **LOOP, steps_per_epoch=epoch_steps)
+    advice = found(run, "input_bound", COMPUTING)["advice"]
+    assert ("makes an iterator of its own" in advice["text"]) == said
+    assert not (said and advice["code"]), "the loop may want the first batch of each pass"

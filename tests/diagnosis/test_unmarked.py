@@ -66,6 +66,21 @@ def test_predict_between_the_steps_has_its_name(inside, cause):
     assert span["saves_s"] == pytest.approx(0.6 * span["lost_s"] if named else 0, rel=0.01)
 
 
+@pytest.mark.parametrize("inside, cause", [(80, "fetching"), (0, "unmarked"), (None, "unmarked")])
+def test_an_iterator_between_the_steps_is_input(inside, cause):
+    samples = {"samples": 100, "between": 100, "between_input": inside}
+    run = loop(fit={**CUSTOM, "dispatch": samples})
+    for _ in range(60):
+        run.steps(1, step_ms=20)
+        unnamed(run, 100)
+    [span] = stalls(run)
+    assert f"host_stall:{cause}" in span["id"]
+    named = cause == "fetching"
+    assert run.diagnose()["verdict"].startswith("Training waits for its input") == named
+    assert ("monitor.batches(dataset)" in span["advice"]["code"]) >= named
+    assert span["saves_s"] == 0
+
+
 def test_an_eager_step_is_named_before_time_without_a_name(tmp_path):
     dispatch = {"samples": 100, "eager": 90, "function": "step"}
     tensorflow = {"name": "tensorflow", "backend": "tensorflow"}

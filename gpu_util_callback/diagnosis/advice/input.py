@@ -2,7 +2,7 @@
 
 from gpu_util_callback.diagnosis.advice import loaders, loops, tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.table import choose, first_holding
+from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.finding import Advice
 
 # Words in the kind of an input of `fit`, and the table for it.
@@ -14,11 +14,20 @@ _OF_FIT = (
     ("numpy", loaders.ARRAYS),
     ("grain", loaders.GRAIN),
 )
+# Nothing shows whether the loop wants the first batch of each pass.
+ITERATOR_EACH_STEP = Entry(
+    "an iterator a step",
+    when=lambda wait: wait.one_step_a_pass,
+    says="Each step makes an iterator of its own, so that the input starts again for each batch: "
+    "{pace}. An iterator that is made once goes on with the next batch.",
+)
 _ANYWHERE = ("dataloader", "grain")  # made by the library's workers, in loops as in `fit`
 
 
 def advise(wait: InputWait) -> Advice:
     """Return the advice on a wait for input: the best remedy, or the limit where none helps."""
+    if wait.one_step_a_pass:
+        return ITERATOR_EACH_STEP.advice(wait)
     return advise_kind(wait) or tf_data.advise_pipeline(wait)
 
 

@@ -107,6 +107,11 @@ class InputWait:
         return self.run.fit.get("loop") == "custom"
 
     @property
+    def one_step_a_pass(self) -> bool:
+        """True if a loop makes an iterator for each batch: `next(iter(dataset))`."""
+        return self.custom_loop and steps_an_epoch(self.run) == 1
+
+    @property
     def fork_safe(self) -> bool:
         """False where JAX holds a GPU: a forked child would hang or abort."""
         return (self.run.framework, self.run.device) != ("jax", "gpu")

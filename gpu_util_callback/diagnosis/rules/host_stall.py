@@ -69,6 +69,15 @@ def _set_up_of_predict(run: Run, limits: Limits) -> float | None:
     return int(samples.get("between_predict_set_up") or 0) / between
 
 
+def _fetching(run: Run, limits: Limits) -> float | None:
+    """Return the share of the time between steps in a dataset's iterator; None = not known."""
+    samples = run.fit.get("dispatch") or {}
+    between, inside = int(samples.get("between") or 0), samples.get("between_input")
+    if inside is None or between < limits["min_looks"]:
+        return None
+    return int(inside) / between
+
+
 def unmarked(run: Run) -> Unmarked | None:
     """Return the unnamed time of a custom loop; None if nothing like it comes twice.
 
@@ -146,6 +155,9 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
     return found
 
 
+_SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
+
+
 def _place(
     run: Run, took: int, tail: float, count: int, rare: bool, told_apart: bool
 ) -> tuple[int | None, str, Advice]:
@@ -174,10 +186,11 @@ def _place(
     each = duration(took / max(1, rows) / 1e9)
     if not run.steps.total("wait_known"):
         return None, "between the steps", Advice(
-            f"Between two steps {each} pass that the monitor does not see; fetching the next batch "
-            "is part of it. Let it see the fetching.",
-            "for batch in monitor.batches(dataset): ...  # then without monitor.step()",
+            f"Between two steps {each} pass that the monitor does not see. Does the loop fetch its "
+            "next batch there? If so, let it see the fetching.",
+            _SEEN,
             0.0,
+            question=True,
         )  # fmt: skip
     return None, "between the steps", Advice(
         f"Between two steps {each} pass that no step and no phase explains. {mark}",
@@ -460,6 +473,21 @@ class HostStall(Rule):
                                  {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
                                  replace(_stall_advice.PREDICT_ADVICE, saves=set_up), "predict",
                                  state=often)  # fmt: skip
+            finding.pieces = seen.pieces
+            yield finding
+            return
+        fetching = _fetching(run, limits)
+        if fetching is not None and fetching >= MOSTLY:
+            evidence["between_input_pct"] = round(100 * fetching, 1)
+            advice = Advice(
+                f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of "
+                "a dataset. The monitor sees why only where it is given the dataset.",
+                _SEEN, 0.0,
+            )  # fmt: skip
+            finding = self._loss("Training waits for its input between the steps", seen.where,
+                                 seen.lost_ns, seen.active_pct, run, evidence,
+                                 {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
+                                 advice, "fetching", state=often)  # fmt: skip
             finding.pieces = seen.pieces
             yield finding
             return
