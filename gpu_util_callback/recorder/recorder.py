@@ -504,7 +504,7 @@ class Recorder:
             self._open()
             due = time.monotonic() + 0.5  # the first flush comes early
             seen = 0
-            while not self._wait(min(LOOK_S, FLUSH_S)):
+            while not self._wait(min(LOOK_S, max(due - time.monotonic(), 0.0))):
                 self._look_at_input()
                 before, seen = seen, self.timeline.latest()
                 if seen == before and not self._ended_ns and self.watch.over():
@@ -514,7 +514,8 @@ class Recorder:
                     self._tick(judge=True)
                     self._judged.set()
                 elif time.monotonic() >= due:
-                    due = time.monotonic() + FLUSH_S
+                    # What a tick takes is part of the pause, half of which is left at least.
+                    due = max(due + FLUSH_S, time.monotonic() + FLUSH_S / 2)
                     self._tick()
                     self._retire()
         except Exception as error:  # an error of ours
