@@ -1,14 +1,16 @@
 """Faults that CI cannot make: mounts that hang, full pipes, processes that are stopped or killed.
 
-    python harness/faults.py                 all trials, about two minutes
+    python harness/faults.py                 all trials, about four minutes
     python harness/faults.py hang kill       those whose names contain one of the words
     python harness/faults.py --fit           in Keras' `fit` instead of a loop of one's own
 
 Each trial trains in a process of its own while something is broken, and prints what was broken, the
-longest wait on our account (one step, the end of the training, the end of the process), and what of
-the recording was lost. Linux, with a C compiler: `faults.c` stands between the process and its
-file system. Exits with 1 where a training waited longer than its trial allows, or lost what could
-be kept.
+longest wait on our account (one step, the ends of the trainings and of the process), what of the
+recording was lost, and how many bytes were searched for the secrets of the environment. A table
+sums up. The limit of each wait grows with how long this machine kept an idle thread waiting.
+Linux, with a C compiler: `faults.c` stands between the process and its file system; an object
+store needs `moto[server]` and `s3fs`. Exits with 1 where a training waited longer than its trial
+allows, lost what could be kept, or a secret was found.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import importlib.util
+import io
 import json
 import os
 import shutil
@@ -24,7 +28,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +41,13 @@ from urllib.request import urlopen
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.005
-END_S = 5.5  # what a hung end may cost, once a process: 5 s, and what the machine takes
-STEP_WAIT_S = 0.5  # a step that waits longer was held up; a busy machine may hold it up that long
+END_S = 6.0  # what hung storage may cost, once a process: 5 s, and the end of the process itself
+STEP_WAIT_S = 0.5  # a step that waits longer was held up
+KILLED_S = 2.0  # what a killed training may lose
+BUSY = 10  # by so many of the machine's own longest delays may a limit be exceeded
 TIMEOUT_S = 90
+SECRETS = {"DB_PASSWORD": "HUNTER2", "AWS_SECRET_ACCESS_KEY": "PASSW0RD", "API_TOKEN": "TOKEN99"}
+BUCKET = "faults"
 
 
 @dataclass
@@ -49,7 +59,8 @@ class Trial:
         events: (seconds since the training began, what then happens): "hang", "fail ERRNO", "slow
             MS", "ok" are states of the file system; the others are in `HAPPENINGS`.
         seconds: how long each training takes.
-        end_s: how long the ends of all of them may wait together.
+        end_s: how long the ends of all of them, and of the process, may wait together.
+        store: whether they record into an object store, which the events then concern.
         trainings: how many there are, each with a folder of its own.
         kept: the share of the steps that can be recorded.
         reads_stderr: whether anybody does.
@@ -63,6 +74,7 @@ class Trial:
     trainings: int = 1
     reads_stderr: bool = True
     kept: float = 0.0
+    store: bool = False
 
 
 TRIALS = [
@@ -90,6 +102,16 @@ TRIALS = [
     Trial("fork", "a forked child leaves the training", [(2, "fork")], kept=1),
     Trial("fork-hang", "a forked child leaves it, and the mount hangs",
           [(2, "fork"), (2.5, "hang")], end_s=END_S),
+    Trial("s3", "nothing, in an object store", end_s=END_S, kept=1, store=True),
+    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], end_s=END_S,
+          kept=1, store=True),
+    Trial("s3-500", "the store answers with 500 in the 2nd and 3rd second",
+          [(1, "fail 500"), (3, "ok")], seconds=6, end_s=END_S, kept=1, store=True),
+    Trial("s3-500-end", "the store answers with 500 from the 6th second on", [(5, "fail 500")],
+          seconds=6, end_s=END_S, store=True),
+    Trial("s3-hang-start", "the store answers nothing", [(0, "hang")], end_s=END_S, store=True),
+    Trial("s3-hang", "the store answers nothing from the 6th second on", [(5, "hang")],
+          seconds=6, end_s=END_S, store=True),
 ]  # fmt: skip
 TAB = ("tab-hang", "the mount of one of two runs hangs under TensorBoard")
 
@@ -160,7 +182,7 @@ class Measured:
 
     def write(self) -> None:
         facts = {"steps": self.steps, "longest_s": self.longest_s, "ends_s": self.ends_s,
-                 "at": time.time()}  # fmt: skip
+                 "at": time.time(), "took_s": self._since - self._began}  # fmt: skip
         partial = self.path.with_suffix(".part")
         partial.write_text(json.dumps(facts))
         partial.replace(self.path)
@@ -213,7 +235,7 @@ def train(trial: Trial, folder: Path, fit: bool) -> None:
     measured = Measured(folder / "measured.json", trial.events)
     measured.happen(0.0)
     for number in range(trial.trainings):
-        where = str(folder / "logs" / str(number))
+        where = f"s3://{BUCKET}/{number}" if trial.store else str(folder / "logs" / str(number))
         (train_in_fit if fit else train_in_a_loop)(where, trial.seconds, measured)
 
 
@@ -232,6 +254,104 @@ class Outcome:
     statuses: list[str]
     messages: list[str]
     problem: str = ""
+    took_s: float = 0.0  # the training, as far as it was seen
+    delay_s: float = 0.0  # the longest that this machine kept an idle thread waiting
+    searched: int = 0  # bytes
+
+    @property
+    def waited_s(self) -> float:
+        """Return how long the ends of the trainings and of the process took together."""
+        return sum(self.ends_s) + self.exit_s
+
+    @property
+    def lost_s(self) -> float:
+        """Return how much training has no row."""
+        return (self.steps - self.recorded) * self.took_s / max(self.steps, 1)
+
+    def judge(self, trial: Trial) -> str:
+        """Return what is wrong; "" where the trial holds."""
+        busy_s = BUSY * self.delay_s
+        killed = "kill" in [what for _, what in trial.events]
+        if self.problem:
+            return self.problem
+        if self.step_s > STEP_WAIT_S + busy_s:
+            return f"a step waited longer than {STEP_WAIT_S:g} + {busy_s:.1f} s"
+        if self.waited_s > trial.end_s + busy_s:
+            return f"the end took longer than {trial.end_s:g} + {busy_s:.1f} s"
+        if killed and self.lost_s > KILLED_S + busy_s:
+            return f"more than {KILLED_S:g} + {busy_s:.1f} s were lost"
+        if self.recorded < trial.kept * self.steps:
+            return "lost what could be kept"
+        return ""
+
+
+class Delays:
+    """The longest that this machine keeps a thread waiting that has nothing to do."""
+
+    def __init__(self) -> None:
+        self.longest_s, self._over = 0.0, threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            began = time.perf_counter()
+            time.sleep(STEP_S)
+            self.longest_s = max(self.longest_s, time.perf_counter() - began - STEP_S)
+
+    def end(self) -> float:
+        self._over.set()
+        self._thread.join()
+        return self.longest_s
+
+
+class ObjectStore:
+    """An S3 server on loopback whose answers fail, take long or never come, as a file says."""
+
+    def __init__(self, state: Path):
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        self._state, self._plain = state, DomainDispatcherApplication(create_backend_app)
+        quiet = type("Quiet", (WSGIRequestHandler,), {"log": lambda *_: None})
+        self._server = make_server("127.0.0.1", 0, self._answer, True, request_handler=quiet)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.environment = SECRETS | {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.port}", "AWS_ACCESS_KEY_ID": "id",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+        os.environ.update(self.environment)
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        self.files = s3fs.S3FileSystem(use_listings_cache=False)
+        self.files.mkdir(BUCKET)
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        while (state := self._state.read_text()) == "hang":
+            time.sleep(0.05)
+        if state.startswith("fail"):
+            start(f"{state.split()[1]} Broken", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code></Error>"]
+        if state.startswith("slow"):
+            time.sleep(int(state.split()[1]) / 1e3)
+        return self._plain(environ, start)
+
+    def close(self) -> None:
+        self.files.rm(BUCKET, recursive=True)  # buckets outlive the server
+        self._server.shutdown()
+
+
+def searched(data: Sequence[bytes]) -> tuple[int, str]:
+    """Return the number of bytes searched, archives unpacked, and a secret found in them."""
+    texts = list(data)
+    for part in data:
+        if zipfile.is_zipfile(io.BytesIO(part)):
+            archive = zipfile.ZipFile(io.BytesIO(part))
+            texts += [archive.read(name) for name in archive.namelist()]
+    found = [name for name, value in SECRETS.items()
+             if any(value.encode() in text for text in texts)]  # fmt: skip
+    return sum(map(len, texts)), f"found {found[0]}" if found else ""
 
 
 def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
@@ -243,40 +363,54 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         folder = Path(name)
         (folder / "logs").mkdir()
         (folder / "state").write_text("ok")
-        environment = os.environ | {
+        environment = os.environ | SECRETS | {
             "LD_PRELOAD": str(shim), "FAULT_DIR": str(folder / "logs"),
             "FAULT_STATE": str(folder / "state"), "TF_CPP_MIN_LOG_LEVEL": "3",
         }  # fmt: skip
+        store = ObjectStore(folder / "state") if trial.store else None
+        if store is not None:
+            environment |= store.environment
         command = [sys.executable, __file__, "--inside", trial.name, "--folder", name]
+        delays = Delays()
         process = subprocess.Popen(
             command + ["--fit"] * fit, env=environment, cwd=folder, text=True, errors="replace",
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        said, problem = "", ""
+        printed, problem = ["", ""], ""
         try:
             if trial.reads_stderr:
-                _, said = process.communicate(timeout=TIMEOUT_S)
+                printed = list(process.communicate(timeout=TIMEOUT_S))
             else:
                 process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             problem = f"did not end within {TIMEOUT_S} s"
-        ended = time.time()
+        ended, delay_s = time.time(), delays.end()
         (folder / "state").write_text("ok")
         try:
             measured = json.loads((folder / "measured.json").read_text())
         except (OSError, ValueError):
-            return Outcome(0, [], 0, 0, 0, [], said.splitlines(), problem or "no step was taken")
+            return Outcome(0, [], 0, 0, 0, [], printed[1].splitlines(),
+                           problem or "no step was taken")  # fmt: skip
         try:
-            recordings = read_recordings(folder / "logs")
+            recordings = read_recordings(f"s3://{BUCKET}" if store else folder / "logs")
         except UnusableInput:
             recordings = []
-        return Outcome(
+        if store is not None:
+            files = [store.files.cat_file(path) for path in store.files.find(BUCKET)]
+        else:
+            files = [path.read_bytes() for path in (folder / "logs").rglob("*") if path.is_file()]
+        count, secret = searched([*files, *(text.encode() for text in printed)])
+        outcome = Outcome(
             measured["longest_s"], measured["ends_s"], ended - measured["at"],
             measured["steps"], sum(len(one.steps["step"]) for one in recordings),
             [one.status for one in recordings],
-            [line for line in said.splitlines() if "gpu" in line.lower()], problem,
+            [line for line in printed[1].splitlines() if "gpu" in line.lower()],
+            problem or secret, measured["took_s"], delay_s, count,
         )  # fmt: skip
+        if store is not None:
+            store.close()
+        return outcome
 
 
 def attempt_tab(shim: Path) -> str:
@@ -380,6 +514,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     trials = [one for one in TRIALS
               if not args.words or any(word in one.name for word in args.words)]  # fmt: skip
+    if not all(map(importlib.util.find_spec, ("moto", "s3fs"))):
+        print("without object stores: pip install 'moto[server]' s3fs")
+        trials = [one for one in trials if not one.store]
     if args.list:
         print("\n".join(f"{one.name:12} {one.broken}" for one in trials))
         print(f"{TAB[0]:12} {TAB[1]}")
@@ -388,27 +525,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     )
-    failed = []
+    failed: list[str] = []
+    lines = [f"{'trial':14}{'step ms':>10}{'ends s':>10}{'limit':>8}{'delay ms':>10}{'lost':>8}"
+             f"{'lost s':>8}{'searched':>12}"]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         shim = build(Path(folder))
         for trial in trials:
             outcome = attempt(trial, shim, args.fit)
+            outcome.problem = outcome.judge(trial)
             lost = outcome.steps - outcome.recorded
-            if outcome.step_s > STEP_WAIT_S or sum(outcome.ends_s) > trial.end_s:
-                outcome.problem = outcome.problem or "waited too long"
-            elif outcome.recorded < trial.kept * outcome.steps:
-                outcome.problem = outcome.problem or "lost what could be kept"
             ends = " + ".join(f"{one:.2f}" for one in outcome.ends_s) or "(no end)"
             print(f"{trial.name}: {trial.broken}")
             print(f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
-                  f"{outcome.exit_s:.2f} s until the process was gone")  # fmt: skip
-            print(f"  lost     {lost} of {outcome.steps} steps; "
+                  f"{outcome.exit_s:.2f} s until the process was gone; "
+                  f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms")  # fmt: skip
+            print(f"  lost     {lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
                   f"recordings: {', '.join(outcome.statuses) or 'none'}")  # fmt: skip
             for line in outcome.messages[:4]:
                 print(f"  said     {line[:160]}")
             if outcome.problem:
                 print(f"  FAILED   {outcome.problem}")
                 failed.append(trial.name)
+            lines.append(
+                f"{trial.name:14}{1e3 * outcome.step_s:10.0f}{outcome.waited_s:10.2f}"
+                f"{trial.end_s:8.1f}{1e3 * outcome.delay_s:10.0f}{lost:8}{outcome.lost_s:8.1f}"
+                f"{outcome.searched:12,}  {outcome.problem or 'held'}"
+            )
+            sys.stdout.flush()
         tab = not args.words or any(word in TAB[0] for word in args.words)
         if tab:
             print(f"{TAB[0]}: {TAB[1]}")
@@ -417,6 +560,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"  FAILED   {problem}")
                 failed.append(TAB[0])
     count = len(trials) + tab
+    print(*lines, sep="\n")
     print(f"{count - len(failed)} of {count} trials held", *failed)
     return 1 if failed else 0
 
