@@ -42,6 +42,7 @@ from urllib.request import urlopen
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.005
 END_S = 6.0  # what hung storage may cost, once a process: 5 s, and the end of the process itself
+SLOW_S = 15.0  # of storage that answers, however slowly: 5 s, and 10 s at the end of the process
 STEP_WAIT_S = 0.5  # a step that waits longer was held up
 KILLED_S = 2.0  # what a killed training may lose
 BUSY = 10  # by so many of the machine's own longest delays may a limit be exceeded
@@ -103,10 +104,10 @@ TRIALS = [
     Trial("fork-hang", "a forked child leaves it, and the mount hangs",
           [(2, "fork"), (2.5, "hang")], end_s=END_S),
     Trial("s3", "nothing, in an object store", end_s=END_S, kept=1, store=True),
-    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], end_s=END_S,
+    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], 8.0, SLOW_S,
           kept=1, store=True),
     Trial("s3-500", "the store answers with 500 in the 2nd and 3rd second",
-          [(1, "fail 500"), (3, "ok")], seconds=6, end_s=END_S, kept=1, store=True),
+          [(1, "fail 500"), (3, "ok")], 8.0, SLOW_S, kept=1, store=True),
     Trial("s3-500-end", "the store answers with 500 from the 6th second on", [(5, "fail 500")],
           seconds=6, end_s=END_S, store=True),
     Trial("s3-hang-start", "the store answers nothing", [(0, "hang")], end_s=END_S, store=True),

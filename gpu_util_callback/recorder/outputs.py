@@ -399,7 +399,9 @@ class Outputs:
             self.update(scalar_step_offset=self._offset)
         except Exception as error:
             self._fail("the scalars' first step", error)
+        self._asked = time.monotonic()  # it has answered
         self._writer.open()
+        self._asked = time.monotonic()
         self.path = self._writer.path
         return self._write_scalars()
 

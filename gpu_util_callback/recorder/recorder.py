@@ -46,7 +46,7 @@ KNOWN_S = 0.5  # the same where writing is known to fail or hang
 # How long the end of the process waits for recordings that are still being written. Storage that
 # hangs is waited for no longer than what is left of `_patience_s`, or this long for an answer.
 EXIT_S = 10.0
-ANSWER_S = 1.0
+ANSWER_S = 2.0
 LATE_S = 0.5  # a recorder that reaches the end this late writes its rows before all else
 LOOK_S = 0.25  # how often to check whether the fit was left by an exception
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
@@ -660,6 +660,8 @@ class Recorder:
             self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
         now = self._ended_ns or self.clock.now()
         self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
+        if "://" not in self.settings.log_dir:  # the diagnosis may take a while
+            outputs.flush()
         outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last, judge)
         if last or judge:
             self._report(now)

@@ -91,3 +91,41 @@ def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(ask, ["/recording", "/total", "/job"] * 4))
     assert len(made) == 2
+
+
+def test_two_hundred_requests_do_not_wait_for_a_long_one(tmp_path, monkeypatch):
+    """None of them computes for long, and the report of one recording holds up no other."""
+    for run in ("long", "other"):
+        make_recording(tmp_path / run, "thirds", steps=3000, scalars=False)
+    runs = [SimpleNamespace(run_name=name) for name in ("long", "other")]
+    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
+        logdir=str(tmp_path), flags=SimpleNamespace(logdir_spec=""), multiplexer=None,
+        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
+    ))  # fmt: skip
+    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
+    begun, go_on, report = threading.Event(), threading.Event(), plugin_module.run_report
+
+    def held(recording, *args, **options):
+        if recording.id == ids["long"]:
+            begun.set()
+            assert go_on.wait(60)
+        return report(recording, *args, **options)
+
+    monkeypatch.setattr(plugin_module, "run_report", held)
+
+    def ask(route, run="other"):
+        wall, cpu = time.perf_counter(), time.thread_time()
+        query = f"id={quote(ids[run])}&level=0&first=0&last=99&count=64&lanes=steps"
+        assert apps[route].get(f"{route}?{query}").status_code == 200
+        return time.perf_counter() - wall, time.thread_time() - cpu
+
+    with ThreadPoolExecutor(200) as pool:
+        last = pool.submit(ask, "/recording", "long")
+        assert begun.wait(60)
+        took = list(pool.map(ask, ["/runs", "/recording", "/tiles", "/steps"] * 50))
+        assert not last.done()
+        go_on.set()
+        last.result()
+    walls, cpus = zip(*took, strict=True)
+    assert sorted(walls)[197] < 10 and max(cpus) < 1, (sorted(walls)[-3:], max(cpus))
