@@ -215,7 +215,7 @@ from gpu_util_callback import GpuUtilMonitor
 with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
     for batch in monitor.batches(range(20)):
         time.sleep(0.05)
-        if batch == 10:
+        if batch == 15:  # between two flushes
             shutil.rmtree(sys.argv[1])
             open(sys.argv[1], "w").close()
 print(time.time(), flush=True)
