@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from processes import need
+from packages import need
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.gpus import FrameworkGpu

@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 from nvml import Scenario, environment
-from processes import need, results, shared, start
+from packages import need
+from processes import results, shared, start
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report

@@ -5,7 +5,8 @@ import queue
 import select
 
 import pytest
-from processes import need, shared
+from packages import need
+from processes import shared
 
 from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.steps.rows import HandedOver

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from injected import SLACK_MS
-from processes import need, shared
+from packages import need
+from processes import shared
 
 pytestmark = pytest.mark.timed
 

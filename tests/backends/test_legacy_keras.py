@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from processes import need, shared
+from packages import need
+from processes import shared
 
 pytestmark = pytest.mark.timed
 

@@ -7,7 +7,8 @@ import importlib.util
 import numpy as np
 import pytest
 from injected import DELAYS_MS, PER_DELAY, SLACK_MS
-from processes import need, shared
+from packages import need
+from processes import shared
 
 pytestmark = pytest.mark.timed
 

@@ -8,7 +8,8 @@ import signal
 import time
 
 import pytest
-from processes import need, results, start
+from packages import need
+from processes import results, start
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report

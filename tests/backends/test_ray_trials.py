@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from processes import REPOSITORY, environment, need, results, start
+from packages import need
+from processes import REPOSITORY, environment, results, start
 
 
 def test_each_trial_has_its_own_recording(tmp_path):

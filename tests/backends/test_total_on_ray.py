@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from generated_runs import GPU, Generated, write
 from make_recording import make_recording
-from processes import need
+from packages import need
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis.survey import survey
