@@ -28,7 +28,11 @@ class WatchingAdapter(Adapter):
     def input_facts(self) -> dict[str, Any]:
         maps = self._pipelines.functions()
         facts: dict[str, Any] = {} if maps is None else {"input_maps": maps}
-        seen = {"input_calls": self._calls.facts(), "input_first": self.first_batch.facts()}
+        seen = {
+            "input_calls": self._calls.facts(),
+            "input_first": self.first_batch.facts(),
+            "input_shuffle_bytes": self._pipelines.shuffle_bytes(),
+        }
         return facts | {name: entries for name, entries in seen.items() if entries}
 
     def pipeline(self) -> list[dict[str, Any]]:

@@ -74,6 +74,11 @@ class TfDataPipelines:
         readers = [reader for reader in self._readers.values() if reader.written is not None]
         return [entry for reader in readers for entry in reader.functions()] if readers else None
 
+    def shuffle_bytes(self) -> int | None:
+        """Return the manifest's `input_shuffle_bytes`; None where that is not known."""
+        reader = self._readers.get("train")
+        return None if reader is None else reader.shuffle_bytes()
+
     def read(self) -> list[dict[str, Any]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.
 

@@ -201,6 +201,7 @@ class Fit(TypedDict, total=False):
     input_ready_pct: Percent
     input_handover_ms: Number
     input_maps: list[InputMap]
+    input_shuffle_bytes: Count  # of its shuffle buffers when full, if elements have one size
     input_calls: list[InputCall]
     input_first: list[InputArray]
     step_threads: Count  # that a step may use on the CPU

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
+from gpu_util_callback.backends.tensorflow.pipeline import Reader
 from gpu_util_callback.recorder import recorder
 from gpu_util_callback.steps.fit_frame import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature
@@ -310,6 +311,20 @@ def test_maps_of_the_validation_and_of_nested_pipelines(tmp_path):
     assert [(one["name"], one["python"]) for one in facts["input_maps"]] == [
         ("map(plain)", False), ("map(python)", True), ("map(lambda)", False)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        (labelled(plain).shuffle(16), 16 * (4 + 1) * 4),
+        (labelled(plain).map(lambda x, y: (tf.boolean_mask(x, x > 0), y)).shuffle(16), None),
+        (labelled(plain), None),
+    ],
+)
+def test_a_shuffle_buffer_holds_so_many_bytes_at_most(given, held):
+    reader = Reader("train")
+    reader.look(given)
+    assert reader.shuffle_bytes() == held
 
 
 def test_a_pipeline_without_functions_has_no_maps(tmp_path):

@@ -88,13 +88,16 @@ def test_growth_says_when_memory_is_full():
     assert growth["from_bytes"] < growth["to_bytes"] < growth["limit_bytes"]
 
 
-@pytest.mark.parametrize("dims, blamed", [
-    ([[None, 64], [None]], False),  # full before the first step, and every element as large
-    ([[None, None], [None]], True),  # longer ones take the place of shorter ones
-    (None, True),
+@pytest.mark.parametrize("dims, most, blamed", [
+    ([[None, 64], [None]], None, False),  # full before the first step, every element as large
+    ([[None, None], [None]], None, True),  # longer ones take the place of shorter ones
+    (None, None, True),
+    (None, GIB // 2, False),  # all of it holds less than what was added
+    (None, 4 * GIB, True),
 ])  # fmt: skip
-def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, blamed):
-    fit = {"batch_size": 32, "input_kind": "tf.data", "input_dims": dims}
+def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, most, blamed):
+    fit = {"batch_size": 32, "input_kind": "tf.data", "input_dims": dims,
+           "input_shuffle_bytes": most}  # fmt: skip
     run = Generated(seed=2, fit=fit, machine={"memory_total_bytes": 16 * GIB})
     for epoch in range(6):
         start = run.now

@@ -91,6 +91,7 @@ class Stage:
     Attributes:
         random: whether its function draws random numbers; None: it has no function.
         py_functions: TensorFlow's tokens of the Python functions that its function calls.
+        buffer_bytes: of a full shuffle buffer; None: it has none, or elements of unknown size.
     """
 
     word: str
@@ -99,6 +100,7 @@ class Stage:
     inputs: list[Stage] = field(default_factory=list, compare=False)
     random: bool | None = None
     py_functions: tuple[str, ...] = ()
+    buffer_bytes: int | None = None
 
     def all(self) -> Iterator[Stage]:
         """Yield this stage and those before it, from the sources on."""
@@ -164,7 +166,20 @@ def _stage(dataset: Any) -> Stage:
         frozenset(flags),
         random=any(map(_draws, bodies)) if bodies else None,
         py_functions=tuple(_tokens(bodies)),
+        buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
     )
+
+
+def _buffer_bytes(dataset: Any) -> int | None:
+    """Return the bytes of a full shuffle buffer; None where its elements' size is not known."""
+    size = _constant(getattr(dataset, "_buffer_size", None))
+    total = 0
+    for spec in tf.nest.flatten(dataset.element_spec):
+        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not known or spec.dtype in (tf.string, tf.variant, tf.resource):
+            return None
+        total += spec.shape.num_elements() * spec.dtype.size
+    return None if size is None or size < 0 else size * total
 
 
 def function_name(name: bytes | str) -> str:
@@ -312,6 +327,13 @@ class Reader:
             for stage in (self.written.all() if self.written is not None else ())
             if stage.random is not None
         ]
+
+    def shuffle_bytes(self) -> int | None:
+        """Return the bytes of all shuffle buffers when full; None without one, or if not known."""
+        stages = self.written.all() if self.written is not None else ()
+        sizes = [stage.buffer_bytes for stage in stages if stage.word.startswith("shuffle")]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known and len(known) == len(sizes) else None
 
     def read(self, iterator: Any) -> list[dict[str, Any]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.

@@ -376,7 +376,8 @@ def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
             return "traces", f"{each:.2g} {called} in each step"
     if one.column != "allocator_used_bytes":
         buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
-        if _same_sizes(run):
+        most = run.fit.get("input_shuffle_bytes")
+        if _same_sizes(run) or (most is not None and one.growth.grown > most):
             buffers = [kind for kind in buffers if kind != "Shuffle"]
         if buffers:
             return "buffer", f"the buffer of {buffers[0].lower()}()"
