@@ -372,6 +372,25 @@ def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
     assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
 
 
+def test_rows_do_not_wait_for_the_diagnosis(tmp_path, monkeypatch):
+    """A training that is killed meanwhile has them."""
+    diagnose, released = outputs.Outputs.diagnose, threading.Event()
+    monkeypatch.setattr(
+        outputs.Outputs, "diagnose", lambda *given: (released.wait(60), diagnose(*given))
+    )
+    try:
+        with GpuUtilMonitor(tmp_path, report=False) as monitor:
+            for _ in monitor.batches(range(40)):
+                time.sleep(0.05)
+            until = time.monotonic() + 20
+            while not len(read_recordings(tmp_path)[0].steps["step"]):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            released.set()
+    finally:
+        released.set()
+
+
 SILENT = """
 import sys, time
 from gpu_util_callback import GpuUtilMonitor
