@@ -16,7 +16,7 @@ Evidence = dict[str, object]
 MODELLED = Constant(
     1.35, "predicted durations of 84 % of the cures that were applied lie within this factor"
 )
-LEFT_OUT = Constant(1.2, "work that is left out saves its time; equal runs differ by this factor")
+LEFT_OUT = Constant(1.2, "work that is left out saves its time; that of equal runs differs by this")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Advice:
         question: a condition was not observed: it helps if the answer is yes, and promises nothing.
         changes: what else it changes, as it is said in the text; "" = nothing.
         name: of its entry in a table of advice: equal names are one remedy.
-        spread: factor by which the predicted duration may be wrong, up or down.
+        leaves_out: the advice is to do measured work less often, which saves that work's time; else
+            it makes work faster, and a model predicts how long the rest takes then.
         otherwise: the advice if this one is not worth altering the training for.
     """
 
@@ -46,7 +47,7 @@ class Advice:
     question: bool = False
     changes: str = ""
     name: str = ""
-    spread: float = MODELLED
+    leaves_out: bool = False
 
     def worth_altering(self, gain: float, least: float) -> "Advice":
         """Return its alternative if it alters the training for less than `least`, else itself."""
@@ -120,9 +121,11 @@ class Finding:
         if not self.lost_ns or not self.advice.saves:
             return None
         saved = self.lost_ns * self.advice.saves
+        if self.advice.leaves_out:
+            return round(saved / LEFT_OUT), round(min(saved * LEFT_OUT, self.lost_ns))
         after = max(0.0, present_ns - saved)
-        least = max(0.0, present_ns - after * self.advice.spread)
-        return round(min(least, saved)), round(max(saved, present_ns - after / self.advice.spread))
+        least = max(0.0, present_ns - after * MODELLED)
+        return round(min(least, saved)), round(max(saved, present_ns - after / MODELLED))
 
 
 class Rule:

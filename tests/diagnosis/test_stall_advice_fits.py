@@ -75,6 +75,14 @@ def test_what_is_left_of_a_callback_is_not_promised_away():
     assert finding["saves_s"] == pytest.approx(0.99 * finding["lost_s"], rel=0.005)
 
 
+@pytest.mark.parametrize("run", [hooks("Watcher.on_train_batch_end"),
+                                 phases("callback", "Plots.on_epoch_end", 0.5)])  # fmt: skip
+def test_work_that_is_left_out_saves_no_more_than_it_took(run):
+    finding = found(run, "host_stall")
+    least, most = finding["saves_range_s"]
+    assert 0 < least < finding["saves_s"] < most <= finding["lost_s"]
+
+
 def test_what_other_callbacks_take_is_not_promised():
     run = run_of()
     start = run.now

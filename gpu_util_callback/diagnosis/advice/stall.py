@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.advice.loaders import with_workers
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import LEFT_OUT, Advice
+from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.facts import OwnCallback
 from gpu_util_callback.words import duration
@@ -311,7 +311,7 @@ def validation(
     if advice is not None:
         return advice
     advice = choose(VALIDATION_LESS, measure) or first_holding(VALIDATION_LIMITS, measure)
-    return replace(advice, spread=LEFT_OUT)
+    return replace(advice, leaves_out=True)
 
 
 def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int) -> Advice:

@@ -389,15 +389,15 @@ class HostStall(Rule):
                     "lost_pct": round(100 * lost / span_ns, 1),
                     "gpu_active_meanwhile_pct": active,
                 }  # fmt: skip
+                advice = _stall_advice.at_epoch_end(
+                    run, name, count=occurrences.count, took_ns=occurrences.self_ns,
+                    span_ns=run.present_in(where),
+                )  # fmt: skip
                 yield self._loss(_title(name, kind), where, lost, active, run, evidence,
                                  {"callback_pct": limits["callback_pct"],
                                   "lost_pct": limits["lost_pct"],
                                   "times": limits["min_occurrences"]},
-                                 _stall_advice.at_epoch_end(
-                                     run, name, count=occurrences.count,
-                                     took_ns=occurrences.self_ns,
-                                     span_ns=run.present_in(where),
-                                 ), name, occurrences)  # fmt: skip
+                                 replace(advice, leaves_out=True), name, occurrences)  # fmt: skip
 
     # -- callbacks inside steps --------------------------------------------------------------------
 
@@ -434,8 +434,8 @@ class HostStall(Rule):
                 epochs=_epochs_in(run, where), took_ns=took,
                 span_ns=run.present_in(where),
             )  # fmt: skip
-            if name:  # the others' time stays
-                advice = replace(advice, saves=advice.saves * of_it * min(1.0, named / took))
+            others_stay = of_it * min(1.0, named / took) if name else 1.0
+            advice = replace(advice, saves=advice.saves * others_stay, leaves_out=True)
             often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
             yield self._loss(_title(name, kind), where, lost,
                              evidence["gpu_active_pct"], run, evidence,
