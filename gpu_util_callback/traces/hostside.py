@@ -254,7 +254,7 @@ def one_time_costs(process: Process, names: Names) -> list[OneTime]:
         text = names[name]
         starts_up = bool(_STARTS_UP.match(text))
         alone = len(took) == 1 and bool(_MAY_START_UP.match(text))
-        first = len(took) > 3 and took[0] >= _FIRST_TIMES * took[1:].max()
+        first = len(took) > 3 and took[0] / _FIRST_TIMES >= took[1:].max()
         for at in rows[mine] if starts_up else rows[mine[:1]] if first or alone else ():
             if events.end_ps[at] - events.start_ps[at] >= _LEAST_ONCE_PS:
                 costs.append(OneTime(text, int(events.start_ps[at]), int(events.end_ps[at])))
