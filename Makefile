@@ -45,7 +45,7 @@ help:
 	@echo "make test-all  the same with the minutes-long suites"
 	@echo "make quick     linters, types, frontend, and the tests that train nothing: two minutes"
 	@echo "make bench     what recording costs, measured here"
-	@echo "make figures   the README's table, made of what the benchmarks saved (BENCH_ARGS=--save)"
+	@echo "make figures   the table in docs/measured.md, made of what the benchmarks saved (BENCH_ARGS=--save)"
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
 	@echo "make dist      build and check what goes to a package index"
 	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"

@@ -1,9 +1,9 @@
-"""Take the README's screenshots of the tab, from the runs that `make demo` recorded.
+"""Take the screenshots of the tab, from the runs that `make demo` recorded.
 
     make screenshots     # after DEMO_SERVE=0 make demo
     python demo/screenshots.py --trace FILE     # of a profiler's trace of a GPU
 
-The README's GPU lanes are those of PyTorch's public sample of a ResNet-50 on a V100:
+The GPU's lanes of docs/tab.md are those of PyTorch's public sample of a ResNet-50 on a V100:
 `tb_plugin/samples/resnet50_num_workers_0` of pytorch/kineto.
 """
 

@@ -21,7 +21,7 @@ def on_files(files, config):
         odd = sorted(set(notes) ^ known)
         raise ValueError(f"{NOTES}: a section for each cause and no other; see {', '.join(odd)}")
     pages = {"index": _index(), **{rule.cause: _page(rule, notes[rule.cause]) for rule in RULES}}
-    for name in ("tab-light", "tab-gpu"):  # the README's, so that there is one of each
+    for name in ("tab-light", "tab-gpu"):  # of the repository, so that there is one of each
         picture = REPOSITORY / "demo" / "screenshots" / f"{name}.png"
         files.append(File.generated(config, f"{name}.png", abs_src_path=str(picture)))
     map_ = REPOSITORY / "ARCHITECTURE.md"

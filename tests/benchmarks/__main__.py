@@ -3,7 +3,7 @@
 Every `<name>_cost.py` in this folder is a benchmark with a `main()` that prints one table and
 returns its figures. They are ratios or differences within one run; absolute times are of this
 machine, at this moment. `--save` keeps the figures in `figures.json`, from which
-`python -m tests.benchmarks.table` makes the table in the README.
+`python -m tests.benchmarks.table` makes the table in docs/measured.md.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Makes the README's table of figures from `figures.json`, which `--save` of the benchmarks keeps.
+"""Makes the table of docs/measured.md from `figures.json`, which `--save` of the benchmarks keeps.
 
     python -m tests.benchmarks step fits --save
     python -m tests.benchmarks.table
 
-With `--check` it changes nothing and fails where the README's table is another one.
+With `--check` it changes nothing and fails where the page's table is another one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 FIGURES = FOLDER / "figures.json"
-README = FOLDER.parents[1] / "README.md"
+PAGE = FOLDER.parents[1] / "docs" / "measured.md"
 BEGIN, END = "<!-- figures: python -m tests.benchmarks.table -->", "<!-- figures end -->"
 OURS, BESIDE = "gpu-util-callback", ", beside another program"
 
@@ -170,25 +170,25 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def placed(readme: str, made: str) -> str:
-    """The README with this table between its markers."""
-    before, _, rest = readme.partition(BEGIN)
+def placed(page: str, made: str) -> str:
+    """The page with this table between its markers."""
+    before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
-        raise SystemExit(f"{README}: no lines {BEGIN} and {END}, between which the table goes")
+        raise SystemExit(f"{PAGE}: no lines {BEGIN} and {END}, between which the table goes")
     return f"{before}{BEGIN}\n{made}\n{END}{after}"
 
 
 def main(arguments: list[str]) -> int:
     if not FIGURES.exists():
         raise SystemExit(f"no {FIGURES}: python -m tests.benchmarks --save makes it")
-    readme = README.read_text()
-    wanted = placed(readme, table(json.loads(FIGURES.read_text())))
+    page = PAGE.read_text()
+    wanted = placed(page, table(json.loads(FIGURES.read_text())))
     if arguments == ["--check"]:
-        if wanted != readme:
-            print("The README's table is not made from figures.json: run this without --check")
-        return int(wanted != readme)
-    README.write_text(wanted)
+        if wanted != page:
+            print("The page's table is not made from figures.json: run this without --check")
+        return int(wanted != page)
+    PAGE.write_text(wanted)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The README's table of figures is made, not typed."""
+"""The table of figures in the documentation of figures is made, not typed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HERE = Path(__file__).resolve().parent
 
 @pytest.fixture
 def maker(monkeypatch, tmp_path):
-    """The table's maker, on a README and figures of its own."""
+    """The table's maker, on a page and figures of its own."""
     spec = importlib.util.spec_from_file_location("figures_table", HERE / "table.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "FIGURES", tmp_path / "figures.json")
-    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    monkeypatch.setattr(module, "PAGE", tmp_path / "measured.md")
     return module
 
 
@@ -47,13 +47,13 @@ def figures() -> dict:
 
 def write(maker, text: str = "before\n{begin}\nold\n{end}\nafter\n") -> None:
     maker.FIGURES.write_text(json.dumps(figures()))
-    maker.README.write_text(text.format(begin=maker.BEGIN, end=maker.END))
+    maker.PAGE.write_text(text.format(begin=maker.BEGIN, end=maker.END))
 
 
 def test_the_figures_become_rows(maker):
     write(maker)
     assert maker.main([]) == 0
-    text = maker.README.read_text()
+    text = maker.PAGE.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     (ours,) = [row for row in rows if "this callback" in row]
@@ -72,7 +72,7 @@ def test_a_table_that_was_typed_is_noticed(maker, capsys):
     assert "without --check" in capsys.readouterr().out
     maker.main([])
     assert maker.main(["--check"]) == 0
-    maker.README.write_text(maker.README.read_text().replace("0.25 s", "0.20 s"))
+    maker.PAGE.write_text(maker.PAGE.read_text().replace("0.25 s", "0.20 s"))
     assert maker.main(["--check"]) == 1
 
 
@@ -80,7 +80,7 @@ def test_a_readme_without_markers_is_left_alone(maker):
     write(maker, "no table here\n")
     with pytest.raises(SystemExit, match="between which the table goes"):
         maker.main([])
-    assert maker.README.read_text() == "no table here\n"
+    assert maker.PAGE.read_text() == "no table here\n"
 
 
 def test_the_readme_in_this_repository_is_made_of_its_figures():
