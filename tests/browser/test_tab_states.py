@@ -336,13 +336,9 @@ def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, tm
 
 
 def test_an_advice_says_what_it_saves(open_tab, tmp_path):
-    make_recording(tmp_path / "stalled", "host_stall", steps=600, gpus=1)
+    make_recording(tmp_path / "starved", "slow", steps=600, gpus=1)
     with TensorBoardServer(tmp_path, load_fast=True) as server:
         tab = open_tab(server.url)
-        span = max(tab.recording()["report"]["spans"], key=lambda one: one["lost_s"])
-        assert span["saves_s"] < 0.9 * span["lost_s"], (
-            "validation on fewer batches still takes time"
-        )
         report = tab.recording()["report"]
         gain = gain_text(report["wall_s"], report["headline"]["saves_range_s"])
         assert tab.text(".saving").startswith(f"This run gets {gain} faster")
