@@ -468,10 +468,11 @@ def test_an_object_store_gets_the_end_while_the_process_ends(how, tmp_path):
 
 
 def hot_loop(folder, seconds: float, then=lambda recorder: None):
-    """Return the recorder of a loop whose steps do nothing, and how many there were."""
+    """Return the recorder of a loop whose steps only let other threads run, and their number."""
     until = time.perf_counter() + seconds
     with GpuUtilMonitor(folder, report=False) as monitor:
         for steps in monitor.batches(itertools.count(1)):  # noqa: B007
+            time.sleep(0)
             if time.perf_counter() > until:
                 break
         recorded = monitor._recorder

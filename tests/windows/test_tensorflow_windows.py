@@ -260,7 +260,8 @@ def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
     at = np.searchsorted(recording.steps["step"], recording.traced_steps["step"])
     apart = recording.traced_steps["start_ns"] - recording.steps["start_ns"][at]
     assert apart.min() > -1e6
-    assert np.median(apart) < 5e6  # the first of a window begins when the profiler has started
+    # The first ones of a window begin when the profiler has started; a step takes over 1 ms.
+    assert np.quantile(apart, 0.3) < 1e6
 
 
 def test_several_batches_in_one_call(tmp_path):

@@ -527,13 +527,13 @@ class InputWait:
             mine = self.stage is not None and self.other_cpus < LITTLE * self.cpus
             return self.cores + (f", most with {who}" if mine else "")
         if self.waits is True and self.stage is not None:
-            return f"{who} mostly waits, for files or a network"
+            return f"the stage {who} mostly waits, for files or a network"
         if self.waits is False and (
             self.call or (self.stage and "py_function" in self.stage.flags)
         ):
-            return f"{self.call_name} computes in Python, one thread at a time"
+            return f"the Python code of {self.call_name} runs one thread at a time"
         if self.stage is not None:
-            return f"{who} takes {brief(self.stage.ms_per_batch)} a batch"
+            return f"the stage {who} takes {brief(self.stage.ms_per_batch)} a batch"
         return ""
 
     @property
