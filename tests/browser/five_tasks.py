@@ -60,7 +60,7 @@ class Task:
 
 def _cause(hand: Hand) -> str:
     verdict = hand.tab.text("h1")
-    return f"{verdict} What to change: {hand.tab.text('.advice pre')}"
+    return f"{verdict} {hand.tab.text('.advice')}"
 
 
 def _began(hand: Hand) -> str:
