@@ -52,13 +52,18 @@ def test_work_after_each_epoch_is_a_question_and_no_fix():
     assert span["advice"]["code"].startswith('with monitor.phase("validation"): ...')
 
 
-@pytest.mark.parametrize("inside, cause", [(80, "predict"), (30, "unmarked")])
-def test_predict_between_the_steps_has_its_name(inside, cause):
-    samples = {"samples": 100, "between": 100, "between_predict": inside}
-    run = loop(fit={**CUSTOM, "dispatch": samples | {"between_predict_set_up": 3 * inside // 4}})
+def sampled(**samples):
+    """Return a loop of 60 steps with 100 ms between them, as stack samples show it."""
+    run = loop(fit={**CUSTOM, "dispatch": {"samples": 100, "between": 100} | samples})
     for _ in range(60):
         run.steps(1, step_ms=20)
         unnamed(run, 100)
+    return run
+
+
+@pytest.mark.parametrize("inside, cause", [(80, "predict"), (30, "unmarked")])
+def test_predict_between_the_steps_has_its_name(inside, cause):
+    run = sampled(between_predict=inside, between_predict_set_up=3 * inside // 4)
     [span] = stalls(run)
     assert f"host_stall:{cause}" in span["id"]
     named = cause == "predict"
@@ -68,11 +73,7 @@ def test_predict_between_the_steps_has_its_name(inside, cause):
 
 @pytest.mark.parametrize("inside, cause", [(80, "fetching"), (0, "unmarked"), (None, "unmarked")])
 def test_an_iterator_between_the_steps_is_input(inside, cause):
-    samples = {"samples": 100, "between": 100, "between_input": inside}
-    run = loop(fit={**CUSTOM, "dispatch": samples})
-    for _ in range(60):
-        run.steps(1, step_ms=20)
-        unnamed(run, 100)
+    run = sampled(between_input=inside)
     [span] = stalls(run)
     assert f"host_stall:{cause}" in span["id"]
     named = cause == "fetching"

@@ -1,8 +1,8 @@
 """Host stall: training stands still while the host validates, saves or runs a callback."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,22 +57,10 @@ class Unmarked:
     pieces: list[tuple[int, int]]
 
 
-def _set_up_of_predict(run: Run, limits: Limits) -> float | None:
-    """Return the share of the time between steps that `model.predict` spends on its set-up.
-
-    None if most of that time is not spent in `predict`, or too few samples were taken of it.
-    """
-    samples = run.fit.get("dispatch") or {}
-    between = int(samples.get("between") or 0)
-    if between < limits["min_looks"] or int(samples.get("between_predict") or 0) < MOSTLY * between:
-        return None
-    return int(samples.get("between_predict_set_up") or 0) / between
-
-
-def _fetching(run: Run, limits: Limits) -> float | None:
-    """Return the share of the time between steps in a dataset's iterator; None = not known."""
-    samples = run.fit.get("dispatch") or {}
-    between, inside = int(samples.get("between") or 0), samples.get("between_input")
+def _share_between(run: Run, limits: Limits, where: str) -> float | None:
+    """Return the share of the time between steps in a place; None = not sampled often enough."""
+    samples: Mapping[str, Any] = run.fit.get("dispatch") or {}
+    between, inside = int(samples.get("between") or 0), samples.get(where)
     if inside is None or between < limits["min_looks"]:
         return None
     return int(inside) / between
@@ -465,36 +453,24 @@ class HostStall(Rule):
         evidence["lost_pct"] = round(100 * seen.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = seen.active_pct
         often = seen.times is None or seen.times >= MANY_TIMES
-        set_up = _set_up_of_predict(run, limits)
-        if set_up is not None:
+        title, advice, detail = "Work outside steps and phases", seen.advice, UNMARKED
+        fetching = _share_between(run, limits, "between_input")
+        if (_share_between(run, limits, "between_predict") or 0.0) >= MOSTLY:
+            set_up = _share_between(run, limits, "between_predict_set_up") or 0.0
             evidence["predict_set_up_pct"] = round(100 * set_up, 1)
-            finding = self._loss("predict is called between the steps", seen.where, seen.lost_ns,
-                                 seen.active_pct, run, evidence,
-                                 {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-                                 replace(_stall_advice.PREDICT_ADVICE, saves=set_up), "predict",
-                                 state=often)  # fmt: skip
-            finding.pieces = seen.pieces
-            yield finding
-            return
-        fetching = _fetching(run, limits)
-        if fetching is not None and fetching >= MOSTLY:
+            title, detail = "predict is called between the steps", "predict"
+            advice = replace(_stall_advice.PREDICT_ADVICE, saves=set_up)
+        elif fetching is not None and fetching >= MOSTLY:
             evidence["between_input_pct"] = round(100 * fetching, 1)
+            title, detail = "Training waits for its input between the steps", "fetching"
             advice = Advice(
                 f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of "
                 "a dataset. The monitor sees why only where it is given the dataset.",
                 _SEEN, 0.0,
             )  # fmt: skip
-            finding = self._loss("Training waits for its input between the steps", seen.where,
-                                 seen.lost_ns, seen.active_pct, run, evidence,
-                                 {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-                                 advice, "fetching", state=often)  # fmt: skip
-            finding.pieces = seen.pieces
-            yield finding
-            return
-        finding = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
-                           seen.active_pct, run, evidence,
-                           {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-                           seen.advice, UNMARKED, state=often)  # fmt: skip
+        finding = self._loss(title, seen.where, seen.lost_ns, seen.active_pct, run, evidence,
+                             {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
+                             advice, detail, state=often)  # fmt: skip
         finding.pieces = seen.pieces
         yield finding
 
