@@ -7,19 +7,22 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import median
+from types import FunctionType, MethodType
 from typing import Any
 
 from gpu_util_callback.backends.base import BACKENDS, part_of
 from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.backends.loops import framework_in_use
-from gpu_util_callback.report.ceilings import Ceilings
+from gpu_util_callback.report.ceilings import Ceilings, Instead
 from gpu_util_callback.steps.fit_frame import calling_fit
 
 __all__ = ["before_fit", "ceilings"]
 
 # Of the time: input alone, both together, model alone.
 _SHARES = (0.4, 0.3, 0.3)
+_TURNS = 2  # of two inputs: a moment at which the machine did something else shows
 _WARM_SHARE = 0.2  # of a part, before its rate is taken: buffers fill, settings are tuned
 _WARM_STEPS = 2  # the first compiles
 _LEAST_STEPS = 2  # to take a rate from, however long they last
@@ -31,6 +34,7 @@ def ceilings(
     data: Any = None,
     y: Any = None,
     *,
+    instead: Any = None,
     step: Callable[[Any], Any] | None = None,
     seconds: float = 10.0,
     state: Any = (),
@@ -53,8 +57,12 @@ def ceilings(
         data: what `fit` takes as `x`: a dataset, arrays, a `PyDataset`, a torch `DataLoader`; or,
             with `step`, anything to iterate over. A function without arguments is called for a
             fresh one: the way for generators, which can be iterated over only once.
+        instead: another input for the same model, such as a changed one that should be faster: it
+            is measured as well, after a first pass over it if that ends within `seconds` (caches
+            are full then), and the gain is printed. Arrays as `(x, y)`; else as `data`.
         step: a loop's own training step, called with a batch.
-        seconds: to measure for. Compilation and the wait for a first batch come on top.
+        seconds: to measure for, three times as long with `instead`. Compilation and the wait for a
+            first batch come on top.
         state: with `step`: objects that it changes and that it does not refer to by itself. What
             its function, closure and globals refer to is found: modules, optimizers, variables,
             arrays.
@@ -71,6 +79,7 @@ def ceilings(
 
     ```python
     print(ceilings(model, dataset))
+    print(ceilings(model, dataset, instead=dataset.cache()))  # does the change help?
     print(ceilings(step=train_step, data=loader))       # a loop of your own
     print(ceilings(model, lambda: make_batches()))      # a generator
     ```
@@ -85,11 +94,11 @@ def ceilings(
     began = time.perf_counter()
     try:
         if step is not None:
-            found = _of_loop(step, data, state, seconds, say)
+            found = _of_loop(step, data, instead, state, seconds, say)
         else:
             fit = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size,
                    "class_weight": class_weight, "shuffle": None if shuffle else False}  # fmt: skip
-            found = _of_model(model, data, fit, seconds, say)
+            found = _of_model(model, data, instead, fit, seconds, say)
     finally:
         say.end()
     return replace(found, seconds=round(time.perf_counter() - began, 3))
@@ -104,7 +113,7 @@ class _Progress:
 
     def __call__(self, what: str) -> None:
         if self._wanted:
-            print(f"\rgpu-util: measuring {what:<28}", end="", file=sys.stderr, flush=True)
+            print(f"\rgpu-util: measuring {what:<30}", end="", file=sys.stderr, flush=True)
             self._said = True
 
     def end(self) -> None:
@@ -118,11 +127,14 @@ class _Clock:
     Args:
         seconds: to measure for.
         wait: waits for all that was launched, given a step's result.
+        pass_s: seconds to wait for the end of a first pass over the data, which fills caches.
     """
 
-    def __init__(self, seconds: float, wait: Callable[[Any], None]):
+    def __init__(self, seconds: float, wait: Callable[[Any], None], pass_s: float = 0.0):
         self._seconds = seconds
         self._wait = wait
+        self._pass_s = pass_s
+        self.passed = not pass_s  # the first pass was over before the rate was taken
         self._first: float | None = None
         self._start: float | None = None
         self._calls = self._steps = 0
@@ -138,7 +150,9 @@ class _Clock:
         if self._first is None:
             self._first = now
         if self._start is None:
-            warm = now - self._first >= _WARM_SHARE * self._seconds
+            lasted = now - self._first
+            warm = lasted >= _WARM_SHARE * self._seconds
+            warm &= self.passed or lasted >= self._pass_s
             if self._calls >= _WARM_STEPS and warm:
                 self._wait(result)
                 self._start = self._began = time.perf_counter()
@@ -168,6 +182,7 @@ class _Clock:
 
     def pause(self) -> None:
         """Leave out the time from now to the next step: the data begin again."""
+        self.passed |= self._start is None
         if self._start is not None and self._paused is None:
             self._paused = time.perf_counter()
 
@@ -184,11 +199,68 @@ def _refuse_workers(framework: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a training, each of which runs until a clock has its rate.
+
+    Attributes:
+        alone: reads an input alone; returns its batches a second and its first batch.
+        prepare: makes the model ready, given a batch.
+        together: trains with an input; returns steps a second.
+        model_alone: trains with one batch again and again; returns steps a second.
+        wait: waits for all that was launched, given a step's result.
+    """
+
+    alone: Callable[[Any, _Clock], tuple[float, Any]]
+    prepare: Callable[[Any], None]
+    together: Callable[[Any, _Clock], float]
+    model_alone: Callable[[Any, _Clock], float]
+    wait: Callable[[Any], None]
+
+
+def _measure(
+    parts: _Parts, data: Any, instead: Any, seconds: float, say: Callable[[str], None]
+) -> Ceilings:
+    """Time each part; with another input, that one and the first in turns."""
+    alone_s, together_s, model_s = (share * seconds for share in _SHARES)
+    say("the input alone")
+    alone, batch = parts.alone(data, _Clock(alone_s, parts.wait))
+    parts.prepare(batch)
+    say("both together")
+    together = [parts.together(data, _Clock(together_s, parts.wait))]
+    other = None
+    if instead is not None:
+        say("the other input alone")
+        other_alone, other_batch = parts.alone(instead, _Clock(alone_s, parts.wait, seconds))
+        rates = []
+        for _ in range(_TURNS):
+            say("the other input and the model")
+            clock = _Clock(together_s, parts.wait, seconds)
+            rates.append(parts.together(instead, clock))
+            say("both together again")
+            together.append(parts.together(data, _Clock(together_s, parts.wait)))
+        other = Instead(
+            other_alone,
+            (min(rates), max(rates)),
+            (min(together), max(together)),
+            _size(other_batch),
+            clock.passed,
+        )
+    say("the model alone")
+    steps = parts.model_alone(batch, _Clock(model_s, parts.wait))
+    return Ceilings(alone, steps, median(together), _size(batch), instead=other)
+
+
 # ---- a Keras model -----------------------------------------------------------------------------
 
 
 def _of_model(
-    model: Any, data: Any, fit: dict[str, Any], seconds: float, say: Callable[[str], None]
+    model: Any,
+    data: Any,
+    instead: Any,
+    fit: dict[str, Any],
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Ceilings:
     import keras
 
@@ -198,25 +270,41 @@ def _of_model(
     if not getattr(model, "compiled", False):
         raise ValueError("the model is not compiled: call model.compile(...) first")
     _refuse_workers(framework)
-    wait = _sync_of(framework)
     with Preserved() as preserved:
         preserved.random_numbers()
         _preserve_data(preserved, data)
-        say("the input alone")
-        idle = _idle_model(keras)
-        alone = _fit_rate(idle, data, fit, _SHARES[0] * seconds, wait)
-        batch = idle.kept
-        preserved.state(*model.variables)  # before anything is built
-        _build(model, batch)
-        preserved.state(model, *_global_seeds())
-        say("both together")
-        model.train_function = None  # with operations of its own: their state is not the training's
-        together = _fit_rate(model, data, fit, _SHARES[1] * seconds, wait)
-        say("the model alone")
-        kept = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
-        repeated = _repeated(framework, batch)
-        steps = _fit_rate(model, repeated, kept, _SHARES[2] * seconds, wait, endless=True)
-    return Ceilings(alone, steps, together, _size(batch), framework=framework)
+        _preserve_data(preserved, instead)
+
+        def alone(given: Any, clock: _Clock) -> tuple[float, Any]:
+            idle = _idle_model(keras)
+            data, arguments = given
+            return _fit_rate(idle, data, arguments, clock), idle.kept
+
+        def prepare(batch: Any) -> None:
+            preserved.state(*model.variables)  # before anything is built
+            _build(model, batch)
+            preserved.state(model, *_global_seeds())
+
+        def together(given: Any, clock: _Clock) -> float:
+            model.train_function = None  # with operations of its own: not the training's state
+            data, arguments = given
+            return _fit_rate(model, data, arguments, clock)
+
+        def model_alone(batch: Any, clock: _Clock) -> float:
+            kept = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
+            return _fit_rate(model, _repeated(framework, batch), kept, clock, endless=True)
+
+        parts = _Parts(alone, prepare, together, model_alone, _sync_of(framework))
+        other = None if instead is None else _as_fit_takes(instead, fit)
+        return replace(_measure(parts, (data, fit), other, seconds, say), framework=framework)
+
+
+def _as_fit_takes(instead: Any, fit: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the other input as `x`, and its other arguments of `fit`."""
+    if isinstance(instead, tuple):
+        x, y = instead
+        return x, {**fit, "y": y}
+    return instead, fit if fit["y"] is None else {**fit, "y": None, "sample_weight": None}
 
 
 def _preserve_data(preserved: Preserved, data: Any) -> None:
@@ -267,14 +355,11 @@ def _fit_rate(
     model: Any,
     data: Any,
     fit: dict[str, Any],
-    seconds: float,
-    wait: Callable[[Any], None],
+    clock: _Clock,
     endless: bool = False,
 ) -> float:
     """Return the steps a second of `fit` on a copy of the data."""
     import keras
-
-    clock = _Clock(seconds, wait)
 
     class Stop(keras.callbacks.Callback):
         async_safe = True  # otherwise every step would wait for the device
@@ -345,46 +430,48 @@ def _size(batch: Any) -> int | None:
 
 
 def _of_loop(
-    step: Callable[[Any], Any], data: Any, state: Any, seconds: float, say: Callable[[str], None]
+    step: Callable[[Any], Any],
+    data: Any,
+    instead: Any,
+    state: Any,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Ceilings:
     framework = framework_in_use() or ""
     _refuse_workers(framework)
-    wait = _sync_of(framework)
     with Preserved() as preserved:
         preserved.random_numbers()
         _preserve_data(preserved, data)
+        _preserve_data(preserved, instead)
         preserved.state(step, *(state if isinstance(state, (list, tuple)) else (state,)))
-        kept: list[Any] = []
-        say("the input alone")
 
-        def keep(batch: Any) -> None:
-            if not kept:
-                kept.append(batch)
+        def alone(batches: Any, clock: _Clock) -> tuple[float, Any]:
+            first: list[Any] = []
 
-        alone = _loop_rate(keep, _passes(data), _SHARES[0] * seconds, wait)
-        if not kept:
-            raise ValueError("the data have no batch")
-        say("both together")
-        together = _loop_rate(step, _passes(data), _SHARES[1] * seconds, wait)
-        say("the model alone")
-        same = ([kept[0]] * 1000 for _ in range(_MANY))
-        steps = _loop_rate(step, same, _SHARES[2] * seconds, wait)
-    return Ceilings(alone, steps, together, _size(kept[0]), framework=framework)
+            def keep(batch: Any) -> None:
+                if not first:
+                    first.append(batch)
+
+            return _loop_rate(keep, _passes(batches), clock), first[0]
+
+        def together(batches: Any, clock: _Clock) -> float:
+            return _loop_rate(step, _passes(batches), clock)
+
+        def model_alone(batch: Any, clock: _Clock) -> float:
+            return _loop_rate(step, ([batch] * 1000 for _ in range(_MANY)), clock)
+
+        parts = _Parts(alone, lambda batch: None, together, model_alone, _sync_of(framework))
+        return replace(_measure(parts, data, instead, seconds, say), framework=framework)
 
 
 def _passes(data: Any) -> Iterator[Any]:
-    """Yield the data again and again, each time a copy of their own."""
+    """Yield one copy of the data again and again, or what a function makes anew each time."""
+    copied = None if isinstance(data, (FunctionType, MethodType)) else independent(data)
     while True:
-        yield independent(data)
+        yield independent(data) if copied is None else copied
 
 
-def _loop_rate(
-    step: Callable[[Any], Any],
-    passes: Iterator[Any],
-    seconds: float,
-    wait: Callable[[Any], None],
-) -> float:
-    clock = _Clock(seconds, wait)
+def _loop_rate(step: Callable[[Any], Any], passes: Iterator[Any], clock: _Clock) -> float:
     for batches in passes:
         empty = True
         for batch in batches:

@@ -615,6 +615,17 @@ class Source(TypedDict, total=False):
     cannot_know: list[str]
 
 
+class CeilingsInstead(TypedDict, total=False):
+    """Rates of another input with the same model: least and most of several turns."""
+
+    input_per_s: Number
+    together_per_s: list[Number]
+    beside_per_s: list[Number]
+    batch_size: Count | None
+    passed: bool
+    gain: list[Number]
+
+
 class Ceilings(TypedDict, total=False):
     """Rates of the input alone, the model alone and both together, measured before training."""
 
@@ -628,6 +639,7 @@ class Ceilings(TypedDict, total=False):
     input_gain: Number
     model_gain: Number
     overlap_gain: Number
+    instead: CeilingsInstead
 
 
 class Facts(TypedDict, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from html import escape
+from statistics import fmean
 from typing import Any
 
 from gpu_util_callback.recording.work import another_batch_size
@@ -18,6 +19,25 @@ _RATES = ("input_per_s", "model_per_s", "together_per_s")
 
 
 @dataclass(frozen=True)
+class Instead:
+    """Rates of another input with the same model.
+
+    Attributes:
+        input_per_s: batches a second from the other input alone.
+        together_per_s: steps a second of the other input and the model, the least and the most.
+        beside_per_s: the same of the first input, measured in turns with it.
+        batch_size: samples of its batch, None where not known.
+        passed: a whole pass over it came before the rate: its caches were full.
+    """
+
+    input_per_s: float
+    together_per_s: tuple[float, float]
+    beside_per_s: tuple[float, float]
+    batch_size: int | None
+    passed: bool
+
+
+@dataclass(frozen=True)
 class Ceilings:
     """How many batches a second the input and the model can do at most, each alone.
 
@@ -28,6 +48,7 @@ class Ceilings:
         batch_size: samples of a batch, None where not known.
         seconds: what measuring took, compilation included.
         framework: "tensorflow", "jax" or "torch"; "" for a loop without any.
+        instead: another input with the same model, where one was measured.
     """
 
     input_per_s: float
@@ -36,6 +57,7 @@ class Ceilings:
     batch_size: int | None = None
     seconds: float = 0.0
     framework: str = ""
+    instead: Instead | None = None
 
     @property
     def ceiling(self) -> str:
@@ -56,16 +78,26 @@ class Ceilings:
         return max(1.0, self.input_per_s / self.together_per_s)
 
     @property
+    def instead_gains(self) -> tuple[float, float]:
+        """The least and the largest factor that the other input gains, in samples if known."""
+        if self.instead is None:
+            return 1.0, 1.0
+        (least, most), (slowest, fastest) = self.instead.together_per_s, self.instead.beside_per_s
+        samples = 1.0
+        if self.instead.batch_size and self.batch_size:
+            samples = self.instead.batch_size / self.batch_size
+        return samples * least / fastest, samples * most / slowest
+
+    @property
     def overlap_gain(self) -> float:
         """The factor gained if input and model, as they are, ran fully at the same time."""
         return max(1.0, min(self.input_per_s, self.model_per_s) / self.together_per_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON: the attributes, the ceiling and the gains."""
-        rates = {
-            name: round(value, 4) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
-        }
+        rates = _rounded(asdict(self))
+        if other := rates.pop("instead"):
+            rates["instead"] = other | {"gain": _rounded(self.instead_gains)}
         return {
             **rates,
             "ceiling": self.ceiling,
@@ -75,14 +107,25 @@ class Ceilings:
         }
 
     def __str__(self) -> str:
-        return "\n".join([_verdict(self), *(f"  {name}: {rate}" for name, rate in _rows(self))])
+        rows = (f"  {name}: {rate}" for name, rate in _rows(self))
+        return "\n".join([_verdict(self), *rows, *_instead_verdict(self)])
 
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(rate)}</td></tr>"
             for name, rate in _rows(self)
         )
-        return f"<p><b>{escape(_verdict(self))}</b></p><table>{rows}</table>"
+        other = "".join(f"<p><b>{escape(text)}</b></p>" for text in _instead_verdict(self))
+        return f"<p><b>{escape(_verdict(self))}</b></p><table>{rows}</table>{other}"
+
+
+def _rounded(value: Any) -> Any:
+    """Round each float in dictionaries and tuples to four decimals."""
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return [_rounded(part) for part in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def _verdict(found: Ceilings) -> str:
@@ -109,8 +152,38 @@ def _verdict(found: Ceilings) -> str:
     )
 
 
+def _instead_verdict(found: Ceilings) -> list[str]:
+    """Return the sentence on the other input, if one was measured."""
+    if found.instead is None:
+        return []
+    least, most = found.instead_gains
+    if least > 1 + _ALIKE:
+        text = f"The other input makes training {_range(least, most)} faster."
+    elif most < 1 / (1 + _ALIKE):
+        text = f"The other input makes training {_range(1 / most, 1 / least)} slower."
+    else:
+        text = (
+            f"The other input makes no clear difference: {least:.2f} to {most:.2f} times as fast, "
+            "measured in turns."
+        )
+    if not found.instead.passed:
+        text += " Its first pass was not over: a cache would show only after it. Give more seconds."
+    return [text]
+
+
+def _range(least: float, most: float) -> str:
+    low, high = times(least), times(most)
+    return low if low == high else f"{low[:-1]} to {high}"
+
+
 def _rows(found: Ceilings) -> list[tuple[str, str]]:
-    return [(name, ", ".join(filter(None, _rate(found, per_s)))) for name, per_s in _rates(found)]
+    rates = [(name, per_s, found.batch_size) for name, per_s in _rates(found)]
+    if (other := found.instead) is not None:
+        rates += [
+            ("the other input alone", other.input_per_s, other.batch_size),
+            ("the other input and the model", fmean(other.together_per_s), other.batch_size),
+        ]
+    return [(name, ", ".join(filter(None, _rate(per_s, size)))) for name, per_s, size in rates]
 
 
 def _rates(found: Ceilings) -> list[tuple[str, float]]:
@@ -121,9 +194,9 @@ def _rates(found: Ceilings) -> list[tuple[str, float]]:
     ]
 
 
-def _rate(found: Ceilings, per_s: float) -> tuple[str, str]:
+def _rate(per_s: float, batch_size: int | None) -> tuple[str, str]:
     """Return a rate in batches, and in samples where a batch's size is known."""
-    samples = f"{per_s * found.batch_size:,.0f} samples/s" if found.batch_size else ""
+    samples = f"{per_s * batch_size:,.0f} samples/s" if batch_size else ""
     return f"{_number(per_s)} batches/s", samples
 
 
@@ -136,7 +209,7 @@ def _measured(run: Mapping[str, Any]) -> Ceilings | None:
     measured = run.get("ceilings")
     if not measured or not all(measured[name] > 0 for name in _RATES):
         return None
-    names = [field.name for field in fields(Ceilings)]
+    names = [field.name for field in fields(Ceilings) if field.name != "instead"]
     return Ceilings(**{name: measured[name] for name in names if measured.get(name) is not None})
 
 
@@ -177,6 +250,6 @@ def ceilings_in_words(run: Mapping[str, Any]) -> dict[str, Any] | None:
         rates[2] = ("this run", own / found.batch_size)
     rows = []
     for name, per_s in rates:
-        batches, samples = _rate(found, per_s)
+        batches, samples = _rate(per_s, found.batch_size)
         rows.append({"name": name, "batches": batches, "samples": samples, "per_s": per_s})
     return {"text": " ".join(filter(None, [_verdict(found), _unlike(found, run)])), "rows": rows}

@@ -5,15 +5,16 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gpu_util_callback import ceilings, read_recordings
+from gpu_util_callback import GpuUtilMonitor, ceilings, read_recordings
 from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.diagnosis import logdir_report
-from gpu_util_callback.report.ceilings import Ceilings
+from gpu_util_callback.report.ceilings import Ceilings, Instead
 
 PROGRAM = Path(__file__).with_name("ceilings_program.py")
 INPUT_S = 0.04
@@ -175,6 +176,58 @@ def test_what_it_says():
     turns = Ceilings(100, 50, 33)
     assert str(turns).startswith("The input takes time from the model: made while")
     json.dumps(fine.to_dict())
+
+
+class Cached:
+    """Batches that take their time in the first pass of a copy, and none later."""
+
+    def __init__(self, seconds):
+        self.seconds, self.kept = seconds, []
+
+    def __iter__(self):
+        if not self.kept:
+            for at in range(20):
+                time.sleep(self.seconds)
+                yield at
+            self.kept.append(1)
+        yield from range(20)
+
+
+@pytest.mark.timed
+def test_another_input_is_measured_with_its_caches_full(tmp_path):
+    cached = Cached(0.02)
+    found = ceilings(
+        step=sleeping(0.01), data=Slow(0.02), instead=cached, seconds=1.5, progress=False
+    )
+    least, most = found.instead_gains
+    assert 2.4 < least <= most < 3.2, "30 ms a step without it, 10 with it"
+    assert not cached.kept, "a copy of it was read"
+    assert found.instead.passed and "The other input makes training" in str(found)
+    with GpuUtilMonitor(str(tmp_path), ceilings=found, report=False) as monitor, monitor.step():
+        pass
+    (kept,) = read_recordings(str(tmp_path))
+    assert kept.facts["ceilings"]["instead"]["gain"] == [round(least, 4), round(most, 4)]
+    assert not kept.problems
+
+
+@pytest.mark.parametrize(
+    ("rates", "passed", "sentence"),
+    [
+        ((28.0, 30.0), True, "The other input makes training 2.8 to 3× faster."),
+        ((5.0, 5.0), True, "The other input makes training 2× slower."),
+        ((9.0, 14.0), True, "no clear difference: 0.90 to 1.40 times as fast"),
+        ((20.0, 20.0), False, "Its first pass was not over: a cache would show only after it."),
+    ],
+)
+def test_a_difference_is_claimed_only_where_every_turn_shows_it(rates, passed, sentence):
+    found = Ceilings(10, 50, 10, instead=Instead(40.0, rates, (10.0, 10.0), None, passed))
+    assert sentence in str(found).splitlines()[-1]
+    assert "the other input and the model" in found._repr_html_()
+
+
+def test_batches_of_another_size_are_compared_by_their_samples():
+    found = Ceilings(10, 50, 10, 32, instead=Instead(5.0, (5.0, 5.0), (10.0, 10.0), 64, True))
+    assert found.instead_gains == (1.0, 1.0)
 
 
 def test_a_generator_is_left_alone():
@@ -339,7 +392,9 @@ def test_an_eager_fit_goes_on_as_if_nothing_had_been():
     expected = trained_eagerly(lambda model, data: None)
     assert trained_eagerly(lambda model, data: None) == expected
     measured = trained_eagerly(
-        lambda model, data: ceilings(model, data, seconds=0.5, progress=False)
+        lambda model, data: ceilings(
+            model, data, instead=data.prefetch(1), seconds=0.5, progress=False
+        )
     )
     assert measured == expected
 
