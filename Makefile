@@ -116,6 +116,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.size
 	$(BIN)/vulture
 
 frontend: frontend/node_modules/.installed

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpu_util_callback.ceiling import ceilings
     from gpu_util_callback.monitor import GpuUtilMonitor
     from gpu_util_callback.profiling.schedule import TraceSchedule
-    from gpu_util_callback.recording import read_recordings
+    from gpu_util_callback.report.notebook import read_recordings
     from gpu_util_callback.traces.imported import trace_handler
 
 __all__ = [
@@ -33,7 +33,7 @@ _MODULES = {
     "GpuUtilMonitor": "gpu_util_callback.monitor",
     "ceilings": "gpu_util_callback.ceiling",
     "TraceSchedule": "gpu_util_callback.profiling.schedule",
-    "read_recordings": "gpu_util_callback.recording",
+    "read_recordings": "gpu_util_callback.report.notebook",  # shows them, too
     "trace_handler": "gpu_util_callback.traces.imported",
 }
 

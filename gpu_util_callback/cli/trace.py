@@ -12,6 +12,7 @@ from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.output import trace_json
 
 _BAR = 30
 
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         for path in written:
             print(f"written: {path}", file=sys.stderr)
     if args.json:
-        text = _json(analysis.to_json())
+        text = _json(trace_json(analysis))
     else:
         color, unicode = options.color(args.color), options.unicode()
         text = render(analysis, options.width(args.width), color, unicode, options.detail(args))

@@ -15,9 +15,10 @@ from gpu_util_callback.diagnosis.engine import (
     thresholds_in_force,
     thresholds_set,
 )
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Range
 from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
 from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
 from gpu_util_callback.diagnosis.verdict import Announcer
 

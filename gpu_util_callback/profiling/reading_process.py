@@ -20,6 +20,7 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import measure, read_trace
+from gpu_util_callback.traces.recorded import recording_tables
 
 MANY_EVENTS = 300_000
 TABLES = ("traced_steps", "kernels", "step_kernels")
@@ -41,7 +42,7 @@ def run(path: str, out: str) -> int:
     """
     trace = read_trace(path)
     analysis = measure(trace)
-    tables = analysis.tables()
+    tables = recording_tables(analysis)
     device_events = sum(len(d.events) for p in trace.processes for d in p.devices)
     arrays: dict[str, Any] = {
         f"{table}/{column}": _array(values)

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -315,7 +314,11 @@ class Recording(RecordingFiles):
         facts: everything the manifest says.
         problems: the parts that could not be read, so far.
         unanswered: True if opening the recording again may make more of it readable.
+        show: the timeline as a frame for a notebook's cell; `report.notebook`, which stands above
+            this floor, sets it.
     """
+
+    show: ClassVar[Callable[..., Any]]
 
     def __init__(self, storage: Storage, path: str, run: str = ".", id: str | None = None):
         super().__init__(storage, path)
@@ -660,21 +663,6 @@ class Recording(RecordingFiles):
         """Record a damaged levels file; the segments are read instead."""
         path = self._storage.join(self.path, levels_name(first, last))
         self._problem(path, f"damaged: {reason(error)}; reading the segments instead")
-
-    # Presentation stands above this floor; like the package's public names, it is found on use.
-
-    def _repr_html_(self) -> str:
-        return import_module("gpu_util_callback.report.notebook").recording_card(self)
-
-    def show(self, height: int = 800) -> Any:
-        """Return the timeline as a frame for a notebook's cell: the tab, offline.
-
-        Args:
-            height: in pixels.
-
-        Raises: ValueError for a height that is none.
-        """
-        return import_module("gpu_util_callback.report.notebook").timeline_frame(self, height)
 
     def __repr__(self) -> str:
         return (

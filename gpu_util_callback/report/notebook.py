@@ -372,7 +372,10 @@ _NO_ADDRESS = "<script>history.replaceState = () => {}</script>"
 
 
 def timeline_frame(recording: Recording, height: int = 800) -> Frame:
-    """Return the tab with this recording, offline, as a frame.
+    """Return the timeline of this recording, offline, as a frame for a notebook's cell.
+
+    Args:
+        height: in pixels.
 
     Raises: ValueError for a height that is none.
     """
@@ -383,3 +386,8 @@ def timeline_frame(recording: Recording, height: int = 800) -> Frame:
     page = html_report([recording], recording.path)
     page = page.replace("<head>", f"<head>{_NO_ADDRESS}", 1)
     return Frame(page, height, f"Timeline of {recording.id}")
+
+
+# A recording stands on a lower floor, which knows nothing of notebooks.
+Recording._repr_html_ = recording_card  # type: ignore[attr-defined]
+Recording.show = timeline_frame

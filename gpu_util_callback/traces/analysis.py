@@ -138,7 +138,7 @@ class ProcessAnalysis:
 
 @dataclass(slots=True)
 class Analysis:
-    """The analysis of a trace. `to_json()` is the public form; `tables()` feeds a recording."""
+    """The analysis of a trace; `output` makes JSON and rows of a recording of it."""
 
     trace: Trace
     processes: list[ProcessAnalysis]
@@ -161,27 +161,6 @@ class Analysis:
         if self._wording is None:
             self._wording = hostside.wording(self.trace)
         return self._wording
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
-        from gpu_util_callback.traces.output import trace_json
-
-        return trace_json(self)
-
-    def tables(
-        self, window: int = 0, process: int = 0, epoch_ns: int | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """Return rows for the tables `traced_steps`, `kernels`, `step_kernels`, in nanoseconds.
-
-        Args:
-            window: number of the profiler window.
-            process: index of the process in the trace.
-            epoch_ns: the trace's zero on the recording's clock; default: the file's own value,
-                else 0.
-        """
-        from gpu_util_callback.traces.output import recording_tables
-
-        return recording_tables(self, window, process, epoch_ns)
 
 
 def measure(trace: Trace) -> Analysis:

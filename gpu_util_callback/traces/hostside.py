@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
 from gpu_util_callback.traces.kernels import op_name
-from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, HostKind, Names, Process, groups
-
-if TYPE_CHECKING:
-    from gpu_util_callback.traces.analysis import DeviceAnalysis, ProcessAnalysis
-    from gpu_util_callback.traces.model import Names, Trace
+from gpu_util_callback.traces.model import (
+    PS_PER_MS,
+    HostKind,
+    Names,
+    Process,
+    Trace,
+    groups,
+)
 
 _CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
@@ -223,7 +224,6 @@ _MAY_START_UP = re.compile(r"^(cuda|hip)(Free|SetDevice|Malloc|GetDevice\w*|Devi
 # The first of its name, this many times as long as the next longest, paid for what all others use.
 _FIRST_TIMES = 10
 _LEAST_ONCE_PS = 10 * PS_PER_MS
-_AS_LONG = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,15 +310,11 @@ _JAX = "PjitFunction("
 _TENSORFLOW = ("ExecutorState::", "IteratorGetNext", "Iterator::")
 # The function that Keras compiles, as TensorFlow names it.
 _KERAS = re.compile(r"(multi|one)_step_on_(iterator|data)|__inference_train_function")
-# Of the steps: what the host did in less is not searched, which takes long in a long trace.
-_SEARCHED = 0.01
 # Names of the backward pass and of optimizers, on the host or on the GPU.
 _TRAINS = re.compile(
     r"autograd::engine|Backward\d|backward|bwd|Optimizer\.step|[dw]grad|gradient|transpose\(jvp"
     r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_",
 )
-_ALL_TO_ALL = re.compile(r"all_?to_?all|deep_ep::|dpsk::ep::", re.IGNORECASE)
-_GATHERS = re.compile(r"all_?gather", re.IGNORECASE)
 _LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
@@ -357,190 +353,3 @@ def wording(trace: Trace) -> Wording:
         return Wording("tensorflow", keras, trains=trains)
     torch = torch or trace.format == "kineto"
     return Wording("torch" if torch else "", False, workers, trains)
-
-
-def facts(
-    p: ProcessAnalysis,
-    names: Names,
-    said: Wording,
-    index: Callable[[DeviceAnalysis], int] = lambda d: d.index,
-) -> dict[str, Any]:
-    """Return what a manifest says of a recording made of this process, as far as a trace shows it.
-
-    Args:
-        index: the number of a GPU in the recording.
-    """
-    fit: dict[str, Any] = {"loop": "fit" if said.keras else "custom"}
-    if said.framework == "jax":
-        fit["jit_compile"] = True
-    if said.framework == "tensorflow" and len(p.waits):
-        fit["input_kind"] = "tf.data"
-    if said.workers is not None:
-        fit["input_kind"] = "DataLoader"
-    if said.workers is False:
-        fit["input_workers"] = 0
-    down = [c for d in p.active for c in d.copies if c.direction == "h2d"]
-    known = sum(c.total_ps for c in down if c.memory in ("pageable", "pinned"))
-    if known:
-        pinned = sum(c.total_ps for c in down if c.memory == "pinned")
-        fit["input_pin_memory"] = 2 * pinned >= known
-    return {
-        "host": p.process.host,
-        "rank": p.process.rank,
-        "framework": {"name": said.framework},
-        "fit": fit,
-        "gpus": [
-            {
-                "index": index(d),
-                "used_by_framework": True,
-                "memory_total_bytes": d.device.facts.get("memory_bytes"),
-                "compute_capability": _capability(d),
-            }
-            for d in p.devices
-        ],
-        "source": _source(p, names, index, said.trains),
-    }
-
-
-def _capability(d: DeviceAnalysis) -> Any:
-    """Return it for NVIDIA's GPUs, whose tensor cores and kernels' names are known."""
-    nvidia = str(d.device.facts.get("vendor", "Nvidia")).lower() == "nvidia"
-    return d.device.facts.get("compute_capability") if nvidia else None
-
-
-def _source(
-    p: ProcessAnalysis, names: Names, index: Callable[[DeviceAnalysis], int], trains: bool
-) -> dict[str, Any]:
-    """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
-    stage = next((one for one in p.stages if one.self_ps > 0 and one.name != "Root"), None)
-    calls, called = p.host_calls
-    return {
-        "steps_from": p.steps.basis,
-        "steps_judged": p.has_steps,
-        "idle_judged": p.idle_judged,
-        "host_traced": p.process.has_host,
-        "tpu": p.process.facts.get("tpu", False),
-        "fetches": len(p.waits),
-        "host_activity": _host_activity(p, names),
-        "trains": trains,
-        "collectives": _collectives(p),
-        "late_rank": p.late_rank and {
-            "name": p.late_rank.name, "waited_pct": p.late_rank.waited_pct,
-        },
-        "once": _once(p),
-        "host_calls": {
-            "name": called,
-            "total_ns": int(calls.measure(p.steps.start_ps, p.steps.end_ps).sum()) // PS_PER_NS,
-            "idle_ns": _mean_idle(p, calls, *_IDLE) // PS_PER_NS,
-            "idle_host_ns": _mean_idle(p, calls, "idle_host") // PS_PER_NS,
-        } if called else None,
-        "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
-        "slowest_stage": stage and {
-            "name": stage.name,
-            "path": stage.path,
-            "self_ms": stage.self_ps / PS_PER_MS,
-        },
-        "gpus": [
-            {
-                "index": index(d),
-                "at_work": d in p.active,
-                "linked_kernels": d.launches.linked,
-                "short_kernels_pct": 100 * (d.launches.short_share or 0.0),
-                "copies": [
-                    {
-                        "direction": c.direction,
-                        "memory": c.memory,
-                        "bytes": c.bytes,
-                        "total_ns": c.total_ps / PS_PER_NS,
-                    }
-                    for c in d.copies
-                    if c.direction in ("h2d", "d2h")
-                ],
-            }
-            for d in p.devices
-        ],
-    }  # fmt: skip
-
-
-_IDLE = "idle_launch", "idle_sync", "idle_host", "other"
-
-
-def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
-    """Return how long the GPUs at work idled within some time of the steps, mean over them."""
-    if not p.active or not len(within):
-        return 0
-    of_steps = within & union(p.steps.start_ps, p.steps.end_ps)
-    busy = [d.any_busy for d in p.active]
-    if "other" in categories:
-        idle = [(of_steps - work).total for work in busy]
-    else:
-        idle = [(of_steps & d.account.sets[name]).total for d in p.active for name in categories]
-    return sum(idle) // len(p.active)
-
-
-def _once(p: ProcessAnalysis) -> dict[str, Any] | None:
-    """Return the longest one-time cost, and the GPUs' idle time in all of them."""
-    if not p.once:
-        return None
-    longest = max(p.once, key=lambda one: one.length_ps)
-    # Ops nest: the last to begin within it that takes nearly as long names it best.
-    least = _AS_LONG * longest.length_ps
-    within = (longest.start_ps, longest.end_ps)
-    inner = [
-        one for one in p.once
-        if within[0] <= one.start_ps <= within[1] and one.length_ps >= least
-    ]  # fmt: skip
-    first = max(inner, key=lambda one: one.start_ps)
-    return {
-        "name": first.name,
-        "longest_ns": first.length_ps // PS_PER_NS,
-        "idle_ns": _mean_idle(p, p.once_times, "idle_host") // PS_PER_NS,
-    }
-
-
-# Of all kernel time: kernels that only fill memory may precede the upload.
-_HARDLY_BEGUN = 0.01
-
-
-def _uploaded_ps(p: ProcessAnalysis) -> int:
-    """Return the time of copies to the GPUs before their kernels begin, where no step is known.
-
-    A model and its data are copied once; in a step it would be the batch.
-    """
-    if p.has_steps or not p.active:
-        return 0
-    spent = []
-    for d in p.active:
-        if not len(d.kernel_busy):
-            continue
-        done = np.cumsum(d.kernel_busy.end - d.kernel_busy.start)
-        first = int(d.kernel_busy.start[np.searchsorted(done, _HARDLY_BEGUN * done[-1])])
-        spent.append(d.account.sets["copy_h2d"].clip(int(p.steps.start_ps[0]), first).total)
-    return sum(spent) // max(1, len(spent))
-
-
-def _collectives(p: ProcessAnalysis) -> str:
-    """Return the kind of most communication of the GPUs at work: "" without any.
-
-    That is "all_to_all", "gather" or "reduce" (any other).
-    """
-    spent = dict.fromkeys(("all_to_all", "gather", "reduce"), 0)
-    for d in p.active:
-        for kernel in d.kernels:
-            if kernel.collective:
-                text = f"{kernel.name} {kernel.op}"
-                kind = "all_to_all" if _ALL_TO_ALL.search(text) else "reduce"
-                kind = "gather" if kind == "reduce" and _GATHERS.search(text) else kind
-                spent[kind] += kernel.total_ps
-    return max(spent, key=lambda kind: spent[kind]) if any(spent.values()) else ""
-
-
-def _host_activity(p: ProcessAnalysis, names: Names) -> str:
-    """Return what the host does while it keeps the GPUs idle; "" where no name covers it."""
-    if not (p.devices and p.idle_judged and p.process.has_host):
-        return ""
-    if p.share("idle_host") < _SEARCHED:
-        return ""
-    worst = max(p.active, key=lambda d: int(d.account.steps["idle_host"].sum()))
-    within = int(p.steps.start_ps[0]), int(p.steps.end_ps[-1])
-    return culprit(p.process, names, worst.account.sets["idle_host"].clip(*within))

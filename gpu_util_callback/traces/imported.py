@@ -27,10 +27,15 @@ from gpu_util_callback.diagnosis import (
     thresholds_set,
 )
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, measure
-from gpu_util_callback.traces.hostside import facts
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
-from gpu_util_callback.traces.output import kernel_rows, step_rows, traced_rows
 from gpu_util_callback.traces.read import Progress, read_trace
+from gpu_util_callback.traces.recorded import (
+    facts,
+    kernel_rows,
+    recording_tables,
+    step_rows,
+    traced_rows,
+)
 
 __all__ = [
     "analyse",
@@ -129,7 +134,7 @@ def _write(
     start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
     manifest = _facts(analysis, p, number, count, start, end, known)
-    tables = analysis.tables(process=place, epoch_ns=zero)
+    tables = recording_tables(analysis, process=place, epoch_ns=zero)
     tables["steps"] = step_rows(p, zero)
     writer = RecordingWriter(log_dir, manifest, clock=Clock())
     for table, columns in tables.items():

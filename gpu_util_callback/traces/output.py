@@ -1,36 +1,16 @@
-"""The public forms of an analysis: the trace JSON, and rows for a recording's tables."""
+"""The trace JSON: the public form of an analysis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.breakdown import CATEGORIES, longest_gaps
-from gpu_util_callback.traces.kernels import step_kernels
-from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, PS_PER_US, DeviceKind
-
-if TYPE_CHECKING:
-    from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
+from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
 
 VERSION = 1
-
-_KERNEL_COLUMNS = (
-    "window",
-    "gpu",
-    "name",
-    "op",
-    "count",
-    "total_ns",
-    "min_ns",
-    "max_ns",
-    "occupancy_pct",
-    "registers",
-    "blocks",
-    "threads_per_block",
-    "tensor_core",
-)
 
 
 def _ms(ps: float) -> float:
@@ -279,148 +259,3 @@ def _host_ops(p: ProcessAnalysis) -> list[dict[str, Any]]:
         }
         for o in p.host_ops
     ]
-
-
-def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
-    """Return picosecond parts as nanoseconds whose sum is exactly `total` (in nanoseconds).
-
-    Rounds the running sum, so that no part is off by a whole nanosecond and none negative.
-    """
-    running = np.zeros(len(total), np.int64)
-    before = np.zeros(len(total), np.int64)
-    result = []
-    for column in columns[:-1]:
-        running = running + column
-        now = np.minimum(running // PS_PER_NS, total)
-        result.append(now - before)
-        before = now
-    return [*result, total - before]
-
-
-Index = Callable[["DeviceAnalysis"], int]
-
-
-def _own_index(d: DeviceAnalysis) -> int:
-    return d.device.index
-
-
-def recording_tables(
-    analysis: Analysis, window: int, process: int, epoch_ns: int | None
-) -> dict[str, dict[str, Any]]:
-    """Return a process's rows of the recording's tables, of one profiler window."""
-    p = analysis.processes[process]
-    zero = epoch_ns if epoch_ns is not None else (p.process.epoch_ns or 0)
-    return {
-        "traced_steps": traced_rows(p, window, zero),
-        "kernels": kernel_rows(p, window),
-        "step_kernels": step_kernels(p, analysis.trace.names, window),
-    }
-
-
-def step_rows(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
-    """Return rows of the table `steps`; `zero_ns` is the trace's time 0 on the recording's clock.
-
-    They are whole nanoseconds.
-    """
-    start = p.steps.start_ps // PS_PER_NS
-    duration = p.steps.end_ps // PS_PER_NS - start
-    waited = np.minimum((p.input_wait_ps() // PS_PER_NS).astype(np.int64), duration)
-    n = len(p.steps)
-    return {
-        "step": p.steps.label,
-        "start_ns": start + zero_ns,
-        "duration_ns": duration,
-        "input_get_ns": p.host_input_ps() // PS_PER_NS,
-        "input_wait_ns": waited,
-        "body_ns": duration - waited,
-        "batches": np.ones(n, np.int64),
-        "estimated": np.zeros(n, np.int64),
-    }
-
-
-def traced_rows(
-    p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _own_index
-) -> dict[str, np.ndarray]:
-    """Return rows of the table `traced_steps`: the account of each step on each GPU.
-
-    Args:
-        index: the number of a GPU in the recording.
-    """
-    start = p.steps.start_ps // PS_PER_NS
-    duration = p.steps.end_ps // PS_PER_NS - start
-    n = len(p.steps)
-    parts: list[dict[str, np.ndarray]] = []
-
-    def rows(gpu: int, **columns: np.ndarray) -> None:
-        parts.append(
-            {
-                "step": p.steps.label,
-                "gpu": np.full(n, gpu, np.int64),
-                "start_ns": start + zero_ns,
-                "duration_ns": duration,
-                "window": np.full(n, window, np.int64),
-                **columns,
-            }
-        )
-
-    for d in p.devices:
-        split = _to_ns([d.account.steps[c] for c in CATEGORIES], duration)
-        at = (p.steps.start_ps, p.steps.end_ps)
-        kernel = np.isin(d.device.events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
-        begins = np.sort(d.device.events.start_ps[kernel])
-        rows(
-            index(d),
-            **{f"{c}_ns": column for c, column in zip(CATEGORIES, split, strict=True)},
-            kernel_busy_ns=d.kernel_busy.measure(*at) // PS_PER_NS,
-            any_busy_ns=d.any_busy.measure(*at) // PS_PER_NS,
-            kernels=np.searchsorted(begins, at[1]) - np.searchsorted(begins, at[0]),
-        )
-    if not p.devices and n:
-        # The host alone: waits for input, and the rest of the step.
-        waited = np.minimum(p.host_input_ps() // PS_PER_NS, duration)
-        zeros = {f"{c}_ns": np.zeros(n, np.int64) for c in CATEGORIES}
-        zeros["idle_input_ns"] = waited
-        zeros["idle_host_ns"] = duration - waited
-        none = np.zeros(n, np.int64)
-        rows(-1, **zeros, kernel_busy_ns=none, any_busy_ns=none, kernels=none)
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
-
-
-def kernel_rows(
-    p: ProcessAnalysis, window: int, index: Index = _own_index
-) -> dict[str, np.ndarray]:
-    """Return rows of the table `kernels`; `index` as for `traced_rows`."""
-    kernels: dict[str, list[Any]] = {column: [] for column in _KERNEL_COLUMNS}
-
-    def number(value: float | None) -> float:
-        return float("nan") if value is None else float(value)
-
-    for d in p.devices:
-        for k in d.kernels:
-            row = (
-                window,
-                index(d),
-                k.name,
-                k.op,
-                k.count,
-                k.total_ps // PS_PER_NS,
-                k.min_ps // PS_PER_NS,
-                k.max_ps // PS_PER_NS,
-                number(k.occupancy_pct),
-                number(k.shape.registers),
-                number(k.shape.blocks),
-                number(k.shape.threads_per_block),
-                "" if k.collective else k.tensor_core,
-            )
-            for key, value in zip(kernels, row, strict=True):
-                kernels[key].append(value)
-    if not p.devices:
-        # The host alone: its busiest ops take the place of kernels.
-        nan = float("nan")
-        for o in p.host_ops:
-            spent = (o.total_ps // PS_PER_NS, -1, o.max_ps // PS_PER_NS)  # the least is not kept
-            row = (window, -1, o.name, o.kind, o.count, *spent, nan, nan, nan, nan, "")
-            for key, value in zip(kernels, row, strict=True):
-                kernels[key].append(value)
-    text = ("name", "op", "tensor_core")
-    return {k: np.array(v, object if k in text else None) for k, v in kernels.items()}

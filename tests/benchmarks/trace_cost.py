@@ -93,6 +93,7 @@ def measure(path: str) -> None:
     """In a process of its own: read, analyse, write the JSON; prints what it took."""
     from gpu_util_callback.traces import read_trace
     from gpu_util_callback.traces.imported import analyse
+    from gpu_util_callback.traces.output import trace_json
 
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
@@ -100,7 +101,7 @@ def measure(path: str) -> None:
     read = time.perf_counter()
     analysis = analyse(trace)
     done = time.perf_counter()
-    result = analysis.to_json()
+    result = trace_json(analysis)
     print(
         json.dumps(
             {

@@ -23,10 +23,11 @@ def read_here(file):
     from gpu_util_callback.profiling.reader import WindowRows
     from gpu_util_callback.traces import read_trace
     from gpu_util_callback.traces.imported import analyse
+    from gpu_util_callback.traces.recorded import recording_tables
 
     before = time.thread_time()
     trace = read_trace(str(file))
-    tables = analyse(trace).tables()
+    tables = recording_tables(analyse(trace))
     events = sum(len(p.events) for p in trace.processes)
     return WindowRows(tables, events, 0, [], time.thread_time() - before)
 

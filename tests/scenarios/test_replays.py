@@ -5,11 +5,12 @@ import pytest
 from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.read import read_trace
+from gpu_util_callback.traces.recorded import recording_tables
 
 
 def causes(path, backend: str, capability: str | None = None) -> dict[str, dict]:
     """What the rules say of a trace's steps, as if they were all of a run."""
-    tables = analyse(read_trace(path)).tables()
+    tables = recording_tables(analyse(read_trace(path)))
     traced = tables["traced_steps"]
     gpus = sorted({int(gpu) for gpu in traced["gpu"] if gpu >= 0})
     one = traced["gpu"] == (gpus[0] if gpus else -1)

@@ -9,6 +9,7 @@ from xspace_builder import Gpu, Space
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.output import trace_json
 
 STEPS, STEP_US = 20, 10_000
 
@@ -18,7 +19,7 @@ def explain(tmp_path):
     def run(space: Space) -> dict:
         path = tmp_path / "host.xplane.pb"
         path.write_bytes(space.bytes())
-        return analyse(read_trace(path)).to_json()
+        return trace_json(analyse(read_trace(path)))
 
     return run
 

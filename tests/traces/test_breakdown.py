@@ -16,7 +16,7 @@ from gpu_util_callback.traces.model import (
     Process,
     Thread,
 )
-from gpu_util_callback.traces.output import _to_ns
+from gpu_util_callback.traces.recorded import _to_ns
 from gpu_util_callback.traces.steps import find_steps
 
 KINDS = [int(k) for k in DeviceKind]

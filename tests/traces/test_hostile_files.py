@@ -17,8 +17,9 @@ from trace_oracle import sane
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import Analysis, limits, read_trace
+from gpu_util_callback.traces import limits, read_trace
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.output import trace_json
 
 HOSTILE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "hostile"
 FILES = sorted(HOSTILE.glob("[kxn][0-9]*"))
@@ -63,7 +64,7 @@ class TestFilesThatOnceFailed:
 
     def test_from_python(self, path):
         try:
-            sane(analyse(read_trace(path)).to_json())
+            sane(trace_json(analyse(read_trace(path))))
         except UnusableInput as error:
             assert "\n" not in str(error)
 
@@ -77,7 +78,7 @@ def test_the_files_that_once_failed_are_here():
 def kineto(tmp_path: Path, *events: dict, **members) -> dict:
     path = tmp_path / "made.json"
     path.write_text(json.dumps({"traceEvents": events, **members}))
-    result = json.loads(json.dumps(analyse(read_trace(path)).to_json(), allow_nan=False))
+    result = json.loads(json.dumps(trace_json(analyse(read_trace(path))), allow_nan=False))
     sane(result)
     return result
 
@@ -207,7 +208,7 @@ def test_json_is_printed_whole_and_without_what_json_lacks(tmp_path, monkeypatch
     path = tmp_path / "made.json"
     path.write_text(json.dumps({"traceEvents": [kernel(1)]}))
     odd = {"a": [1, float("inf")], "b": float("nan"), "c": {"d": 2.5}}
-    monkeypatch.setattr(Analysis, "to_json", lambda self: odd)
+    monkeypatch.setattr("gpu_util_callback.cli.trace.trace_json", lambda analysis: odd)
     assert main(["trace", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"a": [1, None], "b": None, "c": {"d": 2.5}}
 

@@ -12,6 +12,7 @@ from xspace_builder import Gpu, Space
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.output import trace_json
 
 
 def good() -> bytes:
@@ -28,7 +29,7 @@ def good() -> bytes:
 def explain(path) -> dict:
     """The JSON, or UnusableInput with a message of one line that names the file."""
     try:
-        result = analyse(read_trace(path)).to_json()
+        result = trace_json(analyse(read_trace(path)))
     except UnusableInput as error:
         assert "\n" not in str(error)
         assert str(path) in str(error)

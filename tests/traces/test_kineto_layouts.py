@@ -15,6 +15,7 @@ from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.kineto import BrokenJson, Document, to_ps
+from gpu_util_callback.traces.output import trace_json
 
 
 def event(cat, name, ts, dur, tid=1, pid=7, **args) -> dict:
@@ -41,7 +42,7 @@ def write(tmp_path, events, name="w.pt.trace.json", **members):
 
 
 def explain(path) -> dict:
-    result = analyse(read_trace(path)).to_json()
+    result = trace_json(analyse(read_trace(path)))
     json.dumps(result, allow_nan=False)
     for step in result["steps"]:
         for gpu in step["gpus"]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces import output, read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
 
@@ -14,7 +14,7 @@ NS = 1.01e-6  # a nanosecond in milliseconds
 @pytest.fixture
 def trace_json(reference):
     def load(name: str) -> dict:
-        result = analyse(read_trace(reference(f"kineto/{name}"))).to_json()
+        result = output.trace_json(analyse(read_trace(reference(f"kineto/{name}"))))
         result = json.loads(json.dumps(result, allow_nan=False))
         assert result["format"] == "kineto"
         for step in result["steps"]:

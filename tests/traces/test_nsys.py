@@ -11,12 +11,13 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.output import trace_json
 
 NS = 1e-6  # milliseconds
 
 
 def explain(path) -> dict:
-    result = json.loads(json.dumps(analyse(read_trace(path)).to_json(), allow_nan=False))
+    result = json.loads(json.dumps(trace_json(analyse(read_trace(path))), allow_nan=False))
     assert result["format"] == "nsys"
     for step in result["steps"]:
         for gpu in step["gpus"]:

@@ -6,8 +6,9 @@ import pytest
 from gpu_util_callback import read_recordings
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse, write_recordings
-from gpu_util_callback.traces.kernels import LIMIT, op_name, step_kernels
+from gpu_util_callback.traces.kernels import op_name
 from gpu_util_callback.traces.model import DeviceKind, HostKind
+from gpu_util_callback.traces.recorded import LIMIT, step_kernels
 
 GPU = "kineto/v100_resnet50_num_workers_0.json.gz"
 CPU = "xplane/cpu_tf221_inputbound_10steps.xplane.pb"

@@ -15,6 +15,7 @@ from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.hostside import wording
 from gpu_util_callback.traces.imported import analyse, import_trace
+from gpu_util_callback.traces.output import trace_json
 
 STEPS, STEP_US = 20, 1_000
 OF_TRACES = [rule for rule in RULES if rule.unknown_in_trace]
@@ -133,7 +134,7 @@ def test_a_cause_that_cannot_be_judged_says_why(trace_file, tmp_path):
 def test_a_replica_that_waits_in_a_collective_is_not_at_work(tmp_path):
     path = tmp_path / "mirrored.xplane.pb"
     path.write_bytes(waiting(gpus=2, kernel_us=380).bytes())
-    result = analyse(read_trace(path)).to_json()
+    result = trace_json(analyse(read_trace(path)))
     (found,) = [f for f in result["findings"] if f["cause"] == "imbalance"]
     assert found["gpus"] == [1, 0], "the least busy one first"
     evidence = found["evidence"]

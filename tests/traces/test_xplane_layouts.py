@@ -7,6 +7,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.output import trace_json
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def explain(tmp_path):
     def run(*spaces: Space) -> dict:
         for number, space in enumerate(spaces):
             (tmp_path / f"host-{number}.xplane.pb").write_bytes(space.bytes())
-        result = analyse(read_trace(tmp_path)).to_json()
+        result = trace_json(analyse(read_trace(tmp_path)))
         for step in result["steps"]:
             for gpu in step["gpus"]:
                 parts = [gpu[f"{c}_ms"] for c in CATEGORIES]
@@ -391,7 +392,7 @@ def test_the_newest_session_of_a_folder_is_read(tmp_path):
         steps(space, 1 + number, 100)
         (folder / "h.xplane.pb").write_bytes(space.bytes())
         os.utime(folder / "h.xplane.pb", (1_000 + number, 1_000 + number))
-    result = analyse(read_trace(tmp_path)).to_json()
+    result = trace_json(analyse(read_trace(tmp_path)))
     assert result["processes"][0]["host"] == "2026_01_02"
     assert any("1 older" in p for p in result["problems"])
     with pytest.raises(UnusableInput, match="no such file"):

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces import output, read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.recorded import recording_tables
 
 US = 0.001  # milliseconds
 
@@ -22,7 +23,7 @@ _NO_MARKER = "cpu_tf221_no_step_marker"
 def trace_json(reference):
     def load(name: str) -> dict:
         path = reference(f"xplane/{name}.xplane.pb")
-        return json.loads(json.dumps(analyse(read_trace(path)).to_json(), allow_nan=False))
+        return json.loads(json.dumps(output.trace_json(analyse(read_trace(path))), allow_nan=False))
 
     return load
 
@@ -143,7 +144,7 @@ def test_categories_sum_to_the_step_and_little_is_unexplained(trace_json, name):
 
 @pytest.mark.parametrize("name", [_BERT, _LEGACY, _RAW, _SYNTHETIC, _CPU])
 def test_recording_rows_sum_to_the_nanosecond(reference, name):
-    tables = analyse(read_trace(reference(f"xplane/{name}.xplane.pb"))).tables(window=3)
+    tables = recording_tables(analyse(read_trace(reference(f"xplane/{name}.xplane.pb"))), window=3)
     steps = tables["traced_steps"]
     total = sum(steps[f"{c}_ns"] for c in CATEGORIES)
     assert total.tolist() == steps["duration_ns"].tolist()
@@ -155,14 +156,14 @@ def test_recording_rows_sum_to_the_nanosecond(reference, name):
 
 def test_rows_of_the_host_alone_hold_its_busiest_ops(reference):
     analysis = analyse(read_trace(reference(f"xplane/{_CPU}.xplane.pb")))
-    kernels = analysis.tables(window=3)["kernels"]
+    kernels = recording_tables(analysis, window=3)["kernels"]
     ops = analysis.processes[0].host_ops
     assert kernels["name"].tolist() == [op.name for op in ops]
     assert kernels["op"].tolist() == [op.kind for op in ops]
     assert kernels["total_ns"].tolist() == [op.total_ps // 1000 for op in ops]
     assert set(kernels["gpu"].tolist()) == {-1}
     assert len(ops) > 0
-    with_gpu = analyse(read_trace(reference(f"xplane/{_SYNTHETIC}.xplane.pb"))).tables()
+    with_gpu = recording_tables(analyse(read_trace(reference(f"xplane/{_SYNTHETIC}.xplane.pb"))))
     assert set(with_gpu["kernels"]["gpu"].tolist()) == {0}
 
 

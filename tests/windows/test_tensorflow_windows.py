@@ -23,6 +23,7 @@ from gpu_util_callback.profiling.reader import AllocatorCurve, WindowRows  # noq
 from gpu_util_callback.profiling.session import ProfilerBusy  # noqa: E402
 from gpu_util_callback.traces import read_trace  # noqa: E402
 from gpu_util_callback.traces.imported import analyse  # noqa: E402
+from gpu_util_callback.traces.recorded import recording_tables  # noqa: E402
 
 START = tf.profiler.experimental.start
 
@@ -321,7 +322,7 @@ class GpuReader:
         self.pid = None
 
     def read(self, file):
-        found = analyse(read_trace(str(file))).tables()["traced_steps"]
+        found = recording_tables(analyse(read_trace(str(file))))["traced_steps"]
         n = len(found["step"])
         rows = {name: np.concatenate([values, values]) for name, values in found.items()}
         rows["gpu"] = np.repeat([0, 1], n)

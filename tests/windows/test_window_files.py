@@ -18,6 +18,7 @@ from gpu_util_callback.profiling.windows import keep, publish
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.recorded import recording_tables
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def reader():
 def test_reading_in_a_process_gives_what_reading_here_gives(xplane, reader):
     found = reader.read(xplane)
     trace = read_trace(str(xplane))
-    expected = analyse(trace).tables()
+    expected = recording_tables(analyse(trace))
     for table in ("traced_steps", "kernels"):
         assert set(found.tables[table]) == set(expected[table]) <= set(TABLES[table])
         for column, values in expected[table].items():
@@ -170,7 +171,7 @@ def test_redaction_takes_the_host_out_of_name_and_file(xplane, tmp_path):
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "host-1.xplane.pb"
     assert host not in file.read_bytes()
-    assert len(analyse(read_trace(str(file))).tables()["traced_steps"]["step"]) == 10
+    assert len(recording_tables(analyse(read_trace(str(file))))["traced_steps"]["step"]) == 10
 
 
 @pytest.mark.parametrize("log_dir", ["{}/logs", "file://{}/logs", "memory://{}/logs"])

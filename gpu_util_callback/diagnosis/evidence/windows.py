@@ -1,14 +1,14 @@
 """Profiler windows extrapolated to the run: shares and costs of categories, kernels, occupancy."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.source import AT_WORK, Source, Windows
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 WINDOW_STEPS = Count(3, "steps that a window must have before it represents the run")
@@ -51,31 +51,6 @@ class Share:
         return replace(
             self, pct=kept * self.pct, lost_ns=round(kept * self.lost_ns),
             ms_per_step=kept * self.ms_per_step,
-        )  # fmt: skip
-
-    def loss(
-        self,
-        rule: Rule,
-        advice: Advice,
-        threshold: Mapping[str, float],
-        evidence: dict,
-        of_trace: str,
-    ) -> Finding:
-        """Return a rule's finding for these steps.
-
-        Args:
-            of_trace: its title where they are all steps of a trace.
-        """
-        if self.exact:
-            return rule.finding(
-                title=of_trace, where=self.where, lost_ns=self.lost_ns,
-                evidence=evidence, threshold=dict(threshold), advice=advice,
-                gpus=self.gpus, severity=self.pct / 100,
-            )  # fmt: skip
-        return rule.finding(
-            where=self.where, lost_ns=self.lost_ns,
-            confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
-            threshold=dict(threshold), advice=advice, gpus=self.gpus,
         )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ A rule reads `evidence`, never files or frameworks; it states its thresholds and
 positive, if a source is missing.
 """
 
-from gpu_util_callback.diagnosis.finding import Rule
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
 from gpu_util_callback.diagnosis.rules.contention import Contention

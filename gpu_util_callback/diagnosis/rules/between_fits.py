@@ -9,7 +9,8 @@ from gpu_util_callback.diagnosis.advice.table import LEAST_GAIN
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 # Name of the longest part -> what limits the script; nothing shows how much of it is needed.

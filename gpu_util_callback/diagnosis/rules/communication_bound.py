@@ -12,7 +12,8 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.source import LateRank, Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
@@ -57,8 +58,8 @@ class CommunicationBound(Rule):
             else:
                 evidence["world_size"] = run.manifest.get("world_size")
                 advice = _advice(run)
-            yield share.loss(
-                self,
+            yield self.loss(
+                share,
                 advice,
                 threshold={"exposed_collective_pct": limit},
                 evidence=evidence,

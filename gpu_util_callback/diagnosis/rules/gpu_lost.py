@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.spans import bounded
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Count, Limits
 
 OFF_THE_BUS = 79  # NVIDIA's number of the error "GPU has fallen off the bus"

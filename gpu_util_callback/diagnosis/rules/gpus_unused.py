@@ -10,7 +10,8 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     idioms,
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 

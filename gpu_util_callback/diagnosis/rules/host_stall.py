@@ -19,7 +19,8 @@ from gpu_util_callback.diagnosis.evidence.significance import (
 from gpu_util_callback.diagnosis.evidence.source import Once, Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
 
@@ -288,8 +289,8 @@ class HostStall(Rule):
             share = share.without(once + calls)
             if share.pct < limits["idle_host_pct"]:
                 continue
-            yield share.loss(
-                self,
+            yield self.loss(
+                share,
                 _stall_advice.host_activity(source.host_activity),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
                 evidence={
@@ -304,8 +305,8 @@ class HostStall(Rule):
         """Return what a trace shows of costs that are paid once: it began too early."""
         found = share.without(share.lost_ns - once.idle_ns)
         return replace(
-            found.loss(
-                self,
+            self.loss(
+                found,
                 _stall_advice.traced_too_early(run, once.name, once.longest_ns),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
                 evidence={"idle_host_pct": found.pct, "host_activity": once.name},

@@ -11,7 +11,8 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
     Constant,

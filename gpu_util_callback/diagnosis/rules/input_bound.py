@@ -33,7 +33,8 @@ from gpu_util_callback.diagnosis.evidence.significance import (
 )
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
     Constant,

@@ -17,7 +17,8 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.recording.facts import Dispatch
 
@@ -117,8 +118,8 @@ class LaunchBound(Rule):
                 }
                 if any(evidence[name] < limits[name] for name in _IN_TRACE):  # type: ignore[operator]
                     continue
-            yield share.loss(
-                self,
+            yield self.loss(
+                share,
                 _advice(run, per_step),
                 threshold={name: limits[name] for name in fired},
                 evidence=evidence,

@@ -11,7 +11,8 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, by_step, grows
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.words import duration, gpu_names
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead

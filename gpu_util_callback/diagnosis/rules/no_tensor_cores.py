@@ -16,7 +16,8 @@ from gpu_util_callback.diagnosis.evidence.windows import (
     plain_matrix_pct,
     traced_gpus,
 )
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 

@@ -9,7 +9,8 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory, batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
 MIB = 1 << 20

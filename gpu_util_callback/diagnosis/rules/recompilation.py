@@ -10,7 +10,8 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, MANY_TIMES, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Count, Limits, Threshold, chosen
 
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least

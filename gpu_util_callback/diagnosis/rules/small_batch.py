@@ -6,7 +6,8 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 # Shared with small_model: the same symptom without a better batch size to offer.

@@ -6,7 +6,8 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import command, idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 

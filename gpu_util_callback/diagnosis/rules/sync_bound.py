@@ -13,7 +13,8 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 PER_CALL = 16  # a sixteenth of the loss is left
@@ -80,8 +81,8 @@ class SyncBound(Rule):
             if run.source is None:
                 executed = int(run.fit.get("steps_per_execution", 1))
                 evidence["steps_per_execution"] = executed
-            yield share.loss(
-                self,
+            yield self.loss(
+                share,
                 _advice(run),
                 threshold={"idle_sync_pct": limits["idle_sync_pct"]},
                 evidence=evidence,

@@ -10,7 +10,8 @@ from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 

@@ -24,7 +24,8 @@ from gpu_util_callback.diagnosis.evidence.samples import (
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
+from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
@@ -94,8 +95,8 @@ class TransferBound(Rule):
                     "pcie_link": degraded,
                 }
             )
-            yield share.loss(
-                self,
+            yield self.loss(
+                share,
                 _advice(run, degraded, up.ms_per_step > down.ms_per_step),
                 threshold={"exposed_copy_pct": limit},
                 evidence=evidence,
@@ -105,8 +106,8 @@ class TransferBound(Rule):
     def _upload(self, run: Run, share: Share, limit: float) -> Finding:
         """Return what a trace shows of a model that is copied to the GPUs: it began too early."""
         return replace(
-            share.loss(
-                self,
+            self.loss(
+                share,
                 traced_too_early(run, "The upload before the kernels", share.lost_ns),
                 threshold={"exposed_copy_pct": limit},
                 evidence={"exposed_copy_pct": share.pct},

@@ -1,0 +1,82 @@
+"""Size and shape of the two packages: `python -m tests.size` prints them.
+
+Ends with 1 where modules import each other in a circle. Late imports count, and those for type
+checkers or by a module's name in a string.
+"""
+
+import ast
+import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from gpu_util_callback.diagnosis import RULES
+from gpu_util_callback.diagnosis.thresholds import constants, shared_constants
+
+PACKAGES = "gpu_util_callback", "tensorboard_plugin"
+MAX_LINES = 60  # of a function
+
+
+def main() -> int:
+    """Print the figures; return 1 for a circle."""
+    texts = {
+        path: path.read_text() for name in PACKAGES for path in sorted(Path(name).rglob("*.py"))
+    }
+    trees = {module_name(path): ast.parse(text) for path, text in texts.items()}
+    nodes = [(module, node) for module, tree in trees.items() for node in ast.walk(tree)]
+    functions = [(m, n) for m, n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [f"{m}.{n.name}" for m, n in functions if n.end_lineno - n.lineno >= MAX_LINES]
+    circle = find_circle(trees)
+    rules = [constants(type(rule).__module__) for rule in RULES]
+    print("lines", sum(text.count("\n") for text in texts.values()))
+    print("statements", sum(isinstance(node, ast.stmt) for _, node in nodes))
+    print("modules", len(trees))
+    print("thresholds", sum(len(rule.thresholds) for rule in RULES))
+    print("constants", sum(map(len, [*rules, *shared_constants().values()])))
+    print("class names twice", *twice((n.name, m) for m, n in nodes if isinstance(n, ast.ClassDef)))
+    print("file names twice", *twice((path.name, path) for path in texts))
+    print(f"functions over {MAX_LINES} lines", len(long), *long)
+    print("circle", " -> ".join(circle) or "none")
+    return bool(circle)
+
+
+def module_name(path: Path) -> str:
+    """Return a file's module: `a.b` of a/b.py and of a/b/__init__.py."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def find_circle(trees: dict[str, ast.Module]) -> list[str]:
+    """Return modules that import each other, each the next; [] where there are none."""
+    graph = {module: imported(module, tree, trees) for module, tree in trees.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
+def imported(module: str, tree: ast.Module, modules: dict[str, ast.Module]) -> set[str]:
+    """Return the modules of the packages that a module names in imports and strings."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner & modules.keys() or {node.module}
+        elif isinstance(node, ast.Constant) and "." in str(node.value):  # not a logger's name
+            names.add(str(node.value))
+    return names & modules.keys() - {module}
+
+
+def twice(named) -> list[str]:
+    """Return the names that several have, after their number."""
+    places = defaultdict(set)
+    for name, place in named:
+        places[name].add(place)
+    names = sorted(n for n, used in places.items() if len(used) > 1 and n != "__init__.py")
+    return [str(len(names)), *names]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
