@@ -273,6 +273,9 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
             series["total_bytes"] = top = total
     if column == "mfu_pct" and gpu and gpu.get("peak"):
         note = f"model FLOPs utilization: share of {peak_text(gpu['peak'])}"
+    refresh_ms = gpu.get("utilization_refresh_ms") if gpu else None
+    if column == "utilization_pct" and refresh_ms:
+        note = f"{note}; the mean of the {refresh_ms / 1e3:.1f} s before each reading"
     limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column)
     if limit in summary[group] and summary[group][limit].get("count"):
         top = summary[group][limit]["max"]

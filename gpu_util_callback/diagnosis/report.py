@@ -347,6 +347,16 @@ def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
     }
 
 
+PARTLY_PCT = 10, 90  # a reading in between: the GPU both worked and idled in its window
+
+
+def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
+    """Return what readings cannot show: work and idling within most of their windows."""
+    if median_pct is None or not refresh_ms or not PARTLY_PCT[0] <= median_pct <= PARTLY_PCT[1]:
+        return None
+    return f"it alternates faster than the driver's readings of {refresh_ms / 1e3:.1f} s resolve"
+
+
 def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, float]) -> dict:
     """Return a GPU's distributions over its samples.
 
@@ -388,6 +398,8 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         "compute_capability": gpu.get("compute_capability"),
         "peak": _peak(gpu.get("peak")),
         "utilization_pct": use,
+        "utilization_refresh_ms": gpu.get("utilization_refresh_ms"),
+        "utilization_note": _alternates(use["p50"], gpu.get("utilization_refresh_ms")),
         "sm_active_pct": spread("sm_active_pct"),
         "throttled_pct": {
             why: spread(f"throttle_{why}_pct")["mean"] for why in ("thermal", "power", "other")

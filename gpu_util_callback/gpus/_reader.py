@@ -11,7 +11,9 @@
 
 import functools
 import os
+import statistics
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +29,63 @@ NAN = float("nan")
 _GPU_UTIL, _MEMORY_UTIL = 1, 2
 _DAY_US = 86_400 * 1_000_000
 _DRY_AFTER_NS = 1_000_000_000
+# NVML documents windows of 1/6 s to 1 s; changes further apart are not of successive refreshes.
+SHORTEST_WINDOW_NS, LONGEST_REFRESH_NS = 166_666_667, 1_200_000_000
+FEWEST_REFRESHES = 2
+
+
+class Refreshes:
+    """Refreshes of utilization that polling shows: where the value changes between two polls.
+
+    The driver's value is the mean of the window before its last refresh, as long as the time
+    between two refreshes, and is held until the next one.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[int, Sequence[float]] | None = None  # the newest poll
+        self._changed_ns: int | None = None
+        self._apart: deque[int] = deque(maxlen=64)  # ns between successive changes
+        self._written_ns = 0
+        self.period_ns: int | None = None
+
+    def rows(self, time_ns: int, polled: Sequence[float]) -> list[tuple[int, Sequence[float]]]:
+        """Return (end of the window, values) of the refreshes that a poll reveals."""
+        before, self._before = self._before, (time_ns, polled)
+        window_ns = self.period_ns or SHORTEST_WINDOW_NS
+        if before is None or polled[0] == before[1][0]:
+            return self._new([(time_ns - window_ns, polled)], window_ns)
+        changed_ns = (before[0] + time_ns) // 2
+        if self._changed_ns is not None:
+            self._seen(changed_ns - self._changed_ns)
+        self._changed_ns = changed_ns
+        last = self._new([(changed_ns - window_ns, before[1])], window_ns // 2)
+        return last + self._new([(changed_ns, polled)], 1)
+
+    def _new(
+        self, rows: list[tuple[int, Sequence[float]]], apart_ns: int
+    ) -> list[tuple[int, Sequence[float]]]:
+        """Return the rows at least `apart_ns` after the last one."""
+        rows = [row for row in rows if row[0] >= self._written_ns + apart_ns]
+        self._written_ns = rows[-1][0] if rows else self._written_ns
+        return rows
+
+    def _seen(self, apart_ns: int) -> None:
+        if apart_ns > LONGEST_REFRESH_NS:
+            return
+        self._apart.append(apart_ns)
+        # A refresh may bring the same value again, and polls see one early or late by a poll.
+        lower = sorted(self._apart)[(len(self._apart) - 1) // 3]
+        near = [apart for apart in self._apart if lower <= 2 * apart < 4 * lower]
+        if len(near) >= FEWEST_REFRESHES:
+            self.period_ns = round(statistics.fmean(near))
 
 
 class UtilizationBuffer:
     """Drains `nvmlDeviceGetSamples`; each sample keeps the driver's time stamp.
 
-    The ring runs dry while a GPU idles; the polled value then takes its place, stamped with its own
-    time. Stamps are "CPU microseconds" of an undocumented origin, which is found from the stamps.
+    The ring runs dry while a GPU idles, and some drivers have none: polled values then take its
+    place, stamped with the refresh that they are from. Stamps are "CPU microseconds" of an
+    undocumented origin, which is found from the stamps.
     """
 
     columns = ("utilization_pct", "memory_utilization_pct")
@@ -48,9 +100,21 @@ class UtilizationBuffer:
         self._since_ns = clock.now()  # older samples are not part of this recording
         self._newest_ns = self._since_ns
         self._ever = False
+        self._apart: deque[int] = deque(maxlen=64)  # ns between the ring's samples
+        self._polled = Refreshes()
 
-    def read(self, polled: Sequence[float]) -> None:
-        """Drain the ring; `polled` is (utilization, memory utilization) of this tick."""
+    def poll(self, time_ns: int, polled: Sequence[float]) -> None:
+        """Take (utilization, memory utilization) of this tick, in place of a ring that is dry."""
+        if polled[0] != polled[0]:
+            return
+        absent = self._gate.lacks("nvmlDeviceGetSamples", self._key)
+        dry = absent or time_ns - self._newest_ns > _DRY_AFTER_NS
+        for stamp_ns, values in self._polled.rows(time_ns, polled):
+            if dry and stamp_ns >= self._newest_ns:
+                self._store.add(self._key + "/utilization", self.columns, stamp_ns, list(values))
+
+    def read(self) -> None:
+        """Drain the ring."""
         rows: dict[int, list[float]] = {}
         for column, kind in enumerate((_GPU_UTIL, _MEMORY_UTIL)):
             for stamp_us, value in self._drain(column, kind):
@@ -60,14 +124,20 @@ class UtilizationBuffer:
         for stamp_us in sorted(rows):
             time_ns = self._clock.from_wall(stamp_us * 1000 + offset_ns)
             if time_ns >= self._since_ns:
+                if self._ever and rows[stamp_us][0] == rows[stamp_us][0]:
+                    self._apart.append(time_ns - self._newest_ns)
                 self._ever = True
                 self._newest_ns = max(self._newest_ns, time_ns)
                 self._store.add(group, self.columns, time_ns, rows[stamp_us])
         if any(row[0] == row[0] for row in rows.values()):
             self._name_polled()
-        now_ns = self._clock.now()
-        if polled[0] == polled[0] and now_ns - self._newest_ns > _DRY_AFTER_NS:
-            self._store.add(group, self.columns, now_ns, list(polled))
+
+    @property
+    def refresh_ns(self) -> int | None:
+        """Time between two refreshes of utilization, which each is the mean of; None: not seen."""
+        if len(self._apart) >= FEWEST_REFRESHES:
+            return round(statistics.median(self._apart))
+        return self._polled.period_ns
 
     def _name_polled(self) -> None:
         """Report what is really missing where utilization cannot be polled but the ring has it."""
@@ -76,11 +146,6 @@ class UtilizationBuffer:
         if missing is not None:
             memory.forget(polled, self._key)
             memory.note("polled utilization", self._key, missing["reason"], missing["cure"])
-
-    @property
-    def latest(self) -> bool:
-        """True if the driver keeps such a ring for this GPU."""
-        return self._ever
 
     def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:
         last = self._last_us[column]
@@ -739,12 +804,15 @@ class Processes:
 
 
 _CORE_SENSOR = 0
+_POWER_INSTANT = 186  # a field, mW
 
 
 class Gauges:
     """One row of `columns` per tick, NaN where the driver has no answer.
 
     Memory and processes are a MIG device's own; power, temperature and clocks are its board's.
+    Power is the driver's instantaneous reading where it has one: its other one is a mean over the
+    last second on GeForce and on most GPUs since Ampere.
     """
 
     columns = (
@@ -761,20 +829,20 @@ class Gauges:
         self._gate = gate
         self._gpu = gpu
         self._key = key
+        self._instant = True  # until the driver is known to have no such reading
 
     def read(self) -> list[float]:
         """Return the row: [float] * len(columns)."""
         ask, key, board = self._gate.ask, self._key, self._gpu.board
         rates = ask("nvmlDeviceGetUtilizationRates", self._gpu.handle, gpu=key)
         used, reserved = self._memory()
-        power = ask("nvmlDeviceGetPowerUsage", board, gpu=key)
         clock = ask("nvmlDeviceGetClockInfo", board, _SM_CLOCK, gpu=key)
         return [
             NAN if rates is None else _sane(float(rates.gpu), "utilization_pct"),
             NAN if rates is None else _sane(float(rates.memory), "memory_utilization_pct"),
             used,
             reserved,
-            NAN if power is None else float(power),
+            self._power(),
             self._temperature(),
             NAN if clock is None else float(clock),
         ]
@@ -784,6 +852,28 @@ class Gauges:
         if memory is None or 0 < memory.total < memory.used:  # bogus answers have been seen
             return NAN, NAN
         return float(memory.used), float(getattr(memory, "reserved", NAN))
+
+    def _power(self) -> float:
+        """Return milliwatts."""
+        if self._instant:
+            power = self._instant_power()
+            if power == power or self._instant:
+                return power
+        mean = self._gate.ask("nvmlDeviceGetPowerUsage", self._gpu.board, gpu=self._key)
+        return NAN if mean is None else float(mean)
+
+    def _instant_power(self) -> float:
+        name = f"{_BATCH}/power"
+        answer = self._gate.ask(_BATCH, self._gpu.board, [_POWER_INSTANT], gpu=self._key, name=name)
+        if answer is None:
+            self._instant = not self._gate.lacks(name, self._key)
+            self._gate.memory.forget(name, self._key)  # nothing is missing
+            return NAN
+        code = answer[0].nvmlReturn
+        if code == 0:
+            return float(getattr(answer[0].value, VALUE_MEMBERS.get(answer[0].valueType, "uiVal")))
+        self._instant = code in NO_NEW_VALUE or code not in OFF
+        return NAN
 
     def _temperature(self) -> float:
         value = self._gate.first_of(
@@ -838,6 +928,12 @@ class GpuReader:
         """Return a reader of the same GPU for another thread's gate."""
         return GpuReader(gate, self.gpu, self.index, self._store, self._clock, self._expected)
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """What the run has shown of this GPU's readings, for the manifest."""
+        refresh_ns = self._buffer.refresh_ns
+        return {} if refresh_ns is None else {"utilization_refresh_ms": round(refresh_ns / 1e6)}
+
     def read(self, now_s: float) -> None:
         """Read whatever is due; now_s: `time.perf_counter()`."""
         memory = self._gate.memory
@@ -853,7 +949,8 @@ class GpuReader:
         time_ns = self._clock.now()
         gauges = self._gauges.read()
         if self._is_due(0, now_s, BUFFER_S):
-            self._buffer.read(gauges[:2])
+            self._buffer.read()
+        self._buffer.poll(time_ns, gauges[:2])
         # Read a wrapping counter before it can have wrapped twice.
         pause_s = 0.0 if self._counters.wraps else COUNTERS_S
         counters = self._counters.read() if self._is_due(4, now_s, pause_s) else _NO_COUNTERS
@@ -869,7 +966,7 @@ class GpuReader:
     def close(self) -> None:
         """Drain the last samples and release what the driver's library holds for us."""
         if self.key not in self._gate.memory.gone:
-            self._buffer.read((NAN, NAN))
+            self._buffer.read()
         self._gpm.close()
 
     def _open(self) -> None:

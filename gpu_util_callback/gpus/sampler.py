@@ -170,6 +170,11 @@ class SamplerThreads:
                 worker.join(max(0.0, until - time.perf_counter()))
 
     @property
+    def readers(self) -> list[GpuReader]:
+        """The readers of all threads."""
+        return [reader for worker in tuple(self._workers) for reader in tuple(worker.readers)]
+
+    @property
     def cpu_s(self) -> float:
         """CPU seconds that the threads have used."""
         return self._watcher_cpu_s + sum(worker.cpu_s for worker in self._workers)
@@ -317,7 +322,9 @@ class Sampler:
     @property
     def gpus(self) -> list[dict[str, Any]]:
         """The sampled GPUs; [] until the driver has answered. Unknown facts are None."""
-        return [dict(gpu) for gpu in self._gpus]
+        readers = self._crew.readers if self._crew is not None else ()
+        shown = {reader.index: reader.facts for reader in readers}
+        return [gpu | shown.get(gpu["index"], {}) for gpu in self._gpus]
 
     @property
     def nvml_gpus(self) -> list[dict[str, Any]]:

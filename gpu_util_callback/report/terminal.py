@@ -461,6 +461,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
         text += " utilization not measured"
     else:
         text += f" kernel active {percent(use)} (avg)"
+        text += f"; {gpu['utilization_note']}" if gpu["utilization_note"] else ""
     mfu = [one["mfu_pct"] for one in kind if one["mfu_pct"] is not None]
     if mfu:
         text += f" · MFU {percent(sum(mfu) / len(mfu))} of {gpu['peak']['text']}"

@@ -70,13 +70,13 @@ class Gauges:
     ) -> Mean | None:
         """Return a GPU's column over a range; None with fewer samples than `at_least`.
 
-        The driver's own buffer is preferred where it covers the range: it holds more samples.
+        The driver's own buffer is preferred where it covers the range: its times are exact.
 
         Args:
             reach: the share of the range that must lie between the first and the last of them.
         """
         best: Mean | None = None
-        for part in ("", "/utilization", "/gpm"):
+        for part in ("/utilization", "", "/gpm"):
             bins = self.samples.get(f"gpu{index}{part}")
             if bins is None or column not in bins:
                 continue
@@ -84,6 +84,8 @@ class Gauges:
             seen = self.once((bins, *asked), partial(bins.over, *asked))
             if seen is None or seen.samples < at_least or seen.reach < reach:
                 continue
+            if part == "/utilization":
+                return seen
             if best is None or seen.samples > best.samples:
                 best = seen
         return best
@@ -91,8 +93,7 @@ class Gauges:
     def column(self, index: int, name: str) -> SampleBins | None:
         """Return a GPU's group with this column, None if no group has it.
 
-        The driver's own buffer, if recorded, holds the time of each value; a polled one is up to a
-        second old.
+        "/utilization", if recorded, has the time of each value; a polled one is up to a second old.
         """
         return self.once((index, name), lambda: self._column(index, name))
 
@@ -102,7 +103,7 @@ class Gauges:
             for part in ("/utilization", "", "/gpm", "/allocator")
             if (bins := self.samples.get(f"gpu{index}{part}")) is not None and name in bins
         ]
-        if len(found) > 1 and 2 * found[0].samples < found[1].samples:
+        if len(found) > 1 and 2 * found[0].covered_ns(name) < found[1].covered_ns(name):
             return found[1]
         return found[0] if found else None
 
@@ -319,6 +320,10 @@ class SampleBins:
             self._tells[id(at)] = told.astype(np.float64)
         return self._tells[id(at)]
 
+    def covered_ns(self, column: str) -> float:
+        """Return how long a column was sampled, ns."""
+        return float(self._told(self.known(column)[0]).sum())
+
     def over_each(
         self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -330,8 +335,8 @@ class SampleBins:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
         at, means = self.known(column)
         since = self._told(at)
-        right = (at + 1) * self.bin_ns
-        edges = np.stack([right - since, right], axis=1).ravel()
+        middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
+        edges = np.stack([middle - since, middle], axis=1).ravel()
 
         def within(each: np.ndarray) -> np.ndarray:
             grown = np.concatenate([[0.0], np.cumsum(each)])

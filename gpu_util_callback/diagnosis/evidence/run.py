@@ -21,6 +21,9 @@ from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Mo
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 AROUND_NS = 500_000_000
+LAG_NS = Count(
+    2_000_000_000, "with no refresh seen: utilization is a mean over a second, held for another"
+)
 HALF = Constant(0.5, "of a range must be sampled: an end of it does not speak for the rest")
 MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
 PAUSES = ("between_fits", "stopped")  # phases in which nothing trains
@@ -347,6 +350,15 @@ class Run(Gauges):
         """Return the time resolution of a column's recorded means; 0 without any."""
         kept = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
         return max((bins.bin_ns for bins in kept), default=0)
+
+    def lag_ns(self) -> int:
+        """Return how long after it utilization may still show an event, ns.
+
+        A reading is the mean of the time between two refreshes, and is held until the next one.
+        """
+        seen = [self.gpu(index).get("utilization_refresh_ms") for index in self.working_gpus]
+        known = [ms for ms in seen if ms]
+        return 2_000_000 * max(known) if known and len(known) == len(seen) else LAG_NS
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the idle share (0-1) of the GPUs at work in each of many ranges.

@@ -12,26 +12,22 @@ from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, 
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-LATE_NS = Count(
-    2_000_000_000, "the driver's means are a second old, and what is read once a second another"
-)
 SLOWER = Constant(1.1, "a change of pace is slower by this factor ...")
 SCATTERS = Constant(4.0, "... this many times the scatter ...")
 LEAST_BLOCKS = Count(2, "... on this many blocks of steps")
 
 
 def sharpened(
-    steps: StepBlocks, start_ns: int, end_ns: int, apart_ns: float, room: tuple[int, int]
+    steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]
 ) -> tuple[int, int]:
     """Return a stretch from samples, its ends moved to where nearby steps change their pace.
 
     A slower GPU makes its steps longer; an end stays where it is if they are not.
 
     Args:
-        apart_ns: the distance between samples.
+        late: ns after it until which samples may show a change.
         room: the times between which the ends may move.
     """
-    late = round(max(LATE_NS, 2 * apart_ns))
     middle = (start_ns + end_ns) // 2
     start = _change(steps, max(room[0], start_ns - late), min(middle, start_ns + late), 1)
     end = _change(steps, max(middle, end_ns - late), min(room[1], end_ns + late), -1)
@@ -138,7 +134,8 @@ class Sampled:
             )
             mask = np.zeros(len(self), bool)
             mask[inside] = True
-            edges = sharpened(self.run.steps, start, stop, apart, room)
+            late = max(self.run.lag_ns(), round(2 * apart))
+            edges = sharpened(self.run.steps, start, stop, late, room)
             found.append((self.run.range_of(*edges), mask))
         return found
 

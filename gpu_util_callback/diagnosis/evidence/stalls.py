@@ -8,9 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import Count
 
-LAG_NS = Count(2_000_000_000, "NVML's utilization is a mean over a second, held for another")
 # Only this many are excluded from training.
 MOST_COMPILATIONS = 8
 
@@ -54,17 +52,17 @@ def owned(run: Run, occurrences: Occurrences) -> Range:
 def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:
     """Return how much of the stalls the GPU idled, and its activity meanwhile (None: not sampled).
 
-    The driver's utilization is a mean that lags by up to `LAG_NS`: the effect of a short stall
-    shows after it. So the idle time is that from its start until the gauge has caught up, beyond
-    what the GPU idles in training anyway.
+    Utilization is a mean that lags by up to `run.lag_ns()`: the effect of a short stall shows after
+    it. So the idle time is that from its start until the gauge has caught up, beyond what the GPU
+    idles in training anyway.
     """
     took = occurrences.self_ns
     stalls = intervals(occurrences)
     length = sum(end - start for start, end in stalls)
-    coarse = 2 * run.resolution_ns("utilization_pct") > length / len(stalls) + LAG_NS
+    coarse = 2 * run.resolution_ns("utilization_pct") > length / len(stalls) + run.lag_ns()
     if coarse or occurrences.joined:
         return _shared_out(run, took, where)
-    beside, between = _around(stalls, where.start_ns, run.end_ns)
+    beside, between = _around(stalls, where.start_ns, run.end_ns, run.lag_ns())
     between = _without(between, _compiling(run))  # the GPU idles then: not training either
     seen, training = _idle(run, beside), _idle(run, between)
     if seen is None or seen.samples < MIN_SAMPLES or 2 * seen.known_ns < seen.length_ns:
@@ -92,11 +90,13 @@ def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
     return round(took * share), round(100 * (1 - share), 1)
 
 
-def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int) -> tuple[list, list]:
+def _around(
+    stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int
+) -> tuple[list, list]:
     """Return the times in which the stalls are read, neighbours joined; and those in between."""
     apart = [after[0] - before[1] for before, after in pairwise(stalls)]
     # If stalls follow closely, half the time between them is left to observe training by itself.
-    lag = min(LAG_NS, max(0, int(np.median(apart)) // 2)) if apart else LAG_NS
+    lag = min(lag, max(0, int(np.median(apart)) // 2)) if apart else lag
     beside: list[tuple[int, int]] = []
     between: list[tuple[int, int]] = []
     at = start_ns
