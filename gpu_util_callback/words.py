@@ -275,6 +275,12 @@ _ONE_LINE = 120
 _LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.* & wait$")
 
 
+def ordinal(number: int) -> str:
+    """Format an ordinal number: `1st`, `12th`, `22nd`."""
+    ends = {} if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{ends.get(number % 10, 'th')}"
+
+
 def duration(seconds: float) -> str:
     """Format a duration: `5 m 40 s`, `2 h 05 m`, `3.2 s`, `48 ms`."""
     if seconds < 0.9995:

@@ -25,7 +25,14 @@ from advised_runs import (
     waits,
 )
 
-from gpu_util_callback.diagnosis.advice import epochs, loaders, loops, stall, tf_data
+from gpu_util_callback.diagnosis.advice import (
+    callbacks,
+    epochs,
+    loaders,
+    loops,
+    tf_data,
+    validation,
+)
 from gpu_util_callback.diagnosis.advice.input_wait import brief
 from gpu_util_callback.words import what_to_do
 
@@ -182,10 +189,10 @@ def test_the_line_fits_the_run(run, host, there, never):
 
 TABLES = [
     *tf_data.REMEDIES, *loaders.DATA_LOADER, *loaders.PY_DATASET, *loaders.GENERATOR,
-    *loaders.ARRAYS, *loaders.GRAIN, *loops.LOOP, *epochs.SET_UP, *stall.VALIDATION_DATA,
-    *stall.VALIDATION_LESS,
+    *loaders.ARRAYS, *loaders.GRAIN, *loops.LOOP, *epochs.SET_UP, *validation.VALIDATION_DATA,
+    *validation.VALIDATION_LESS, *callbacks.EPOCH_WORK, *callbacks.STEP_WORK,
 ]  # fmt: skip
-LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *loops.LIMITS, *stall.VALIDATION_LIMITS]
+LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *loops.LIMITS, *validation.VALIDATION_LIMITS]
 
 
 def test_each_remedy_says_when_it_would_do_harm():

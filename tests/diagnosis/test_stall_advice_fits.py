@@ -20,7 +20,7 @@ from advised_runs import (
 from generated_runs import MS
 
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.diagnosis.advice.stall import validation
+from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.words import what_to_do
 

@@ -328,3 +328,19 @@ _UNKNOWN = Idioms()
 def idioms(run: Run) -> Idioms:
     """Return those of a run's framework."""
     return _OF.get(run.framework, _UNKNOWN)
+
+
+def has_epochs(run: Run) -> bool:
+    """Return whether a loop passes over its data several times, as far as the monitor saw."""
+    return any(rows.count for rows in run.phases.of("epoch").values())
+
+
+def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
+    """Return lines around work a loop does `count` times, for every `factor`th or the last one."""
+    body = f'    with monitor.phase("{phase}"): ...'
+    if has_epochs(run):
+        when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
+    else:
+        total, period = run.steps.total_rows, max(1, round(run.steps.total_rows / count))
+        when = f"step == {total - 1}" if last else f"step % {factor * period} == 0"
+    return f"if {when}:\n{body}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.table import LEAST_GAIN
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.script import Script

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice import stall as _stall_advice
+from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, in_steps
+from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE, host_activity, traced_too_early
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import (
@@ -291,7 +293,7 @@ class HostStall(Rule):
                 continue
             yield self.loss(
                 share,
-                _stall_advice.host_activity(source.host_activity),
+                host_activity(source.host_activity),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
                 evidence={
                     "idle_host_pct": share.pct,
@@ -307,7 +309,7 @@ class HostStall(Rule):
         return replace(
             self.loss(
                 found,
-                _stall_advice.traced_too_early(run, once.name, once.longest_ns),
+                traced_too_early(run, once.name, once.longest_ns),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
                 evidence={"idle_host_pct": found.pct, "host_activity": once.name},
                 of_trace=f"Start-up that is paid once takes {found.pct:.0f} % of the {found.whole}",
@@ -351,7 +353,7 @@ class HostStall(Rule):
             wait = run.validation.total("wait_ns")
             if len(run.validation):
                 evidence["validation_wait_pct"] = round(100 * wait / max(1, took), 1)
-            advice = _stall_advice.validation(
+            advice = validation(
                 run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait,
                 span_ns=run.present_in(where), pct=pct,
             )  # fmt: skip
@@ -378,15 +380,14 @@ class HostStall(Rule):
                     "lost_pct": round(100 * lost / span_ns, 1),
                     "gpu_active_meanwhile_pct": active,
                 }  # fmt: skip
-                advice = _stall_advice.at_epoch_end(
-                    run, name, count=occurrences.count, took_ns=occurrences.self_ns,
-                    span_ns=run.present_in(where),
-                )  # fmt: skip
+                work = EpochWork(
+                    run, name, occurrences.count, occurrences.self_ns, run.present_in(where)
+                )
                 yield self._loss(_title(name, kind), where, lost, active, run, evidence,
                                  {"callback_pct": limits["callback_pct"],
                                   "lost_pct": limits["lost_pct"],
                                   "times": limits["min_occurrences"]},
-                                 replace(advice, leaves_out=True), name, occurrences)  # fmt: skip
+                                 at_epochs(work), name, occurrences)  # fmt: skip
 
     # -- callbacks inside steps --------------------------------------------------------------------
 
@@ -418,13 +419,12 @@ class HostStall(Rule):
             if name and of_it < 0.95:
                 evidence["share_of_callback_time_pct"] = round(100 * of_it, 1)
             kind = "checkpoint" if "Checkpoint" in name or "Backup" in name else "callback"
-            advice = _stall_advice.in_steps(
-                run, name, steps=rows, times=int(run.steps["callback_events"][blocks].sum()),
-                epochs=_epochs_in(run, where), took_ns=took,
-                span_ns=run.present_in(where),
-            )  # fmt: skip
+            worked = int(run.steps["callback_events"][blocks].sum())
+            span_ns = run.present_in(where)
+            epochs = _epochs_in(run, where)
+            advice = in_steps(StepWork(run, name, worked, took, span_ns, rows, epochs))
             others_stay = of_it * min(1.0, named / took) if name else 1.0
-            advice = replace(advice, saves=advice.saves * others_stay, leaves_out=True)
+            advice = replace(advice, saves=advice.saves * others_stay)
             often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
             yield self._loss(_title(name, kind), where, lost,
                              evidence["gpu_active_pct"], run, evidence,
@@ -460,7 +460,7 @@ class HostStall(Rule):
             set_up = _share_between(run, limits, "between_predict_set_up") or 0.0
             evidence["predict_set_up_pct"] = round(100 * set_up, 1)
             title, detail = "predict is called between the steps", "predict"
-            advice = replace(_stall_advice.PREDICT_ADVICE, saves=set_up)
+            advice = replace(PREDICT_ADVICE, saves=set_up)
         elif fetching is not None and fetching >= MOSTLY:
             evidence["between_input_pct"] = round(100 * fetching, 1)
             title, detail = "Training waits for its input between the steps", "fetching"

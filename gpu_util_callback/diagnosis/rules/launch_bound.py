@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.snippets import (
     command,
     has_keras_fit,
@@ -14,7 +15,6 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     no_room,
     room_for,
 )
-from gpu_util_callback.diagnosis.advice.stall import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice.host import traced_too_early
 from gpu_util_callback.diagnosis.advice.snippets import (
     AS_FLOATS,
     has_keras_fit,
     idioms,
     images_as_floats,
 )
-from gpu_util_callback.diagnosis.advice.stall import traced_too_early
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import (
     RARE_NS,

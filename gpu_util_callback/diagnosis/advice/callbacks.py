@@ -1,0 +1,511 @@
+"""Advice on callbacks and a loop's phases that stop training, by name."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gpu_util_callback.diagnosis.advice.input_wait import brief
+from gpu_util_callback.diagnosis.advice.snippets import in_loop, steps_an_epoch
+from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.recording.facts import OwnCallback
+from gpu_util_callback.words import duration, ordinal
+
+EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
+SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
+BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))
+# Interval in epochs at which a callback may work, and the share of the time it may still take.
+EPOCHS = (2, 3, 5, 10, 20, 50, 100)
+LEFT = 0.045
+
+# Measured, of what update_freq="batch" takes: update_freq="epoch" alone leaves 30-40 %, with
+# write_steps_per_second 40-80 %, and this 1 %.
+_ONCE_PER_EPOCH = """\
+class OncePerEpoch(keras.callbacks.TensorBoard):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch)  # without the metrics
+callbacks = [OncePerEpoch(..., update_freq="epoch", write_steps_per_second=False)]"""
+
+# Arguments that set the interval of well-known callbacks, for recordings that hold none.
+_INTERVALS = {"WandbMetricsLogger": {"log_freq": 1}}
+_SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of a callback's hook, or of a phase of a loop, for which training waits.
+
+    Attributes:
+        name: "Class.hook", or the phase's; "" = not known.
+        times: how often it worked in the span.
+        took_ns: its time in all.
+        span_ns: the span's.
+    """
+
+    run: Run
+    name: str
+    times: int
+    took_ns: int
+    span_ns: int
+
+    @property
+    def who(self) -> str:
+        """Class or phase."""
+        return _parts(self.name)[0]
+
+    @property
+    def hook(self) -> str:
+        """Hook's name; "" for a phase of a loop."""
+        return _parts(self.name)[1]
+
+    @property
+    def saver(self) -> bool:
+        """True for Keras' callbacks that save the model."""
+        return self.who in _SAVERS
+
+    @property
+    def rest_ns(self) -> int:
+        """Time of the span without the work."""
+        return self.span_ns - self.took_ns
+
+    @property
+    def keeping_best(self) -> str:
+        """What else keeps the best weights, where the model is saved only once."""
+        if self.who != "ModelCheckpoint":
+            return ""
+        return (
+            ". To keep only the best weights, use EarlyStopping(restore_best_weights=True); it "
+            "holds them in memory"
+        )
+
+    @property
+    def as_now(self) -> str:
+        """What a person has now of what `_every` changes."""
+        if _own(self.run, self.who).get("library"):
+            return f"callbacks = [{self.who}(...)]"
+        return f"...  # in {self.name or 'the callback'}"
+
+
+@dataclass(frozen=True)
+class EpochWork(Work):
+    """Work at the end of epochs, or in a phase of a loop; `times` is at least 1."""
+
+    @property
+    def says(self) -> str:
+        """The observation."""
+        each = duration(self.took_ns / self.times / 1e9)
+        return f"{self.who} takes {each} each time, and training waits."
+
+    @property
+    def every(self) -> int:
+        """Interval in epochs at which the work no longer shows."""
+        return _epochs_between(self.took_ns, self.rest_ns)
+
+    @property
+    def total(self) -> int:
+        """How often it works in the whole training, what is to come included."""
+        return max(self.times, int(self.run.fit.get("epochs", self.times)))
+
+    @property
+    def once(self) -> bool:
+        """True if the training is so short that it should work once."""
+        return self.every >= self.total > 1
+
+    @property
+    def saved(self) -> float:
+        """Share of the work that the interval saves."""
+        return 1 - math.ceil(self.times / self.every) / self.times
+
+    @functools.cached_property
+    def argument(self) -> Interval | None:
+        """The class's argument for its interval; None = it has none."""
+        return _argument(self.run, self.who, "epoch", 1.0, min(self.every, self.total))
+
+    @property
+    def slim(self) -> str:
+        """How a checkpoint gets smaller."""
+        adam = "adam" in str(self.run.fit.get("optimizer")).lower()
+        if self.who != "ModelCheckpoint" or not adam:
+            return ""
+        return (
+            ". Weights without Adam's state are a third of the size (save_weights_only=True, a "
+            "path that ends in .weights.h5)"
+        )
+
+
+@dataclass(frozen=True)
+class StepWork(Work):
+    """Work after batches.
+
+    Attributes:
+        steps, epochs: of the span.
+    """
+
+    steps: int
+    epochs: int
+
+    @property
+    def each_ms(self) -> float:
+        """Time of the work per step."""
+        return self.took_ns / self.steps / 1e6
+
+    @property
+    def period(self) -> float:
+        """Steps from one time to the next."""
+        return self.steps / self.times if self.times else 1.0
+
+    @property
+    def says(self) -> str:
+        """The observation."""
+        waits = "the GPU waits" if self.run.used_gpus else "training waits"
+        if self.period >= SELDOM:
+            spent = duration(self.took_ns / self.times / 1e9)
+            return f"About every {self.period:.0f} steps, {self.who} takes {spent}, and {waits}."
+        return f"{self.who} takes {brief(self.each_ms)} a step, and {waits}."
+
+    @property
+    def total(self) -> int:
+        """Epochs of the whole training."""
+        return max(self.epochs, int(self.run.fit.get("epochs", self.epochs)))
+
+    @property
+    def save_every(self) -> int:
+        """Interval in epochs at which saving no longer shows."""
+        saved_ns = self.took_ns / max(1, self.times) * self.epochs  # if it were once an epoch
+        return 1 if saved_ns <= LEFT * self.rest_ns else _epochs_between(saved_ns, self.rest_ns)
+
+    @property
+    def saves_left(self) -> int:
+        """How often the model is then saved in the span."""
+        return max(1, self.epochs // self.save_every) if self.save_every > 1 else self.epochs
+
+    @property
+    def custom_loop(self) -> bool:
+        """True if a loop of the user's own trains, not `fit`."""
+        return self.run.fit.get("loop") == "custom"
+
+    @property
+    def per_epoch(self) -> float:
+        """Steps that are counted from 0: Keras counts anew in each epoch."""
+        return self.steps / (1 if self.custom_loop else max(1, self.epochs))
+
+    @property
+    def every(self) -> int:
+        """Interval in batches at which the work no longer shows."""
+        return _batches_between(self.period, self.took_ns, self.rest_ns)
+
+    @property
+    def once_an_epoch(self) -> bool:
+        """True if that interval is longer than an epoch."""
+        several = self.per_epoch > self.period
+        return self.every >= self.per_epoch and several and self.every > EVERY_BATCH
+
+    @property
+    def saved(self) -> float:
+        """Share of the work that the interval saves."""
+        often = max(1.0, self.per_epoch / self.period)
+        return 1 - min(1.0, math.ceil(self.per_epoch / self.every) / often)
+
+    @functools.cached_property
+    def argument(self) -> Interval | None:
+        """The class's argument for its interval; None = it has none."""
+        return _argument(self.run, self.who, "batch", self.period, self.every)
+
+
+ARGUMENT = Entry(
+    "argument",
+    when=lambda w: w.argument is not None,
+    says="{says}",
+    remedy="Its argument {argument.name} sets how often it works",
+    code="{who}(..., {argument.name}={argument.wanted})",
+    before="{who}(..., {argument.name}={argument.now})",
+    saves=lambda w: w.saved,
+    wrong_if="the argument counts something else: its value is not the interval that was seen",
+)
+EPOCH_WORK = (
+    Entry(
+        "save once",
+        when=lambda w: w.saver and w.once,
+        says="{says}",
+        remedy="Save once, at the end of this short training{keeping_best}",
+        code='model.save("model.keras")  # after fit, instead of {who}',
+        saves=lambda w: 1 - 1 / w.total,
+        wrong_if="the training may be interrupted and is to go on",
+    ),
+    Entry(
+        "no histograms",
+        when=lambda w: w.who == "TensorBoard",
+        says="{says}",
+        remedy="Histograms and images of all weights take most of that: write none",
+        code="keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
+        saves=lambda w: 1.0,
+        wrong_if="somebody reads the histograms",
+    ),
+    ARGUMENT,
+    Entry(
+        "once, at the end",
+        when=lambda w: w.once and w.hook,
+        says="{says}",
+        remedy="Do it once, at the end of this short training",
+        code=lambda w: _moved(w.run, w.name, "on_train_end"),
+        before="{as_now}",
+        saves=lambda w: 1 - 1 / w.total,
+        wrong_if="later epochs rest on what it does",
+    ),
+    Entry(
+        "save less often",
+        when=lambda w: w.saver,
+        says="{says}",
+        remedy=lambda w: f"Save every {ordinal(w.every)} epoch{w.slim}",
+        code=lambda w: _save_every(w.run, w.who, w.every),
+        saves=lambda w: 1 - (w.times // w.every) / w.times,
+        wrong_if="an epoch is too long to lose",
+    ),
+    Entry(
+        "a loop's phase once",
+        when=lambda w: not w.hook and w.once and w.run.ended,
+        says="{says}",
+        remedy="Do it once, at the end of this short training, or in a background thread",
+        code=lambda w: in_loop(w.run, w.name, w.total, last=True),
+        saves=lambda w: 1 - 1 / w.total,
+        wrong_if="later epochs rest on what it does",
+    ),
+    Entry(
+        "a loop's phase less often",
+        when=lambda w: not w.hook,
+        says="{says}",
+        remedy="Do it less often, or in a background thread",
+        code=lambda w: in_loop(w.run, w.name, w.times, w.every),
+        saves=lambda w: w.saved,
+        wrong_if="later steps rest on what it does",
+    ),
+    Entry(
+        "less often",
+        when=lambda w: True,
+        says="{says}",
+        remedy="Do it less often, or in a background thread",
+        code=lambda w: _every(w.run, w.name, "epoch", w.every),
+        before="{as_now}",
+        saves=lambda w: w.saved,
+        wrong_if="later steps rest on what it does",
+    ),
+)
+STEP_WORK = (
+    Entry(
+        "save once",
+        when=lambda w: w.saver and w.save_every >= w.total > 1,
+        says="{says}",
+        remedy="Save once, at the end of this short training{keeping_best}",
+        code='model.save("model.keras")  # after fit, instead of {who}',
+        saves=lambda w: 1 - 1 / max(w.total, w.times),
+        wrong_if="the training may be interrupted and is to go on",
+    ),
+    Entry(
+        "save at epochs",
+        when=lambda w: w.saver,
+        says="{says}",
+        remedy=lambda w: (
+            "Save once an epoch"
+            if w.save_every == 1
+            else f"Save every {ordinal(w.save_every)} epoch"
+        ),
+        code=lambda w: _save_every(w.run, w.who, w.save_every),
+        saves=lambda w: max(0.0, 1 - w.saves_left / max(1, w.times)),
+        wrong_if="an epoch is too long to lose",
+    ),
+    Entry(
+        "no metrics of batches",
+        when=lambda w: w.who == "TensorBoard",
+        says="{says} It makes a summary of every metric after every batch, even of those that "
+        "update_freq does not let it write.",
+        remedy="Write once an epoch, and give it no metrics in between",
+        code=lambda w: _ONCE_PER_EPOCH,
+        saves=lambda w: 1.0,
+        wrong_if="somebody reads the metrics of batches",
+    ),
+    Entry(
+        "no progress bar",
+        when=lambda w: w.who == "ProgbarLogger",
+        says=lambda w: (
+            f"Keras' progress bar takes {brief(w.each_ms)} of every step, and these "
+            "steps are short."
+        ),
+        remedy="Print one line an epoch instead",
+        code="model.fit(..., verbose=2)",
+        saves=lambda w: 1.0,
+        wrong_if="somebody watches the progress within an epoch",
+    ),
+    Entry(
+        "a loop's phase less often",
+        when=lambda w: w.custom_loop,
+        says="{says}",
+        remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
+        code='if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
+        saves=lambda w: w.saved,
+        wrong_if="later steps rest on what it does",
+    ),
+    ARGUMENT,
+    Entry(
+        "once an epoch",
+        when=lambda w: w.once_an_epoch,
+        says="{says}",
+        remedy="Do it once an epoch, or do it in a background thread",
+        code=lambda w: _moved(w.run, w.name, "on_epoch_end"),
+        before="{as_now}",
+        saves=lambda w: w.saved,
+        wrong_if="later steps rest on what it does",
+    ),
+    Entry(
+        "less often",
+        when=lambda w: True,
+        says="{says}",
+        remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
+        code=lambda w: _every(w.run, w.name or "the callback", "batch", w.every),
+        before="{as_now}",
+        saves=lambda w: w.saved,
+        wrong_if="later steps rest on what it does",
+    ),
+)
+
+
+def at_epochs(work: EpochWork) -> Advice:
+    """Return advice for a callback that works at the end of epochs, or in a loop's phase."""
+    return replace(first_holding(EPOCH_WORK, work), leaves_out=True)
+
+
+def in_steps(work: StepWork) -> Advice:
+    """Return advice for a callback that works after batches."""
+    return replace(first_holding(STEP_WORK, work), leaves_out=True)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A class's argument for its interval: its name, its value now, and the one to set."""
+
+    name: str
+    now: int
+    wanted: int
+
+
+def _argument(run: Run, who: str, unit: str, period: float, wanted: int) -> Interval | None:
+    """Return a class's argument for its interval; None if it has none.
+
+    Args:
+        unit: the unit it counts, "batch" or "epoch".
+        period: its observed interval in these units: an argument of a very different value is not
+            the interval.
+        wanted: the interval to set.
+    """
+    values = _own(run, who).get("every") or _INTERVALS.get(who, {})
+    other = r"epoch" if unit == "batch" else r"batch|step|iter"
+    for argument, value in values.items() if isinstance(values, Mapping) else ():
+        known = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
+        if not known or re.search(other, argument):
+            continue
+        if value < wanted and value / 2 <= period <= 2 * value:
+            return Interval(argument, value, wanted)
+    return None
+
+
+def _own(run: Run, who: str) -> OwnCallback:
+    """Return what is known of a class of the user's callbacks."""
+    return (run.fit.get("callbacks") or {}).get(who) or {}
+
+
+def _first_argument(run: Run, name: str) -> str:
+    """Return a hook's name for its epoch or batch; "" if it takes none."""
+    who, hook = _parts(name)
+    usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
+    own = (_own(run, who).get("names") or {}).get(hook) or usual
+    return str(own) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(own)) else usual
+
+
+def _every(run: Run, name: str, unit: str, every: int) -> str:
+    """Return lines that let a hook do its work at every `every`th call."""
+    who, hook = _parts(name)
+    counted = _first_argument(run, name) or ("" if "." in name else unit)
+    if _own(run, who).get("library"):
+        if counted:
+            return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
+        return _subclass(
+            who, hook, f"if self.calls % {every} == 0", "",
+            'self.calls = getattr(self, "calls", -1) + 1',
+        )  # fmt: skip
+    if counted:
+        return f"if {counted} % {every} == 0: ...  # in {name}"
+    return (
+        'self.calls = getattr(self, "calls", -1) + 1\n'
+        f"if self.calls % {every} == 0: ...  # in {name}"
+    )
+
+
+def _subclass(who: str, hook: str, condition: str, first: str, before: str = "") -> str:
+    """Return a class that does the work of a library's hook under a condition."""
+    counted = f"{first}, " if first else ""
+    lines = [
+        f"class Rare{who}({who}):", f"    def {hook}(self, {counted}logs=None):",
+        *([f"        {before}"] if before else []), f"        {condition}:",
+        f"            super().{hook}({counted}logs)", f"callbacks = [Rare{who}(...)]",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _moved(run: Run, name: str, to: str) -> str:
+    """Return lines that move a hook's work to a later hook, with the arguments available there."""
+    who, hook = _parts(name)
+    first = _first_argument(run, name)
+    given = f"{first}, logs" if first else "logs"
+    arguments = f"{first}, logs=None" if first else "logs=None"
+    later = "epoch, logs=None" if "epoch" in to else "logs=None"
+    if _own(run, who).get("library"):
+        return (
+            f"class Rare{who}({who}):\n"
+            f"    def {hook}(self, {arguments}):\n"
+            f"        self.last = {given}\n"
+            f"    def {to}(self, {later}):\n"
+            f"        super().{to}({later.replace('=None', '')})\n"
+            f"        super().{hook}(*self.last)\n"
+            f"callbacks = [Rare{who}(...)]"
+        )
+    return (
+        f"def {hook}(self, {arguments}):\n"
+        f"    self.last = {given}\n"
+        f"def {to}(self, {later}):\n"
+        f"    {given} = self.last\n"
+        f"    ...  # what {name} does"
+    )
+
+
+def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
+    """Return the interval in batches that keeps work acceptable; `period` is the present one."""
+    if period < SELDOM:
+        return EVERY_BATCH
+    wanted = period * took_ns / max(1.0, rest_ns) / LEFT
+    return next((every for every in BATCHES if every >= wanted), BATCHES[-1])
+
+
+def _epochs_between(took_ns: float, rest_ns: float) -> int:
+    """Return the interval in epochs at which work no longer shows."""
+    share = took_ns / max(1.0, rest_ns)
+    return next((every for every in EPOCHS if share / every <= LEFT), EPOCHS[-1])
+
+
+def _save_every(run: Run, who: str, epochs: int) -> str:
+    if epochs == 1:
+        return f'keras.callbacks.{who}(..., save_freq="epoch")'
+    steps = steps_an_epoch(run) or "steps_per_epoch"
+    comment = "  # in batches"
+    if who == "ModelCheckpoint":
+        comment += ", where val_loss is not known: without save_best_only"
+    return f"keras.callbacks.{who}(..., save_freq={epochs} * {steps}){comment}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Split "ModelCheckpoint.on_epoch_end" into class and hook."""
+    who, _, hook = name.partition(".")
+    return who or "A callback", hook

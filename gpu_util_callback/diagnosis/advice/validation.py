@@ -1,0 +1,284 @@
+"""Advice on validation that takes a good part of the time."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait
+from gpu_util_callback.diagnosis.advice.loaders import with_workers
+from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
+from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.words import ordinal
+
+WORKERS = Count(4, "worker processes are enough for most validation data")
+SHARE = Constant(0.1, "of training and validation together: what a shortened validation takes")
+LEFT = Count(4, "validations that a training keeps at least, if it has as many")
+
+
+@dataclass(frozen=True)
+class Validations:
+    """Validations that take a good part of the time.
+
+    Attributes:
+        count: how many there were.
+        took_ns, wait_ns: their time, and how much of it they waited for their data.
+        span_ns: training and validation together; pct: their share of it.
+    """
+
+    run: Run
+    count: int
+    took_ns: int
+    wait_ns: int
+    span_ns: int
+    pct: float
+
+    def gain(self, saves: float) -> float:
+        """Return how many times faster training and validation get."""
+        return self.span_ns / max(1.0, self.span_ns - saves * self.took_ns)
+
+    @property
+    def waiting(self) -> float:
+        """Share of their time in which they wait for their data."""
+        return self.wait_ns / max(1, self.took_ns)
+
+    @property
+    def waits(self) -> str:
+        """The same in words."""
+        return f"Validation waits for its data {100 * self.waiting:.0f} % of its time"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the validation data in lower case, or of training's where it is not known."""
+        fit = self.run.fit
+        kind = str(fit.get("validation_kind") or fit.get("input_kind", "")).lower()
+        torch = self.run.framework == "torch" and not fit.get("validation_kind")
+        return kind or ("unknown" if torch else "tf.data")
+
+    @property
+    def custom_loop(self) -> bool:
+        """True if a loop of the user's own trains, not `fit`."""
+        return self.run.fit.get("loop") == "custom"
+
+    @property
+    def total(self) -> int:
+        """Validations of the whole training, those to come included."""
+        return (
+            max(self.count, int(self.run.fit.get("epochs") or 0))
+            if not self.run.ended
+            else self.count
+        )
+
+    @property
+    def batches(self) -> int:
+        """Batches of one validation."""
+        return round(self.run.validation.total_rows / self.count)
+
+    @property
+    def workers(self) -> int:
+        """Worker processes that make validation's batches."""
+        return int(self.run.fit.get("validation_workers") or 0)
+
+    @property
+    def more_workers(self) -> int:
+        """Worker processes that would be enough."""
+        return max(WORKERS, 2 * self.workers)
+
+    @property
+    def workers_save(self) -> float:
+        """Share of the validations that more workers save, where cores are free."""
+        return self.waiting * (1 - max(1, self.workers) / self.more_workers)
+
+    @property
+    def cores_free(self) -> bool:
+        """True if cores are free for worker processes."""
+        wait = InputWait(self.run, self.run.whole, 1.0, 1.0)
+        return wait.own_cpus is not None and wait.spare_cores >= ROOM
+
+    @property
+    def cached(self) -> bool | None:
+        """True if the validation pipeline has a cache; None = not known."""
+        if self.kind != "tf.data":
+            return False
+        return self.run.pipeline.has_cache("validation")
+
+    @property
+    def random(self) -> bool | None:
+        """True if a map of the validation data draws random numbers; None = not known."""
+        maps = [m for m in self.run.fit.get("input_maps") or [] if m.get("which") == "validation"]
+        if any(one.get("random") for one in maps):
+            return True
+        return None if not maps or any(one.get("python") for one in maps) else False
+
+    @property
+    def monitors(self) -> tuple[str, ...]:
+        """Callbacks that stop, save or slow down by a metric of each epoch."""
+        callbacks = self.run.fit.get("callbacks", {})
+        return tuple(
+            name for name, own in callbacks.items() if isinstance(own, Mapping) and "monitor" in own
+        )
+
+    @property
+    def factor(self) -> int:
+        """Epochs between validations with which they take a tenth of the time, and some remain."""
+        each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
+        wanted = math.ceil((1 / SHARE - 1) * each / max(1.0, between))
+        return max(2, min(wanted, self.total // LEFT))
+
+    @property
+    def every(self) -> str:
+        """The same in words: "every 5th epoch"."""
+        if self.custom_loop and not has_epochs(self.run):
+            return f"{self.factor} times less often"
+        return f"every {ordinal(self.factor)} epoch"
+
+    @property
+    def steps(self) -> int:
+        """Batches with which a validation takes a tenth of the time."""
+        each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
+        parts = max(2, math.ceil((1 / SHARE - 1) * each / max(1.0, between)))
+        return max(1, round(self.batches / parts))
+
+    @property
+    def per_batch(self) -> float:
+        """Share of a validation that its batches take: the rest is its beginning and its end."""
+        spent = self.run.validation.total("duration_ns")
+        return min(1.0, spent / max(1, self.took_ns))
+
+    @property
+    def known_less_often(self) -> str:
+        """What a validation less often changes."""
+        names = ", ".join(self.monitors)
+        metrics = f"validation metrics are known {self.every} only"
+        return f"{metrics}: {names} see fewer of them" if names else metrics
+
+
+def _fewer_steps(validations: Validations) -> str:
+    # Keras cuts arrays into as many batches as there are, unless a batch size is given.
+    size = ""
+    if validations.run.fit.get("validation_kind") == "numpy":
+        size = f", validation_batch_size={validations.run.fit.get('batch_size') or 'batch_size'}"
+    return f"model.fit(..., validation_steps={validations.steps}{size})"
+
+
+WAITING = Constant(
+    0.25, "of a validation: a cache gained 2 times where validating half as often gained 1.4"
+)
+_CACHE = Entry(
+    "cache",
+    when=lambda v: v.kind == "tf.data" and v.total > 1
+    and v.cached is False and v.random is False,
+    says="{waits}, and it reads the same data every time.",
+    remedy="Keep it in memory, if it fits: the first validation stays slow",
+    code="val_ds = val_ds.cache()  # as its last step",
+    saves=lambda v: v.waiting * (1 - 1 / v.total),
+    wrong_if="a map is random, the data does not fit into memory, or a cache is there",
+)  # fmt: skip
+# For validations that wait for their data.
+VALIDATION_DATA = (
+    _CACHE,
+    replace(
+        _CACHE,
+        name="cache, asked",
+        when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached
+        and v.random is not True,
+        says="{waits}.",
+        asks="Is it the same data every time, without random numbers, and does it fit into memory?",
+        remedy="Keep it in memory: the first validation stays slow",
+    ),
+    Entry(
+        "workers",
+        when=lambda v: "dataloader" in v.kind and v.cores_free,
+        says="{waits}.",
+        remedy="Let worker processes prepare it ahead of time",
+        code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, "
+        "persistent_workers=True)",
+        saves=lambda v: v.workers_save,
+        wrong_if="no core is free, or JAX holds a GPU and workers are forked",
+    ),
+    Entry(
+        "threads, asked",
+        when=lambda v: "pydataset" in v.kind and not v.custom_loop,
+        says="{waits}.",
+        asks="Does its __getitem__ mostly wait, for files or a network?",
+        remedy="Let several threads prepare it ahead of time",
+        code=lambda v: with_workers(v.run, "val_dataset", v.more_workers, processes=False),
+        saves=lambda v: v.workers_save,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "kept batches",
+        when=lambda v: v.total > 1 and v.kind not in ("tf.data", "numpy")
+        and "dataloader" not in v.kind and v.run.fit.get("validation_kind") is not None,
+        says="{waits}.",
+        asks="Are its batches the same every time, and do they fit into memory?",
+        remedy="Make them once, before training",
+        code=lambda v: "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
+        if "pydataset" in v.kind and v.custom_loop
+        else "val_dataset = list(val_dataset)" if v.custom_loop else "",
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        wrong_if="batches are random or too many",
+    ),
+)  # fmt: skip
+VALIDATION_LESS = (
+    Entry(
+        "a loop's validation less often",
+        when=lambda v: v.custom_loop and v.total >= LEFT,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate {every}",
+        code=lambda v: in_loop(v.run, "validation", v.count, v.factor),
+        saves=lambda v: 1 - math.ceil(v.count / v.factor) / v.count,
+        changes="how often validation metrics are known",
+        wrong_if="each validation decides something",
+    ),
+    Entry(
+        "less often",
+        when=lambda v: not v.custom_loop and v.total >= LEFT,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate {every}",
+        code="model.fit(..., validation_freq={factor})",
+        saves=lambda v: 1 - (v.total // v.factor) / v.total,
+        changes="what callbacks see: {known_less_often}",
+        wrong_if="each validation decides something; the line names the callbacks",
+    ),
+    Entry(
+        "fewer batches",
+        when=lambda v: not v.custom_loop and v.batches >= 2 and v.cached is False
+        and not v.monitors,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
+        code=_fewer_steps,
+        saves=lambda v: v.per_batch * (1 - v.steps / v.batches),
+        changes="validation metrics: they are those of a part of the data",
+        wrong_if="a cache of the data would never fill, or a callback monitors a metric",
+    ),
+)  # fmt: skip
+VALIDATION_LIMITS = (
+    Entry(
+        "data",
+        when=lambda v: v.waiting > WAITING,
+        says="Validation takes {pct:.0f} % of the time. {waits}.",
+    ),
+    Entry("time", when=lambda v: True, says="Validation takes {pct:.0f} % of the time."),
+)
+
+
+def validation(
+    run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float
+) -> Advice:
+    """Return advice for validations that take a good part of the time.
+
+    Args:
+        count: how many there were.
+        took_ns, wait_ns: their time, and how much of it they waited for their data.
+        span_ns: training and validation together.
+        pct: their share of it.
+    """
+    measure = Validations(run, count, took_ns, wait_ns, span_ns, pct)
+    advice = choose(VALIDATION_DATA, measure) if measure.waiting > WAITING else None
+    if advice is not None:
+        return advice
+    advice = choose(VALIDATION_LESS, measure) or first_holding(VALIDATION_LIMITS, measure)
+    return replace(advice, leaves_out=True)
