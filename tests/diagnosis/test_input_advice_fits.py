@@ -544,3 +544,11 @@ def test_an_iterator_for_each_step_is_named(epoch_steps, said):
     advice = found(run, "input_bound", COMPUTING)["advice"]
     assert ("makes an iterator of its own" in advice["text"]) == said
     assert not (said and advice["code"]), "the loop may want the first batch of each pass"
+
+
+@pytest.mark.parametrize("facts, changes", [(PLAIN, ""), (RANDOM, "which random numbers each")])
+def test_parallel_calls_of_a_random_map_draw_other_numbers(facts, changes):
+    advice = found(waits(DECODE, machine={"cpus": 8}, **facts), "input_bound", COMPUTING)["advice"]
+    assert "num_parallel_calls=tf.data.AUTOTUNE" in advice["code"]
+    assert advice["changes"].startswith(changes) and bool(advice["changes"]) == bool(changes)
+    assert advice["changes"] in advice["text"]

@@ -208,6 +208,7 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
         says=_in_process,
         asks=asks,
         remedy="Let worker processes make them ahead of time",
+        changes="random numbers that the dataset draws, if any",
         code=lambda wait: loader_line(wait, count(wait)),
         saves=lambda wait: workers_save(wait, wait.lost_ms, count(wait), waits=bool(waits)),
         wrong_if="making a batch computes, and no core is free",

@@ -260,6 +260,11 @@ def _read_now(wait: InputWait) -> str:
     return f"ds = tf.data.{reader}Dataset(filenames{size})"
 
 
+def _random_numbers(wait: InputWait) -> str:
+    # Calls that run at the same time draw from one sequence in the order in which they come.
+    return "which random numbers each element gets" if wait.input_random else ""
+
+
 def _opens(wait: InputWait) -> str:
     opener = _opener(wait)
     assert opener is not None
@@ -303,7 +308,8 @@ REMEDIES = (
         code="options = tf.data.Options()\n"
         "options.autotune.enabled = True\n"
         "ds = ds.with_options(options)",
-        saves=lambda wait: wait.saves(wait.lost_ms),  # at least the next batch is made ahead
+        # At least the next batch is made ahead.
+        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
         wrong_if="autotuning is on",
     ),
     Entry(
@@ -327,6 +333,7 @@ REMEDIES = (
         code=_waiting_calls,
         before=_written,
         saves=lambda wait: _with_calls(wait, _calls(wait)),
+        changes=_random_numbers,
         wrong_if="the calls compute",
     ),
     Entry(
@@ -339,6 +346,7 @@ REMEDIES = (
         code=lambda wait: f"ds = ds.map({wait.function}, num_parallel_calls=tf.data.AUTOTUNE)",
         before=_written,
         saves=lambda wait: _with_calls(wait, wait.cpus),
+        changes=_random_numbers,
         wrong_if="the calls run in parallel already, are shorter than their overhead, compute in "
         "Python, or all cores are busy",
     ),
