@@ -1,7 +1,7 @@
 """Input that is set up anew in each epoch: how often, how long, and the line that fits the run."""
 
 import pytest
-from advised_runs import DATALOADER, PYDATASET, found, phases, run_of
+from advised_runs import DATALOADER, PYDATASET, TORCH, found, phases, run_of
 
 from gpu_util_callback.diagnosis import Diagnosis
 
@@ -108,3 +108,18 @@ def test_workers_that_are_kept_are_not_advised_to_be():
     kept = {"input_workers": 2, "input_persistent_workers": True}
     advice = found(phases("input_setup", "iterator", **DATALOADER | kept), "input_bound")["advice"]
     assert "persistent_workers" not in advice["code"]
+
+
+@pytest.mark.parametrize(
+    "facts, code, question",
+    [
+        (DATALOADER | {"input_workers": 2}, "persistent_workers=True", False),
+        (DATALOADER | {"input_workers": 0}, "", False),
+        (DATALOADER | {"input_workers": None}, "persistent_workers=True", True),
+        ({"framework": TORCH, "input_kind": ""}, "persistent_workers=True", True),
+    ],
+)
+def test_workers_that_nobody_saw_are_asked_for(facts, code, question):
+    advice = found(phases("input_setup", "iterator", **facts), "input_bound")["advice"]
+    assert code in advice["code"] and bool(advice["code"]) == bool(code)
+    assert advice["question"] == question

@@ -36,12 +36,13 @@ class SetUp:
         return epochs is not None and 2 * int(self.run.manifest.get("fits", 1)) > epochs.count
 
     @property
-    def starts_workers(self) -> bool:
-        """True if a DataLoader starts its workers in every epoch."""
+    def starts_workers(self) -> bool | None:
+        """True if a DataLoader starts its workers in every epoch; None = not known."""
         fit = self.run.fit
-        kept = fit.get("input_persistent_workers") or fit.get("input_workers") == 0
-        unknown = self.run.framework == "torch" and not self.kind
-        return ("dataloader" in self.kind and not kept) or unknown
+        if "dataloader" in self.kind:
+            workers, kept = fit.get("input_workers"), fit.get("input_persistent_workers")
+            return None if workers is None else workers > 0 and not kept
+        return None if self.run.framework == "torch" and not self.kind else False
 
 
 SET_UP = (
@@ -57,12 +58,22 @@ SET_UP = (
     ),
     Entry(
         "persistent workers",
-        when=lambda epoch: epoch.starts_workers,
+        when=lambda epoch: epoch.starts_workers is True,
         says="{seen} The DataLoader starts its workers for every epoch.",
         remedy="Keep them",
         code="loader = DataLoader(dataset, ..., persistent_workers=True)",
         saves=lambda epoch: epoch.saves,
         wrong_if="the workers are kept already",
+    ),
+    Entry(
+        "persistent workers, asked",
+        when=lambda epoch: epoch.starts_workers is None,
+        says="{seen}",
+        asks="Does a DataLoader start worker processes for every epoch?",
+        remedy="Keep them",
+        code="loader = DataLoader(dataset, ..., persistent_workers=True)",
+        saves=lambda epoch: epoch.saves,
+        wrong_if="the workers are kept already, or there are none",
     ),
     Entry(
         "processes of a PyDataset",
