@@ -1,4 +1,4 @@
-"""What may not leave the machine: secrets always; names of people and machines with `redact=True`.
+"""Redaction of secrets, always, and of names of people and machines, with `redact=True`.
 
 `without_secrets` takes user-info and signatures out of every text that is stored, printed or
 served. A `Redactor` also takes out this machine's and this user's names.

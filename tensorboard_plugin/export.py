@@ -1,4 +1,4 @@
-"""What leaves the tab: rows as CSV and JSON, and recordings in one HTML file.
+"""Exports of the tab: rows as CSV and JSON, and recordings in one HTML file.
 
 Rows are streamed segment by segment. The file shows recordings as the tab does: no TensorBoard, no
 network.

@@ -252,7 +252,7 @@ class RunIndex:
         return known.recording
 
     def _look(self, id: str | None = None) -> None:
-        """Look, unless there was a look just now; wait for it, or until `id` is found."""
+        """Search the log directories, unless that was just done; wait, or until `id` is found."""
         with self._lock:
             if self._looking is None:
                 if self._clock() - self._looked_at <= FRESH_S:

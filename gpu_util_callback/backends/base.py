@@ -1,4 +1,4 @@
-"""What a framework adapter offers the recorder, and how one is chosen."""
+"""Interface of a framework adapter to the recorder, and the choice of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class About(Protocol):
-    """What a framework says of itself, with or without Keras: a module of that name."""
+    """A framework's own facts, with or without Keras: a module of that name."""
 
     def framework(self) -> dict[str, Any]:
         """The manifest's `framework`, without Keras."""
@@ -28,14 +28,14 @@ class About(Protocol):
         """GPUs of this process: {"index", "name", "compute_capability"} each; None: it has none."""
 
     def memory(self) -> dict[int, dict[str, float]]:
-        """What each GPU's allocator holds, by the framework's ordinal; waits for no device.
+        """Return the bytes that each GPU's allocator holds, by ordinal; wait for no device.
 
         Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
         `_ooms`; those that are not known are left out.
         """
 
     def tf32(self) -> dict[str, bool]:
-        """Whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
+        """Return True for each kind of work whose float32 is computed in TF32."""
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
         """(source, what all processes share, rank, processes), if the framework knows."""
@@ -43,7 +43,7 @@ class About(Protocol):
 
 @dataclass
 class Adapter:
-    """How one framework's training loop is timed. The base class times nothing but the hooks.
+    """Timing of one framework's training loop. The base class times nothing but the hooks.
 
     `begin`, `test_begin`, `test_end` and `end` run on the training thread
     and must be short; `facts`, `look_at_input`, `input_facts` and `pipeline` run on the recorder's
@@ -96,7 +96,7 @@ class Adapter:
         """Leave the model as it was found. May be called on any thread, and more than once."""
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of framework, model and fit."""
+        """Return the facts of framework, model and fit for the manifest."""
         return {}
 
     def devices(self) -> list[dict[str, Any]] | None:
@@ -131,11 +131,11 @@ class Adapter:
         raise NotCounted("it cannot be counted for this training")
 
     def tf32(self) -> dict[str, bool]:
-        """Whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
+        """Return True for each kind of work whose float32 is computed in TF32."""
         return {} if self.about is None else self.about.tf32()
 
     def look_at_input(self) -> None:
-        """Look at what is new of the training's input."""
+        """Inspect what is new in the training's input."""
 
     def input_facts(self) -> dict[str, Any]:
         """The manifest's `fit` facts of the input that show while it trains."""

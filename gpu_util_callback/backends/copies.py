@@ -1,4 +1,4 @@
-"""What a trial run changes, and how all of it is put back: state, random numbers, datasets."""
+"""State, random numbers and datasets that a trial run changes: saved, and restored afterwards."""
 
 from __future__ import annotations
 

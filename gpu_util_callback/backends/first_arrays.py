@@ -32,7 +32,7 @@ class FirstArrays:
             self._held = [leaf for leaf in leaves if _on_host(leaf)]
 
     def look(self) -> None:
-        """Look at what is held, and let go of it; on any other thread."""
+        """Inspect the arrays that are held, and free them; on any other thread."""
         held, self._held = self._held, []
         if held:
             self._entries = [_described(array) for array in held]

@@ -12,7 +12,7 @@ _SEEN = "_gpu_util_seen"  # on the function: what was seen of it, for the next f
 
 
 class FirstCall:
-    """What the first call of a train function showed. From the second on it costs nothing.
+    """Facts from the first call of a train function. From the second call on it costs nothing.
 
     Args:
         model: the Keras model.

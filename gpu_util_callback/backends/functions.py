@@ -32,7 +32,7 @@ _NEVER = 1 << 62
 
 
 class Batches:
-    """How the batches of a timed function's calls are timed: in Python, or in the graph.
+    """Timing of the batches of a function's calls: in Python, or in the graph.
 
     One object a function.
 
@@ -265,7 +265,7 @@ class TimedBatches:
             self._shapes = None
 
     def _ask(self) -> None:
-        """Ask whatever is to be asked before a request."""
+        """Poll the device and the next batch before a request."""
         if self._requesting is not None:
             self._requesting()
         if self._finished is not None:
@@ -298,10 +298,10 @@ class TimedBatches:
 
 
 class Finished(Protocol):
-    """Look at whether the next batch is ready."""
+    """Poll whether the next batch is ready."""
 
     def begin(self) -> None:
-        """Look, as the batch is about to be requested."""
+        """Poll the next batch as it is about to be requested."""
 
     def end(self, ns: int) -> None:
         """Note that it came `ns` after it was requested."""

@@ -99,7 +99,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How much slower a run is than its baseline.
+    """Slowdown of a run against its baseline.
 
     Attributes:
         outcome: `SLOWER`, `WITHIN`, `UNRESOLVED` (too much scatter), `UNKNOWN` (no comparison),

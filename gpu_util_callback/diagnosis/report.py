@@ -120,7 +120,7 @@ def _clocks(recordings: list) -> dict | None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a report needs of a recording, from its recorder's memory: no file is read.
+    """A recording as a report needs it, from its recorder's memory: no file is read.
 
     Args:
         facts: its manifest, as a reader has it.

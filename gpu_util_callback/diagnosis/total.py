@@ -1,4 +1,4 @@
-"""Where all the GPU-hours went: sums over the rows of many runs.
+"""GPU-hours by cause: sums over the rows of many runs.
 
 Recordings of one training are put together first: the ranks of a job, its restarts and resumes.
 """

@@ -930,7 +930,7 @@ class GpuReader:
 
     @property
     def facts(self) -> dict[str, float]:
-        """What the run has shown of this GPU's readings, for the manifest."""
+        """Facts about this GPU's readings that the run has shown, for the manifest."""
         refresh_ns = self._buffer.refresh_ns
         return {} if refresh_ns is None else {"utilization_refresh_ms": round(refresh_ns / 1e6)}
 

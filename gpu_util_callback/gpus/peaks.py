@@ -15,7 +15,7 @@ PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a GPU reaches at most in one precision.
+    """Peak rate of a GPU in one precision.
 
     Attributes:
         tflops: in 10^12 operations per second.

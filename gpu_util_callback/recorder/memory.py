@@ -82,7 +82,7 @@ class KeptItems:
         self._seen: list[dict[str, Any]] = []
 
     def watch(self, owners: Iterable[tuple[str, str, Any]]) -> None:
-        """Look at these objects' attributes from now on."""
+        """Watch these objects' attributes from now on."""
         for kind, name, one in owners:
             try:
                 self._owners.append((kind, name, weakref.ref(one)))
@@ -217,7 +217,7 @@ class MemoryWatch:
             self._error = None
 
     def failed_unseen(self, where: str) -> None:
-        """Look for the error in what the interpreter, or a notebook, has printed last.
+        """Return the error that the interpreter, or a notebook, has printed last.
 
         Args:
             where: it happened, if not in a callback of the program.

@@ -289,7 +289,7 @@ class Outputs:
         self._fail(WRITING, reason, cure, for_good=False)
 
     def _recover(self) -> None:
-        """Say no more that writing fails."""
+        """Withdraw the message that writing fails."""
         if self._troubled:
             self._troubled = False
             self._recovered(WRITING)
@@ -482,7 +482,7 @@ class Outputs:
 
 @dataclass
 class WritingEvents:
-    """What a recorder does where its recording is written, failed once, or cannot be written."""
+    """Callbacks for a recording that is written, failed once, or cannot be written."""
 
     closed: Callable[[], None] = lambda: None
     failed: Callable[[], None] = lambda: None

@@ -313,7 +313,7 @@ class Recorder:
         return True
 
     def look_at_input_soon(self) -> None:
-        """Look at an input that a loop has just begun with, before it calls much of its Python."""
+        """Inspect an input that a loop has just begun with, before it calls much of its Python."""
         threading.Thread(target=self._look_at_input, name="gpu-util-input", daemon=True).start()
 
     def go_on(self, watch: FitWatch) -> None:
@@ -539,7 +539,7 @@ class Recorder:
         self._outputs.distrust(error)
 
     def _forget_others(self) -> None:
-        """Let go of the memory of recordings that ended before the newest ones.
+        """Free the memory of recordings that ended before the newest ones.
 
         Callback, recorder and outputs refer to each other, so that only a rare full run of Python's
         garbage collector would free them: half a megabyte a fit.

@@ -1,4 +1,4 @@
-"""What is read beside the steps: the driver's counters, the allocator, the input pipeline."""
+"""Readings beside the steps: the driver's counters, the allocator, the input pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is trained: samples per second, and the model's work in relation to the GPUs' peak."""
+"""Amount of training: samples per second, and the model's work as a share of the GPUs' peak."""
 
 from __future__ import annotations
 

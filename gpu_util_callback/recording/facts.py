@@ -318,7 +318,7 @@ class OutOfMemory(TypedDict, total=False):
 
 
 class Memory(TypedDict, total=False):
-    """What grew, and what memory ran out."""
+    """Memory that grew, and memory that ran out."""
 
     kept: list[Kept]
     functions: Count
@@ -576,7 +576,7 @@ class SourceLateRank(TypedDict, total=False):
 
 
 class SourceOnce(TypedDict, total=False):
-    """What a trace shows of costs that are paid once."""
+    """Costs in a trace that are paid once."""
 
     name: str
     longest_ns: Number

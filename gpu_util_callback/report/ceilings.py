@@ -39,7 +39,7 @@ class Instead:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """How many batches a second the input and the model can do at most, each alone.
+    """Batches a second that the input and the model can do at most, each alone.
 
     Attributes:
         input_per_s: batches a second from the input alone.

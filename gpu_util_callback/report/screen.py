@@ -1,4 +1,4 @@
-"""What one screen of a terminal shows, of runs and of traces alike.
+"""One screen of a terminal, for runs and traces alike.
 
 Findings in a line each, the first of them with evidence and fix, accounts of time as bars, and
 folded notes.
@@ -49,7 +49,7 @@ _ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on", "stage_flags"}
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much to show: `evidence` of every finding in full; `all` of the findings, runs, GPUs."""
+    """Amount of detail: `evidence` of every finding in full; `all` of the findings, runs, GPUs."""
 
     evidence: bool = False
     all: bool = False

@@ -1,4 +1,4 @@
-"""What a recording holds of a trace: rows of its tables, facts of its manifest."""
+"""A recording of a trace: rows of its tables, facts of its manifest."""
 
 from __future__ import annotations
 

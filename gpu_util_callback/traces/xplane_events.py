@@ -426,7 +426,7 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
 
 @dataclass(frozen=True, slots=True)
 class CopyDetails:
-    """What is known of a copy beside its times."""
+    """Details of a copy beside its times."""
 
     bytes: int  # -1 = unknown
     kind: DeviceKind

@@ -1,11 +1,14 @@
 """All text that people read: complete, and without the words that are nobody's English."""
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.texts.__main__ import texts
 
+ROOT = Path(__file__).parents[2]
 ALL = list(texts())
 ODD = re.compile(
     r"\b(tells?|told|anew|beside|seldom|whoever|no longer ago|in a rhythm|by a public road"
@@ -35,3 +38,16 @@ def test_no_odd_words(package):
         if place.startswith(package) and ODD.search(re.sub("|".join(NAMES), "", text))
     ]  # fmt: skip
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("package", ["gpu_util_callback", "tensorboard_plugin"])
+def test_docstrings_are_imperatives_or_noun_phrases(package):
+    """PEP 257; `pydocstyle` cannot tell a question ("Whether …") from a noun phrase."""
+    odd = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                if re.match(r"(What|Whether|How|Where|Let|Look|Ask|Say)\b", summary):
+                    odd.append(f"{path.name}: {summary}")
+    assert not odd, "\n".join(odd)

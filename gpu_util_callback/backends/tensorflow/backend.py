@@ -80,7 +80,7 @@ class GraphBatches(Batches):
         self._into_queue = timing_into(self.queue)
 
     def _ends_are_seen(self) -> bool:
-        """Whether a step's end in the graph is the end of its work: not where a GPU does it."""
+        """Return True if a step's end in the graph is the end of its work: not on a GPU."""
         model = self._model
         return (
             int(getattr(model, "steps_per_execution", 1) or 1) > 1
@@ -149,7 +149,7 @@ class GraphBatches(Batches):
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether a value is an iterator of tf.data's, distributed or not."""
+    """Return True for an iterator of tf.data, distributed or not."""
     return isinstance(value, tf.data.Iterator) or is_distributed(value)
 
 
@@ -216,7 +216,7 @@ def convert(
 
 
 def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
-    """What takes each wall-clock stamp to the monotonic clock."""
+    """Return the offset from each wall-clock stamp to the monotonic clock."""
     old, new = before[0] - before[1], after[0] - after[1]
     late = wall_ns + new
     fits = (late >= before[0] - 1_000_000) & (late <= after[0] + 1_000_000)

@@ -16,7 +16,7 @@ _twins: dict[tuple[type, bool], type] = {}
 
 
 def is_distributed(iterator: Any) -> bool:
-    """Whether an iterator delivers a value for each replica."""
+    """Return True if an iterator delivers a value for each replica."""
     return isinstance(iterator, tf.distribute.DistributedIterator)
 
 

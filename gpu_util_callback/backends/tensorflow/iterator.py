@@ -72,7 +72,7 @@ class TimedIterator(_OwnedIterator):
 
 
 class TimedIteratorSpec(tf.data.IteratorSpec):
-    """What makes a function traced with a `TimedIterator` a trace of its own."""
+    """Type spec that gives a function with a `TimedIterator` a trace of its own."""
 
     @property
     def value_type(self):
@@ -96,7 +96,7 @@ def timed(iterator) -> TimedIterator:
 
 
 def holds_batches(iterator) -> bool:
-    """Whether batches of this iterator are handed on only when their row is written.
+    """True if batches of this iterator are handed on only when their row is written.
 
     Otherwise the stamp, which may run in parallel with the step, comes late where no thread is
     free. Next to a GPU, which takes the work off TensorFlow's threads, that is where there is a
@@ -109,7 +109,7 @@ def holds_batches(iterator) -> bool:
 
 
 def _op_threads() -> int:
-    """How many threads TensorFlow runs ops on."""
+    """Return the number of threads on which TensorFlow runs ops."""
     told = os.environ.get("TF_NUM_INTEROP_THREADS", "")
     threads = tf.config.threading.get_inter_op_parallelism_threads()
     if threads or told.isdecimal():
@@ -274,7 +274,7 @@ def _signature(data) -> tf.Tensor:
 
 
 def _only_batch(tensor) -> bool:
-    """Whether the first dimension is the one that is unknown."""
+    """Return True if only the first dimension is unknown."""
     shape = tensor.shape
     return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
 
@@ -287,7 +287,7 @@ _probed: dict[bool, str] = {}  # by whether op determinism is on
 
 
 def probe() -> str:
-    """Whether batches can be timed inside a graph here: "" if so, else the reason.
+    """Return why batches cannot be timed inside a graph here; "" if they can.
 
     Runs the real thing once per process on a dataset of one number, so that a TensorFlow whose
     internals moved is found out before it meets a training run.
@@ -299,7 +299,7 @@ def probe() -> str:
 
 
 def deterministic() -> bool:
-    """Whether TensorFlow refuses to read its clock (`enable_op_determinism`)."""
+    """Return True if TensorFlow refuses to read its clock (`enable_op_determinism`)."""
     try:
         from tensorflow.python.framework.config import is_op_determinism_enabled
     except ImportError:  # private; the slower way makes TensorFlow log a warning
@@ -333,7 +333,7 @@ def _try_out() -> str:
 
 
 def tail_ns() -> int:
-    """How long a call with several steps takes to return once its last step is over.
+    """Return the ns that a call with several steps takes to return after its last step.
 
     Measured once per process on a loop of the shape that Keras compiles: what such a call's end
     says of its last step's end.

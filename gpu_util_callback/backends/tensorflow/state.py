@@ -32,7 +32,7 @@ def random_states() -> list[Callable[[], None]]:
 
 
 def _other_seeds(context: Any) -> Callable[[], None]:
-    """Let eager operations draw other seeds; return what restores the former ones.
+    """Give eager operations other seeds; return a function that restores the former ones.
 
     An operation with a seed keeps its state in a kernel that TensorFlow caches by that seed, and
     which cannot be put back: a trial must not draw from the same kernels.
@@ -156,7 +156,7 @@ def _replace(node: Any, operation: str) -> None:
 
 
 def _move_cache(node: Any) -> None:
-    """Let a cache on disk that is not complete go elsewhere: nothing is written for a trial."""
+    """Redirect a cache on disk that is not complete: a trial writes nothing."""
     if node is None or node.op != "Const":
         return
     for at, path in enumerate(node.attr["value"].tensor.string_val):

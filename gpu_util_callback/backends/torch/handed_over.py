@@ -40,7 +40,7 @@ class FinishedBatches:
         self._kept = -1
 
     def begin(self) -> None:
-        """Look, as the batch is about to be requested."""
+        """Poll the next batch as it is about to be requested."""
         if self._until > 0:
             return
         try:

@@ -75,7 +75,7 @@ class Work:
 
     @property
     def keeping_best(self) -> str:
-        """What else keeps the best weights, where the model is saved only once."""
+        """Another way to keep the best weights, where the model is saved only once."""
         if self.who != "ModelCheckpoint":
             return ""
         return (
@@ -85,7 +85,7 @@ class Work:
 
     @property
     def as_now(self) -> str:
-        """What a person has now of what `_every` changes."""
+        """The code that `_every` replaces."""
         if _own(self.run, self.who).get("library"):
             return f"callbacks = [{self.who}(...)]"
         return f"...  # in {self.name or 'the callback'}"
@@ -108,7 +108,7 @@ class EpochWork(Work):
 
     @property
     def total(self) -> int:
-        """How often it works in the whole training, what is to come included."""
+        """Number of times that it works in the whole training."""
         return max(self.times, int(self.run.fit.get("epochs", self.times)))
 
     @property
@@ -128,7 +128,7 @@ class EpochWork(Work):
 
     @property
     def slim(self) -> str:
-        """How a checkpoint gets smaller."""
+        """A way to make a checkpoint smaller."""
         adam = "adam" in str(self.run.fit.get("optimizer")).lower()
         if self.who != "ModelCheckpoint" or not adam:
             return ""
@@ -181,7 +181,7 @@ class StepWork(Work):
 
     @property
     def saves_left(self) -> int:
-        """How often the model is then saved in the span."""
+        """Number of times that the model is then saved in the span."""
         return max(1, self.epochs // self.save_every) if self.save_every > 1 else self.epochs
 
     @property

@@ -449,7 +449,7 @@ class InputWait:
 
     @property
     def calls_at_a_time(self) -> str:
-        """How many calls of the slowest stage run at a time, in words."""
+        """Number of calls of the slowest stage that run at a time, in words."""
         calls = round(self.stage.parallelism) if self.stage is not None else 1
         return "one call" if calls <= 1 else f"{calls} calls"
 
@@ -490,7 +490,7 @@ class InputWait:
 
     @property
     def loader_limit(self) -> str:
-        """What keeps batches from coming faster, as a sentence without its full stop."""
+        """The limit of the batches' pace, as a sentence without its full stop."""
         maker = (
             self.generator_name if self.kind == "generator" else self.input_class or "The loader"
         )
@@ -521,7 +521,7 @@ class InputWait:
 
     @property
     def limit(self) -> str:
-        """What limits the input, for a headline without a remedy; "" if that is not known."""
+        """The limit of the input, for a headline without a remedy; "" if it is not known."""
         who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
         if self.cores_full and self.waits is not True:
             mine = self.stage is not None and self.other_cpus < LITTLE * self.cpus

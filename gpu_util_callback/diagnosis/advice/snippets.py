@@ -1,4 +1,4 @@
-"""What advice is made of: conditions that decide whether it helps, and lines of code to paste.
+"""Conditions that several remedies share, and lines of code to paste.
 
 Advice says what to do and takes the line from `Idioms`, the frameworks' own words: whoever adds a
 framework fills in one of these.
@@ -245,7 +245,7 @@ def steps_an_epoch(run: Run) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Idioms:
-    """What a framework calls things, in code; "" = it has no such line, or none is known.
+    """A framework's own lines of code; "" = it has no such line, or none is known.
 
     Attributes:
         decorator, mind: compile the function of a step, and what to mind then.

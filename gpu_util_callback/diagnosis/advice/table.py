@@ -17,7 +17,7 @@ Words = str | Callable[[Any], str]
 
 
 class Measure(Protocol):
-    """What a table reads: properties of one slow place in a run."""
+    """Properties of one slow place in a run, which a table reads."""
 
     def gain(self, saves: float) -> float:
         """Return how many times faster the place gets if this share of the loss is saved."""

@@ -149,7 +149,7 @@ class Validations:
 
     @property
     def known_less_often(self) -> str:
-        """What a validation less often changes."""
+        """Consequences of validating less often."""
         names = ", ".join(self.monitors)
         metrics = f"validation metrics are known {self.every} only"
         return f"{metrics}: {names} see fewer of them" if names else metrics

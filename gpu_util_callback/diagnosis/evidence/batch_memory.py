@@ -16,7 +16,7 @@ WHOLE = Constant(1.02, "of what stays: a peak this close to it shows nothing of 
 
 @dataclass(frozen=True, slots=True)
 class BatchMemory:
-    """What batches take of a GPU's memory.
+    """GPU memory that batches take.
 
     Attributes:
         base: bytes that stay between steps: the model, the optimizer's state.

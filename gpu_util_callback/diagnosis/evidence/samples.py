@@ -1,4 +1,4 @@
-"""What a GPU's samples say: spans from several columns combined, and how full its memory is."""
+"""A GPU's samples: spans from several columns combined, and the share of its memory in use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What profilers saw: the trace that a recording was made of, or its profiler windows.
+"""Profiler data: the trace that a recording was made of, or its profiler windows.
 
 `Source` is the trace: its exactness, and what it shows besides rows. `Traced` holds the windows in
 bounded memory: GPU time by category, and kernels.
@@ -52,7 +52,7 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What is paid for once: start-up, loading of code, a library's first use."""
+    """Costs that are paid once: start-up, loading of code, a library's first use."""
 
     name: str
     longest_ns: int
