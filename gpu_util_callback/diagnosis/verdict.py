@@ -45,6 +45,7 @@ _WENT_INTO = {
     "validation": "into validation",
     "callbacks": "into callbacks",
     "other": "passed between the steps",
+    "unkept": "into steps that came too fast to be recorded",  # a part of "other"
 }
 
 
@@ -376,7 +377,9 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     wall = run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
     went = f"{share} of {duration(wall)} went into training steps"
-    known = known or {}
+    unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
+    known = {**(known or {}), "unkept": unkept}
+    known["other"] = float(known.get("other") or 0) - unkept
     later = wall - float(known.get("compile") or 0)  # every run begins by compiling
     mostly = 100 * seconds >= MOSTLY_STEPS_PCT * later
     rest = known if 100 * seconds < MOSTLY_STEPS_PCT * wall else {}

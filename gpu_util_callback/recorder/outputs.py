@@ -183,6 +183,11 @@ class Outputs:
             due.clear()
             self.distrust(error)
 
+    def count_dropped(self, steps: int) -> None:
+        """Count steps that got no row."""
+        if self._writer is not None and steps:
+            self._writer.count_dropped("steps", steps)
+
     def add_points(self, points: Iterable[tuple[int, dict[str, float], int]]) -> None:
         """Write scalars given as (the fit's step, values, time in ns)."""
         self._points_due.extend(points)

@@ -66,6 +66,7 @@ _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
 _ended: deque[weakref.ref[Recorder]] = deque()
 KEPT = 2
 MOST_ITEMS = 1 << 14  # of the queue of steps that become rows at once: 10 ms of the GIL
+MOST_QUEUED = 1 << 19  # of the steps: 150 MB, in 2.5 s of steps that do nothing
 
 
 @dataclass
@@ -137,6 +138,7 @@ class Recorder:
         self._unsaid = False  # a fit of a series has ended without a verdict
         self._said_s = 0.0  # training time covered by the last verdict
         self._compiled = (0, 0)  # times and ns in the account of the process
+        self._skipped = 0  # steps without a row that are counted
         self._shapes_noted = 0  # number of shapes at the last note of what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         # Called with rows and samples as they are taken, on either thread.
@@ -655,6 +657,7 @@ class Recorder:
         outputs = self._outputs
         self._add_work(tables, samples)
         outputs.append(tables, samples)
+        self._count_skipped()
         outputs.write_scalars(tables, self.work, (steps - 1, self._ended_ns) if last else None)
         if last and self.status == "interrupted":  # by us, perhaps: a step was under way
             self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
@@ -743,7 +746,11 @@ class Recorder:
         left = len(queue)
         while self._assembler is not None:
             again, items = bool(self._again), self._again
-            if not again:
+            surplus = min(len(queue) - MOST_QUEUED, left)
+            if surplus > 0 and not again:
+                items, taken = self._assembler.skip(queue, surplus)
+                left -= taken
+            if not (again or items):
                 items = [queue.popleft() for _ in range(min(left, MOST_ITEMS))]
                 left -= len(items)
             complete = not left and not again
@@ -770,6 +777,12 @@ class Recorder:
             name: {column: np.concatenate([one[column] for one in some]) for column in some[0]}
             for name, some in parts.items()
         }
+
+    def _count_skipped(self) -> None:
+        """Count the steps that got no row since the last time."""
+        skipped = self._assembler.skipped if self._assembler is not None else 0
+        self._outputs.count_dropped(skipped - self._skipped)
+        self._skipped = skipped
 
     def _take_windows(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
         if self.windows is None:
@@ -916,6 +929,18 @@ class Recorder:
                 self.facts["fit"] = {**fit, "training_cpu_s": round(spent, 6)}
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
+        return [*self._unkept(steps), *self._without_input(steps)]
+
+    def _unkept(self, steps: int) -> list[tuple[str, str, str]]:
+        if not self._skipped:
+            return []
+        reason = (
+            f"{self._skipped:,} of {steps:,} steps have none: they came faster than they could be "
+            "recorded"
+        )
+        return [("step times", reason, "")]
+
+    def _without_input(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
@@ -959,6 +984,8 @@ class Recorder:
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
+        for source, reason, cure in self._unkept(self._steps):
+            warn(source, reason, cure)
 
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:

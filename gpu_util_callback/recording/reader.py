@@ -429,7 +429,7 @@ class Recording(RecordingFiles):
             found = list(self._problems.values())
         dropped = self.facts.get("dropped_rows")
         if dropped:
-            message = f"{dropped} rows were lost while the log directory could not be written"
+            message = f"{dropped} rows were not kept: they came faster than they could be written"
             found.append(Problem(self.path, message))
         return found
 

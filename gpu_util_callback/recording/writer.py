@@ -186,6 +186,12 @@ class RecordingWriter:
         rows.update((str(name), table[:, at].copy()) for at, name in enumerate(columns))
         self._put(("samples", str(group)), rows)
 
+    def count_dropped(self, table: str, rows: int) -> None:
+        """Count rows of a table that nobody made: later ones go on where they would have ended."""
+        with self._lock:
+            self._rows[table] += rows
+            self._dropped_rows += rows
+
     def _put(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
         """Keep new rows for the next flush; the oldest ones go where none comes."""
         with self._lock:

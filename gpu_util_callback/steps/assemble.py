@@ -5,9 +5,11 @@ Pure functions of numpy arrays, run on the recorder's thread: no framework, no c
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from gpu_util_callback.steps.timeline import (
     Call,
     Function,
     Phase,
+    SkippedCalls,
 )
 
 
@@ -125,6 +128,8 @@ class _Block:
     ended: list[np.ndarray] | None = None
 
 
+Item = Call | Function | Phase | SkippedCalls
+
 _Calls = tuple[np.ndarray, np.ndarray, np.ndarray]  # table, stamps and counts of a `_Block`
 
 
@@ -169,6 +174,7 @@ class Assembler:
     failed: Callable[[BaseException], None] = lambda error: None
     steps: int = 0  # training steps delivered so far
     lost_rows: int = 0  # calls whose input rows were missing
+    skipped: int = 0  # of the steps: those without a row
     compiled: tuple[int, int] = (0, 0)  # training calls that compiled, and how long, in ns
     stops: list[tuple[int, int]] = field(default_factory=list)  # in which nothing ran, on its clock
     _calls: int = 0
@@ -178,25 +184,52 @@ class Assembler:
     )
     _early: dict[str, InputRows] = field(default_factory=dict)  # of calls yet to come
 
-    def add(
-        self, items: Sequence[Call | Function | Phase], last: bool = False
-    ) -> dict[str, list[Columns]]:
+    def skip(self, queue: deque[Any], count: int) -> tuple[list[Item], int]:
+        """Take items off a queue that is too long, without making rows of their training calls.
+
+        Calls of a graph that writes rows stay: the rows would match other calls. Such calls take
+        too long to outrun the recorder.
+
+        Returns: what to `add` instead, and how many items were taken.
+        """
+        items: list[Item] = []
+        if any(function.rows is not None for function in self._functions.values()):
+            return items, 0
+        start, end, flags = CALL["start"], CALL["end"], CALL["flags"]
+        skipped, taken = None, 0
+        while taken < count:
+            item = queue.popleft()
+            if isinstance(item, Function) and item.rows is not None:
+                queue.appendleft(item)
+                break
+            taken += 1
+            if not isinstance(item, tuple):
+                if isinstance(item, Function) and skipped is not None:
+                    items.append(skipped)
+                    skipped = None
+                items.append(item)
+            elif not item[flags] & TESTING:
+                skipped = SkippedCalls(item[start]) if skipped is None else skipped
+                skipped.end = item[end]
+                skipped.calls += 1
+                skipped.own += item[end] - item[start]
+        return items if skipped is None else [*items, skipped], taken
+
+    def add(self, items: Sequence[Item], last: bool = False) -> dict[str, list[Columns]]:
         """Return the rows of all that is complete: a list of column dictionaries for each table.
 
         Raises: MemoryError; the same items may be added again.
         """
-        before = (self.steps, self.lost_rows, self._calls)
+        before = (self.steps, self.lost_rows, self.skipped, self._calls)
         waiting, functions, early = [*self._waiting], {**self._functions}, {**self._early}
         try:
             return self._add(items, last)
         except MemoryError:
-            self.steps, self.lost_rows, self._calls = before
+            self.steps, self.lost_rows, self.skipped, self._calls = before
             self._waiting, self._functions, self._early = waiting, functions, early
             raise
 
-    def _add(
-        self, items: Sequence[Call | Function | Phase], last: bool
-    ) -> dict[str, list[Columns]]:
+    def _add(self, items: Sequence[Item], last: bool) -> dict[str, list[Columns]]:
         tables: dict[str, list[Columns]] = {}
 
         def put(table: str, columns: Columns | None) -> None:
@@ -226,6 +259,10 @@ class Assembler:
                 complete()
                 for function in run:
                     self._use(function)  # type: ignore[arg-type]
+            elif kind is SkippedCalls:
+                complete()
+                for skipped in run:
+                    self._skip(skipped, phases)  # type: ignore[arg-type]
             else:
                 calls.extend(run)  # type: ignore[arg-type]
         complete()
@@ -312,6 +349,18 @@ class Assembler:
             came = int((block.rows.delivered_ns >= 0).sum())
             rest.ended_ns = rest.ended_ns[came:]
         self._early[function.which] = rest
+
+    def _skip(self, skipped: SkippedCalls, phases: list[tuple[Phase, int]]) -> None:
+        """Count calls without rows; their time has a name, but belongs to no part of a step."""
+        batches = self._functions["train"].batches
+        row = Phase("gap", "steps that were not kept", skipped.start, skipped.end, "other",
+                    skipped.own, self._calls, skipped.calls)  # fmt: skip
+        phases.append((row, self.steps))
+        steps_before = self.steps + batches * np.arange(skipped.calls + 1)
+        self._calls += skipped.calls
+        self.steps = int(steps_before[-1])
+        self.skipped += batches * skipped.calls
+        self._release(phases, steps_before)
 
     # ---- phases --------------------------------------------------------------------------
 

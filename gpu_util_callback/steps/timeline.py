@@ -80,6 +80,16 @@ class Phase:
     count: int = 1
 
 
+@dataclass
+class SkippedCalls:
+    """Training calls taken off the queue without a row; times as in a `Phase`."""
+
+    start: int
+    end: int = 0
+    calls: int = 0
+    own: int = 0  # ns, the durations of the calls
+
+
 class Timeline:
     """Clock readings of the training thread, in the order in which a fit makes them.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from gpu_util_callback.steps.timeline import (
     TRACED,
     Function,
     Phase,
+    SkippedCalls,
     Timeline,
 )
 
@@ -244,6 +247,31 @@ def test_a_phase_between_calls_does_not_cut_their_block():
     (table,), (phases,) = tables["steps"], tables["phases"]
     assert len(table["step"]) == 20
     assert phases["step"].tolist() == list(range(1, 21))
+
+
+def test_steps_that_come_too_fast_are_counted_without_rows():
+    """All else stays, at its place; a graph's calls have to stay, too, as its rows are theirs."""
+    calls = [tuple(call(start=k, call=k, call_end=k + 1, end=k + 1)) for k in range(8)]
+    mark = [Phase("callback", f"after {k}", k, k, "callbacks", 1, calls=k) for k in range(9)]
+    tested = tuple(call(start=3, call=3, end=4, flags=TESTING))
+    graph = Function("train", 1, Graph(rows((7, 7.5))))
+    queue = deque([
+        Function("train"), *calls[:2], mark[1], calls[2], tested, mark[3],
+        Function("train", 2), *calls[3:5], mark[5], *calls[5:7], graph, calls[7],
+    ])  # fmt: skip
+    assembler = Assembler(0)
+    items, taken = assembler.skip(queue, 12)
+    assert taken == 12 and list(queue) == [calls[6], graph, calls[7]]
+    tables = assembler.add(items)
+    (phases,) = tables["phases"]
+    names = dict(zip(phases["name"], phases["step"].tolist(), strict=True))
+    assert names["after 1"] == 1 and names["after 3"] == 3 and names["after 5"] == 7
+    unkept = phases["account"] == "other"
+    assert phases["self_ns"][unkept].tolist() == [3 * MS, 3 * MS]
+    assert assembler.skipped == assembler.steps == 9 and "steps" not in tables
+    assert assembler.skip(queue, 3) == ([SkippedCalls(6 * MS, 7 * MS, 1, MS)], 1)
+    assert assembler.add([SkippedCalls(6 * MS, 7 * MS, 1, MS), *queue])["steps"][0]["step"] == [11]
+    assert assembler.skip(deque(calls), 3) == ([], 0)
 
 
 def test_rows_of_a_call_under_way_wait_for_it():

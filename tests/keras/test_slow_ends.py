@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import fsspec
+import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -25,6 +26,7 @@ from gpu_util_callback.recorder.samples import GpuSamples
 from gpu_util_callback.recording import writer
 from gpu_util_callback.recording.event_files import ScalarWriter
 from gpu_util_callback.recording.storage import LocalStorage
+from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.timeline import Timeline
 
@@ -499,6 +501,34 @@ def test_rows_that_cannot_be_written_stay_in_bounds(tmp_path, hangs, monkeypatch
     missing = recording.step_count - len(recording.steps["step"])
     assert 0 < missing <= recording.facts["dropped_rows"]
     assert not [one for one in recording.facts["unavailable"] if "writing" in one["source"]]
+
+
+def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monkeypatch, caplog):
+    """Of the surplus a count and a name for the time remain: no verdict is drawn from it."""
+    most, add = 10_000, Assembler.add
+
+    def slow(self, items, last=False):
+        time.sleep(0.2)
+        return add(self, items, last)
+
+    monkeypatch.setattr(Assembler, "add", slow)
+    monkeypatch.setattr(recorder, "MOST_ITEMS", 1000)
+    monkeypatch.setattr(recorder, "MOST_QUEUED", most, raising=False)
+    queued = []
+    recorded, steps = hot_loop(tmp_path, 6.0, lambda one: queued.append(len(one.timeline.queue)))
+    assert queued[0] < steps / 2
+    assert recorded._judged.wait(20)
+    recording = eventually(tmp_path, "ended")
+    assert recording.step_count == recorded.run["steps"] == pytest.approx(steps, abs=1)
+    dropped = recording.facts["dropped_rows"]
+    assert len(recording.steps["step"]) == recording.step_count - dropped
+    assert recording.steps["step"][-1] == recording.step_count - 1
+    said = f"{dropped:,} of {recording.step_count:,} steps have none"
+    assert said in caplog.text and said in str(recording.facts["unavailable"])
+    assert recorded.run["findings"] == recorded.run["spans"] == []
+    assert "into steps that came too fast to be recorded" in recorded.run["verdict"]
+    other = np.sum(recording.phases["self_ns"][recording.phases["account"] == "other"]) / 1e9
+    assert other > 1 and recording.account["time_s"]["other"] == pytest.approx(other, abs=0.5)
 
 
 def test_storage_that_hangs_is_waited_for_once_a_process(tmp_path, hangs, monkeypatch):

@@ -370,7 +370,7 @@ def test_a_disk_that_stays_full_costs_old_rows_not_memory(
     found = only(tmp_path / "run")
     assert (found.steps["step"] == np.arange(4000, 5000)).all()
     assert [p.message for p in found.problems] == [
-        "4000 rows were lost while the log directory could not be written"
+        "4000 rows were not kept: they came faster than they could be written"
     ]
 
 
