@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
@@ -20,9 +20,6 @@ BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 WORTH_A_WORD = Constant(1.05, 'a promise of "1× faster" is not worth printing')
 STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
-BUSY_PCT = Constant(
-    80, "as for small_batch: a GPU that idles more has a problem, whether its cause is known or not"
-)
 MOSTLY_STEPS_PCT = Constant(
     80, "a run of so many steps was not held back around them, if no GPU was measured"
 )
@@ -338,7 +335,7 @@ def _nothing_in(runs: Sequence[Run]) -> str:
                  if run.source is not None and run.source.gpus)  # fmt: skip
     if not judged:
         return f"{UNKNOWN}: too little GPU work to judge, kernels ran {percent(pct)} {of}."
-    if pct < BUSY_PCT:
+    if pct < BUSY_PCT.default:
         return f"{UNKNOWN}, but kernels ran only {percent(pct)} {of}{_idle_parts(runs)}."
     return f"{NOTHING_IN_TRACE}: kernels ran {percent(pct)} {of}."
 
@@ -399,7 +396,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
     if _others_pct(run, idle) >= 1:
         active += " (not counting other programs)"
-    if idle.active_pct < BUSY_PCT:
+    if idle.active_pct < BUSY_PCT.default:
         return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
     return f"{nothing}: {clear}, {gpu} active {active}."
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.verdict import gain_text, order, sums
+from gpu_util_callback.diagnosis.verdict import WORTH_A_WORD, gain_text, order, sums
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -273,13 +273,10 @@ def _evidence(finding: Mapping, room: int | None) -> str:
     prose = "; ".join(said)
     basis = finding["evidence"].get("promise_rests_on")
     faster = finding["evidence"].get("faster_up_to")
-    if room is None and faster and faster >= WORTH_PRINTING:
+    if room is None and faster and faster >= WORTH_A_WORD:
         prose += f". Up to {times(faster)} faster here"
         prose += f", estimated from {basis}" if basis else ""
     return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
-
-
-WORTH_PRINTING = 1.05  # "1× faster" is not
 
 
 def _ending(text: str, room: int) -> str:

@@ -30,6 +30,10 @@ LEAST_S = Threshold(
     "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is reported "
     f"only if it came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
 )
+SIGNIFICANT = {  # what `worth_telling` reads
+    "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+    "least_s": LEAST_S,
+}
 
 
 def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) -> list[Finding]:

@@ -8,10 +8,10 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_S, Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
 OTHERS = "utilization_other_pct"
@@ -36,11 +36,8 @@ class Contention(Rule):
         "gpu_active_pct": Threshold(
             80, "while the GPU has time left, no other process takes it away"
         ),
-        "min_s": Threshold(
-            2, "the driver's utilization is a mean over up to a second; two make a state"
-        ),
-        "min_run_pct": Threshold(2, "below 2 % of the run it does not show"),
-        "least_s": LEAST_S,
+        "min_s": MIN_S,
+        **SIGNIFICANT,
     }
     unknown = "what other processes do on the GPU was not sampled"
 

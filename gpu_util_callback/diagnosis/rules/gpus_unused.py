@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, Limits, Threshold, chosen
 
 
 class GpusUnused(Rule):
@@ -31,7 +31,7 @@ class GpusUnused(Rule):
             5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"
         ),
         "busy_active_pct": Threshold(15, "another GPU must do the work, or no GPU works"),
-        "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
+        "min_samples": MIN_SAMPLES,
     }
     unknown = "fewer than two GPUs of this process were sampled"
 

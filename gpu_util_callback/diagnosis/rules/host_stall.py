@@ -13,8 +13,8 @@ from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import (
-    LEAST_S,
     MANY_TIMES,
+    SIGNIFICANT,
     in_many_steps,
     worth_telling,
 )
@@ -23,7 +23,14 @@ from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owne
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import (
+    MIN_LOOKS,
+    MOSTLY,
+    Constant,
+    Count,
+    Limits,
+    Threshold,
+)
 from gpu_util_callback.words import duration
 
 UNMARKED = "unmarked"  # detail of the finding about unnamed time
@@ -247,13 +254,12 @@ class HostStall(Rule):
         "lost_pct": Threshold(
             5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"
         ),
-        "min_looks": Threshold(20, "of fewer samples one more or less is 5 %"),
+        "min_looks": MIN_LOOKS,
         "min_occurrences": Threshold(
             2, "one checkpoint or one slow callback is an event, not a state of the run"
         ),
         "min_steps": Threshold(16, "as for input_bound"),
-        "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
-        "least_s": LEAST_S,
+        **SIGNIFICANT,
         "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
     }
     unknown = "neither phases nor callback times were recorded"

@@ -9,11 +9,12 @@ from gpu_util_callback.diagnosis.advice.snippets import batch_code
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
+    MIN_S,
     MOSTLY,
     Constant,
     Count,
@@ -49,14 +50,11 @@ class Imbalance(Rule):
             25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"
         ),
         "least_active_pct": Threshold(5, "below, the GPU has no work of ours: gpus_unused"),
-        "min_s": Threshold(
-            2, "the driver's utilization is a mean over up to a second; two make a state"
-        ),
+        "min_s": MIN_S,
         "worker_wait_pct": Threshold(
             5, "ranks of one job: waits that differ by 5 % of the step are no scatter"
         ),
-        "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
-        "least_s": LEAST_S,
+        **SIGNIFICANT,
         "work_gap_pct": Threshold(
             20, "in a trace: of the busiest one's time; equal GPUs differ by less"
         ),

@@ -19,7 +19,7 @@ from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, Constant, Limits, Threshold, chosen
 from gpu_util_callback.recording.facts import Dispatch
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
@@ -72,7 +72,7 @@ class LaunchBound(Rule):
         "predict_set_up_pct": Threshold(
             20, "predict of 100 batches spends under 5 % on its set-up, of a single one 70-90 %"
         ),
-        "min_looks": Threshold(20, "of fewer looks one more or less is 5 %"),
+        "min_looks": MIN_LOOKS,
         "eager_op_us": Threshold(
             1000, "starting an operation costs 10-100 us of Python; above 1 ms compiling hides 10 %"
         ),

@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, MANY_TIMES, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
@@ -203,8 +203,7 @@ class Recompilation(Rule):
         "compilations": Threshold(
             5, "training, the smaller last batch, and one of each again are normal"
         ),
-        "min_run_pct": Threshold(2, "a compilation each hour is not worth a change"),
-        "least_s": LEAST_S,
+        **SIGNIFICANT,
     }
     unknown = "neither compilation nor the shapes of inputs were recorded"
 

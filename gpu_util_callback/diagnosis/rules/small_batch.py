@@ -1,22 +1,22 @@
 """Small batch: the GPU is always active and mostly empty, and there is memory for more."""
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
 
 # Shared with small_model: the same symptom without a better batch size to offer.
 BUSY_BUT_EMPTY = {
-    "gpu_active_pct": Threshold(80, "a GPU that idles has another problem first"),
+    "gpu_active_pct": BUSY_PCT,
     "sm_active_pct": Threshold(
         30, "busy but empty: kernels run, and on average less than a third of the SMs has work"
     ),
-    "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
+    "min_samples": MIN_SAMPLES,
     "small_parameters": Threshold(
         200_000, "200,000 parameters are 0.8 MB: a fraction of a modern GPU's cache"
     ),
@@ -30,6 +30,23 @@ def model_is_small(run: Run, limits: Limits) -> bool:
     batch = run.fit.get("batch_size")
     tiny = parameters is not None and parameters < limits["small_parameters"]
     return bool(tiny and batch is not None and batch >= limits["large_batch"])
+
+
+def empty_gpus(run: Run, limits: Limits) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the GPUs that are busy but empty, with the evidence for it."""
+    for gpu in run.working_gpus:
+        mean = fill(run, gpu, int(limits["min_samples"]))
+        if mean is None or mean.active_pct < limits["gpu_active_pct"]:
+            continue
+        if mean.sm_active_pct < limits["sm_active_pct"]:
+            yield (
+                gpu,
+                {
+                    "gpu": gpu,
+                    "gpu_active_pct": round(mean.active_pct, 1),
+                    "sm_active_pct": round(mean.sm_active_pct, 1),
+                },
+            )
 
 
 class SmallBatch(Rule):
@@ -54,34 +71,24 @@ class SmallBatch(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if model_is_small(run, limits):
             return
-        for gpu in run.working_gpus:
-            seen, memory = fill(run, gpu, int(limits["min_samples"])), headroom(run, gpu)
-            if seen is None or memory is None:
+        for gpu, evidence in empty_gpus(run, limits):
+            memory = headroom(run, gpu)
+            if memory is None or 100 * memory[0] >= limits["vram_used_pct"]:
                 continue
             used = 100 * memory[0]
-            if seen.active_pct < limits["gpu_active_pct"]:
-                continue
-            if seen.sm_active_pct >= limits["sm_active_pct"] or used >= limits["vram_used_pct"]:
-                continue
-            batch = run.fit.get("batch_size")
-            factor = max(2, room_for(run, 8))
+            batch = {"vram_used_pct": round(used, 1), "batch_size": run.fit.get("batch_size")}
             yield self.finding(
-                evidence={
-                    "gpu": gpu,
-                    "gpu_active_pct": round(seen.active_pct, 1),
-                    "sm_active_pct": round(seen.sm_active_pct, 1),
-                    "vram_used_pct": round(used, 1),
-                    "batch_size": batch,
-                },
+                evidence=evidence | batch,
                 threshold=chosen(limits, "gpu_active_pct", "sm_active_pct", "vram_used_pct"),
-                advice=_advice(run, seen.sm_active_pct, used, factor),
+                advice=_advice(run, evidence["sm_active_pct"], used),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )
             return  # one line for all GPUs: they run the same model
 
 
-def _advice(run: Run, sm: float, used: float, factor: int) -> Advice:
+def _advice(run: Run, sm: float, used: float) -> Advice:
+    factor = max(2, room_for(run, 8))
     often = "twice" if factor == 2 else f"{factor} times"
     return Advice(
         f"Kernels run all the time, but only {sm:.0f} % of the GPU's processors have work, and "

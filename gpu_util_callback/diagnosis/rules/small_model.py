@@ -5,10 +5,13 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import command, idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.evidence.windows import fill
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, model_is_small
+from gpu_util_callback.diagnosis.rules.small_batch import (
+    BUSY_BUT_EMPTY,
+    empty_gpus,
+    model_is_small,
+)
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 
@@ -30,20 +33,13 @@ class SmallModel(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not model_is_small(run, limits):
             return
-        for gpu in run.working_gpus:
-            seen = fill(run, gpu, int(limits["min_samples"]))
-            if seen is None or seen.active_pct < limits["gpu_active_pct"]:
-                continue
-            if seen.sm_active_pct >= limits["sm_active_pct"]:
-                continue
+        for gpu, evidence in empty_gpus(run, limits):
+            size = {
+                "parameters": run.model.get("parameters"),
+                "batch_size": run.fit.get("batch_size"),
+            }
             yield self.finding(
-                evidence={
-                    "gpu": gpu,
-                    "gpu_active_pct": round(seen.active_pct, 1),
-                    "sm_active_pct": round(seen.sm_active_pct, 1),
-                    "parameters": run.model.get("parameters"),
-                    "batch_size": run.fit.get("batch_size"),
-                },
+                evidence=evidence | size,
                 threshold={
                     "gpu_active_pct": limits["gpu_active_pct"],
                     "sm_active_pct": limits["sm_active_pct"],

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampl
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import MIN_S, Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
 # column -> (label, whether it is a fault by itself)
@@ -47,9 +47,7 @@ class Throttled(Rule):
             10, "boards hold their power by 5-10 % of clock even at their own limit"
         ),
         "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
-        "min_s": Threshold(
-            2, "the driver's utilization is a mean over up to a second; two make a state"
-        ),
+        "min_s": MIN_S,
         "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
         "least_s": LEAST_S,
     }

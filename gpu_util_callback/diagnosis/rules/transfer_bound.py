@@ -21,12 +21,12 @@ from gpu_util_callback.diagnosis.evidence.samples import (
     sampled,
     together,
 )
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_S, Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
 SMALLER = Constant(0.75, "of the copied bytes are saved: the images are nearly all of them")
@@ -53,11 +53,8 @@ class TransferBound(Rule):
         "idle_pct": Threshold(
             5, "with a full link the GPU must idle for 5 % of the time, which matters"
         ),
-        "min_s": Threshold(
-            2, "the driver's utilization is a mean over up to a second; two make a state"
-        ),
-        "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
-        "least_s": LEAST_S,
+        "min_s": MIN_S,
+        **SIGNIFICANT,
     }
     unknown = "neither profiler windows nor PCIe traffic were recorded"
     unknown_in_trace = "the trace has no GPU events"
