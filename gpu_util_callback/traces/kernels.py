@@ -74,9 +74,6 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
         weight = duration[mine].astype(np.float64)
         op = _heaviest(events.op[order[mine]], weight)
         shape = _heaviest(events.shape[order[mine]], weight)
-        occupancy = occupancy_of[events.shape[order[mine]]]
-        known = np.isfinite(occupancy)
-        weights = weight[known]
         text = names[int(name[first[i]])]
         judged -= len(text)
         groups.append(
@@ -90,30 +87,25 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
                 min_ps=int(low[i]),
                 max_ps=int(high[i]),
                 shape=process.shapes[shape] if shape >= 0 else KernelShape(),
-                occupancy_pct=(
-                    float(np.average(occupancy[known], weights=weights))
-                    if weights.sum() > 0
-                    else None
-                ),
+                occupancy_pct=_mean(occupancy_of[events.shape[order[mine]]], weight),
             )
         )
     rest = ranking[listed:]
     if len(rest):
+        sums = int(count[rest].sum()), int(total[rest].sum()), int(low[rest].min())
+        title = f"{len(rest):,} other kernels"
         groups.append(
             KernelGroup(
-                name=f"{len(rest):,} other kernels",
-                op="",
-                collective=False,
-                tensor_core="unknown",
-                count=int(count[rest].sum()),
-                total_ps=int(total[rest].sum()),
-                min_ps=int(low[rest].min()),
-                max_ps=int(high[rest].max()),
-                shape=KernelShape(),
-                occupancy_pct=None,
+                title, "", False, "unknown", *sums, int(high[rest].max()), KernelShape(), None
             )
         )
     return groups
+
+
+def _mean(values: np.ndarray, weight: np.ndarray) -> float | None:
+    known = np.isfinite(values)
+    weight = weight[known]
+    return float(np.average(values[known], weights=weight)) if weight.sum() > 0 else None
 
 
 def _heaviest(values: np.ndarray, weight: np.ndarray) -> int:

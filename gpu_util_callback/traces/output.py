@@ -13,6 +13,13 @@ from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
 VERSION = 1
 
 
+# In this order.
+_ROWS = (
+    "devices", "steps", "kernels", "copies", "launches", "gaps", "counters", "memory", "host_ops",
+    "pipeline",
+)  # fmt: skip
+
+
 def _ms(ps: float) -> float:
     return float(ps) / PS_PER_MS
 
@@ -40,16 +47,7 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
             }
             for p in analysis.processes
         ],
-        "devices": [],
-        "steps": [],
-        "kernels": [],
-        "copies": [],
-        "launches": [],
-        "gaps": [],
-        "counters": [],
-        "memory": [],
-        "host_ops": [],
-        "pipeline": [],
+        **{name: [] for name in _ROWS},
         "verdict": analysis.verdict,
         "findings": analysis.findings,
         "thresholds": analysis.thresholds,
@@ -59,34 +57,16 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
     for number, p in enumerate(analysis.processes):
         origin = {"process": number} if several else {}
         for d in p.devices:
-            result["devices"].append({**_device(d), **origin})
-            result["kernels"].extend(_kernels(d))
-            result["copies"].extend(_copies(d))
+            result["kernels"] += _kernels(d)
+            result["copies"] += _copies(d)
             result["launches"].append(_launches(d))
-            result["gaps"].extend(
-                {
-                    "gpu": d.index,
-                    "start_ms": _ms(gap.start_ps),
-                    "duration_ms": _ms(gap.end_ps - gap.start_ps),
-                    "cause": gap.cause,
-                }
-                for gap in longest_gaps(d.account)
-            )
-        result["steps"].extend({**step, **origin} for step in _steps(p))
-        result["counters"].extend({**c, **origin} for c in _counters(p))
-        result["memory"].extend({**m, **origin} for m in _memory(p))
-        result["host_ops"].extend({**o, **origin} for o in _host_ops(p))
-        result["pipeline"].extend(
-            {
-                "stage": s.name,
-                "path": s.path,
-                "count": s.count,
-                "total_ms": _ms(s.total_ps),
-                "self_ms": _ms(s.self_ps),
-                **origin,
-            }
-            for s in p.stages
-        )
+            result["gaps"] += _gaps(d)
+        rows = {
+            "devices": map(_device, p.devices), "steps": _steps(p), "counters": _counters(p),
+            "memory": _memory(p), "host_ops": _host_ops(p), "pipeline": _pipeline(p),
+        }  # fmt: skip
+        for name, found in rows.items():
+            result[name] += [{**row, **origin} for row in found]
     return result
 
 
@@ -258,4 +238,29 @@ def _host_ops(p: ProcessAnalysis) -> list[dict[str, Any]]:
             "max_us": o.max_ps / PS_PER_US,
         }
         for o in p.host_ops
+    ]
+
+
+def _gaps(d: DeviceAnalysis) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": d.index,
+            "start_ms": _ms(gap.start_ps),
+            "duration_ms": _ms(gap.end_ps - gap.start_ps),
+            "cause": gap.cause,
+        }
+        for gap in longest_gaps(d.account)
+    ]
+
+
+def _pipeline(p: ProcessAnalysis) -> list[dict[str, Any]]:
+    return [
+        {
+            "stage": stage.name,
+            "path": stage.path,
+            "count": stage.count,
+            "total_ms": _ms(stage.total_ps),
+            "self_ms": _ms(stage.self_ps),
+        }
+        for stage in p.stages
     ]

@@ -244,51 +244,14 @@ def decode(
         number: Fields(np.zeros(n, bool), np.zeros(n, np.uint64), np.zeros(n, np.int64))
         for number in wanted
     }
-    owners: list[np.ndarray] = []
-    starts: list[np.ndarray] = []
-    ends: list[np.ndarray] = []
+    spans: list[tuple[np.ndarray, ...]] = [(start[:0],) * 3]  # owner, start, end
     position = start.astype(np.int64, copy=True)
     live = np.flatnonzero(position < end)
-    rounds = 0
-    while len(live):
-        rounds += 1
-        if rounds > MAX_ROUNDS:
+    for _ in range(MAX_ROUNDS):
+        if not len(live):
             break
-        at = position[live]
-        tag = buffer.bytes[at].astype(np.int64)
-        wire = tag & 7
-        number = tag >> 3
-        wide = tag >= 128  # a field number above 15
-        if wide.any():
-            following = buffer.bytes[at + 1].astype(np.int64)
-            if (wide & (following >= 128)).any():
-                raise Damaged("unknown field")
-            number = np.where(wide, (number & 15) | following << 4, number)
-            at = at + wide
-        value, size = _numbers(buffer.words[at + 1])
-        if (size == 0).any():
-            value, size = _long_numbers(buffer, at, value, size)
-            if ((size == 0) & ((wire == 0) | (wire == 2))).any():
-                raise Damaged("a number runs past its message")
-        if ((wire > 2) & (wire != 5)).any() or (number == 0).any():
-            raise Damaged("unknown wire type")
-        after = at + 1 + size
         stop = end[live]
-        payload = after
-        is_bytes = wire == 2
-        if is_bytes.any():
-            length = value.astype(np.int64)
-            if (is_bytes & ((length > stop - after) | (length < 0))).any():
-                raise Damaged("a field is longer than its message")
-            after = np.where(is_bytes, after + length, after)
-        fixed = (wire == 1) | (wire == 5)
-        if fixed.any():
-            after = np.where(fixed, at + 1 + np.where(wire == 1, 8, 4), after)
-            raw = buffer.words[at + 1]
-            raw = np.where(wire == 5, raw & np.uint64(0xFFFFFFFF), raw)
-            value = np.where(fixed, raw, value)
-        if (after > stop).any():
-            raise Damaged("a field is longer than its message")
+        number, is_bytes, value, payload, after = _fields_at(buffer, position[live], stop)
         for wanted_number, column in table.items():
             chosen = (number == wanted_number) & (is_bytes == (wanted_number in payloads))
             if chosen.any():
@@ -300,23 +263,56 @@ def decode(
                 column.end[rows] = after[chosen]
         if repeated:
             chosen = (number == repeated) & is_bytes & (payload < after)  # empty ones are skipped
-            if chosen.any():
-                owners.append(live[chosen])
-                starts.append(payload[chosen])
-                ends.append(after[chosen])
+            spans.append((live[chosen], payload[chosen], after[chosen]))
         position[live] = after
         live = live[after < stop]
     if len(live):
-        _decode_slowly(
-            buffer, live.tolist(), position, end, table, repeated, payloads, owners, starts, ends
-        )
-    empty = np.empty(0, np.int64)
-    spans = (
-        (np.concatenate(owners), np.concatenate(starts), np.concatenate(ends))
-        if owners
-        else (empty, empty, empty)
-    )
-    return table, spans
+        spans += _decode_slowly(buffer, live.tolist(), position, end, table, repeated, payloads)
+    owner, first, last = map(np.concatenate, zip(*spans, strict=True))
+    return table, (owner, first, last)
+
+
+def _fields_at(
+    buffer: Buffer, at: np.ndarray, stop: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Read the fields at these positions, of messages that end at `stop`.
+
+    Returns: their numbers, which of them are length-delimited, the values of the others, where the
+    value begins and where it ends.
+    """
+    tag = buffer.bytes[at].astype(np.int64)
+    wire = tag & 7
+    number = tag >> 3
+    wide = tag >= 128  # a field number above 15
+    if wide.any():
+        following = buffer.bytes[at + 1].astype(np.int64)
+        if (wide & (following >= 128)).any():
+            raise Damaged("unknown field")
+        number = np.where(wide, (number & 15) | following << 4, number)
+        at = at + wide
+    value, size = _numbers(buffer.words[at + 1])
+    if (size == 0).any():
+        value, size = _long_numbers(buffer, at, value, size)
+        if ((size == 0) & ((wire == 0) | (wire == 2))).any():
+            raise Damaged("a number runs past its message")
+    if ((wire > 2) & (wire != 5)).any() or (number == 0).any():
+        raise Damaged("unknown wire type")
+    payload = after = at + 1 + size
+    is_bytes = wire == 2
+    if is_bytes.any():
+        length = value.astype(np.int64)
+        if (is_bytes & ((length > stop - after) | (length < 0))).any():
+            raise Damaged("a field is longer than its message")
+        after = np.where(is_bytes, after + length, after)
+    fixed = (wire == 1) | (wire == 5)
+    if fixed.any():
+        after = np.where(fixed, at + 1 + np.where(wire == 1, 8, 4), after)
+        raw = buffer.words[at + 1]
+        raw = np.where(wire == 5, raw & np.uint64(0xFFFFFFFF), raw)
+        value = np.where(fixed, raw, value)
+    if (after > stop).any():
+        raise Damaged("a field is longer than its message")
+    return number, is_bytes, value, payload, after
 
 
 def _decode_slowly(
@@ -327,11 +323,11 @@ def _decode_slowly(
     table: dict[int, Fields],
     repeated: int,
     payloads: tuple[int, ...],
-    owners: list,
-    starts: list,
-    ends: list,
-) -> None:
-    """Decode the rest of some messages, where `decode` stopped, one field at a time."""
+) -> list[tuple[np.ndarray, ...]]:
+    """Decode the rest of some messages, where `decode` stopped, one field at a time.
+
+    Returns: (owner, start, end) of the repeated field, if it occurs.
+    """
     found: list[tuple[int, int, int]] = []
     left = _FEW_FIELDS + MAX_ROUNDS * len(position)
     for row in rows:
@@ -348,11 +344,7 @@ def _decode_slowly(
                 column.present[row] = True
                 column.value[row] = base + a if wire == 2 else a
                 column.end[row] = base + b
-    if found:
-        owner, start, stop_at = np.array(found, np.int64).T
-        owners.append(owner)
-        starts.append(start)
-        ends.append(stop_at)
+    return [tuple(np.array(found, np.int64).T)] if found else []
 
 
 if sys.byteorder != "little":  # pragma: no cover - no supported platform is big-endian

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -176,6 +177,69 @@ def _read_plane(data: bytes, at: int, end: int) -> _Plane:
 
 
 def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Process, list[str]]:
+    planes, host, problems = _read_planes(data)
+    stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
+    absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
+    zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
+
+    process = Process(
+        host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [],
+        epoch_ns=zero_ns or None,
+    )  # fmt: skip
+    shapes = Shapes()
+    host_parts: list[HostEvents] = []
+    allocator_parts: list[AllocatorEvents] = []
+    implausible = 0
+
+    def batches(plane: _Plane, lines: list[_Line]) -> Iterator[tuple[PlaneEvents, list]]:
+        nonlocal implausible
+        for some in _batches(lines):
+            batch, dropped = _decode(data, some, plane.metadata, zero_ns, names)
+            implausible += dropped
+            yield batch, some
+
+    for plane in planes:
+        if plane.name == "Task Environment" and not absolute:
+            start = plane.metadata.facts("profile_start_time").get("profile_start_time")
+            process.epoch_ns = start if isinstance(start, int) and start > 0 else None
+        device = _DEVICE_PLANE.match(plane.name)
+        index = ordinal(device[1]) if device else None
+        if device and index is None:
+            ignored["device number"] += 1
+        if index is not None:
+            lines = [ln for ln in plane.lines if not _derived(ln)]
+            parts: list[Columns] = [device_columns(b, shapes) for b, _ in batches(plane, lines)]
+            stats = plane.metadata.facts(*_DEVICE_STATS)
+            facts = _device_facts(stats)
+            events = _sorted(DeviceEvents.concat(parts))
+            process.devices.append(Device(index, _device_name(facts, stats), events, facts))
+        elif plane.name in _HOST_PLANES:
+            base = len(process.threads)
+            process.threads.extend(Thread(ln.name, ln.id) for ln in plane.lines)
+            numbers = {id(ln): base + i for i, ln in enumerate(plane.lines)}
+            for batch, some in batches(plane, plane.lines):
+                threads = np.array([numbers[id(ln)] for ln, _, _ in some])
+                events, allocations = host_columns(batch, threads)
+                host_parts.append(events)
+                allocator_parts.append(allocations)
+    process.devices.sort(key=lambda d: d.index)
+    process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
+    process.events = _sorted(HostEvents.concat(host_parts))
+    _leave_out_background_waits(process.events, names)
+    allocator = AllocatorEvents.concat(allocator_parts)
+    process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
+    process.shapes = shapes.known()
+    process.has_host = bool(len(process.events))
+    if implausible:
+        problems.append(f"{implausible} events with impossible times were left out")
+    return process, problems
+
+
+def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
+    """Return the planes of a file, its host's name and the profiler's errors and warnings.
+
+    Raises: Damaged, TooMany.
+    """
     planes: list[_Plane] = []
     problems: list[str] = []
     host = ""
@@ -199,65 +263,7 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
     count = sum(len(line.starts) for plane in planes for line in plane.lines)
     if count > MAX_EVENTS:
         raise wire.TooMany(f"{count:,} events")
-    stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
-    absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
-    zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
-
-    process = Process(
-        host=host or "host",
-        devices=[],
-        threads=[],
-        events=HostEvents.concat([]),
-        allocator=AllocatorEvents.concat([]),
-        shapes=[],
-        epoch_ns=zero_ns or None,
-    )
-    shapes = Shapes()
-    host_parts: list[HostEvents] = []
-    allocator_parts: list[AllocatorEvents] = []
-    implausible = 0
-    for plane in planes:
-        if plane.name == "Task Environment" and not absolute:
-            start = plane.metadata.facts("profile_start_time").get("profile_start_time")
-            process.epoch_ns = start if isinstance(start, int) and start > 0 else None
-        found = _DEVICE_PLANE.match(plane.name)
-        index = ordinal(found[1]) if found else None
-        if found and index is None:
-            ignored["device number"] += 1
-        if index is not None:
-            parts: list[Columns] = []
-            for lines in _batches(
-                [ln for ln in plane.lines if not _derived(ln)],
-            ):
-                batch, dropped = _decode(data, lines, plane.metadata, zero_ns, names)
-                implausible += dropped
-                parts.append(device_columns(batch, shapes))
-            events = _sorted(DeviceEvents.concat(parts))
-            stats = plane.metadata.facts(*_DEVICE_STATS)
-            facts = _device_facts(stats)
-            process.devices.append(Device(index, _device_name(facts, stats), events, facts))
-        elif plane.name in _HOST_PLANES:
-            base = len(process.threads)
-            process.threads.extend(Thread(ln.name, ln.id) for ln in plane.lines)
-            numbers = {id(ln): base + i for i, ln in enumerate(plane.lines)}
-            for lines in _batches(plane.lines):
-                threads = np.array([numbers[id(ln)] for ln, _, _ in lines])
-                batch, dropped = _decode(data, lines, plane.metadata, zero_ns, names)
-                implausible += dropped
-                events, allocations = host_columns(batch, threads)
-                host_parts.append(events)
-                allocator_parts.append(allocations)
-    process.devices.sort(key=lambda d: d.index)
-    process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
-    process.events = _sorted(HostEvents.concat(host_parts))
-    _leave_out_background_waits(process.events, names)
-    allocator = AllocatorEvents.concat(allocator_parts)
-    process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
-    process.shapes = shapes.known()
-    process.has_host = bool(len(process.events))
-    if implausible:
-        problems.append(f"{implausible} events with impossible times were left out")
-    return process, problems
+    return planes, host, problems
 
 
 def _derived(line: _Line) -> bool:

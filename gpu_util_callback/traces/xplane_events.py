@@ -8,9 +8,9 @@ few columns, and only names that events use become strings.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ _HOST_STATS = (
 )
 
 _DROP, _ALLOCATION = -1, -2
+_NONE = np.empty(0, np.int64)
 # Instants and bookkeeping: most of a trace's host events, but no activity.
 _NOISE = re.compile(
     r"^(ThreadpoolListener::|ExecutorPropagateOutputs|ExecutorState::ProcessAsync|RecordUsage$"
@@ -98,7 +99,7 @@ class PlaneEvents:
         return inverse.astype(np.int32), ids
 
     def select(self, wanted: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
-        """Decode the wanted stats of the kept events."""
+        """Decode the wanted stats of the kept events; one that no event has is empty."""
         by_name = self.plane.stat_ids(wanted)
         owner, start, end = self.stats
         rows = np.flatnonzero(keep[owner])
@@ -109,10 +110,9 @@ class PlaneEvents:
         table, _ = wire.decode(self.buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
         stat_id = table[1].value.astype(np.int64)
         result: dict[str, _Stat] = {}
-        for name, key in by_name.items():
-            mine = np.flatnonzero(stat_id == key)
-            if len(mine):
-                result[name] = _Stat(self, self.plane.stat_names, owner[mine], mine, table)
+        for name in wanted:
+            mine = np.flatnonzero(stat_id == by_name[name]) if name in by_name else _NONE
+            result[name] = _Stat(self, owner[mine], mine, table)
         return result
 
 
@@ -131,60 +131,57 @@ class _Stat:
     """One stat of those events that have it."""
 
     batch: PlaneEvents
-    stat_names: dict[int, str]
     owner: np.ndarray  # int64[m], event
     rows: np.ndarray  # int64[m], row of the decoded table
     table: dict[int, wire.Fields]
 
-    def numbers(self, dtype, absent, n: int) -> np.ndarray:
-        """Return the stat as a number per event (n events)."""
-        result = np.full(n, absent, dtype)
+    def numbers(self, absent: float = -1, dtype: type = np.int64) -> np.ndarray:
+        """Return the stat as a number for each event of the batch."""
+        result: np.ndarray = np.full(len(self.batch.metadata), absent, dtype)
+        whole = dtype is not np.float64
         for number in (2, 3, 4):
             column = self.table[number]
             has = column.present[self.rows]
             if has.any():
                 raw = column.value[self.rows[has]]
                 value = raw.view(np.float64) if number == 2 else raw.view(np.int64)
-                if number == 2 and np.dtype(dtype).kind != "f":
+                if number == 2 and whole:
                     value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, WILD)
                 result[self.owner[has]] = value.astype(dtype)
-        for at, text in self._texts():
-            found = number_of(text)
-            if found is not None:  # a text where a number belongs is absent
-                whole = np.dtype(dtype).kind != "f"
-                result[self.owner[at]] = integer(text) if whole else found
+        at, references = self._references()
+        texts = (self.batch.plane.stat_names.get(int(key), "") for key in references)
+        for place, text in (*self._texts(), *zip(at, texts, strict=True)):
+            value = number_of(text)
+            if value is not None:  # a text where a number belongs is absent
+                result[self.owner[place]] = integer(text) if whole else value
         return result
 
-    def _texts(self):
+    def strings(self, convert: Callable[[str], str] = str) -> np.ndarray:
+        """Return the stat as an interned string for each event: int32[n], -1 = absent."""
+        names, plane = self.batch.names, self.batch.plane
+        result = np.full(len(self.batch.metadata), -1, np.int32)
+        at, references = self._references()
+        if len(at):  # few different ones
+            unique, inverse = np.unique(references, return_inverse=True)
+            ids = names.ids(convert(plane.stat_names.get(int(key), "")) for key in unique)
+            result[self.owner[at]] = ids[inverse]
+        for place, text in self._texts():
+            result[self.owner[place]] = names.id(convert(text))
+        return result
+
+    def _references(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of values that are another stat's name, and the keys of these names."""
+        column = self.table[7]
+        at = np.flatnonzero(column.present[self.rows])
+        return at, column.value[self.rows[at]]
+
+    def _texts(self) -> Iterator[tuple[int, str]]:
         for number in (5, 6):
             column = self.table[number]
             for at in np.flatnonzero(column.present[self.rows]).tolist():
                 row = self.rows[at]
                 raw = self.batch.buffer.slice(int(column.value[row]), int(column.end[row]))
                 yield at, raw.decode("utf-8", "replace")
-        column = self.table[7]
-        for at in np.flatnonzero(column.present[self.rows]).tolist():
-            yield at, self.stat_names.get(int(column.value[self.rows[at]]), "")
-
-    def strings(self, n: int, convert: Callable[[str], str] | None = None) -> np.ndarray:
-        """Return the stat as interned strings: int32[n], -1 = absent."""
-        names = self.batch.names
-        result = np.full(n, -1, np.int32)
-        column = self.table[7]
-        has = column.present[self.rows]
-        if has.any():  # references: few different ones
-            unique, inverse = np.unique(column.value[self.rows[has]], return_inverse=True)
-            texts = (self.stat_names.get(int(key), "") for key in unique)
-            ids = names.ids(convert(t) if convert else t for t in texts)
-            result[self.owner[has]] = ids[inverse]
-        for number in (5, 6):
-            column = self.table[number]
-            for at in np.flatnonzero(column.present[self.rows]).tolist():
-                row = self.rows[at]
-                raw = self.batch.buffer.slice(int(column.value[row]), int(column.end[row]))
-                text = raw.decode("utf-8", "replace")
-                result[self.owner[at]] = names.id(convert(text) if convert else text)
-        return result
 
 
 def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
@@ -202,16 +199,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     name = unique[which] if n else np.empty(0, np.int32)
     stats = batch.select(_DEVICE_STATS, batch.keep)
 
-    def text(stat: str, convert=None) -> np.ndarray:
-        found = stats[stat].strings(n, convert) if stat in stats else np.full(n, -1, np.int32)
-        defaults = batch.plane.texts(stat)
-        if defaults:
-            unique, inverse = np.unique(batch.metadata, return_inverse=True)
-            texts = (defaults.get(key) for key in unique.tolist())
-            ids = [-1 if t is None else names.id(convert(t) if convert else t) for t in texts]
-            found = np.where(found < 0, np.array(ids, np.int32)[inverse], found)
-        return found
-
+    text = partial(_texts, batch, stats)
     size = np.full(n, -1, np.int64)
     memory = np.zeros(n, np.int8)
     details = text("memcpy_details")
@@ -224,11 +212,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
 
     shape = np.full(n, -1, np.int32)
     details = text("kernel_details")
-    occupancy = (
-        stats["theoretical_occupancy_pct"].numbers(np.float64, np.nan, n)
-        if "theoretical_occupancy_pct" in stats
-        else np.full(n, np.nan)
-    )
+    occupancy = stats["theoretical_occupancy_pct"].numbers(np.nan, np.float64)
     # In thousandths, so that equal ones are found; -1 = unknown, -2000 = a negative one.
     rounded = np.where(np.isnan(occupancy), -1, np.clip(occupancy, -2, 1e6) * 1000).astype(np.int64)
     for key, rows in _pairs(details, rounded, details >= 0):
@@ -241,12 +225,9 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
         missing = (op < 0) | (op == names.id(""))
         if missing.any():
             op = np.where(missing, text(other, op_of), op)
-    correlation = (
-        stats["correlation_id"].numbers(np.int64, -1, n)
-        if "correlation_id" in stats
-        else np.full(n, -1, np.int64)
-    )
-    columns = DeviceEvents.build(
+    correlation = stats["correlation_id"].numbers()
+    graph = stats["cuda_graph_id"]
+    return DeviceEvents.build(
         start_ps=batch.start_ps,
         end_ps=batch.end_ps,
         kind=kind,
@@ -257,13 +238,22 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
         shape=shape,
         bytes=size,
         memory=memory,
-        graph=(
-            np.where(stats["cuda_graph_id"].numbers(np.int64, 0, n) > 0, -1, 0)
-            if "cuda_graph_id" in stats
-            else None
-        ),
-    )
-    return columns.take(batch.keep)
+        graph=np.where(graph.numbers(0) > 0, -1, 0) if len(graph.owner) else None,
+    ).take(batch.keep)
+
+
+def _texts(
+    batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Callable[[str], str] = str
+) -> np.ndarray:
+    """Return a stat's text for each event, by default that of its metadata; int32[n], -1 = none."""
+    texts = stats[name].strings(convert)
+    defaults = batch.plane.texts(name)
+    if not defaults:
+        return texts
+    unique, inverse = np.unique(batch.metadata, return_inverse=True)
+    known = (defaults.get(key) for key in unique.tolist())
+    ids = [-1 if text is None else batch.names.id(convert(text)) for text in known]
+    return np.where(texts < 0, np.array(ids, np.int32)[inverse], texts)
 
 
 def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
@@ -311,19 +301,13 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
     keep = batch.keep & (kind != _DROP)
     stats = batch.select(_HOST_STATS, keep)
 
-    def number(stat: str, dtype=np.int64, absent: float = -1) -> np.ndarray:
-        found = stats.get(stat)
-        return np.full(n, absent, dtype) if found is None else found.numbers(dtype, absent, n)
-
-    correlation = number("correlation_id")
+    correlation = stats["correlation_id"].numbers()
     correlation = np.where(correlation > 0, correlation, -1)
     steps = np.zeros(n, bool)
-    if "step_num" in stats:
-        steps[stats["step_num"].owner] = True
+    steps[stats["step_num"].owner] = True
     hlo = np.zeros(n, bool)
-    if "hlo_op" in stats:
-        hlo[stats["hlo_op"].owner] = True
-    value = np.where(steps, number("step_num"), number("id"))
+    hlo[stats["hlo_op"].owner] = True
+    value = np.where(steps, stats["step_num"].numbers(), stats["id"].numbers())
     plain = (kind == HostKind.FRAMEWORK) | (kind == HostKind.OP)
     kind = np.where(plain & (correlation >= 0), HostKind.LAUNCH, kind)  # TF 2.4's naming
     kind = np.where((kind == HostKind.FRAMEWORK) & hlo, HostKind.OP, kind)
@@ -338,23 +322,23 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
         name=name,
         correlation=correlation,
         value=value,
-        root=(number("_r", absent=0) > 0).astype(np.int8),
+        root=(stats["_r"].numbers(0) > 0).astype(np.int8),
     ).take(mine)
 
     readings = keep & (kind == _ALLOCATION)
-    if "allocator_name" not in stats or not readings.any():
+    if not readings.any():
         return events, AllocatorEvents.concat([])
-    allocator = stats["allocator_name"].strings(n)
+    allocator = stats["allocator_name"].strings()
     readings &= allocator >= 0
     return events, AllocatorEvents.build(
         time_ps=batch.start_ps,
         allocator=allocator,
         device=_allocator_devices(names, allocator),
-        allocated_bytes=number("bytes_allocated"),
-        available_bytes=number("bytes_available"),
-        reserved_bytes=number("bytes_reserved"),
-        peak_bytes=number("peak_bytes_in_use"),
-        fragmentation=number("fragmentation", np.float64, np.nan),
+        allocated_bytes=stats["bytes_allocated"].numbers(),
+        available_bytes=stats["bytes_available"].numbers(),
+        reserved_bytes=stats["bytes_reserved"].numbers(),
+        peak_bytes=stats["peak_bytes_in_use"].numbers(),
+        fragmentation=stats["fragmentation"].numbers(np.nan, np.float64),
     ).take(readings)
 
 
