@@ -168,6 +168,13 @@ class Recorded:
         return self.facts.get("ended_ns") or self.facts["heartbeat_ns"]
 
 
+_AS_RECORDED = (
+    "job", "job_source", "fit_index", "host", "rank", "world_size", "trial", "trial_of",
+    "trial_config", "framework", "model", "fit", "script", "work", "ceilings",
+)  # fmt: skip
+_AS_DIAGNOSED = "rules_version", "thresholds", "thresholds_set", "silent", "findings", "spans"
+
+
 def run_report(
     recording: Recording | Recorded, thresholds: Mapping | None = None, *, anew: bool = True
 ) -> dict:
@@ -193,21 +200,9 @@ def run_report(
         "run": recording.run,
         "id": recording.id,
         "session": recording.session,
-        "job": facts.get("job"),
-        "job_source": facts.get("job_source"),
-        "fit_index": facts.get("fit_index"),
+        **{name: facts.get(name) for name in _AS_RECORDED},
         "fits": facts.get("fits") or 1,
-        "host": facts.get("host"),
-        "rank": facts.get("rank"),
-        "world_size": facts.get("world_size"),
-        "trial": facts.get("trial"),
-        "trial_of": facts.get("trial_of"),
-        "trial_config": facts.get("trial_config"),
         "status": recording.status,
-        "framework": facts.get("framework"),
-        "model": facts.get("model"),
-        "fit": facts.get("fit"),
-        "script": facts.get("script"),
         "start_ns": recording.start_ns or None,
         "end_ns": recording.end_ns or None,
         "wall_s": wall_s,
@@ -216,7 +211,6 @@ def run_report(
         "process": _process(facts),
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),
-        "work": facts.get("work"),
         "mfu": mfu,
         "step_ms": _step_ms(kept.get("steps", {}).get("duration_ns", {})),
         "time_s": dict(account.get("time_s") or {}),
@@ -230,7 +224,6 @@ def run_report(
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
         "overhead": dict(facts.get("overhead") or {}),
-        "ceilings": facts.get("ceilings"),
         "au_pct": (found.get("au") or {}).get("pct"),
         "au_epochs": (found.get("au") or {}).get("epochs") or [],
         "memory": found.get("memory"),
@@ -238,12 +231,7 @@ def run_report(
         "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
         "verdict": _with_mfu(found["verdict"], mfu),
         "headline": _headline(found, wall_s, Script.of(facts.get("process"))),
-        "rules_version": found["rules_version"],
-        "thresholds": found["thresholds"],
-        "thresholds_set": found["thresholds_set"],
-        "silent": found["silent"],
-        "findings": found["findings"],
-        "spans": found["spans"],
+        **{name: found[name] for name in _AS_DIAGNOSED},
         "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
     }  # fmt: skip
 

@@ -127,6 +127,9 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
     return sums
 
 
+_TITLES = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES}
+
+
 def total(found: Survey) -> dict:
     """Return where the time of all runs went: hours of trainings, and of their GPUs.
 
@@ -140,7 +143,6 @@ def total(found: Survey) -> dict:
     gpus = any(row["gpus"] for row in rows)
     everything = Sums()
     by: dict[str, dict[str, _Group]] = {name: defaultdict(_Group) for name in DIMENSIONS}
-    titles = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES}
     runs, known = [], trainings(rows)
     unknown: Counter[str] = Counter()
     with_cause: Counter[str] = Counter()
@@ -173,20 +175,9 @@ def total(found: Survey) -> dict:
             "hours": _hours(sum(row["wall_s"] or 0 for row in rows if not row["gpus"])),
         },
         "kernel_active": _kernel_active(rows),
-        "causes": [
-            {
-                "cause": cause,
-                "title": titles.get(cause, cause),
-                "gpu_hours": _hours(everything.gpu_lost[cause][0]),
-                "hours": _hours(everything.run_lost[cause][0]),
-                "saves_gpu_hours": _hours(everything.gpu_lost[cause][1]),
-                "saves_hours": _hours(everything.run_lost[cause][1]),
-                "trainings": with_cause[cause],
-            }
-            for cause in everything.causes(gpus)
-        ],
+        "causes": _causes(everything, with_cause, gpus),
         "unknown_cost": [
-            {"cause": cause, "title": titles.get(cause, cause), "trainings": count}
+            {"cause": cause, "title": _TITLES.get(cause, cause), "trainings": count}
             for cause, count in unknown.most_common()
         ],
         "by": {
@@ -206,6 +197,22 @@ def total(found: Survey) -> dict:
             "problems": list(map(vars, found.problems)),
         },
     }  # fmt: skip
+
+
+def _causes(sums: Sums, trainings: Mapping[str, int], gpus: bool) -> list[dict[str, Any]]:
+    """Return what each cause cost, the costliest first."""
+    return [
+        {
+            "cause": cause,
+            "title": _TITLES.get(cause, cause),
+            "gpu_hours": _hours(sums.gpu_lost[cause][0]),
+            "hours": _hours(sums.run_lost[cause][0]),
+            "saves_gpu_hours": _hours(sums.gpu_lost[cause][1]),
+            "saves_hours": _hours(sums.run_lost[cause][1]),
+            "trainings": trainings[cause],
+        }
+        for cause in sums.causes(gpus)
+    ]
 
 
 @dataclass(slots=True)

@@ -63,6 +63,29 @@ def seen_delays(
     return wait, np.maximum.accumulate(ended)
 
 
+def _waits_and_ends(
+    requested: np.ndarray,
+    delivered: np.ndarray,
+    ended: np.ndarray | None,
+    done: int,
+    function: Function,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the waits for the batches of one call, and when their steps ended.
+
+    Args:
+        ended: when the steps ended, as far as that was seen.
+        done: the end of the call.
+    """
+    if function.serial:  # a fetch begins when the step before it has returned
+        return np.maximum(delivered - requested, 0), np.append(requested[1:], done)
+    if ended is not None:
+        wait, ends = seen_delays(requested, delivered, ended)
+        ends[-1] = done
+        return wait, ends
+    tail_ns = function.rows.tail_ns if function.rows is not None else 0
+    return delays(requested, delivered, done, tail_ns)
+
+
 def share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:
     """Return the ends of each call's steps, one per delivered batch; None if they do not fit."""
     if rows.ended_ns is None:
@@ -517,32 +540,27 @@ class Assembler:
         gpu_wait = max(done - at["call_end"], 0)
         hooks = at["hooks_end"] - at["hooks"]
         end_hooks = at["logs_end"] - at["logs"] if at["logs"] else 0
-        new_shape = False
         if batch is None:
-            n = function.batches
+            n, new_shape = function.batches, False
             shapes = np.full(n, ABSENT, np.int64)
             get = wait = np.full(n, ABSENT, np.int64)
             ends = at["start"] + (np.arange(1, n + 1) * (done - at["start"])) // n
         else:
             rows, part = batch
-            requested, delivered = rows.requested_ns[part], rows.delivered_ns[part]
-            keep = delivered >= 0
-            requested = np.clip(requested[keep], at["call"], done)
-            delivered = np.clip(delivered[keep], at["call"], done)
-            n = len(delivered)
+            keep = rows.delivered_ns[part] >= 0
+            n = int(keep.sum())
             if not n:
                 return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
+            requested, delivered = (
+                np.clip(column[part][keep], at["call"], done)
+                for column in (rows.requested_ns, rows.delivered_ns)
+            )
             shapes, new = self.compilations.shape_ids(rows.signature[part][keep])
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
-            if function.serial:  # a fetch begins when the step before it has returned
-                wait, ends = get, np.append(requested[1:], done)
-            elif ended is not None:
-                wait, ends = seen_delays(requested, delivered, np.clip(ended, at["call"], done))
-                ends[-1] = done
-            else:
-                tail_ns = function.rows.tail_ns if function.rows is not None else 0
-                wait, ends = delays(requested, delivered, done, tail_ns)
+            if ended is not None:
+                ended = np.clip(ended, at["call"], done)
+            wait, ends = _waits_and_ends(requested, delivered, ended, done, function)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
         starts = np.concatenate([[at["start"]], ends[:-1]])
@@ -564,7 +582,7 @@ class Assembler:
         )
         if compiles:
             self._compilation(phases, call, rest, traced, 0)
-        known = at["logs"] > 0
+        known, unknown = at["logs"] > 0, np.full(n, ABSENT, np.int64)
         return {
             "step": np.arange(self.steps, self.steps + n),
             "start_ns": starts + self.offset_ns,
@@ -573,10 +591,8 @@ class Assembler:
             "input_wait_ns": wait,
             "compile_ns": body if compiles else np.zeros(n, np.int64),
             "body_ns": np.zeros(n, np.int64) if compiles else body,
-            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64)
-            if known
-            else np.full(n, ABSENT, np.int64),
-            "callbacks_ns": callbacks if known else np.full(n, ABSENT, np.int64),
+            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64) if known else unknown,
+            "callbacks_ns": callbacks if known else unknown,
             "batches": np.full(n, n, np.int64),
             "estimated": np.full(n, int(not function.serial), np.int64),
             "shape_id": shapes,
