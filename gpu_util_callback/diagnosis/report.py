@@ -25,6 +25,7 @@ from gpu_util_callback.diagnosis.verdict import (
     headline,
     of_script,
 )
+from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.facts import Account, Facts
@@ -195,6 +196,8 @@ def run_report(
     rates = full_rates(facts)
     for gpu in gpus:
         gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
+        parameters = (facts.get("model") or {}).get("parameters")
+        gpu["mfu_yardstick"] = yardstick(gpu, parameters) if gpu["mfu_pct"] else None
     mfu = _mfu(facts, gpus)
     return {
         "run": recording.run,

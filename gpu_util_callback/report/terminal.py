@@ -465,6 +465,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
     mfu = [one["mfu_pct"] for one in kind if one["mfu_pct"] is not None]
     if mfu:
         text += f" · MFU {percent(sum(mfu) / len(mfu))} of {gpu['peak']['text']}"
+        text += f" ({gpu['mfu_yardstick']['text']})" if gpu["mfu_yardstick"] else ""
     if gpu["power_mw"]["mean"]:
         text += f" · {sum(one['power_mw']['mean'] or 0 for one in kind) / len(kind) / 1e3:,.0f} W"
     peaks = [one["memory_used_bytes"]["max"] for one in kind]

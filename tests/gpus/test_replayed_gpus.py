@@ -115,3 +115,35 @@ def test_power_is_the_instantaneous_reading_where_the_driver_has_it(name, replay
     half = (power[at < on].mean() + power[(at > on + 1) & (at < off)].mean()) / 2
     assert at[power > half][0] - on < 0.3
     assert at[power > half][-1] - off < 0.3
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_energy_by_a_counter_and_its_split_agree_with_the_meter(name, replay):
+    card, recording, _ = replay(name, counter=True)
+    energy = run_report(recording)["energy"]
+    (start, end), ((on, off),) = card.metered_s, card.loads
+    assert energy["gpus"][0]["source"] == "energy counter"
+    assert energy["total_j"] == pytest.approx(card.meter_j(start, end), rel=0.05)
+    waiting = card.meter_j(start, on) + card.meter_j(off, end)
+    assert energy["by_time_j"]["step"] == pytest.approx(card.meter_j(on, off), rel=0.08)
+    assert energy["by_time_j"]["input_wait"] == pytest.approx(waiting, rel=0.08)
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_energy_of_power_readings_differs_by_their_own_offset_alone(name, replay):
+    """Sensors read 1 to 26 % below the meter at rest; no timing mends that."""
+    card, recording, _ = replay(name)
+    energy = run_report(recording)["energy"]
+    (start, end), ((on, off),) = card.metered_s, card.loads
+
+    def offset(from_s, until_s):
+        """The power readings over the meter's, at rest."""
+        at = (card.t >= from_s) & (card.t < until_s)
+        metered = card.meter_j(from_s, until_s) / (until_s - from_s)
+        return card.readings["power_mw"][at].mean() / 1e3 / metered
+
+    waiting = card.meter_j(start, on) + card.meter_j(off, end)
+    split = energy["by_time_j"]
+    assert split["step"] == pytest.approx(offset(on + 2, off) * card.meter_j(on, off), rel=0.04)
+    assert split["input_wait"] == pytest.approx(offset(off + 3, end) * waiting, rel=0.1)
+    assert energy["total_j"] == pytest.approx(card.meter_j(start, end), rel=0.065)

@@ -23,7 +23,7 @@ from nvml import Scenario
 LOADS = ("a100_load_6s", "rtx3090_load_6s", "rtx4090_load_6s")
 SQUARES = ("a100_50ms_on_50ms_off", "rtx3090_50ms_on_50ms_off")
 NAMES = {
-    "a100": "NVIDIA A100-PCIE-40GB",
+    "a100": "NVIDIA A100",
     "rtx3090": "NVIDIA GeForce RTX 3090",
     "rtx4090": "NVIDIA GeForce RTX 4090",
 }

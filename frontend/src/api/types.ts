@@ -162,6 +162,8 @@ export interface Gpu {
   memory_total_bytes?: number | null;
   /** Model FLOPs utilization, of `peak`. */
   mfu_pct?: number | null;
+  /** What others measured on this card. */
+  mfu_yardstick?: { low_pct: number; high_pct: number; text: string; source: string } | null;
   peak?: { text: string; source?: string; derived?: string } | null;
   power_mw?: { mean?: number | null; max?: number | null } | null;
   /** Share of time with lowered clocks, by reason: thermal, power, other. */

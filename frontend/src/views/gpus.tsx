@@ -173,8 +173,8 @@ const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, an
 const POWER_HINT = 'Power drawn by this GPU, averaged over all samples, and the energy that it used in this run.';
 
 /** What MFU is, and where its denominator is from. */
-const mfuHint = ({ peak }: Gpu): string =>
-  `Model FLOPs utilization: matrix products and convolutions of the training steps, of the most this GPU does (dense). ${clean(peak?.derived ?? peak?.source ?? '', 200)}`;
+const mfuHint = ({ peak, mfu_yardstick: others }: Gpu): string =>
+  `Model FLOPs utilization: matrix products and convolutions of the training steps, of the most this GPU does (dense). ${clean(peak?.derived ?? peak?.source ?? '', 200)}${others ? ` Others: ${clean(others.source, 120)}.` : ''}`;
 
 const spread = ({ utilization_pct: use }: Gpu): string =>
   typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${short(Math.round(use.p5))}–${short(Math.round(use.p95))}` : '';
@@ -206,6 +206,7 @@ function GpuCard({ gpu, traced, joules }: { gpu: Gpu; traced: number | null; jou
       {typeof gpu.mfu_pct === 'number' && (
         <Meter label="MFU" hint={mfuHint(gpu)} kind="avg" value={percent(gpu.mfu_pct)} extra={clean(gpu.peak?.text ?? '', 40)} at={gpu.mfu_pct} colour="teal" />
       )}
+      {gpu.mfu_yardstick && <small class="dim">{clean(gpu.mfu_yardstick.text, 160)}</small>}
       {typeof gpu.power_mw?.mean === 'number' && (
         <div class="meter" title={POWER_HINT}>
           <span class="meter-label">power</span>

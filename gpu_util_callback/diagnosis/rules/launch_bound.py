@@ -65,7 +65,11 @@ class LaunchBound(Rule):
         "host_active_pct": Threshold(
             60, "the driver must see the GPU idle as well, outside of the windows"
         ),
-        "eager_active_pct": Threshold(50, "eager and more than half busy: something else first"),
+        "eager_active_pct": Threshold(
+            60,
+            "of 71 eager trainings below it twice the batch took at most 12 % longer: launches "
+            "took the time, not work; above it, up to 47 % longer",
+        ),
         "eager_looks_pct": Threshold(
             30, "loops that nothing compiles have 80-100 %, compiled ones 0-5 %"
         ),

@@ -1,0 +1,64 @@
+"""What others reached: MFU of trainings that were measured on a card, beside a run's own.
+
+Measured by N. Enskat, P. Wiesner and O. Kao (MIT): language models fine-tuned in PyTorch, eagerly,
+with sequences of 11 tokens; medians of eight configurations. Their MFU is of the matrix products of
+all layers and of the same dense peaks as ours. Their third card, an RTX 4070 Ti, is left out: its
+peak is of figures "with sparsity".
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_util_callback.diagnosis.thresholds import Constant
+
+SOURCE = "505 training configurations a card, N. Enskat, P. Wiesner and O. Kao, 2026 (MIT)"
+BATCHES = 64, 128  # sequences; smaller ones leave the card idle
+
+SIZE = Constant(2.0, "a model is of another's size if neither has more than twice its parameters")
+# Card -> precision -> (parameters, MFU in % with a batch of 64 and of 128 sequences).
+TABLE: dict[str, dict[str, tuple[tuple[float, float, float], ...]]] = {
+    r"A100-SXM4-80GB": {
+        "bf16": ((774e6, 10.7, 18.0), (1557e6, 15.5, 21.6), (3086e6, 25.5, 35.4)),
+        "fp16": ((774e6, 12.4, 18.9), (1557e6, 17.0, 22.9), (3086e6, 27.9, 39.4)),
+        "tf32": ((774e6, 21.2, 26.4), (1557e6, 24.7, 29.6), (3086e6, 32.1, 40.3)),
+    },
+    r"L40": {
+        "bf16": ((774e6, 17.4, 24.3), (1544e6, 22.5, 31.5), (1557e6, 19.8, 26.3)),
+        "fp16": ((774e6, 17.8, 26.6), (1544e6, 24.7, 36.7), (1557e6, 22.0, 30.0)),
+        "tf32": ((774e6, 27.8, 34.2), (1544e6, 31.1, 41.4), (1557e6, 27.9, 35.6)),
+    },
+}
+
+
+def yardstick(gpu: Mapping[str, Any], parameters: float | None) -> dict[str, Any] | None:
+    """Return the MFU that others reached; None for a card, precision or size nobody measured.
+
+    Args:
+        gpu: of the manifest, with its peak.
+        parameters: of the model.
+
+    Returns:
+        `{"low_pct", "high_pct", "text", "source"}`.
+    """
+    name, peak = str(gpu.get("name") or ""), gpu.get("peak") or {}
+    card = next((card for card in TABLE if re.fullmatch(f"(NVIDIA )?{card}", name)), None)
+    if card is None or not parameters:
+        return None
+    alike = [
+        row
+        for row in TABLE[card].get(peak.get("precision"), ())
+        if row[0] / SIZE <= parameters <= SIZE * row[0]
+    ]
+    if not alike:
+        return None
+    sizes = sorted({f"{size / 1e9:.1f}" for size, _, _ in alike})
+    low, high = min(row[1] for row in alike), max(row[2] for row in alike)
+    return {
+        "low_pct": low,
+        "high_pct": high,
+        "text": f"others reached {low:.0f} to {high:.0f} % with language models of "
+        f"{' to '.join(dict.fromkeys((sizes[0], sizes[-1])))} billion parameters in "
+        f"{peak['precision']} on this card",
+        "source": SOURCE,
+    }
