@@ -239,7 +239,7 @@ def readings(recording, begin: int, group: str, column: str) -> tuple[np.ndarray
 def draw_utilization() -> None:
     card = recorded(DATA, "a100_load_6s").with_stalls(0.5, 6)
     recording, begin = replay(card, phase_s=0.07)
-    picture = Picture((2.4, 4.4), (0, 100), ("seconds", "% of the time"))
+    picture = Picture((2.4, 4.2), (0, 100), ("seconds", "% of the time"))
     picture.bands(card.loads, "the card computes")
     picture.curve(*readings(recording, begin, "gpu0", "utilization_pct"),
                   "what a query returns then", COLOURS["polled"], "after")  # fmt: skip
@@ -260,14 +260,14 @@ def draw_square() -> None:
 
 def draw_power() -> None:
     card = recorded(DATA, "rtx3090_load_6s")
-    picture = Picture((0.5, 10), (0, 480), ("seconds", "watts"))
+    picture = Picture((0.5, 9.5), (0, 480), ("seconds", "watts"))
     picture.bands(card.loads, "the card computes")
     for values, text, colour in (
         (card.readings["power_mw"], "power.draw", COLOURS["polled"]),
         (card.readings["field:186:0"], "power.draw.instant", COLOURS["ours"]),
     ):
         picture.curve(card.t, values / 1e3, text, colour, "after")
-    width = 20  # of 5 ms
+    width = 8  # of 5 ms
     rows = len(card.meter_w) // width * width
     meter = [part[:rows].reshape(-1, width).mean(1) for part in (card.meter_t, card.meter_w)]
     picture.curve(*meter, "meter", COLOURS["meter"])
