@@ -1,4 +1,4 @@
-"""What others reached: MFU of trainings that were measured on a card, beside a run's own.
+"""MFU of trainings that others measured on a card, to stand beside a run's own.
 
 Measured by N. Enskat, P. Wiesner and O. Kao (MIT): language models fine-tuned in PyTorch, eagerly,
 with sequences of 11 tokens; medians of eight configurations. Their MFU is of the matrix products of
@@ -41,13 +41,13 @@ def yardstick(gpu: Mapping[str, Any], parameters: float | None) -> dict[str, Any
     Returns:
         `{"low_pct", "high_pct", "text", "source"}`.
     """
-    name, peak = str(gpu.get("name") or ""), gpu.get("peak") or {}
+    name, precision = str(gpu.get("name") or ""), str((gpu.get("peak") or {}).get("precision"))
     card = next((card for card in TABLE if re.fullmatch(f"(NVIDIA )?{card}", name)), None)
     if card is None or not parameters:
         return None
     alike = [
         row
-        for row in TABLE[card].get(peak.get("precision"), ())
+        for row in TABLE[card].get(precision, ())
         if row[0] / SIZE <= parameters <= SIZE * row[0]
     ]
     if not alike:
@@ -59,6 +59,6 @@ def yardstick(gpu: Mapping[str, Any], parameters: float | None) -> dict[str, Any
         "high_pct": high,
         "text": f"others reached {low:.0f} to {high:.0f} % with language models of "
         f"{' to '.join(dict.fromkeys((sizes[0], sizes[-1])))} billion parameters in "
-        f"{peak['precision']} on this card",
+        f"{precision} on this card",
         "source": SOURCE,
     }
