@@ -53,7 +53,7 @@ _SIGNED = re.compile(
 )
 # Names of secrets wherever a value is assigned to them.
 _SECRET = re.compile(
-    r"(?:.*[_.-])?(?:password|passwd|pwd|secret|(?:api|access|secret|private|account)[_-]?key"
+    r".*passw(?:or)?d|(?:.*[_.-])?(?:pwd|secret|(?:api|access|secret|private|account)[_-]?key"
     r"|(?:auth|access|session|security|refresh)?_?token|sas|credentials?|authorization)"
     r"|aws_access_key_id",
     re.IGNORECASE,
@@ -64,6 +64,18 @@ _SECRET_WORDS = (
         f"{what}{sign}key" for what in ("api", "access", "private", "account") for sign in "_-"
     ), "apikey", "accesskey", "privatekey", "accountkey",
 )  # fmt: skip
+# A plain word after one of these names in a sentence is no value: "no credentials: file".
+_SENTENCE = re.compile(
+    r"\b(?i:no|not|any|without|find|locate|load|missing|invalid|expired) (?:\w+ )?"
+    r"(?i:credentials?|token|authorization): (?=[a-z]{1,15}(?:[\s,.;)]|$))"
+)
+# Clients whose `-p` is a password, with or without a blank before it, in one command.
+_CLIENT = re.compile(
+    r"""(?<![\w.-])(?:mysql(?:dump|admin|import|show|check|pump|sh)?|mariadb(?:-\w+)?|sshpass
+    |mongo(?:sh|dump|restore|export|import)?)(?=["'\s])[^\n;|&]{0,256}?
+    (?<![\w-])-p(?:\\?["'],\s*|\ *)""",
+    re.VERBOSE,
+)
 _BEARER = re.compile(r"\b(Bearer +)[\w.~+/=-]{8,}")
 _HIDDEN = "***"
 
@@ -81,6 +93,8 @@ def without_secrets(text: str) -> str:
         text = _without_values(text, _SIGN if named else _EQUALS)
     if named and "-" in text:
         text = _without_options(text)
+    if "-p" in text:
+        text = _masked(text, (client.end() for client in _CLIENT.finditer(text)))
     return _BEARER.sub(rf"\1{_HIDDEN}", text) if "Bearer " in text else text
 
 
@@ -91,6 +105,7 @@ def _without_user_info(match: re.Match[str]) -> str:
 
 def _without_values(text: str, signs: re.Pattern[str]) -> str:
     parts, done = [], 0
+    sentences = {sentence.end() for sentence in _SENTENCE.finditer(text)}
     for sign in signs.finditer(text):
         start, end = sign.span()
         if start < done:
@@ -100,7 +115,7 @@ def _without_values(text: str, signs: re.Pattern[str]) -> str:
         name, is_parameter = before[:length][::-1], before[length : length + 1] in ("?", "&", ";")
         if sign[0] == "=" and is_parameter and _SIGNED.fullmatch(name):
             hidden = _span(text, end, _PARAMETER)
-        elif not _SECRET.fullmatch(name):
+        elif end in sentences or not _SECRET.fullmatch(name):
             continue
         elif sign[0] == "=":
             hidden = _span(text, end, _PARAMETER if is_parameter else _PLAIN)
@@ -114,13 +129,18 @@ def _without_values(text: str, signs: re.Pattern[str]) -> str:
 
 def _without_options(text: str) -> str:
     """Hide what follows `--password`, in a command or in a list of its words."""
+    options = (one for one in _OPTION.finditer(text) if _SECRET.fullmatch(one[1]))
+    return _masked(text, (option.end() for option in options))
+
+
+def _masked(text: str, values: Iterable[int]) -> str:
+    """Hide the values that begin at these places, in order."""
     parts, done = [], 0
-    for option in _OPTION.finditer(text):
-        if option.start() >= done and _SECRET.fullmatch(option[1]):
-            start, end = _inside(text, option.end(), bare=True)
-            if start < end:
-                parts += [text[done:start], _HIDDEN]
-                done = end
+    for value in values:
+        start, end = _inside(text, value, bare=True)
+        if done <= start < end:
+            parts += [text[done:start], _HIDDEN]
+            done = end
     return "".join(parts) + text[done:]
 
 

@@ -225,12 +225,21 @@ SIGNED = {
     "['train.py', '--password', 'a b', '-x']": "['train.py', '--password', '***', '-x']",
     "environ({'DB_PASSWORD': 'a b', 'X': '1'})": "environ({'DB_PASSWORD': '***', 'X': '1'})",
     "(password: abc) PASSWORD='a b": "(password: ***) PASSWORD=*** b",
+    "mysql -u root -pa db; cp -pr x": "mysql -u root -p*** db; cp -pr x",
+    "/usr/bin/mysqldump -h h -p 'a b'": "/usr/bin/mysqldump -h h -p '***'",
+    "['sshpass', '-pa', 'ssh']": "['sshpass', '-p***', 'ssh']",
+    "['mongo', '-p', 'a b']": "['mongo', '-p', '***']",
+    "PGPASSWORD=a psql": "PGPASSWORD=*** psql",
+    "invalid token: a1b2": "invalid token: ***",
+    "password: file": "password: ***",
     "sqlcmd PWD=a&b;x api_key = 'a b'": "sqlcmd PWD=*** api_key = '***'",
 }  # fmt: skip
 PLAIN = [
     "https://host:80/a@b?x=1", "http://[::1]:6006/a@b", "s3://bucket/v@1", "mail me@host",
     "abfs://container@account.dfs.core.windows.net/logs", "max_tokens=5, se=3, sig=1",
     "use --token-file x --password --verbose", "token_ids: [1, 2]", "Password:\n x", "key: value",
+    "no credentials: file", "Unable to locate credentials: check the profile", "No SAS token: it is",
+    "mysql -p -u root", "mkdir -p x; mysql", "mysql-loader.py -p 8080", "ssh -p 22 mysql",
     "@tf.function(input_signature=[spec])", "tf.data.Dataset.from_generator(f, output_signature=s)",
 ]  # fmt: skip
 
@@ -256,7 +265,17 @@ def test_secrets_of_a_url_are_hidden_and_nothing_else():
 
 
 def test_hiding_secrets_takes_time_in_proportion():
-    texts = ["://a:b", "=", "://", "password=", "--password ", 'password: "', "password='\\"]
+    texts = [
+        "mysql -u",
+        "no token: ",
+        "://a:b",
+        "=",
+        "://",
+        "password=",
+        "--password ",
+        'password: "',
+        "password='\\",
+    ]
     began = time.process_time()
     without_secrets("".join(text * 20_000 for text in texts))
     for text in texts:
