@@ -7,7 +7,9 @@
 Each trial trains in a process of its own while something is broken, and prints what was broken, the
 longest wait on our account (one step, the ends of the trainings and of the process), what of the
 recording was lost, and how many bytes were searched for the secrets of the environment. A table
-sums up. The limit of each wait grows with how long this machine kept a thread waiting.
+sums up. The end of the process is compared with that of a process without us, whose own thread
+writes to the same place: only what takes longer is ours. The limit of each wait grows with how long
+this machine kept a thread waiting, that of a loss with how late a thread beside ours woke up.
 Linux, with a C compiler: `faults.c` stands between the process and its file system; an object
 store needs `moto[server]` and `s3fs`. Exits with 1 where a training waited longer than its trial
 allows, lost what could be kept, or a secret was found.
@@ -32,7 +34,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -41,10 +43,11 @@ from urllib.request import urlopen
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.005
-END_S = 6.0  # what hung storage may cost, once a process: 5 s, and the end of the process itself
+END_S = 6.0  # what hung storage may cost, once a process: 5 s, a last look at it, and some scatter
 SLOW_S = 15.0  # of storage that answers, however slowly: 5 s, and 10 s at the end of the process
 STEP_WAIT_S = 0.5  # a step that waits longer was held up
 KILLED_S = 2.0  # what a killed training may lose
+FLUSH_S = 1.5  # how often a thread beside ours wakes up
 BUSY = 10  # by so many of the machine's own longest delays may a limit be exceeded
 TIMEOUT_S = 90
 SECRETS = {"DB_PASSWORD": "HUNTER2", "AWS_SECRET_ACCESS_KEY": "PASSW0RD", "API_TOKEN": "TOKEN99"}
@@ -76,6 +79,12 @@ class Trial:
     reads_stderr: bool = True
     kept: float = 0.0
     store: bool = False
+
+    @property
+    def state(self) -> str:
+        """The state of the file system or the store as the process ends."""
+        states = [what for _, what in self.events if happening(what) is None]
+        return states[-1] if states else "ok"
 
 
 TRIALS = [
@@ -148,13 +157,29 @@ HAPPENINGS: dict[str, Callable[[str], None]] = {
 }
 
 
+def happening(what: str) -> str | None:
+    """Return the name in `HAPPENINGS` of an event, None of a state."""
+    return next((name for name in HAPPENINGS if what.startswith(name)), None)
+
+
 class Measured:
     """Longest waits of a training, written to a file as they come, since it may be killed."""
 
     def __init__(self, path: Path, events: Sequence[tuple[float, str]]):
         self.path, self.events = path, list(events)
-        self.steps, self.longest_s, self.ends_s = 0, 0.0, []
+        self.steps, self.longest_s, self.ends_s, self.late_s = 0, 0.0, [], 0.0
         self._since = self._began = time.perf_counter()
+        threading.Thread(target=self._be_late, daemon=True).start()
+
+    def _be_late(self) -> None:
+        """Wake up as often as rows are written, with as much to do, and note how late that is."""
+        while True:
+            due = time.perf_counter() + FLUSH_S
+            time.sleep(FLUSH_S)
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:
+                pass
+            self.late_s = max(self.late_s, time.perf_counter() - due)
 
     def body(self) -> None:
         """Take a step; what passed since the last one is on our account."""
@@ -171,7 +196,7 @@ class Measured:
     def happen(self, now_s: float) -> None:
         while self.events and self.events[0][0] <= now_s:
             what = self.events.pop(0)[1]
-            name = next((one for one in HAPPENINGS if what.startswith(one)), None)
+            name = happening(what)
             if name is None:
                 Path(os.environ["FAULT_STATE"]).write_text(what)
             else:
@@ -182,11 +207,30 @@ class Measured:
         self.write()
 
     def write(self) -> None:
-        facts = {"steps": self.steps, "longest_s": self.longest_s, "ends_s": self.ends_s,
-                 "at": time.time(), "took_s": self._since - self._began}  # fmt: skip
+        facts = {
+            "steps": self.steps, "longest_s": self.longest_s, "ends_s": self.ends_s,
+            "late_s": self.late_s, "at": time.time(), "took_s": self._since - self._began,
+        }  # fmt: skip
         partial = self.path.with_suffix(".part")
         partial.write_text(json.dumps(facts))
         partial.replace(self.path)
+
+
+def train_without_us(log_dir: str, seconds: float, measured: Measured) -> None:
+    """Train beside a thread that writes files to the same place."""
+    import fsspec
+
+    def write() -> None:
+        while True:
+            with contextlib.suppress(OSError), fsspec.open(f"{log_dir}-other", "wb") as file:
+                file.write(b"x")
+            time.sleep(STEP_S)
+
+    threading.Thread(target=write, daemon=True).start()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        measured.body()
+    measured.end(time.perf_counter())
 
 
 def train_in_a_loop(log_dir: str, seconds: float, measured: Measured) -> None:
@@ -231,13 +275,18 @@ def train_in_fit(log_dir: str, seconds: float, measured: Measured) -> None:
     measured.end(ending)
 
 
-def train(trial: Trial, folder: Path, fit: bool) -> None:
+def train(trial: Trial, folder: Path, fit: bool, without_us: bool) -> None:
     """Train as a trial says; the process that `main` starts."""
+    if without_us:
+        trial = replace(trial, events=[(0.5, trial.state)], seconds=2.0, trainings=1)
+        if fit:
+            import keras  # noqa: F401 - its end takes its time
     measured = Measured(folder / "measured.json", trial.events)
     measured.happen(0.0)
+    method = train_in_fit if fit else train_in_a_loop
     for number in range(trial.trainings):
         where = f"s3://{BUCKET}/{number}" if trial.store else str(folder / "logs" / str(number))
-        (train_in_fit if fit else train_in_a_loop)(where, trial.seconds, measured)
+        (train_without_us if without_us else method)(where, trial.seconds, measured)
 
 
 # ---- outside of it -------------------------------------------------------------------------------
@@ -257,12 +306,14 @@ class Outcome:
     problem: str = ""
     took_s: float = 0.0  # the training, as far as it was seen
     delay_s: float = 0.0  # the longest that this machine kept a thread waiting
+    late_s: float = 0.0  # of a thread beside ours
+    plain_s: float = 0.0  # the end of a process without us
     searched: int = 0  # bytes
 
     @property
     def waited_s(self) -> float:
-        """Return how long the ends of the trainings and of the process took together."""
-        return sum(self.ends_s) + self.exit_s
+        """Return how long the ends of the trainings and of the process took on our account."""
+        return sum(self.ends_s) + max(self.exit_s - self.plain_s, 0.0)
 
     @property
     def lost_s(self) -> float:
@@ -278,9 +329,9 @@ class Outcome:
         if self.step_s > STEP_WAIT_S + busy_s:
             return f"a step waited longer than {STEP_WAIT_S:g} + {busy_s:.1f} s"
         if self.waited_s > trial.end_s + busy_s:
-            return f"the end took longer than {trial.end_s:g} + {busy_s:.1f} s"
-        if killed and self.lost_s > KILLED_S + busy_s:
-            return f"more than {KILLED_S:g} + {busy_s:.1f} s were lost"
+            return f"the end took {self.waited_s:.1f} s, more than {trial.end_s:g} + {busy_s:.1f} s"
+        if killed and self.lost_s > KILLED_S + self.late_s:
+            return f"more than {KILLED_S:g} + {self.late_s:.1f} s were lost"
         if self.recorded < trial.kept * self.steps:
             return "lost what could be kept"
         return ""
@@ -358,6 +409,23 @@ def searched(data: Sequence[bytes]) -> tuple[int, str]:
     return sum(map(len, texts)), f"found {found[0]}" if found else ""
 
 
+_without_us: dict[tuple[bool, str], float] = {}  # seconds, by whether in a store and by its state
+
+
+def end_without_us(trial: Trial, command: list[str], environment: dict, folder: Path) -> float:
+    """Return how long the end of a process takes that does not record, as the trial leaves it."""
+    case = trial.store, trial.state
+    if case not in _without_us:
+        subprocess.run(
+            [*command, "--without-us"], env=environment, cwd=folder, timeout=TIMEOUT_S,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        ended = time.time()
+        _without_us[case] = ended - json.loads((folder / "measured.json").read_text())["at"]
+        (folder / "state").write_text("ok")
+    return _without_us[case]
+
+
 def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
     """Run one trial."""
     from gpu_util_callback import read_recordings
@@ -375,9 +443,10 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         if store is not None:
             environment |= store.environment
         command = [sys.executable, __file__, "--inside", trial.name, "--folder", name]
+        command += ["--fit"] * fit
         delays = Delays()
         process = subprocess.Popen(
-            command + ["--fit"] * fit, env=environment, cwd=folder, text=True, errors="replace",
+            command, env=environment, cwd=folder, text=True, errors="replace",
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         printed, problem = ["", ""], ""
@@ -410,7 +479,8 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
             measured["steps"], sum(len(one.steps["step"]) for one in recordings),
             [one.status for one in recordings],
             [line for line in printed[1].splitlines() if "gpu" in line.lower()],
-            problem or secret, measured["took_s"], delay_s, count,
+            problem or secret, measured["took_s"], delay_s, measured["late_s"],
+            end_without_us(trial, command, environment, folder), count,
         )  # fmt: skip
         if store is not None:
             store.close()
@@ -511,10 +581,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="list the trials")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--without-us", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.inside:
         trial = next(one for one in TRIALS if one.name == args.inside)
-        train(trial, args.folder, args.fit)
+        train(trial, args.folder, args.fit, args.without_us)
         return 0
     trials = [one for one in TRIALS
               if not args.words or any(word in one.name for word in args.words)]  # fmt: skip
@@ -530,8 +601,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     )
     failed: list[str] = []
-    lines = [f"{'trial':14}{'step ms':>10}{'ends s':>10}{'limit':>8}{'delay ms':>10}{'lost':>8}"
-             f"{'lost s':>8}{'searched':>12}"]  # fmt: skip
+    lines = [
+        f"{'trial':14}{'step ms':>9}{'fits s':>8}{'exit s':>8}{'without':>8}{'ours s':>8}"
+        f"{'limit':>7}{'delay ms':>10}{'lost':>6}{'lost s':>8}{'late s':>8}{'searched':>12}"
+    ]
     with tempfile.TemporaryDirectory() as folder:
         shim = build(Path(folder))
         for trial in trials:
@@ -541,7 +614,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             ends = " + ".join(f"{one:.2f}" for one in outcome.ends_s) or "(no end)"
             print(f"{trial.name}: {trial.broken}")
             print(f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
-                  f"{outcome.exit_s:.2f} s until the process was gone; "
+                  f"{outcome.exit_s:.2f} s until the process was gone ({outcome.plain_s:.2f} s "
+                  "without us); "
                   f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms")  # fmt: skip
             print(f"  lost     {lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
                   f"recordings: {', '.join(outcome.statuses) or 'none'}")  # fmt: skip
@@ -551,9 +625,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"  FAILED   {outcome.problem}")
                 failed.append(trial.name)
             lines.append(
-                f"{trial.name:14}{1e3 * outcome.step_s:10.0f}{outcome.waited_s:10.2f}"
-                f"{trial.end_s:8.1f}{1e3 * outcome.delay_s:10.0f}{lost:8}{outcome.lost_s:8.1f}"
-                f"{outcome.searched:12,}  {outcome.problem or 'held'}"
+                f"{trial.name:14}{1e3 * outcome.step_s:9.0f}{sum(outcome.ends_s):8.2f}"
+                f"{outcome.exit_s:8.2f}{outcome.plain_s:8.2f}{outcome.waited_s:8.2f}"
+                f"{trial.end_s:7.1f}{1e3 * outcome.delay_s:10.0f}{lost:6}{outcome.lost_s:8.1f}"
+                f"{outcome.late_s:8.1f}{outcome.searched:12,}  {outcome.problem or 'held'}"
             )
             sys.stdout.flush()
         tab = not args.words or any(word in TAB[0] for word in args.words)

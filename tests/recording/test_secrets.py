@@ -238,7 +238,7 @@ PLAIN = [
     "https://host:80/a@b?x=1", "http://[::1]:6006/a@b", "s3://bucket/v@1", "mail me@host",
     "abfs://container@account.dfs.core.windows.net/logs", "max_tokens=5, se=3, sig=1",
     "use --token-file x --password --verbose", "token_ids: [1, 2]", "Password:\n x", "key: value",
-    "no credentials: file", "Unable to locate credentials: check the profile", "No SAS token: it is",
+    "no credentials: file", "Unable to locate credentials: check the profile", "No SAS token: a",
     "mysql -p -u root", "mkdir -p x; mysql", "mysql-loader.py -p 8080", "ssh -p 22 mysql",
     "@tf.function(input_signature=[spec])", "tf.data.Dataset.from_generator(f, output_signature=s)",
 ]  # fmt: skip
