@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu_util_callback.profiling.schedule import TraceSchedule
     from gpu_util_callback.report.notebook import read_recordings
     from gpu_util_callback.traces.imported import trace_handler
+    from gpu_util_callback.trainers import lightning_callback, trainer_callback
 
 __all__ = [
     "GpuUtilCallback",
@@ -24,8 +25,10 @@ __all__ = [
     "TraceSchedule",
     "__version__",
     "ceilings",
+    "lightning_callback",
     "read_recordings",
     "trace_handler",
+    "trainer_callback",
 ]
 
 _MODULES = {
@@ -35,6 +38,8 @@ _MODULES = {
     "TraceSchedule": "gpu_util_callback.profiling.schedule",
     "read_recordings": "gpu_util_callback.report.notebook",  # shows them, too
     "trace_handler": "gpu_util_callback.traces.imported",
+    "lightning_callback": "gpu_util_callback.trainers",
+    "trainer_callback": "gpu_util_callback.trainers",
 }
 
 clear_logs()

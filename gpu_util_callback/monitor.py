@@ -115,11 +115,15 @@ class GpuUtilMonitor:
     # ---- begin and end ---------------------------------------------------------------------
 
     def __enter__(self) -> GpuUtilMonitor:
+        self.begin_in(sys._getframe(1), _Within())
+        return self
+
+    def begin_in(self, loop: FrameType, watch: FitWatch) -> None:
+        """Begin to record the loop in this frame; `watch` tells when it has been left."""
         try:
-            self._begin(sys._getframe(1).f_code)
+            self._begin(loop.f_code, watch)
         except Exception as error:
             self._give_up(error)
-        return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         recorder, self._recorder = self._recorder, None
@@ -143,7 +147,7 @@ class GpuUtilMonitor:
         """Return what the loop was doing last."""
         return "validation" if self._loop is not None and self._loop.validating else "a step"
 
-    def _begin(self, caller: CodeType) -> None:
+    def _begin(self, caller: CodeType, watch: FitWatch) -> None:
         framework = self._framework or framework_in_use()
         adapter = LoopAdapter(framework, self._framework is None and is_a_guess(framework))
         recorder = Recorder(self._settings, adapter)
@@ -158,7 +162,7 @@ class GpuUtilMonitor:
         self._recorder, self._loop = recorder, loop
         self._described, self._named, self._looked = set(), set(), False
         recorder.dispatch = adapter.dispatch(loop, caller)
-        recorder.start(_Within())
+        recorder.start(watch)
         try:
             if adapter.name in BACKENDS:
                 loop.windows = open_windows(recorder, adapter.name, (), None)

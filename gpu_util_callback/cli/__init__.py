@@ -1,4 +1,4 @@
-"""`gpu-util report | total | doctor | trace | export`: the command line."""
+"""`gpu-util run | report | total | doctor | trace | export`: the command line."""
 
 import argparse
 import contextlib
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NoReturn
 
 from gpu_util_callback._version import __version__
@@ -17,6 +18,7 @@ __all__ = ["main"]
 # name -> its line in `gpu-util --help`; the module gpu_util_callback.cli.<name> has
 # `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
 COMMANDS = {
+    "run": "run a program as Python does, and record every training in it",
     "report": "show where a training run spent its time and what to fix first",
     "total": "show where the GPU-hours of all runs in log directories went",
     "doctor": "check whether this machine's GPUs, driver and framework work together",
@@ -37,13 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns: 0 = done, 1 = a `--check` failed, 2 = unusable input (one line on stderr).
     """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["run"]:  # what the program writes is its own
+        from gpu_util_callback.cli import run
+
+        options, program = run.split(argv[1:])
+        return run.run(_parsed(["run", *options])[1], program)
     out, err = CleanStream(sys.stdout), CleanStream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         return _run(argv)
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    argv = list(sys.argv[1:] if argv is None else argv)
+def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+    """Return a command's module and arguments."""
     parser = _Parser(prog="gpu-util", description="Why is my GPU idle?")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -54,17 +62,22 @@ def _run(argv: Sequence[str] | None) -> int:
     }
     if wanted not in known or argv[0] != wanted:
         parser.parse_args(argv)  # exits by itself on an error, --help or --version
-        return 2
+        parser.exit(2)
+    assert wanted is not None
     module = import_module(f"gpu_util_callback.cli.{wanted}")
     module.add_arguments(known[wanted])
     # Options may stand before, after and between the paths, in any command.
-    args = known[wanted].parse_intermixed_args(argv[1:])
+    return module, known[wanted].parse_intermixed_args(argv[1:])
+
+
+def _run(argv: list[str]) -> int:
+    module, args = _parsed(argv)
     if hasattr(sys.stdout, "reconfigure"):  # names in a recording may hold any character
         sys.stdout.reconfigure(errors="replace")
     try:
         return module.run(args)
     except UnusableInput as error:
-        print(f"gpu-util {wanted}: {error}", file=sys.stderr)
+        print(f"gpu-util {argv[0]}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpu-util report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -30,6 +30,7 @@ _AGAIN = 4
 _said_of_script: dict[str, int] = {}  # topic -> fits at the last time
 
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
+_results_to: list[str] = ["stdout"]  # the stream of verdicts
 
 
 class _Printer:
@@ -129,6 +130,11 @@ def off(source: str) -> str:
     return f"{source} {'are' if several else 'is'} off"
 
 
+def leave_stdout_alone() -> None:
+    """Print verdicts to stderr: standard output holds the results of a program run unchanged."""
+    _results_to[0] = "stderr"
+
+
 def say(text: str) -> None:
     """Print a line while training continues. Keras' progress bar leaves the cursor in mid-line."""
     _print(f"\ngpu-util: {text}", sys.stderr)
@@ -166,7 +172,7 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
             run = {**run, "verdict": said, "findings": own}
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
-            _print(("\n" if interrupted else "") + two_lines(run), sys.stdout)
+            _print(("\n" if interrupted else "") + two_lines(run), getattr(sys, _results_to[0]))
     except Exception as error:
         debug("no verdict", error)
 

@@ -1,0 +1,262 @@
+"""`gpu-util run`: a program as Python runs it, with every training in it recorded."""
+
+import argparse
+import functools
+import importlib.machinery
+import io
+import os
+import pkgutil
+import runpy
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+USAGE = "gpu-util run [OPTIONS] SCRIPT [ARGS…] | gpu-util run [OPTIONS] -m MODULE [ARGS…]"
+VALUED = {
+    "--log-dir": "the TensorBoard run to record into (default: logs)",
+    "--job": "a name that all workers of one job share, where it cannot be detected",
+    "--trace": 'steps to profile: "auto", "off", or a range such as 100:105 (default: auto)',
+}
+NO_TRAINING = (
+    "gpu-util run: no training was recorded. It records `fit` of Keras and the trainers of Hugging "
+    "Face and Lightning, in this process. A loop of your own needs a line: "
+    "`for batch in monitor.batches(loader):` within `with GpuUtilMonitor() as monitor:`"
+)
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of `run`, and the program with its own arguments."""
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] != "-m":
+        at += 2 if argv[at] in VALUED else 1
+    return list(argv[:at]), list(argv[at:])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.usage = USAGE
+    for option, text in VALUED.items():
+        parser.add_argument(option, help=text)
+    parser.add_argument("--redact", action="store_true",
+                        help="record no names of hosts, users and folders")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print no finding and no verdict")
+
+
+def run(args: argparse.Namespace, program: Sequence[str]) -> int:
+    """Run the program in this process; return 2 where there is nothing to run.
+
+    The program's own exit is an exception, as always; it reaches the interpreter.
+    """
+    problem = _unusable(program)
+    try:
+        settings = {
+            "log_dir": args.log_dir or "logs",
+            "job": args.job,
+            "trace": _trace(args.trace),
+            "redact": args.redact,
+            "report": not args.quiet,
+        }
+    except ValueError:
+        problem = f"--trace {args.trace}: give auto, off, or FIRST:STOP with FIRST < STOP"
+    if problem:
+        print(f"gpu-util run: {problem}", file=sys.stderr)
+        return 2
+    trainings = Trainings(settings)
+    sys.meta_path.insert(0, trainings)
+    try:
+        _run(list(program))
+    except BaseException as error:
+        inner = error.__traceback__.tb_next if error.__traceback__ else None
+        sys.excepthook = functools.partial(_show, sys.excepthook, inner)
+        raise
+    if not trainings.begun and not args.quiet:
+        print(NO_TRAINING, file=sys.stderr)
+    return 0
+
+
+def _trace(text: str | None) -> Any:
+    if text in (None, "auto", "off"):
+        return text or "auto"
+    first, stop = (int(step) for step in str(text).split(":"))
+    if not 0 <= first < stop:
+        raise ValueError(text)
+    return [(first, stop)]
+
+
+def _unusable(program: Sequence[str]) -> str | None:
+    """Return why this cannot be run, None where it can be tried."""
+    if not program or (program[0] == "-m" and len(program) < 2):
+        return f"nothing to run; usage: {USAGE}"
+    path = Path(program[0])
+    if path.suffix == ".ipynb":
+        return (
+            f"{path} is a notebook: give fit callbacks=[GpuUtilCallback()] there, or make a script "
+            f"of it with `jupyter nbconvert --to script {path}`"
+        )
+    if program[0] != "-m" and not path.exists():
+        return f"there is no {path}"
+    return None
+
+
+# ---- the program --------------------------------------------------------------------------------
+
+
+def _run(program: list[str]) -> None:
+    """Run a script, a folder or archive with a `__main__`, or `-m` and a module, as Python does."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    if program[0] == "-m":
+        sys.argv = ["-m", *program[2:]]
+        _first_path(str(Path.cwd()))
+        runpy._run_module_as_main(program[1])  # type: ignore[attr-defined]
+        return
+    sys.argv = program
+    path = os.path.abspath(program[0])  # noqa: PTH100 - `..` behind a link is kept, as Python does
+    if pkgutil.get_importer(path) is not None:
+        _first_path(path)
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    _first_path(str(Path(path).resolve().parent))
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _first_path(folder: str) -> None:
+    """Put the program's folder where this command's own one is."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def _show(hook: Callable[..., Any], inner: Any, kind: type, error: BaseException, _: Any) -> None:
+    """Show an error as the program alone would have: without our frames around and within it."""
+    chain: list[BaseException | None] = [error.with_traceback(inner)]
+    shown: set[int] = set()
+    while chain:
+        link = chain.pop()
+        if link is None or id(link) in shown:
+            continue
+        shown.add(id(link))
+        link.with_traceback(_without_ours(link.__traceback__))
+        chain += [link.__cause__, link.__context__]
+    hook(kind, error, error.__traceback__)
+
+
+def _without_ours(first: types.TracebackType | None) -> types.TracebackType | None:
+    frames = []
+    while first is not None:
+        if not first.tb_frame.f_globals.get("__name__", "").startswith("gpu_util_callback."):
+            frames.append(first)
+        first = first.tb_next
+    inner = None
+    for frame in reversed(frames):
+        frame.tb_next = inner
+        inner = frame
+    return inner
+
+
+# ---- its trainings ------------------------------------------------------------------------------
+
+
+class Trainings:
+    """A finder of modules that has each training recorded, once the program imports its library.
+
+    Args:
+        settings: keyword arguments for `GpuUtilCallback` and the callbacks of other trainers.
+    """
+
+    def __init__(self, settings: dict[str, Any]):
+        self.begun = False
+        self._settings = settings
+        self._own = threading.local()  # a callback for each thread's fits
+        self._hooks: dict[str, Callable[[Any], None]] = {
+            "keras.src.callbacks.callback_list": self._watch_keras,
+            "tf_keras.src.callbacks": self._watch_keras,
+            "transformers.trainer_callback": self._watch_hugging_face,
+            "lightning.pytorch.trainer.trainer": self._watch_lightning,
+            "pytorch_lightning.trainer.trainer": self._watch_lightning,
+        }
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Find a trainer's module as the other finders do, to be watched once it is imported."""
+        hook = self._hooks.pop(name, None)
+        if hook is None:
+            return None
+        found = (
+            finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self
+        )
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                del spec.loader.__dict__["exec_module"]
+                load(module)
+                self._safely(hook, module)
+
+            spec.loader.__dict__["exec_module"] = exec_module
+        return spec
+
+    def _safely(self, action: Callable[..., None], *args: Any) -> None:
+        try:
+            action(*args)
+        except Exception as error:  # a library whose internals moved, or one that is missing
+            from gpu_util_callback.recorder.messages import note
+            from gpu_util_callback.redaction import error_text
+
+            note(f"`gpu-util run` does not record this training: {error_text(error)}")
+
+    def _before(self, owner: type, method: str, action: Callable[[Any], None]) -> None:
+        """Call `action` with the instance before a method of its class."""
+        original = getattr(owner, method)
+
+        @functools.wraps(original)
+        def first(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            self._safely(self._begin)
+            self._safely(action, instance)
+            return original(instance, *args, **kwargs)
+
+        setattr(owner, method, first)
+
+    def _begin(self) -> None:
+        from gpu_util_callback.recorder.messages import leave_stdout_alone
+
+        self.begun = True
+        leave_stdout_alone()
+
+    def _watch_keras(self, module: Any) -> None:
+        self._before(module.CallbackList, "on_train_begin", self._add_to_fit)
+
+    def _add_to_fit(self, callbacks: Any) -> None:
+        from gpu_util_callback.callback import GpuUtilCallback
+
+        if any(isinstance(callback, GpuUtilCallback) for callback in callbacks.callbacks):
+            return
+        callback = getattr(self._own, "callback", None)
+        if callback is None:
+            callback = self._own.callback = GpuUtilCallback(**self._settings)
+        callback.set_params(callbacks.params)
+        callback.set_model(callbacks.model)
+        callbacks.callbacks.insert(0, callback)
+        for hooks in ("_should_call_train_batch_hooks", "_should_call_test_batch_hooks"):
+            if hasattr(callbacks, hooks):  # tf_keras has asked its callbacks already
+                setattr(callbacks, hooks, True)
+
+    def _watch_hugging_face(self, module: Any) -> None:
+        self._before(module.CallbackHandler, "on_train_begin", self._add_to_trainer)
+
+    def _watch_lightning(self, module: Any) -> None:
+        self._before(module.Trainer, "fit", self._add_to_trainer)
+
+    def _add_to_trainer(self, owner: Any) -> None:
+        from gpu_util_callback.trainers import TrainerHooks, lightning_callback, trainer_callback
+
+        if any(isinstance(callback, TrainerHooks) for callback in owner.callbacks):
+            return
+        made = lightning_callback if hasattr(owner, "fit") else trainer_callback
+        owner.callbacks.append(made(**self._settings))

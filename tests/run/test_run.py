@@ -1,0 +1,257 @@
+"""`gpu-util run`: programs of others, run as Python runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_util_callback import read_recordings
+
+PYTHON = [sys.executable]
+RUN = [sys.executable, "-m", "gpu_util_callback", "run"]
+
+# name -> (files, what follows `python`); the first file is the program.
+PROGRAMS = {
+    "arguments": ("import sys; print(sys.argv)", "t.py --log-dir x -m --redact -- y"),
+    "argparse": (
+        "import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr', type=float)\n"
+        "print(p.parse_args())",
+        "t.py --lr nonsense",
+    ),
+    "help": ("import argparse; argparse.ArgumentParser().parse_args()", "t.py --help"),
+    "main": ("if __name__ == '__main__':\n    print(__name__, __spec__, __package__)", "t.py"),
+    "file": ("print(__file__, __cached__, __doc__, __loader__.path)", "t.py"),
+    "names": ("x: int = 1\nprint(sorted(globals()), __annotations__)", "t.py"),
+    "path": ("import os, sys; print(sys.path[0], os.getcwd())", "sub/t.py"),
+    "sibling": ("import sub.helper, helper; print(helper.__name__)", "sub/t.py"),
+    "exit code": ("import sys; sys.exit(7)", "t.py"),
+    "exit text": ("import sys; sys.exit('no data')", "t.py"),
+    "error": ("def f():\n    raise KeyError('x')\ntry:\n    f()\nexcept KeyError as e:\n"
+              "    raise RuntimeError('y') from e", "t.py"),
+    "syntax": ("x = (\n", "t.py"),
+    "recursion": ("def f(n):\n    return f(n - 1) if n else 1 / n\nf(400)", "t.py"),
+    "excepthook": ("import sys, traceback\n"
+                   "sys.excepthook = lambda k, e, t: print(len(traceback.extract_tb(t)), e)\n1 / 0",
+                   "t.py"),
+    "stdin": ("import sys; print(sys.stdin.read().upper())", "t.py"),
+    "atexit": ("import atexit, sys\natexit.register(lambda: print('bye', x))\nx = 1\nsys.exit(3)",
+               "t.py"),
+    "os._exit": ("import os; os._exit(5)", "t.py"),
+    "interrupted": ("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)",
+                    "t.py"),
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "t.py"),
+    "spawn": ("import multiprocessing as m\nimport sub.helper\ndef f(x): return x * 2, __name__\n"
+              "if __name__ == '__main__':\n    print(m.get_context('spawn').Pool(1).map(f, [1]))",
+              "t.py"),
+    "pickle": ("import pickle\nclass A: pass\nprint(pickle.loads(pickle.dumps(A)))", "t.py"),
+    "module": ("import sys; print(__name__, __package__, __spec__.name, sys.argv, sys.path[0])",
+               "-m sub.t -m --x"),
+    "no module": ("", "-m sub.absent"),
+    "package": ("", "-m package --x"),
+    "folder": ("", "package"),
+    "source": ("import inspect\ndef f(): return 1\nprint(inspect.getsource(f))", "t.py"),
+    "random": ("import random; random.seed(3); print(random.random())", "t.py"),
+    "threads": ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(.2), "
+                "print('late'))).start()", "t.py"),
+    "unicode": ("# -*- coding: latin-1 -*-\nprint('\xe4')", "t.py"),
+    "imports": ("import sys; print('numpy' in sys.modules, 'keras' in sys.modules)", "t.py"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for part in ("sub", "package"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "sub" / "helper.py").write_text("")
+    (tmp_path / "package" / "__main__.py").write_text("import sys; print(sys.argv, __spec__.name)")
+    return tmp_path
+
+
+def outcome(command: list[str], folder: Path, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command, cwd=folder, input="abc", capture_output=True, text=True, timeout=250,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_runs_as_under_python(name, folder):
+    text, command = PROGRAMS[name]
+    for home in (folder, folder / "sub"):
+        (home / "t.py").write_text(text, encoding="latin-1")
+    alone = outcome([*PYTHON, *command.split()], folder)
+    under = outcome([*RUN, "--quiet", "--log-dir", "logs", *command.split()], folder)
+    assert under == alone
+
+
+FIT = """
+import os, signal, sys, keras, numpy as np
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Dense(2), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+x = np.random.rand(64, 3)
+def fit(**given):
+    model.fit(x, x[:, :1], epochs=2, batch_size=8, verbose=0, validation_split=0.25, **given)
+"""
+SHOW = "print(np.concatenate([w.ravel() for w in model.get_weights()]).tobytes().hex())"
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_fits_are_recorded_and_end_with_the_same_bits(backend, folder):
+    pytest.importorskip(backend)
+    (folder / "t.py").write_text(FIT + "fit(); fit()\n" + SHOW)
+    alone = outcome([*PYTHON, "t.py"], folder, KERAS_BACKEND=backend)
+    under = outcome([*RUN, "--log-dir", "logs/a", "t.py"], folder, KERAS_BACKEND=backend)
+    assert under[:2] == alone[:2]
+    assert "this run" not in alone[2]
+    (recording,) = read_recordings(folder / "logs")  # a series of short fits
+    assert recording.facts["fits"] == 2
+    assert recording.facts["script"] == "t.py"
+    assert len(recording.steps["duration_ns"]) == 24
+
+
+GIVEN = [
+    "[GpuUtilCallback('mine')]",
+    "keras.callbacks.CallbackList([GpuUtilCallback('mine')], True, model=model, epochs=2)",
+]
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_fit_with_the_callback_is_recorded_once(given, folder):
+    fit = f"from gpu_util_callback import GpuUtilCallback\nfit(callbacks={given})"
+    (folder / "t.py").write_text(FIT + fit)
+    assert outcome([*RUN, "t.py"], folder)[0] == 0
+    assert len(read_recordings(folder / "mine")) == 1
+    assert not (folder / "logs").exists()
+
+
+def test_a_fit_of_tf_keras_is_recorded(folder):
+    pytest.importorskip("tf_keras")
+    (folder / "t.py").write_text(FIT.replace("keras,", "tf_keras as keras,") + "fit()")
+    assert outcome([*RUN, "t.py"], folder)[0] == 0
+    (recording,) = read_recordings(folder / "logs")
+    assert len(recording.steps["duration_ns"]) == 12
+
+
+def test_an_error_in_fit_is_shown_as_without_us(folder):
+    failing = (
+        "class Fails(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs):\n"
+    )
+    (folder / "t.py").write_text(FIT + failing + "        1 / 0\nfit(callbacks=[Fails()])")
+    alone = outcome([*PYTHON, "t.py"], folder)
+    assert "ZeroDivisionError" in alone[2]
+    under = outcome([*RUN, "--quiet", "t.py"], folder)
+    assert (under[0], traceback_in(under[2])) == (alone[0], traceback_in(alone[2]))
+    (recording,) = read_recordings(folder / "logs")
+    assert recording.status == "interrupted"
+
+
+def traceback_in(text: str) -> str:
+    return text[text.index("Traceback") :]
+
+
+def test_what_is_no_script_gets_one_line(folder):
+    (folder / "t.ipynb").write_text("{}")
+    for command, words in {
+        "t.ipynb": "is a notebook", "absent.py": "there is no absent.py", "": "nothing to run",
+        "--trace 9:3 t.py": "FIRST:STOP",
+    }.items():  # fmt: skip
+        code, out, err = outcome([*RUN, *command.split()], folder)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert words in err
+
+
+def test_a_program_without_training_is_told_so(folder):
+    (folder / "t.py").write_text("print(1)")
+    code, out, err = outcome([*RUN, "t.py"], folder)
+    assert (code, out) == (0, "1\n")
+    assert "no training was recorded" in err
+
+
+# As transformers 5 and Lightning 2 call their callbacks.
+HUGGING_FACE = """
+from types import SimpleNamespace
+class TrainerCallback: pass
+class CallbackHandler:
+    def __init__(self): self.callbacks = []
+    def on_train_begin(self, args, state, control): self.call("on_train_begin", control)
+    def call(self, event, control):
+        for one in self.callbacks:
+            getattr(one, event)(None, None, control, model=None, train_dataloader=[1])
+"""
+TRAINER = """
+import time
+from types import SimpleNamespace
+from transformers.trainer_callback import CallbackHandler, TrainerCallback
+class Trainer:
+    def train(self):
+        handler = CallbackHandler()
+        control = SimpleNamespace(should_evaluate=False, should_save=False)
+        handler.on_train_begin(None, None, control)
+        handler.call("on_epoch_begin", control)
+        for step in range(8):
+            time.sleep(0.02)
+            handler.call("on_step_begin", control)
+            time.sleep(0.01)
+            control.should_evaluate = step == 3
+            handler.call("on_step_end", control)
+            if control.should_evaluate:
+                time.sleep(0.05)
+                control.should_evaluate = False
+                handler.call("on_evaluate", control)
+        handler.call("on_epoch_end", control)
+        handler.call("on_train_end", control)
+"""
+LIGHTNING = """
+import time
+class Callback: pass
+class Trainer:
+    train_dataloader = [1]
+    def __init__(self): self.callbacks = []
+    def call(self, event, *given):
+        for one in self.callbacks:
+            getattr(one, event)(self, None, *given)
+    def fit(self):
+        self.call("on_train_start")
+        self.call("on_train_epoch_start")
+        for step in range(8):
+            time.sleep(0.02)
+            self.call("on_train_batch_start", None, step)
+            time.sleep(0.01)
+            self.call("on_train_batch_end", None, None, step)
+            if step == 3:
+                self.call("on_validation_start")
+                time.sleep(0.05)
+                self.call("on_validation_end")
+        self.call("on_train_epoch_end")
+        self.call("on_train_end")
+"""
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
+    pytest.importorskip("torch")
+    files = {
+        "transformers/__init__.py": TRAINER,
+        "transformers/trainer_callback.py": HUGGING_FACE,
+        "lightning/pytorch/__init__.py": "from lightning.pytorch.trainer.trainer import *",
+        "lightning/pytorch/trainer/trainer.py": LIGHTNING,
+        "transformers.t.py": "import torch, transformers; transformers.Trainer().train()",
+        "lightning.t.py": "import torch, lightning.pytorch as L; L.Trainer().fit()",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    code, out, err = outcome([*RUN, f"{library}.t.py"], folder)
+    assert (code, out) == (0, "")
+    assert "does not record" not in err
+    (recording,) = read_recordings(folder / "logs")
+    waits = recording.steps["input_wait_ns"] / 1e6
+    assert len(waits) == 8
+    assert 18 < sorted(waits)[4] < 40
+    phases = recording.phases
+    (validation,) = phases["self_ns"][phases["kind"] == "validation"] / 1e6
+    assert validation > 45
