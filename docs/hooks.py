@@ -81,7 +81,7 @@ It is judged from:
 
 {sources}
 
-Without these the cause is listed as not judged: *{rule.unknown}*.
+Without these the cause is listed as not checked: *{rule.unknown}*.
 
 ## Thresholds
 

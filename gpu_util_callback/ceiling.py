@@ -69,7 +69,7 @@ def ceilings(
         progress: print what is being measured.
 
     Returns:
-        The rates, which of both is the ceiling, and what mending the other could gain at most:
+        The rates, which of both is the ceiling, and what fixing the other could gain at most:
         readable when printed and in a notebook; `to_dict()` has the numbers.
 
     Raises:

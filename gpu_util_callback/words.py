@@ -281,6 +281,11 @@ def ordinal(number: int) -> str:
     return f"{number}{ends.get(number % 10, 'th')}"
 
 
+def capitalized(text: str) -> str:
+    """Return a text with its first letter as a sentence's; the rest stays ("GPU-hours")."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def duration(seconds: float) -> str:
     """Format a duration: `5 m 40 s`, `2 h 05 m`, `3.2 s`, `48 ms`."""
     if seconds < 0.9995:

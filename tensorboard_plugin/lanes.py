@@ -17,6 +17,7 @@ from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.facts import Gpu
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import peak_text
+from gpu_util_callback.words import capitalized
 
 Lane = dict[str, Any]
 
@@ -257,7 +258,7 @@ def _group_order(group: str) -> tuple:
 def _sampled(recording: Recording, group: str, column: str, summary: dict) -> Lane:
     ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
     bare = column.removesuffix(ending).replace("_", " ")
-    title, note = TITLES.get(column, (bare[:1].upper() + bare[1:], None))
+    title, note = TITLES.get(column, (capitalized(bare), None))
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")

@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="an earlier run, or several, to compare with; a cause that it does "
                              "not have fails")  # fmt: skip
     limits.add_argument("--max-slowdown", type=_share, metavar="PCT",
-                        help="slower steps than the baseline's, as far as the scatter of both "
-                             "can prove it (default: 5)")  # fmt: skip
+                        help="largest allowed slowdown, counted only when statistically "
+                             "significant (default: 5)")  # fmt: skip
     limits.add_argument("--unresolved", choices=("pass", "fail"),
                         help="where the scatter neither proves nor rules out a slowdown "
                              "(default: pass)")  # fmt: skip

@@ -20,9 +20,9 @@ from gpu_util_callback.diagnosis.verdict import (
     NOTHING,
     NOTHING_LARGE,
     OUTSIDE,
-    UNKNOWN,
     gain_of,
     headline,
+    is_unknown,
     of_script,
 )
 from gpu_util_callback.diagnosis.yardstick import yardstick
@@ -291,7 +291,8 @@ def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> di
     whole = of_script(findings, wall_s, script)
     if whole is not None:
         return headline([whole], whole["of_s"])
-    if found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)):
+    clear = found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE))
+    if clear or is_unknown(found["verdict"]):
         return None
     lead = headline([one for one in findings if not one.get("of_s")], wall_s)
     if lead is not None and script is not None and wall_s:

@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
-from gpu_util_callback.diagnosis.verdict import BLOCKING, UNKNOWN, gain_of, promise
+from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.words import duration, workers
 
 SAME_PACE = Constant(
@@ -381,7 +381,7 @@ def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
 
     def badness(run: Mapping) -> tuple:
         blocking = bool(BLOCKING & _causes(run))
-        unknown = run["verdict"].startswith(UNKNOWN) or bool(_causes(run))
+        unknown = is_unknown(run["verdict"]) or bool(_causes(run))
         return not blocking, -_lost(run), not unknown, run["rank"]
 
     groups: list[list[Mapping]] = []
@@ -399,7 +399,7 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
     """Return whether a worker has the causes of a worse one, at about the same cost."""
     if _causes(worst) != _causes(run):
         return False
-    if worst["verdict"].startswith(UNKNOWN) != run["verdict"].startswith(UNKNOWN):
+    if is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
         return False
     more = _lost(worst) - _lost(run)
     return _lost(worst) <= ALIKE_FACTOR * _lost(run) or more <= ALIKE_SHARE * (worst["wall_s"] or 0)

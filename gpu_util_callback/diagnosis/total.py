@@ -43,7 +43,7 @@ class Sums:
 
     run_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     gpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    # cause -> [lost, saved by mending it], of trainings and of their GPUs
+    # cause -> [lost, saved by fixing it], of trainings and of their GPUs
     run_lost: dict[str, list[float]] = field(
         default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
     )
@@ -136,7 +136,7 @@ def total(found: Survey) -> dict:
     Returns: `{"version", "recordings", "trainings", "unit", "gpu_hours", "hours", "kernel_active",
         "causes", "unknown_cost", "by", "runs", "restarts", "goodput", "read"}`. "unit" names the
         hours to look at: "gpu_hours", or "hours" where no run held a GPU. "runs" has one object a
-        training, with its ranks and restarts, ordered by what mending it saves. What is unknown
+        training, with its ranks and restarts, ordered by what fixing it saves. What is unknown
         is None.
     """
     rows = [row for row in found.rows if not row["imported"]]

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
-from gpu_util_callback.words import duration, percent, times, what_to_do
+from gpu_util_callback.words import capitalized, duration, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
@@ -25,12 +25,13 @@ MOSTLY_STEPS_PCT = Constant(
 )
 # What follows concerns one recording, of all fits of a script or of one of them.
 IN_FITS, IN_THIS = "In the fits", "In this one"
-UNKNOWN = "No bottleneck was established"  # how such a verdict begins
+UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
+UNEXPLAINED = "no single cause explains it"
 NOTHING = "Nothing held training back"
 NOTHING_IN_TRACE = "Nothing held the GPU back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
-OUTSIDE = "Nothing outside the steps held training back"
+OUTSIDE = "Training was not held up between steps"
 _UNNAMED = f"{HostStall.cause}:{UNMARKED}"  # beginning of the id
 SMALL_OP_US = Constant(
     100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each"
@@ -44,6 +45,11 @@ _WENT_INTO = {
     "other": "passed between the steps",
     "unkept": "into steps that came too fast to be recorded",  # a part of "other"
 }
+
+
+def is_unknown(verdict: str) -> bool:
+    """Return whether a verdict says that time was lost to a cause that was not found."""
+    return verdict.startswith(UNKNOWN) or UNEXPLAINED in verdict
 
 
 def sentence(run: Run, findings: Sequence[Mapping]) -> str:
@@ -217,7 +223,7 @@ def _promise_or_limit(
         return gains
     first = next(one for one in findings if one["id"] == lead["ids"][0])
     limit = str(first["evidence"].get("held_up_by") or "")
-    return f" {limit[:1].upper()}{limit[1:]}." if limit else ""
+    return f" {capitalized(limit)}." if limit else ""
 
 
 def _eager_too(findings: Sequence[Mapping]) -> str:
@@ -336,7 +342,7 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     if not judged:
         return f"{UNKNOWN}: too little GPU work to judge, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
-        return f"{UNKNOWN}, but kernels ran only {percent(pct)} {of}{_idle_parts(runs)}."
+        return f"Kernels ran only {percent(pct)} {of}; {UNEXPLAINED}{_idle_parts(runs)}."
     return f"{NOTHING_IN_TRACE}: kernels ran {percent(pct)} {of}."
 
 
@@ -364,7 +370,7 @@ def _idle_parts(runs: Sequence[Run]) -> str:
         for category, name in _NOT_KERNELS.items()
     }
     shown = sorted((name for name in parts if parts[name] >= SHOWN_PCT), key=lambda n: -parts[n])
-    return "; " + ", ".join(f"{percent(parts[name])} {name}" for name in shown) if shown else ""
+    return ": " + ", ".join(f"{percent(parts[name])} {name}" for name in shown) if shown else ""
 
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
@@ -397,7 +403,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if _others_pct(run, idle) >= 1:
         active += " (not counting other programs)"
     if idle.active_pct < BUSY_PCT.default:
-        return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
+        return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}: {unclear}."
     return f"{nothing}: {clear}, {gpu} active {active}."
 
 

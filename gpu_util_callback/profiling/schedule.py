@@ -435,7 +435,10 @@ class Planner:
                 f"GpuUtilCallback(trace=[({steps}, {steps + 5})])",
             )
         first, stop = _middle(max(1, steps))
-        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps at any cost"
+        cure = (
+            f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the "
+            "overhead budget"
+        )
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
             named = self._pending[0][0] if self._pending else schedule.first
             return f"the fit ended after {steps} steps, before step {named} of trace", cure
@@ -443,8 +446,7 @@ class Planner:
         wait_s = self.budget.opens_at_s(self._length())
         if wait_s > elapsed_s:
             return (
-                f"run too short ({elapsed_s:.1f} s); with overhead_budget={self.budget.share:g} "
-                f"the first window opens at {wait_s:.0f} s",
+                f"the run ({elapsed_s:.1f} s) ended before the first window, due at {wait_s:.0f} s",
                 cure,
             )
         return "no part of the run left time for a window", cure

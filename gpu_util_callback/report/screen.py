@@ -16,6 +16,7 @@ from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
     Category,
+    capitalized,
     culprit,
     duration,
     evidence_rows,
@@ -276,7 +277,7 @@ def _evidence(finding: Mapping, room: int | None) -> str:
     if room is None and faster and faster >= WORTH_A_WORD:
         prose += f". Up to {times(faster)} faster here"
         prose += f", estimated from {basis}" if basis else ""
-    return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
+    return f"{capitalized(prose)}." if prose else ""
 
 
 def _ending(text: str, room: int) -> str:

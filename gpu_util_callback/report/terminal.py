@@ -14,8 +14,8 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, s
 from gpu_util_callback.diagnosis.verdict import (
     BLOCKING,
     NOTHING_LARGE,
-    UNKNOWN,
     factors_text,
+    is_unknown,
     is_unnamed,
 )
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
@@ -240,7 +240,7 @@ def two_lines(run: Mapping) -> str:
     group = next(iter([*named, *about, *groups]), None)
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
-    small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
+    small = run["verdict"].startswith(NOTHING_LARGE) or is_unknown(run["verdict"])
     if group is None and not look:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
@@ -269,9 +269,7 @@ def _lead_in(group: Group) -> str:
 
 def _where_to_look(run: Mapping) -> str:
     """Return a hint on profiling where only a profile shows why a GPU idles; "" elsewhere."""
-    if not run["verdict"].startswith(UNKNOWN) or not any(
-        gpu["used_by_framework"] for gpu in run["gpus"]
-    ):
+    if not is_unknown(run["verdict"]) or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return ""
     missing = (one for one in run["unavailable"] if one["source"] == WINDOWS)
     return next((one["cure"] for one in missing), "")
@@ -478,13 +476,13 @@ def _gpu(kind: Sequence[Mapping]) -> str:
 
 
 def _not_judged(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
-    """List the causes that could not be judged; none without a GPU in use (most of them)."""
+    """List the causes that could not be checked; none without a GPU in use (most of them)."""
     silent = run.get("silent", ())
     if not silent or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return []
     if not detail.evidence:
-        return folded("Not judged", [one["cause"] for one in silent], pen, " (--evidence)")
-    lines = [pen.bold("Not judged")]
+        return folded("Not checked", [one["cause"] for one in silent], pen, " (--evidence)")
+    lines = [pen.bold("Not checked")]
     for one in silent:
         lines += pen.wrap(f"{one['cause']}: {one['reason']}", "    ", "  - ")
     return lines

@@ -13,8 +13,8 @@ from gpu_util_callback.words import duration, percent, what_to_do
 PARTS = (
     ("productive", "training steps", "34"),
     ("lost", "lost to causes that were found", "31"),
-    ("other", "around the steps, no cause found", "36"),
-    ("not_judged", "not judged", "90"),
+    ("other", "outside steps, unexplained", "36"),
+    ("not_judged", "not checked", "90"),
 )
 _OF = {"script": "By script", "user": "By user", "host": "By host", "gpu_model": "By GPU model",
        "week": "By week"}  # fmt: skip
@@ -69,10 +69,8 @@ def headline(report: Mapping) -> str:
         saves = sum(cause[f"saves_{unit}"] for cause in report["causes"])
         said += f": {percent(100 * hours['lost'] / whole)} lost"
         largest = report["causes"][0]
-        said += f", most of it to {largest['cause']}" if len(report["causes"]) > 1 else (
-            f" to {largest['cause']}"
-        )  # fmt: skip
-        said += f"; mending all saves up to {amount(saves)}"
+        said += ", most of it to " if len(report["causes"]) > 1 else " to "
+        said += f"{largest['title']}; fixing all of it saves up to {amount(saves)}"
     elif whole and not hours["not_judged"]:
         said += ": no cause of a loss was found"
     return f"{said}."
@@ -127,7 +125,7 @@ def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
         heads = ("", "cause", "lost", "of all", "saves up to", "trainings")
         lines += _table(heads, rows, pen)
     if report["unknown_cost"]:
-        said = ", ".join(f"{one['cause']} ({one['trainings']:,})" for one in report["unknown_cost"])
+        said = ", ".join(f"{one['title']} ({one['trainings']:,})" for one in report["unknown_cost"])
         lines += pen.wrap(f"Found too, at a cost that is not known: {said} trainings.", "  ")
     return lines
 
@@ -184,7 +182,7 @@ def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> lis
 
 
 def cost_of(report: Mapping, per_gpu_hour: float) -> dict[str, float]:
-    """Return what the GPU-hours cost: all, the lost ones, and those that mending saves at most."""
+    """Return what the GPU-hours cost: all, the lost ones, and those that fixing saves at most."""
     hours = report["gpu_hours"]
     saves = sum(cause["saves_gpu_hours"] for cause in report["causes"])
     amounts = {"total": hours["total"], "lost": hours["lost"], "saves": saves}
@@ -200,7 +198,7 @@ def notes(report: Mapping) -> list[str]:
     if cost:
         notes.append(
             f"At {cost['per_gpu_hour']:,.2f} an hour of a GPU: {cost['total']:,.2f} in all, "
-            f"{cost['lost']:,.2f} lost; mending all saves up to {cost['saves']:,.2f}."
+            f"{cost['lost']:,.2f} lost; fixing all of it saves up to {cost['saves']:,.2f}."
         )
     active, again = report["kernel_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:

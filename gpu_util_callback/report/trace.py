@@ -248,12 +248,12 @@ def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
 
 
 def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
-    """List the causes that could not be judged; imbalance is omitted for a single GPU."""
+    """List the causes that could not be checked; imbalance is omitted for a single GPU."""
     alone = len(analysis.devices) < 2
     silent = [one for one in analysis.silent if one["cause"] not in COMPARING or not alone]
     if not silent or not analysis.devices:
         return []
     if not detail.evidence:
-        return folded("Not judged", [one["cause"] for one in silent], pen, " (--evidence)")
+        return folded("Not checked", [one["cause"] for one in silent], pen, " (--evidence)")
     return [line for one in silent
             for line in pen.wrap(f"{one['cause']}: {one['reason']}", "    ", "  - ")]  # fmt: skip

@@ -49,7 +49,7 @@ def test_a_loop_that_nothing_compiles_is_no_all_clear(framework, line):
 def test_what_is_no_eager_loop_is_not_called_one(seen):
     found = run_of(fit={"dispatch": {**SEEN, **seen}})
     assert eager(found) == []
-    assert found["verdict"].startswith("Nothing outside the steps")
+    assert found["verdict"].startswith("Training was not held up between steps")
 
 
 def test_without_looks_the_cause_is_not_judged():

@@ -147,12 +147,12 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     write(healthy, tmp_path / "healthy")
     [recording] = read_recordings(tmp_path / "healthy")
     first, second = two_lines(run_report(recording)).splitlines()
-    assert "Nothing outside the steps" in first and "300 steps" in second
+    assert "Training was not held up between steps" in first and "300 steps" in second
 
 
 def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look(tmp_path):
     cure = "GpuUtilCallback(trace=[(100, 105)]) profiles these steps regardless of the cost"
-    missing = {"source": "profiler windows", "reason": "run too short", "cure": cure}
+    missing = {"source": "profiler windows", "reason": "a short run", "cure": cure}
     seconds = []
     for share in (0.3, 0.97):
         run = Generated(gpus=[GPU])

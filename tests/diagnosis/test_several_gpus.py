@@ -87,7 +87,7 @@ def test_many_free_gpus_are_counted():
     shared, free = {"utilization_other_pct": 40}, {"utilization_pct": 0, "utilization_other_pct": 0}
     part(run, {gpu: shared if gpu < 5 else free for gpu in range(10)})
     [finding] = [span for span in run.diagnose()["spans"] if span["cause"] == "contention"]
-    assert "5 GPUs have nothing to do" in finding["advice"]["text"]
+    assert "5 GPUs are idle" in finding["advice"]["text"]
 
 
 @pytest.mark.parametrize("theirs", [

@@ -76,7 +76,7 @@ def test_every_dimension_adds_up_to_the_whole(mixed):
     )
 
 
-def test_runs_are_ranked_by_what_mending_them_saves(mixed):
+def test_runs_are_ranked_by_what_fixing_them_saves(mixed):
     found = total_of(mixed)
     saves = [run["saves_gpu_hours"] for run in found["runs"]]
     assert saves == sorted(saves, reverse=True) and saves[0] > saves[-1]

@@ -48,7 +48,7 @@ def test_work_after_each_epoch_is_a_question_and_no_fix():
     assert "faster" not in found["verdict"]  # a mark by itself saves nothing
     assert span["lost_s"] == pytest.approx(12, rel=0.01) and span["saves_s"] == 0
     assert span["evidence"]["place_in_loop"] == "after each epoch"
-    assert "2.4 s pass" in span["advice"]["text"]
+    assert "2.4 s after each epoch is unaccounted for" in span["advice"]["text"]
     assert span["advice"]["code"].startswith('with monitor.phase("validation"): ...')
 
 

@@ -23,7 +23,7 @@ def run_of(gpus=(), **steps):
 def test_an_idle_gpu_is_not_called_healthy(share, said):
     found = run_of([GPU], gpu_share=share).diagnose()
     assert not found["findings"] and not found["spans"]
-    assert found["verdict"].startswith("No bottleneck was established, but the GPU was active only")
+    assert found["verdict"].startswith("The GPU was active only")
     assert said in found["verdict"]
 
 
@@ -34,12 +34,12 @@ def test_a_busy_gpu_and_a_run_of_steps_are():
 
 def test_without_a_gpu_what_the_steps_do_is_said_to_be_unknown():
     verdict = run_of().diagnose()["verdict"]
-    assert verdict.startswith("Nothing outside the steps held training back: ")
+    assert verdict.startswith("Training was not held up between steps: ")
     assert verdict.endswith("how well they use the CPU was not measured (no GPU in use).")
     unsampled = run_of([GPU])
     unsampled.drop_samples = 1.0
     verdict = unsampled.diagnose()["verdict"]
-    assert verdict.startswith("Nothing outside the steps held training back: ")
+    assert verdict.startswith("Training was not held up between steps: ")
     assert verdict.endswith("how busy the GPU was in them was not measured.")
     blind = run_of()
     blind._steps[0]["input_wait_ns"] = np.full(600, -1)
@@ -74,7 +74,9 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     [recording] = read_recordings(tmp_path / "run")
     verdict = run_report(recording)["verdict"]
     assert "% into compiling" in verdict
-    assert verdict.startswith("No bottleneck" if gpus else "Nothing outside the steps")
+    assert verdict.startswith(
+        "The GPU was active only" if gpus else "Training was not held up between steps"
+    )
 
 
 def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
@@ -85,7 +87,7 @@ def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
     write(run, tmp_path / "run")
     [recording] = read_recordings(tmp_path / "run")
     verdict = run_report(recording)["verdict"]
-    assert verdict.startswith("Nothing outside the steps") and "waiting" not in verdict
+    assert verdict.startswith("Training was not held up between steps") and "waiting" not in verdict
 
 
 def test_steps_that_cannot_be_read_are_not_called_none(tmp_path):
@@ -196,8 +198,11 @@ def test_runs_of_one_program_have_one_headline():
     """Their waits lie about the limit from which they are findings."""
     verdicts = [some_waits(wait_ms, seed).diagnose() for seed, wait_ms in enumerate((3, 3.6, 4.2))]
     assert len({bool(found["spans"]) for found in verdicts}) == 2
-    openings = {found["verdict"].partition(" held")[0] for found in verdicts}
-    assert openings <= {"Nothing outside the steps", "Nothing large"}
+    openings = {found["verdict"].partition(":")[0] for found in verdicts}
+    assert openings <= {
+        "Training was not held up between steps",
+        "Nothing large held training back",
+    }
 
 
 @pytest.mark.parametrize("spread, large", [(0.0, True), (3.0, False)])

@@ -20,6 +20,7 @@ from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.words import capitalized
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
@@ -84,7 +85,7 @@ class InputWait:
     @property
     def paces(self) -> str:
         """The same as a sentence without its full stop."""
-        return sentence(self.pace)
+        return capitalized(self.pace)
 
     @property
     def kind(self) -> str:
@@ -495,7 +496,7 @@ class InputWait:
             self.generator_name if self.kind == "generator" else self.input_class or "The loader"
         )
         if self.cores_full:
-            return sentence(self.cores)
+            return capitalized(self.cores)
         if self.workers > 1:
             return f"{maker} has {self.workers} workers, as many as this machine can use"
         if self.waits is True:
@@ -517,7 +518,7 @@ class InputWait:
     @property
     def cores_sentence(self) -> str:
         """The same with a capital letter."""
-        return sentence(self.cores)
+        return capitalized(self.cores)
 
     @property
     def limit(self) -> str:
@@ -570,11 +571,6 @@ class InputWait:
 def brief(ms: float) -> str:
     """Format milliseconds: `12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
     return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"
-
-
-def sentence(text: str) -> str:
-    """Return the text with a capital letter in front."""
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def function_of(stage: Stage | None) -> str:

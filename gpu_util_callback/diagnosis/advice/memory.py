@@ -15,6 +15,7 @@ from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.words import capitalized
 
 MUCH_ELSEWHERE = Constant(0.05, "of a GPU's memory: what other processes hold is worth a word")
 _UNFRAGMENTED = {
@@ -58,7 +59,7 @@ def _metric(run: Run, seen: str) -> Advice:
 
 def _traces(run: Run, seen: str) -> Advice:
     text = (
-        f"{seen[:1].upper()}{seen[1:]}: each keeps its program. Give inputs one shape, or a few "
+        f"{capitalized(seen)}: each keeps its program. Give inputs one shape, or a few "
         "(drop the smaller last batch, pad what varies in length), and pass numbers that change "
         "as tensors."
     )
@@ -71,7 +72,7 @@ def _traces(run: Run, seen: str) -> Advice:
 
 def _graph(run: Run, seen: str) -> Advice:
     return Advice(
-        f"{seen[:1].upper()}{seen[1:]}: build the graph once, before the loop, and only run it "
+        f"{capitalized(seen)}: build the graph once, before the loop, and only run it "
         "there. A finished graph says where it is still added to.",
         "tf.compat.v1.get_default_graph().finalize()  # before the loop",
     )
@@ -80,12 +81,12 @@ def _graph(run: Run, seen: str) -> Advice:
 def _buffer(run: Run, seen: str) -> Advice:
     if "cache" in seen.lower():
         return Advice(
-            f"{seen[:1].upper()}{seen[1:]} keeps the whole dataset in memory. Keep it in a file, "
+            f"{capitalized(seen)} keeps the whole dataset in memory. Keep it in a file, "
             "or cache what is smaller: before decoding and augmentation.",
             'ds = ds.cache("cache_file")',
         )
     return Advice(
-        f"{seen[:1].upper()}{seen[1:]} holds whole elements: shuffle what is small (paths, keys) "
+        f"{capitalized(seen)} holds whole elements: shuffle what is small (paths, keys) "
         "before it is read, or make the buffer smaller.",
         "ds = ds.shuffle(1000)",
     )

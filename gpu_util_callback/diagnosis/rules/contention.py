@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_S, Constant, Limits, Threshold, chosen
-from gpu_util_callback.words import gpu_names
+from gpu_util_callback.words import capitalized, gpu_names
 
 OTHERS = "utilization_other_pct"
 IDLE_PCT = Constant(3, "a monitor's kernels read 0-1 %")
@@ -100,10 +100,9 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
         free = free[: len(shared)]
         numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*here, *free]))
         idle = gpu_names(free)
-        have = "has" if len(free) == 1 else "have"
+        are = "is" if len(free) == 1 else "are"
         return Advice(
-            f"{says}{idle[0].upper()}{idle[1:]} {have} nothing to do: train there"
-            f"{' instead' if here else ''}.",
+            f"{says}{capitalized(idle)} {are} idle: train there{' instead' if here else ''}.",
             command(run, f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={numbers}"),
         )
     numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(shared))

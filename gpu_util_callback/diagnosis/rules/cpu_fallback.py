@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
+from gpu_util_callback.words import capitalized
 
 
 class CpuFallback(Rule):
@@ -75,7 +76,7 @@ class CpuFallback(Rule):
             evidence["framework_built_for_cuda"] = bool(built)
         evidence["seen"] = why.reason
         yield self.finding(
-            title=f"{who[:1].upper()}{who[1:]} does not use the {names[0]}",
+            title=f"{capitalized(who)} does not use the {names[0]}",
             evidence=evidence,
             advice=Advice(_sentence(why, who), why.code),
             gpus=[int(gpu.get("index", i)) for i, gpu in enumerate(run.gpus)],
@@ -109,7 +110,7 @@ class CpuFallback(Rule):
             evidence=evidence,
             threshold=chosen(limits, "gpu_active_pct"),
             advice=Advice(
-                f"{who[:1].upper()}{who[1:]} sees the {name}, but the steps run on the CPU: no "
+                f"{capitalized(who)} sees the {name}, but the steps run on the CPU: no "
                 "model lies in its memory, and it idled all the time. Put the model and every "
                 "batch on the GPU.",
                 idioms(run).on_gpu,

@@ -31,7 +31,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Limits,
     Threshold,
 )
-from gpu_util_callback.words import duration
+from gpu_util_callback.words import capitalized, duration
 
 UNMARKED = "unmarked"  # detail of the finding about unnamed time
 
@@ -166,7 +166,7 @@ def _place(
     if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
         each = duration(took / epochs.count / 1e9)
         return epochs.count, "after each epoch", Advice(
-            f"After each epoch {each} pass that no step and no phase explains. {says}{mark}",
+            f"{each} after each epoch is unaccounted for. {says}{mark}",
             'with monitor.phase("validation"): ...  # what runs after each epoch, by its name',
             0.0,
         )  # fmt: skip
@@ -176,22 +176,22 @@ def _place(
         every = max(2, round(rows / events))
         place = f"about every {every} steps"
         return events, place, Advice(
-            f"{place[0].upper()}{place[1:]}, {duration(took / events / 1e9)} pass that no step and "
-            f"no phase explains. {says}{mark}",
+            f"{capitalized(place)}, {duration(took / events / 1e9)} is unaccounted for. "
+            f"{says}{mark}",
             f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name',
             0.0,
         )  # fmt: skip
     each = duration(took / max(1, rows) / 1e9)
     if not run.steps.total("wait_known"):
         return None, "between the steps", Advice(
-            f"Between two steps {each} pass that the monitor does not see. Does the loop fetch its "
+            f"{each} between steps is not seen by the monitor. Does the loop fetch its "
             "next batch there? If so, let it see the fetching.",
             _SEEN,
             0.0,
             question=True,
         )  # fmt: skip
     return None, "between the steps", Advice(
-        f"Between two steps {each} pass that no step and no phase explains. {mark}",
+        f"{each} between steps is unaccounted for. {mark}",
         'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name',
         0.0,
     )  # fmt: skip

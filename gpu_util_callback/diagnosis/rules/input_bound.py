@@ -357,7 +357,7 @@ class InputBound(Rule):
             7.5,
             "XProf and torch-tb-profiler speak of 5 %; a healthy 3 % with slowly drifting noise "
             "reaches that in one run of a hundred, 7.5 % in one of a thousand, and below it "
-            "mending gains less than 1.08 times",
+            "fixing it gains less than 1.08 times",
         ),
         "floor_ms": Threshold(
             0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"
@@ -367,7 +367,7 @@ class InputBound(Rule):
             20, "a span that ends within the first 20 steps is buffers filling for the first time"
         ),
         "min_run_pct": Threshold(
-            2, "below 2 % of the run mending it does not show; hiccups of a shared machine reach 1"
+            2, "below 2 % of the run fixing it does not show; hiccups of a shared machine reach 1"
         ),
         "explained_pct": Threshold(
             5,

@@ -35,7 +35,7 @@ class OutOfMemory(Rule):
             95, "of the limit in use when a process ended without a word: killed for memory"
         ),
     }
-    unknown = "the training goes on, or ended by itself"
+    unknown = "training did not run out of memory"
 
     def missing(self, run: Run) -> bool:
         return _error(run) is None and not run.facts.get("lost")

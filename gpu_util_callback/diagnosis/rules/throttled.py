@@ -48,7 +48,7 @@ class Throttled(Rule):
         ),
         "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
         "min_s": MIN_S,
-        "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
+        "min_run_pct": Threshold(1, "below 1 % of the run, fixing it does not show"),
         "least_s": LEAST_S,
     }
     unknown = "throttle times and clocks of the GPU were not sampled"
