@@ -1,7 +1,6 @@
 /** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
 import { h, render as mount } from 'preact';
 import { isOffline, openAtFirst } from './api/client.ts';
-import { allFindings, grouped } from './lanes/findings.ts';
 import { App } from './state/app.ts';
 import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
 import { Loader } from './state/loader.ts';
@@ -73,7 +72,7 @@ function chooseFirst(app: App): void {
   const { touched, selected, job } = app.state.get();
   const report = app.recording?.report;
   if (touched || !report) return;
-  const first = headline(report, job).fix ?? grouped(allFindings(report))[0];
+  const first = headline(report, job).fix ?? app.rows[0];
   if (first && first.first.id !== selected) app.state.set({ selected: first.first.id });
 }
 

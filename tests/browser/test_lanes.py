@@ -44,11 +44,11 @@ def test_all_lanes_are_listed_and_managed_without_dragging(tab):
 
 def test_lanes_and_groups_are_moved_by_keyboard_and_by_mouse(tab):
     tab.settle()
-    assert titles(tab)[:2] == ["Step time", "Input wait"]
+    assert titles(tab)[:3] == ["Kernel active", "Step time", "Input wait"]
     tab.button("Move Input wait up").focus()
     tab.page.keyboard.press("Enter")
     tab.settle()
-    assert titles(tab)[:2] == ["Input wait", "Step time"]
+    assert titles(tab)[:3] == ["Kernel active", "Input wait", "Step time"]
     # A group's label, dragged below the next group's.
     groups = tab.find(".tl-group")
     before = groups.all_inner_texts()
@@ -64,7 +64,7 @@ def test_lanes_and_groups_are_moved_by_keyboard_and_by_mouse(tab):
     tab.page.goto(url)
     tab.wait_for(".tl-value:not(:empty)")
     tab.settle()
-    assert titles(tab)[:2] == ["Input wait", "Step time"]
+    assert titles(tab)[:3] == ["Kernel active", "Input wait", "Step time"]
     assert groups.all_inner_texts() == after
 
 
@@ -195,7 +195,7 @@ def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path)
 
 def test_a_legend_hides_and_shows_its_series(tab):
     tab.settle()
-    label = tab.find(".tl-label").first
+    label = tab.find(".tl-label").nth(1)
     entry = label.locator(".tl-legend button").filter(has_text="train function")
     whole = tab.number("[data-value$='#steps']")
     entry.click()
@@ -221,6 +221,7 @@ def test_a_legend_hides_and_shows_its_series(tab):
 
 
 def test_the_header_of_a_group_stays_while_its_lanes_scroll(tab):
+    tab.page.set_viewport_size({"width": 1280, "height": 560})
     tab.settle()
     assert tab.find(".tl-stuck").count() == 0
     group = tab.find(".tl-labels .tl-group").first

@@ -60,7 +60,7 @@ def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
     # The same lanes with the same values; only the finest zoom levels stay on the server.
     wait_until(lambda: page.locator(".tl-value").first.inner_text() == mean, what=f"mean {mean}")
     box = page.locator(".tl-surface").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 140)
     page.locator(".tooltip").wait_for()
     assert "input wait" in page.locator(".tooltip").inner_text()
     for _ in range(30):
@@ -115,7 +115,7 @@ def test_the_command_writes_all_runs_into_one_file(logdir, open_file, tmp_path, 
     assert page.locator(".sums h1").inner_text().startswith("3 trainings, ")
     assert "lost to input_bound" in page.locator(".sums h1").inner_text()
     page.locator(".run-name").filter(has_text="laptop").click()
-    wait_until(lambda: "No GPU" in page.locator(".cards").inner_text())
+    wait_until(lambda: "No GPU" in page.locator(".accounts").inner_text())
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_line(logdir, tmp_path, capsys):

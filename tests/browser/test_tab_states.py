@@ -217,8 +217,7 @@ def test_without_a_gpu_it_says_so(open_tab, server):
     tab = open_tab(server.url)
     tab.find(".chooser-button").click()
     tab.find(".run-name").filter(has_text="laptop").click()
-    wait_until(lambda: "No GPU" in tab.text(".cards"), 10, "the run without a GPU")
-    assert tab.find(".account").count() == 1
+    wait_until(lambda: "No GPU" in tab.text(".accounts"), 10, "the run without a GPU")
 
 
 def test_hostile_names_are_inert(open_tab, server):
@@ -274,11 +273,9 @@ def test_every_frame_fits(open_tab, server, width, height, scale):
         box = tab.find(selector).first.bounding_box()
         assert box and box["x"] >= -1 and box["x"] + box["width"] <= width + 1, (selector, box)
         assert box["width"] > 60 and box["height"] > 15, (selector, box)
-    # The verdict and the first account need no scrolling, and the lanes are wide enough to read.
-    assert tab.find(".account").first.bounding_box()["y"] < height
+    # The lanes are wide enough to read.
     assert tab.plot()["width"] > 0.4 * min(width, 1000)
-    if width >= 1081:
-        assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
+    assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
 
 
 @pytest.mark.parametrize(("width", "height"), [(800, 900), (1280, 720), (1440, 900), (390, 780)])
@@ -322,7 +319,7 @@ def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, tm
         plot, group = tab.plot(), tab.find(".tl-group").last.bounding_box()
         assert group["x"] + group["width"] == plot["x"] + plot["width"]
         # An epoch's steps follow each other without a gap that is none.
-        recording, row = tab.recording(), tab.find(".tl-label").first.bounding_box()
+        recording, row = tab.recording(), tab.find(".tl-label").nth(1).bounding_box()
         extent = recording["extent"]
         scale = plot["width"] / (extent["end_ns"] - extent["start_ns"])
         times = {one["name"]: one for one in recording["phases"]}
@@ -350,9 +347,9 @@ def test_what_no_cause_explains_is_not_called_healthy(open_tab, tmp_path):
     run.close()
     with TensorBoardServer(tmp_path, load_fast=True) as server:
         tab = open_tab(server.url)
-        assert tab.text("h1").startswith("No bottleneck was established")
+        assert "no single cause explains it" in tab.text("h1")
         assert tab.find(".calm").count() == 0
-        assert "No cause was established." in tab.text(".findings")
+        assert "No single cause explains the loss." in tab.text(".about")
 
 
 def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp_path):
@@ -364,7 +361,7 @@ def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp
     run.close()
     with TensorBoardServer(tmp_path, load_fast=True) as server:
         tab = open_tab(server.url)
-        tab.settle()
+        tab.find(".account:last-child summary").click()
         assert tab.text(".card .cure") == "→ pass --gpus all to it"
         assert tab.text(".card .cure code") == "--gpus all"
         assert reason in tab.text(".card p")

@@ -78,7 +78,7 @@ export interface TrainingRow {
   saves: number;
   /** What it lost time to, the costliest first, and what it found at no known cost. */
   causes: string[];
-  /** The cause that is worth mending first. */
+  /** The cause that is worth fixing first. */
   top: string | null;
   /** The run before it of the same job, and how many times faster this one is. */
   since: [run: string, speed: number] | null;
@@ -96,7 +96,7 @@ export interface TotalReply {
   causes: { cause: string; title: string; hours: number; saves: number; trainings: number }[];
   /** How many runs are still to be diagnosed: the next request knows more. */
   left?: number;
-  /** What is worth mending most comes first. */
+  /** What is worth fixing most comes first. */
   runs: TrainingRow[];
 }
 

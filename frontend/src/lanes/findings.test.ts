@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Finding } from '../api/types.ts';
-import { allFindings, grouped, headlineOf } from './findings.ts';
+import type { Finding, JobReply } from '../api/types.ts';
+import { allFindings, grouped, headlineOf, positionText, rowsOf } from './findings.ts';
 
 const one = (cause: string, lost_s: number | null, code: string, start_step?: number, title = cause): Finding => ({
   cause, title, lost_s, saves_s: lost_s, advice: { text: 'mend it', code }, ...(start_step === undefined ? {} : { start_step, end_step: start_step + 10 }),
@@ -36,4 +36,12 @@ test('what the server says one change fixes is one group, whatever its numbers',
   const spans = [1, 2].map((n) => ({ cause: 'input_bound', title: 'Input-bound', lost_s: n, fix: 'f', start_step: n, end_step: n + 1, advice: { text: `takes ${n} ms`, code: `workers = ${n}` } }));
   const [group, ...others] = grouped(allFindings({ spans, findings: [] }));
   assert.deepEqual([group?.list.length, group?.lost, others.length], [2, 3, 0]);
+});
+
+test('where a finding stands: among the rows, and among the spans of its row', () => {
+  const span = (id: string, cause: string, lost_s: number) => ({ id, cause, lost_s, title: cause, start_step: Number(id.slice(1)), end_step: Number(id.slice(1)) + 1 });
+  const report = { spans: [span('s1', 'a', 9), span('s2', 'b', 1), span('s3', 'a', 9)], findings: [{ id: 'f', cause: 'c', title: 'c', lost_s: 0.5 }] };
+  const job = { workers: [{ id: 'x' }, { id: 'y' }], findings: [{ id: 'j', cause: 'imbalance', title: 'i', lost_s: 5 }], since: null } as unknown as JobReply;
+  assert.deepEqual(['s3', 's2', 'f', 'none'].map((id) => positionText(rowsOf(report, null), id)), ['finding 1 of 3 · 2nd of 2 spans', 'finding 2 of 3', 'finding 3 of 3', '']);
+  assert.deepEqual(rowsOf(report, job).map(({ first }) => first.id), ['j', 's1', 's2', 'f']);
 });

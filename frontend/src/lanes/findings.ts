@@ -1,5 +1,6 @@
 /** Findings as people act on them: those with one cause and one remedy are one thing to do. Pure. */
-import type { Finding, Report } from '../api/types.ts';
+import type { Finding, JobReply, Report } from '../api/types.ts';
+import { ordinal } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { findingId } from './spans.ts';
 
@@ -64,6 +65,20 @@ export function grouped(list: readonly Listed[]): Group[] {
       range: rangeOf(members),
     }))
     .sort((a, b) => compare(order(a), order(b)));
+}
+
+/** What the tab lists, a row each: what concerns all workers of a job, then what this recording found. */
+export function rowsOf(report: Pick<Report, 'spans' | 'findings'>, job: JobReply | null): Group[] {
+  return [...(job && job.workers.length > 1 ? jobFindings(job.findings) : []), ...grouped(allFindings(report))];
+}
+
+/** Where a finding stands among the rows: "finding 1 of 8", of several spans also "3rd of 4 spans"; "" where it is not among them. */
+export function positionText(rows: readonly Group[], id: string): string {
+  const row = rows.findIndex(({ list }) => list.some((one) => one.id === id));
+  const { list } = rows[row] ?? { list: [] };
+  if (row < 0) return '';
+  const span = list.findIndex((one) => one.id === id);
+  return `finding ${row + 1} of ${rows.length}${list.length > 1 ? ` · ${ordinal(span + 1)} of ${list.length} spans` : ''}`;
 }
 
 export const jobFindings = (findings: readonly Finding[]): Group[] => grouped(listed(findings));

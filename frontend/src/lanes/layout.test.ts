@@ -38,9 +38,16 @@ test("a GPU's lesser lanes stand in a closed group below it", () => {
   const lanes = ['utilization_pct', 'memory_used_bytes', 'fp64_active_pct', 'pcie_width'].map((name) => lane(`gpu0:${name}`, 'gpu0'));
   const gpus = { ...source('a'), lanes: [...lanes, lane('gpu1:utilization_pct', 'gpu1')] };
   const keys = layOut([gpus], NONE, false).rows.map(({ key }) => key);
-  assert.deepEqual(keys, ['a#gpu0', 'a#gpu0:utilization_pct', 'a#gpu0:memory_used_bytes', 'a#gpu0 more', 'a#gpu1', 'a#gpu1:utilization_pct']);
+  assert.deepEqual(keys, ['a#gpu0:utilization_pct', 'a#gpu0', 'a#gpu0:memory_used_bytes', 'a#gpu0 more', 'a#gpu1', 'a#gpu1:utilization_pct']);
   const open = layOut([gpus], { ...NONE, collapsed: new Set(['a#gpu0 more']) }, false).rows.map(({ key }) => key);
   assert.deepEqual(open.slice(3, 6), ['a#gpu0 more', 'a#gpu0:fp64_active_pct', 'a#gpu0:pcie_width']);
+});
+
+test("a GPU's utilization is the first lane, of the GPU that a finding names", () => {
+  const lanes = [{ ...lane('steps', 'training'), kind: 'stack' as const }, ...[0, 1].map((gpu) => lane(`gpu${gpu}:utilization_pct`, `gpu${gpu}`))];
+  const first = (named: string[]) => layOut([{ ...source('a'), lanes, named: new Set(named) }], NONE, false).rows.slice(0, 2).map((row) => row.type === 'lane' && [row.lane.id, row.origin]);
+  assert.deepEqual(first([]), [['gpu0:utilization_pct', 'gpu0 · H200'], ['steps', '']]);
+  assert.deepEqual(first(['gpu1']), [['gpu1:utilization_pct', 'gpu1'], ['steps', '']]);
 });
 
 test('hundreds of cores are one closed group until it is opened', () => {

@@ -79,8 +79,17 @@ const MORE = ' more';
 
 const isFirst = (lane: LaneInfo): boolean => !lane.minor && FIRST.test(lane.id);
 
-/** `split`: groups that have first lanes, so that the others stand apart. */
-function groupOf(lane: LaneInfo, split: ReadonlySet<string>): string {
+const UTILIZATION = /^gpu\d+:utilization_pct$/;
+
+/** The utilization lane that stands above the steps: of the GPU that a finding names, else of the first one; null without GPUs. */
+function leadOf({ lanes, named }: Pick<LaneSource, 'lanes' | 'named'>): string | null {
+  const all = lanes.filter(({ id }) => UTILIZATION.test(id));
+  return (all.find(({ group }) => named?.has(group)) ?? all[0])?.id ?? null;
+}
+
+/** `split`: groups that have first lanes, so that the others stand apart; `leads`: lanes that stand with the steps. */
+function groupOf(lane: LaneInfo, split: ReadonlySet<string>, leads: ReadonlySet<string | null>): string {
+  if (leads.has(lane.id)) return 'training';
   if (/^host:cpu\d+_/.test(lane.id)) return CORES;
   return split.has(lane.group) && !isFirst(lane) ? lane.group + MORE : lane.group;
 }
@@ -108,15 +117,15 @@ function manyGpus({ lanes, named = new Set() }: Pick<LaneSource, 'lanes' | 'name
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
   if (lane.series.length > 1) return Math.round(room * (lane.series.length > 2 ? 70 : 62));
-  if (lane.id.endsWith(':utilization_pct')) return Math.round(room * (compact ? 44 : 56));
+  if (UTILIZATION.test(lane.id)) return Math.round(room * (compact ? 56 : 64));
   return Math.round(room * (compact ? 36 : 44));
 }
 
-function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
+function byGroup(lanes: LaneInfo[], leads: ReadonlySet<string | null>): [string, LaneInfo[]][] {
   const groups = new Map<string, LaneInfo[]>();
   const split = new Set(lanes.filter((lane) => /^gpu\d+$/.test(lane.group) && isFirst(lane)).map(({ group }) => group));
-  for (const lane of lanes) {
-    const group = groupOf(lane, split);
+  for (const lane of [...lanes].sort((a, b) => Number(leads.has(b.id)) - Number(leads.has(a.id)))) {
+    const group = groupOf(lane, split, leads);
     const list = groups.get(group);
     if (list) list.push(lane);
     else groups.set(group, [lane]);
@@ -132,7 +141,7 @@ function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
 /** All lanes by group, as they stand at first; `closed`: the group begins folded. */
 export function lanesByGroup(source: Pick<LaneSource, 'lanes' | 'groupTitles' | 'named'>): { group: string; title: string; closed: boolean; lanes: LaneInfo[] }[] {
   const { closed } = manyGpus(source);
-  return byGroup(source.lanes).map(([group, lanes]) => ({ group, title: titleOf(group, source.groupTitles), closed: closed(group), lanes }));
+  return byGroup(source.lanes, new Set([leadOf(source)])).map(([group, lanes]) => ({ group, title: titleOf(group, source.groupTitles), closed: closed(group), lanes }));
 }
 
 function titleOf(group: string, titles: Record<string, string>): string {
@@ -178,8 +187,8 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     return places.size === 0 ? list : [...list].sort((a, b) => place(a) - place(b));
   };
   const gpus = new Map(sources.map((source) => [source, manyGpus(source)]));
-  const own = new Map(sources.map((source) => [source, new Map(byGroup(source.lanes))]));
-  const groups = byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => {
+  const own = new Map(sources.map((source) => [source, new Map(byGroup(source.lanes, new Set([leadOf(source)])))]));
+  const groups = byGroup(sources.flatMap((source) => source.lanes), new Set(sources.map(leadOf))).map(([group]) => {
     const members = sources.filter((source) => own.get(source)?.has(group));
     return { group, members };
   });
@@ -208,7 +217,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     const alike = new Map<string, typeof shown>();
     for (const one of shown) alike.set(one.lane.id, [...(alike.get(one.lane.id) ?? []), one]);
     for (const same of inOrder([...alike.values()], (list) => list.map(({ source, lane }) => laneKey(source.id, lane.id))))
-      for (const { source, lane } of same) addLane(source, lane, false, many ? source.label : '');
+      for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, lane.group !== 'training' && group === 'training' && titleOf(lane.group, source.groupTitles)].filter(Boolean).join(' · '));
   }
   return { rows, height: top };
 }

@@ -174,6 +174,9 @@ export function joinLimit(points: Points, axis: Axis, level: number): number {
   return Math.max(1.5e9, 1.6 * bucketNs, bucketNs > 0.5e9 ? 0 : 4 * Math.min(median, 5e9));
 }
 
+/** Of fewer points than these the greatest is no outlier. */
+const HANDFUL = 10;
+
 /** The greatest value shown, leaving out the top `share` of points so that one spike hides nothing. */
 export function robustTop(points: Points, values: (i: number) => number, share: number): number {
   let n = 0;
@@ -192,5 +195,7 @@ export function robustTop(points: Points, values: (i: number) => number, share: 
   }
   if (n === 0) return top;
   const sorted = found.subarray(0, n).sort();
-  return sorted[Math.max(0, Math.ceil(n * (1 - share)) - 1)] as number;
+  // A run's first steps are few and the first of them is slow: one outlier at least, but none among a handful.
+  const outliers = n < HANDFUL ? 0 : Math.max(1, Math.floor(n * share));
+  return sorted[n - 1 - outliers] as number;
 }

@@ -1,36 +1,21 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Finding } from '../api/types.ts';
-import { mulberry } from '../math/random.testing.ts';
-import { overlaps } from '../math/range.ts';
-import { epochRanges, packSpans, place, spanRange } from './spans.ts';
+import { allFindings, grouped } from './findings.ts';
+import { epochRanges, place, spanBoxes, spanRange } from './spans.ts';
 
 const EXTENT = { start_ns: 1e18, end_ns: 1e18 + 100e9, first_step: 0, last_step: 999 };
 
-test('spans of one row never overlap', () => {
-  const random = mulberry(5);
-  for (let round = 0; round < 50; round++) {
-    const spans: Finding[] = Array.from({ length: 40 }, () => {
-      const start = Math.floor(random() * 1000);
-      return { cause: 'x', start_step: start, end_step: start + Math.floor(random() * 100), lost_s: random() };
-    });
-    const boxes = packSpans(spans, 'step', EXTENT, 10);
-    assert.equal(boxes.length, 40);
-    for (const a of boxes)
-      for (const b of boxes)
-        if (a !== b && a.row === b.row) assert.ok(!overlaps(a.range, b.range), `${JSON.stringify([a, b])}`);
-  }
+const boxesOf = (list: Finding[], axis: 'step' | 'time' = 'step') => spanBoxes(grouped(allFindings({ spans: list, findings: [] })), axis, EXTENT);
+
+test('a row a cause, the costliest on top', () => {
+  const spans = [{ cause: 'a', start_step: 0, end_step: 9, lost_s: 1 }, { cause: 'b', start_step: 0, end_step: 9, lost_s: 5 }, { cause: 'a', start_step: 50, end_step: 60, lost_s: 1 }];
+  assert.deepEqual(boxesOf(spans).map(({ item, row, range }) => [item.cause, row, range.start]), [['b', 0, 0], ['a', 1, 0], ['a', 1, 50]]);
 });
 
-test('what cost most comes first', () => {
-  const [first] = packSpans([{ cause: 'a', start_step: 0, end_step: 9, lost_s: 1 }, { cause: 'b', start_step: 0, end_step: 9, lost_s: 5 }], 'step', EXTENT, 0);
-  assert.equal(first?.item.cause, 'b');
-  assert.equal(first?.row, 0);
-});
-
-test('findings without a range are not on the axis', () => {
+test('a finding without a range spans the recording', () => {
   assert.equal(spanRange({ cause: 'a' }, 'step', EXTENT), null);
-  assert.deepEqual(packSpans([{ cause: 'a' }], 'time', EXTENT, 0), []);
+  assert.deepEqual(boxesOf([{ cause: 'a' }], 'time').map(({ range, whole }) => [range, whole]), [[{ start: 0, end: 100e9 }, true]]);
 });
 
 test('times are relative to the recording', () => {
@@ -38,7 +23,7 @@ test('times are relative to the recording', () => {
 });
 
 test('a span of one step can still be seen and clicked', () => {
-  const boxes = packSpans([{ cause: 'a', start_step: 500, end_step: 500 }], 'step', EXTENT, 0);
+  const boxes = boxesOf([{ cause: 'a', start_step: 500, end_step: 500 }]);
   const [box] = place(boxes, { start: 0, end: 1000 }, 800, 5);
   assert.equal(box?.width, 5);
   assert.equal(place(boxes, { start: 600, end: 1000 }, 800, 5).length, 0);

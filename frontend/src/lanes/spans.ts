@@ -1,6 +1,6 @@
 /** Bottleneck spans and training-thread phases as boxes on the axis. Pure. */
 import type { Extent, Finding, Phase } from '../api/types.ts';
-import { overlaps, toPixel, type Range } from '../math/range.ts';
+import { toPixel, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import type { Axis } from '../tiles/request.ts';
 
@@ -10,6 +10,11 @@ export interface Box<T> {
   /** Extent in axis units. */
   range: Range;
   row: number;
+}
+
+/** A finding on the axis; `whole`: it has no range of its own there. */
+export interface SpanBox extends Box<Finding> {
+  whole: boolean;
 }
 
 /** Where a span lies on the axis, or null when it has no range there. */
@@ -25,24 +30,15 @@ export function spanRange(span: Finding, axis: Axis, extent: Extent): Range | nu
 export const findingId = (finding: Finding, index: number): string =>
   finding.id ?? `${finding.cause}-${finding.start_step ?? 'run'}-${index}`;
 
-/** Rows such that boxes of one row do not overlap; a box is at least `least` wide in axis units. */
-export function packSpans(spans: Finding[], axis: Axis, extent: Extent, least: number): Box<Finding>[] {
-  const boxes: Box<Finding>[] = [];
-  spans.forEach((item, index) => {
-    const range = spanRange(item, axis, extent);
-    if (range) boxes.push({ item, id: findingId(item, index), range, row: 0 });
-  });
-  // The longest first, so that what matters most is on top and small ones fit below.
-  boxes.sort((a, b) => (b.item.lost_s ?? 0) - (a.item.lost_s ?? 0) || a.range.start - b.range.start);
-  const rows: Range[][] = [];
-  for (const box of boxes) {
-    const taken = { start: box.range.start, end: Math.max(box.range.end, box.range.start + least) };
-    let row = rows.findIndex((ranges) => ranges.every((range) => !overlaps(range, taken)));
-    if (row < 0) row = rows.push([]) - 1;
-    (rows[row] as Range[]).push(taken);
-    box.row = row;
-  }
-  return boxes;
+/** Boxes of groups of findings, a row a group; a finding without a range of its own spans the recording. */
+export function spanBoxes(groups: readonly { list: readonly { item: Finding; id: string }[] }[], axis: Axis, extent: Extent): SpanBox[] {
+  const whole: Range = axis === 'step' ? { start: extent.first_step, end: extent.last_step + 1 } : { start: 0, end: extent.end_ns - extent.start_ns };
+  return groups.flatMap(({ list }, row) =>
+    list.map(({ item, id }) => {
+      const range = spanRange(item, axis, extent);
+      return { item, id, range: range ?? whole, row, whole: !range };
+    }),
+  );
 }
 
 /** Spans in the order of the axis, for stepping from one to the next. */
@@ -102,14 +98,17 @@ export function phaseTitle(phase: Phase): string {
   return name && !name.startsWith(kind) ? `${kind}: ${name}` : name || kind;
 }
 
-export interface PixelBox<T> extends Box<T> {
+/** A box in the pixels of a view. */
+export interface Placed {
   x: number;
   width: number;
 }
 
+export type PixelBox<T> = Box<T> & Placed;
+
 /** Boxes that can be seen in `view`, at least `least` pixels wide. */
-export function place<T>(boxes: Box<T>[], view: Range, width: number, least: number): PixelBox<T>[] {
-  const out: PixelBox<T>[] = [];
+export function place<B extends Pick<Box<unknown>, 'range'>>(boxes: readonly B[], view: Range, width: number, least: number): (B & Placed)[] {
+  const out: (B & Placed)[] = [];
   for (const box of boxes) {
     const left = toPixel(view, width, box.range.start);
     const right = Math.max(toPixel(view, width, box.range.end), left + least);

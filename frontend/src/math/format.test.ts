@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, clockTick, count, elapsed, energy, gain, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
+import { bytes, clock, clockTick, count, elapsed, energy, gain, ordinal, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -16,6 +16,10 @@ test('a gain is a range, or nothing where it is little', () => {
   assert.equal(gain(10, [3.25, 6.3]), '1.5 to 2.7×');
   assert.equal(gain(10, [0, 6.3]), 'up to 2.7×');
   assert.deepEqual([gain(10, [0, 0.2]), gain(null, [1, 2]), gain(10, null)], ['', '', '']);
+});
+
+test('ordinals', () => {
+  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 102, 1011].map(ordinal), ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '102nd', '1,011th']);
 });
 
 test('counts are grouped alike in every locale', () => {

@@ -51,6 +51,12 @@ export const hoursText = (value: number | null | undefined): string =>
 /** 1, "step" -> "1 step"; 6400, "step" -> "6,400 steps". */
 export const plural = (value: number, one: string): string => `${count(value)} ${one}${value === 1 ? '' : 's'}`;
 
+/** "1st", "2nd", "3rd", "4th", "11th". */
+export function ordinal(value: number): string {
+  const ending = /1\d$/.test(String(value)) ? 'th' : (['th', 'st', 'nd', 'rd'][value % 10] ?? 'th');
+  return `${count(value)}${ending}`;
+}
+
 export const nanoseconds = (value: number | null | undefined): string => seconds(known(value) ? value / 1e9 : null);
 
 /** Position on the time axis: "5:03", "1:05:03", with as many decimals as `resolution` needs. */

@@ -1,7 +1,8 @@
 /** All state of the tab, and the changes a person can make to it. */
 import type { JobReply, RecordingReply, RunsReply, TotalReply } from '../api/types.ts';
 import { sameRange, type Range } from '../math/range.ts';
-import { inOrder, findingId } from '../lanes/spans.ts';
+import { rowsOf, type Group } from '../lanes/findings.ts';
+import { inOrder } from '../lanes/spans.ts';
 import { EMPTY_LINK, type LinkState, type OpenWindow } from './hash.ts';
 import { createStore, type Store } from './store.ts';
 
@@ -21,6 +22,8 @@ export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   collapsed: ReadonlySet<string>;
   hidden: ReadonlySet<string>;
   help: boolean;
+  /** Every finding has a row above the lanes, however many there are. */
+  allRows: boolean;
   /** A step's number is being asked for. */
   asking: boolean;
   notice: string | null;
@@ -53,6 +56,7 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     job: null,
     idSaid: link.id !== null,
     help: false,
+    allRows: false,
     asking: false,
     notice: null,
   };
@@ -68,6 +72,7 @@ export class App {
   /** Where the table was left: its scroll position, and the row that Enter opens. */
   left = { scroll: 0, at: -1 };
   private past: (Range | null)[] = [];
+  private listed: { recording: RecordingReply | null; job: JobReply | null; rows: Group[] } = { recording: null, job: null, rows: [] };
   private lastMove = { kind: '', at: -Infinity };
 
   constructor(
@@ -194,15 +199,21 @@ export class App {
     return (spans[next] as { id: string }).id;
   }
 
+  /** The findings as they are listed, a row each; the same list until they change. */
+  get rows(): Group[] {
+    const { recording } = this;
+    const { job } = this.state.get();
+    if (recording !== this.listed.recording || job?.findings !== this.listed.job?.findings)
+      this.listed = { recording, job, rows: recording ? rowsOf(recording.report, job) : [] };
+    return this.listed.rows;
+  }
+
   /** The selected span or finding, with its id. */
   get selection(): { item: import('../api/types.ts').Finding; id: string } | null {
-    const report = this.recording?.report;
     const { selected } = this.state.get();
-    if (!report || !selected) return null;
-    for (const list of [report.spans ?? [], report.findings ?? [], this.state.get().job?.findings ?? []]) {
-      const index = list.findIndex((item, i) => findingId(item, i) === selected);
-      const item = list[index];
-      if (item) return { item, id: selected };
+    for (const { list } of selected ? this.rows : []) {
+      const found = list.find(({ id }) => id === selected);
+      if (found) return found;
     }
     return null;
   }

@@ -17,7 +17,6 @@ export interface LinkState {
   touched: boolean;
   tables: boolean;
   /** The verdict's sentence alone, so that the lanes have its room. */
-  brief: boolean;
   measure: Range | null;
   collapsed: string[];
   pinned: string[];
@@ -44,7 +43,7 @@ export interface OpenWindow {
 const NEWEST = '-start';
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, follow: false, selected: null, touched: false, tables: false, brief: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, follow: false, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
   list: false, sort: NEWEST, search: '', cause: '',
 };
 
@@ -101,7 +100,6 @@ export function encodeHash(hash: string, state: Linked): string {
     range: encodeRange(state.measure),
     window: encodeWindow(state.window),
     tables: state.tables ? '1' : '',
-    brief: state.brief ? '1' : '',
     closed: encodeList(state.collapsed),
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
@@ -134,7 +132,6 @@ export function decodeHash(hash: string): LinkState {
     selected: span && span !== NONE ? span : null,
     touched: !!(span || window),
     tables: found.has('tables'),
-    brief: found.has('brief'),
     measure: decodeRange(found.get('range')),
     collapsed: decodeList(found.get('closed')),
     pinned: decodeList(found.get('pinned')),

@@ -202,11 +202,9 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     const points = pointsFor(row.key, 1).slice(0, 1);
     const tiles = source.tiles.best(axis, level, view, keys[0] ?? '');
     const all = resample(tiles, keys, view, width, points[0] as Points);
-    const total = (i: number): number => {
-      let sum = 0;
-      for (let s = 0; s < keys.length; s++) sum += (all.mean[s]?.[i] as number) || 0;
-      return sum;
-    };
+    // A step that compiles takes a hundred times as long as the others: the scale is theirs.
+    const scaled = lane.series.flatMap(({ name }, s) => (name === 'compile' ? [] : [s]));
+    const total = (i: number): number => scaled.reduce((sum, s) => sum + ((all.mean[s]?.[i] as number) || 0), 0);
     return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
   }
   const points = pointsFor(row.key, keys.length).slice(0, keys.length);

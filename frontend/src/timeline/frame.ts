@@ -1,7 +1,7 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
 import type { Extent, Finding, RecordingReply } from '../api/types.ts';
 import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
-import { namedGpus } from '../lanes/findings.ts';
+import { namedGpus, type Group } from '../lanes/findings.ts';
 import type { LaneSource } from '../lanes/layout.ts';
 import type { Palette } from '../theme/palette.ts';
 import type { OpenWindow } from '../state/hash.ts';
@@ -32,6 +32,9 @@ export interface Frame {
   palette: Palette;
   sources: Source[];
   selected: { item: Finding; id: string } | null;
+  /** The findings of the first source, a row each, and whether all of them are shown. */
+  groups: Group[];
+  allRows: boolean;
   measure: Range | null;
   openWindow: OpenWindow | null;
   live: boolean;

@@ -1,31 +1,38 @@
 /** The fixed part above the lanes: overview with its brush, axis, bottleneck spans, phases. */
-import type { Finding, Phase, WindowInfo } from '../api/types.ts';
+import type { Phase, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
-import { epochRanges, packSpans, phaseRange, PHASE_COLOURS, PHASE_TITLES, place, type Box, type PixelBox } from '../lanes/spans.ts';
-import { clockTick, count, elapsed, seconds } from '../math/format.ts';
+import type { Group } from '../lanes/findings.ts';
+import { epochRanges, phaseRange, PHASE_COLOURS, PHASE_TITLES, place, spanBoxes, type Box, type PixelBox, type Placed, type SpanBox } from '../lanes/spans.ts';
+import { clockTick, count, elapsed } from '../math/format.ts';
 import { span, toPixel } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
 import { windowBoxes } from '../lanes/windows.ts';
-import { causeStyle, culprit } from '../words/causes.ts';
+import { causeStyle } from '../words/causes.ts';
 import { stepsText } from '../words/labels.ts';
 import type { Frame, Source } from './frame.ts';
 
-export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 8, height: 36 };
-export const AXIS_TOP = 56;
+export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 6, height: 28 };
+export const AXIS_TOP = 46;
 const AXIS_HEIGHT = 20;
-export const SPANS_TOP = AXIS_TOP + AXIS_HEIGHT + 4;
-export const SPAN_ROW = 22;
-const MAX_SPAN_ROWS = 5;
+export const SPANS_TOP = AXIS_TOP + AXIS_HEIGHT + 2;
+/** Pixels of a finding's row: a name beside it is clicked, or touched. */
+export const spanRow = (): number => (matchMedia('(pointer: coarse)').matches ? 26 : 21);
 const PHASE_HEIGHT = 14;
 export const WINDOW_ROW = 18;
+/** A row of findings for so many pixels of the page, and two in any case: lanes need the rest. */
+const PAGE_PER_ROW = 150;
 
 export interface Head {
-  spans: Box<Finding>[];
-  spanRows: number;
+  /** The findings that have a row, the costliest first. */
+  groups: Group[];
+  spans: SpanBox[];
+  /** Findings without a row until all are asked for. */
+  more: number;
+  rowHeight: number;
   phases: Box<Phase>[];
   epochs: Phase[];
   phasesTop: number;
@@ -35,13 +42,20 @@ export interface Head {
   height: number;
 }
 
+/** How many of the findings have a row: all that were asked for, else what leaves room for the lanes. */
+function rowsShown({ groups, allRows, selected }: Pick<Frame, 'groups' | 'allRows' | 'selected'>): number {
+  const most = Math.max(2, Math.floor(innerHeight / PAGE_PER_ROW));
+  const at = groups.findIndex(({ list }) => list.some(({ id }) => id === selected?.id));
+  return allRows || groups.length <= most + 1 || at >= most ? groups.length : most;
+}
+
 /** What stands in the head for the present axis; depends on the data and the zoom, not on pixels drawn. */
-export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 'width'>): Head {
-  const { report, extent, phases } = source.recording;
-  const least = (span(frame.view) / frame.width) * 26;
-  const packed = packSpans(report.spans ?? [], frame.axis, extent, least);
-  const spans = packed.filter((box) => box.row < MAX_SPAN_ROWS);
-  const spanRows = spans.reduce((rows, box) => Math.max(rows, box.row + 1), 1);
+export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' | 'allRows' | 'selected'>): Head {
+  const { extent, phases } = source.recording;
+  const groups = frame.groups.slice(0, rowsShown(frame));
+  const more = frame.groups.length - groups.length;
+  const spans = spanBoxes(groups, frame.axis, extent);
+  const rowHeight = spanRow();
   const boxes: Box<Phase>[] = [];
   const epochs: Phase[] = [];
   // In a series of short fits each of them is marked, instead of its first epoch again and again.
@@ -55,11 +69,11 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
   });
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
-  const phasesTop = SPANS_TOP + spanRows * SPAN_ROW + 4;
+  const phasesTop = SPANS_TOP + Math.max(1, groups.length + Number(more > 0)) * rowHeight + 2;
   // No row without anything in it.
   const windowsTop = phasesTop + (boxes.length + epochs.length > 0 ? PHASE_HEIGHT + 4 : 0);
   const height = windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2;
-  return { spans, spanRows, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
+  return { groups, spans, more, rowHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
 }
 
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
@@ -86,7 +100,7 @@ export function axisLabel(frame: Pick<Frame, 'axis' | 'clock' | 'sources'>, valu
 
 const scratch = new Points();
 
-export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): PixelBox<Finding>[] {
+export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): PlacedSpan[] {
   const { palette, width } = frame;
   context.clearRect(0, 0, width, head.height);
   context.textBaseline = 'middle';
@@ -116,7 +130,7 @@ function drawOverview(context: CanvasRenderingContext2D, frame: Frame, head: Hea
     const points = resample(tiles, shown, bounds, width, scratch);
     const nsWidth = frame.axis === 'time' ? width / span(bounds) : 0;
     if (lane.kind === 'stack') {
-      const total = (i: number): number => keys.reduce((sum, _, s) => sum + ((points.mean[s]?.[i] as number) || 0), 0);
+      const total = (i: number): number => lane.series.reduce((sum, { name }, s) => sum + (name === 'compile' ? 0 : (points.mean[s]?.[i] as number) || 0), 0);
       const top = robustTop(points, total, 0.02) * 1.2 || 1;
       const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
       drawStack(context, points, rect, { colours, top, nsWidth });
@@ -125,7 +139,7 @@ function drawOverview(context: CanvasRenderingContext2D, frame: Frame, head: Hea
       drawBand(context, points, 0, rect, style, joinLimit(points, frame.axis, overviewLevel));
     }
   }
-  for (const box of place(head.spans, bounds, width, 2)) {
+  for (const box of place(head.spans.filter(({ whole }) => !whole), bounds, width, 2)) {
     context.fillStyle = palette.hue(causeStyle(box.item.cause).colour);
     context.fillRect(box.x, rect.y + rect.height + 1, box.width, 4);
   }
@@ -179,62 +193,53 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   context.textAlign = 'left';
 }
 
-/** What a span's bar may say beside its glyph, the longest first. */
-export function spanTexts(item: Finding): string[] {
-  const { title, glyph } = causeStyle(item.cause);
-  const name = clean(item.title, 90) || title;
-  const lost = typeof item.lost_s === 'number' ? seconds(item.lost_s) : '';
-  const join = (...parts: string[]): string => `${glyph}  ${parts.filter(Boolean).join(' · ')}`;
-  return [join(name, culprit(item), lost), join(name, lost), join(name), join(title), glyph];
-}
+/** A span in the pixels of the view. */
+export type PlacedSpan = SpanBox & Placed;
 
-function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PixelBox<Finding>[] {
+/** Bars without text: what a row is called stands at its left. A finding without a range of its own is hatched. */
+function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PlacedSpan[] {
   const { palette, view, width, selected } = frame;
   const placed = place(head.spans, view, width, 5);
-  context.font = `12px ${palette.font}`;
-  if (head.spans.length === 0) {
-    context.fillStyle = palette.muted;
-    const whole = frame.sources[0]?.recording.report.findings?.length ?? 0;
-    const text = whole > 0 ? `none with a range of its own; ${whole} for the whole run` : 'none found';
-    context.fillText(text, 4, SPANS_TOP + SPAN_ROW / 2 - 1);
-  }
+  const height = head.rowHeight - 5;
   for (const box of placed) {
-    const { colour } = causeStyle(box.item.cause);
-    const hue = palette.hue(colour);
-    const y = SPANS_TOP + box.row * SPAN_ROW;
+    const hue = palette.hue(causeStyle(box.item.cause).colour);
+    const y = SPANS_TOP + box.row * head.rowHeight + 2;
     const left = Math.max(-4, box.x);
     const right = Math.min(width + 4, box.x + box.width);
-    const height = SPAN_ROW - 4;
+    const own = box.id === selected?.id;
     context.fillStyle = hue;
-    context.globalAlpha = box.id === selected?.id ? 0.45 : 0.22;
+    context.strokeStyle = hue;
     context.beginPath();
     context.roundRect(left, y, right - left, height, 3);
+    context.globalAlpha = box.whole ? 0.12 : own ? 0.85 : 0.55;
     context.fill();
     context.globalAlpha = 1;
-    context.beginPath();
-    context.roundRect(left, y, Math.min(4, right - left), height, [3, 0, 0, 3]);
-    context.fill();
-    if (box.id === selected?.id) {
-      context.strokeStyle = hue;
+    if (box.whole) hatch(context, left, y, right - left, height);
+    if (own) {
+      context.strokeStyle = palette.text;
       context.lineWidth = 1.5;
       context.beginPath();
-      context.roundRect(left + 0.75, y + 0.75, right - left - 1.5, height - 1.5, 3);
+      context.roundRect(left + 0.75, y + 0.75, Math.max(1, right - left - 1.5), height - 1.5, 3);
       context.stroke();
     }
-    const next = placed
-      .filter((other) => other.row === box.row && other.x > box.x)
-      .reduce((nearest, other) => Math.min(nearest, other.x), width);
-    const from = Math.max(left, 0) + 9;
-    const texts = spanTexts(box.item);
-    const room = right - from - 6;
-    // A short span's text stands to its right, where there is room up to the next span of its row.
-    const beside = room < context.measureText(texts[2] as string).width;
-    const at = beside && next - right > room ? right + 6 : from;
-    const text = fitting(context, texts, (at > from ? next - 8 : right - 6) - at);
-    context.fillStyle = palette.text;
-    if (text) context.fillText(text, at, y + height / 2 + 0.5);
   }
   return placed;
+}
+
+function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: number, height: number): void {
+  context.save();
+  context.beginPath();
+  context.roundRect(x, y, width, height, 3);
+  context.clip();
+  context.globalAlpha = 0.7;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  for (let at = x - height; at < x + width; at += 7) {
+    context.moveTo(at, y + height);
+    context.lineTo(at + height, y);
+  }
+  context.stroke();
+  context.restore();
 }
 
 /** The first of `texts` that fits into `room` pixels, else the last but one cut short; empty where nothing does. */

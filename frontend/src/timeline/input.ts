@@ -234,8 +234,8 @@ function dragTo(timeline: Timeline, drag: Drag, x: number): void {
 
 export function spanAt(timeline: Timeline, x: number, y: number): Timeline['placedSpans'][number] | null {
   const hits = timeline.placedSpans.filter((box) => {
-    const top = SPANS_TOP + box.row * 22;
-    return y >= top && y < top + 20 && x >= box.x - 2 && x <= box.x + Math.max(box.width, 5) + 2;
+    const top = SPANS_TOP + box.row * (timeline.head?.rowHeight ?? 0);
+    return y >= top && y < top + (timeline.head?.rowHeight ?? 0) && x >= box.x - 2 && x <= box.x + Math.max(box.width, 5) + 2;
   });
   hits.sort((a, b) => a.width - b.width);
   return hits[0] ?? null;
@@ -273,7 +273,7 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
     return;
   }
   // In the lanes, the shortest span over this place is the one that is meant.
-  const over = timeline.placedSpans.filter((box) => x >= box.x && x <= box.x + box.width);
+  const over = timeline.placedSpans.filter((box) => !box.whole && x >= box.x && x <= box.x + box.width);
   over.sort((a, b) => a.width - b.width);
   if (over[0]) timeline.choose(over[0].id);
 }

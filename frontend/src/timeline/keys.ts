@@ -49,8 +49,6 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
       return done(app.state.set({ asking: true }));
     case 'KeyE':
       return done(timeline.toEnd());
-    case 'KeyV':
-      return done(app.state.set({ brief: !app.state.get().brief }));
     case 'KeyT':
       return done(app.state.set({ tables: !app.state.get().tables }));
   }
@@ -146,7 +144,7 @@ function moveCursor(timeline: Timeline, event: KeyboardEvent, targets: KeyTarget
       at = frame.view.end - bucket / 2;
       break;
     case 'Enter': {
-      const hit = timeline.placedSpans.find(({ range }) => current >= range.start && current < range.end);
+      const hit = timeline.placedSpans.find(({ range, whole }) => !whole && current >= range.start && current < range.end);
       if (hit) timeline.choose(hit.id);
       else timeline.openWindowAt(current);
       return true;

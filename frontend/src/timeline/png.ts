@@ -4,6 +4,7 @@ import type { LaneRow, Layout } from '../lanes/layout.ts';
 import { scaleOf } from '../math/format.ts';
 import { toPixel } from '../math/range.ts';
 import { clean } from '../math/text.ts';
+import { rowText } from '../words/causes.ts';
 import { factsLine } from '../words/labels.ts';
 import { drawBody, type LaneScale } from './body.ts';
 import { download } from './export.ts';
@@ -34,7 +35,8 @@ function write(context: Context, text: string, x: number, y: number, width: numb
 /** What stands in front of the rows of the head. */
 function nameHead(context: Context, frame: Frame, head: Head, top: number): void {
   context.fillStyle = frame.palette.muted;
-  const names: [string, number][] = [[axisTitle(frame).replace(/ \(.*/, ''), AXIS_TOP + 7], ['bottlenecks', SPANS_TOP + 10]];
+  const names: [string, number][] = [[axisTitle(frame).replace(/ \(.*/, ''), AXIS_TOP + 7]];
+  head.groups.forEach((group, row) => names.push([rowText(group), SPANS_TOP + (row + 0.5) * head.rowHeight]));
   if (head.phases.length + head.epochs.length > 0) names.push(['phases', head.phasesTop + 7]);
   if (head.windows.length > 0) names.push(['profiler windows', head.windowsTop + 7]);
   for (const [name, y] of names) write(context, name, MARGIN, top + y, LABEL - 10);
@@ -99,7 +101,7 @@ export function picture(frame: Frame, layout: Layout): HTMLCanvasElement | null 
   const canvas = document.createElement('canvas');
   const context = canvas.getContext('2d');
   if (!source || !context) return null;
-  const head = layOutHead(source, frame);
+  const head = layOutHead(source, { ...frame, allRows: true });
   const body = Math.min(layout.height, MAX_HEIGHT);
   const width = LABEL + frame.width + 2 * MARGIN;
   const height = TITLE + head.height + body + AXIS + 2 * MARGIN;

@@ -2,7 +2,7 @@
 import { fetchTiles } from '../api/client.ts';
 import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
 import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
-import { spanRange, type PixelBox } from '../lanes/spans.ts';
+import { spanRange } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
 import { clamp, levelFor, padded, shift, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
@@ -15,7 +15,7 @@ import { sourceLabel } from '../words/labels.ts';
 import { startsLater } from './workers.ts';
 import { drawBody, scaleAll, type LaneScale, type Tops } from './body.ts';
 import { boundsOf, convertRange, extentRange, lanesOf, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
-import { drawHead, layOutHead, windowAt, type Head } from './head.ts';
+import { drawHead, layOutHead, windowAt, type Head, type PlacedSpan } from './head.ts';
 import { drawOverlay } from './overlay.ts';
 import { stepsIn } from './readout.ts';
 
@@ -49,7 +49,7 @@ export class Timeline {
   /** What the labels beside the canvas need; changes rarely. */
   readonly shape: Store<Shape> = createStore<Shape>({ layout: EMPTY, head: null, width: 0, height: 0 });
   frame: Frame | null = null;
-  placedSpans: PixelBox<Finding>[] = [];
+  placedSpans: PlacedSpan[] = [];
   scales = new Map<string, LaneScale>();
   /** The labels' elements that are written at each drawing, by row key. */
   readonly labels = new Map<string, { value: HTMLElement; scale: HTMLElement }>();
@@ -201,14 +201,14 @@ export class Timeline {
     const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
-      selected: this.app.selection, measure: state.measure, openWindow: state.window, live,
+      selected: this.app.selection, groups: this.app.rows, allRows: state.allRows, measure: state.measure, openWindow: state.window, live,
     };
     this.frame = frame;
     const compact = width < 520 || first.recording.lanes.length > 40;
     const layout = this.relayout(sources, compact, height);
     const head = layOutHead(first, frame);
     const old = this.shape.get();
-    if (old.layout !== layout || old.width !== width || old.height !== height || old.head?.height !== head.height)
+    if (old.layout !== layout || old.width !== width || old.height !== height || old.head?.height !== head.height || old.head.groups.some((group, i) => group !== head.groups[i]))
       this.shape.set({ layout, head, width, height });
     const scroll = Math.max(0, Math.min(scrolled, layout.height - height));
     this.wantTiles(frame, layout, scroll, height);

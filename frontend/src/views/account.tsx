@@ -1,4 +1,5 @@
-/** One account as bars with their legend: where the seconds of the thread, or of each GPU, went. */
+/** One account as a bar with its legend: where the seconds of the thread, or of each GPU, went. */
+import type { ComponentChildren } from 'preact';
 import type { Report } from '../api/types.ts';
 import { seconds, share } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
@@ -19,6 +20,7 @@ interface Props {
   /** Wall time in seconds, so that all bars have one scale. */
   total: number;
   au?: Report['au'];
+  children?: ComponentChildren;
 }
 
 /** Shares of the whole below this are too narrow to be seen: the legend counts them together. */
@@ -26,72 +28,93 @@ const SMALL = 0.01;
 /** Colours of the input's rate, the model's, and that of both. */
 const RATES = ['amber', 'blue', 'slate'];
 
-export function AccountBar({ title, mark, markHint, bars, total, au }: Props) {
+/** One slim bar with its largest parts; open, every bar with all of its parts, and `children`. */
+export function AccountBar({ title, mark, markHint, bars, total, au, children }: Props) {
   const whole = Math.max(total, ...bars.map(({ slices }) => sumOf(slices)), 1e-9);
   const { height, gap } = barSize(bars.length);
   const parts = meanOf(bars);
   const large = parts.filter((slice) => slice.seconds >= SMALL * whole);
   const small = parts.filter((slice) => !large.includes(slice));
   return (
-    <figure class="account">
-      <figcaption>
+    <details class="account">
+      <summary>
         <span class="account-title">{title}</span>
-        <span class={`mark mark-${mark}`} title={markHint}>
-          {mark}
-        </span>
+        {mark && (
+          <span class={`mark mark-${mark}`} title={markHint}>
+            {mark}
+          </span>
+        )}
+        {parts.length > 0 && <SliceBar slices={parts} whole={whole} name={bars.length > 1 ? 'avg' : ''} />}
+        <Legend slices={[...large].sort((a, b) => b.seconds - a.seconds).slice(0, 2)} />
         {au && (
           <span class="au" title={clean(au.text, 400)}>
             {clean(au.name, 20)} <b>{clean(au.value, 20)}</b> <small class="dim">{clean(au.limits, 80)}</small>
           </span>
         )}
-      </figcaption>
-      <div class="bars" aria-hidden="true" style={{ gap: `${gap}px` }}>
-        {bars.map(({ name, slices }) => (
-          <div class="bar" key={name} style={{ height: `${height}px` }} data-name={bars.length > 1 && height >= 14 ? name : undefined}>
-            {slices.map((slice) => (
-              <div
-                key={slice.key}
-                class={slice.idle && height > 3 ? 'bar-part idle' : 'bar-part'}
-                style={{ flexGrow: slice.seconds / whole, background: `var(--${slice.colour})` }}
-                title={`${name} ${slice.title}: ${seconds(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`.trim()}
-              >
-                {height >= 14 && <span>{share(slice.seconds, whole)}</span>}
-              </div>
-            ))}
-            {whole > sumOf(slices) * 1.005 && <div class="bar-part rest" style={{ flexGrow: 1 - sumOf(slices) / whole }} />}
-          </div>
-        ))}
-      </div>
-      <ul class="legend">
-        {large.map((slice) => (
-          <li key={slice.key} title={slice.explanation}>
-            <i class={slice.idle ? 'swatch idle' : 'swatch'} style={{ background: `var(--${slice.colour})` }} />
-            {slice.title} <b>{seconds(slice.seconds)}</b>
-          </li>
-        ))}
+      </summary>
+      {bars.length > 1 && (
+        <div class="bars" aria-hidden="true" style={{ gap: `${gap}px` }}>
+          {bars.map(({ name, slices }) => (
+            <SliceBar key={name} slices={slices} whole={whole} name={name} height={height} />
+          ))}
+        </div>
+      )}
+      <Legend slices={large}>
         {small.length > 0 && (
           <li title={small.map((slice) => `${slice.title} ${seconds(slice.seconds)}`).join('\n')}>
             {small.length === 1 ? small[0]?.title : `${small.length} others`} <b>{seconds(sumOf(small))}</b>
           </li>
         )}
         {bars.length > 1 && <li title="Hover a bar for its own seconds">(avg)</li>}
-      </ul>
-    </figure>
+      </Legend>
+      {children}
+    </details>
   );
 }
 
-/** What was measured before training, each rate as a bar: which is the ceiling, and what mending it gains at most. */
+function Legend({ slices, children }: { slices: Slice[]; children?: ComponentChildren }) {
+  if (slices.length === 0) return null;
+  return (
+    <ul class="legend">
+      {slices.map((slice) => (
+        <li key={slice.key} title={slice.explanation}>
+          <i class={slice.idle ? 'swatch idle' : 'swatch'} style={{ background: `var(--${slice.colour})` }} />
+          {slice.title} <b>{seconds(slice.seconds)}</b>
+        </li>
+      ))}
+      {children}
+    </ul>
+  );
+}
+
+function SliceBar({ slices, whole, name, height }: { slices: Slice[]; whole: number; name: string; height?: number }) {
+  return (
+    <span class="bar" aria-hidden="true" style={height ? { height: `${height}px` } : undefined} data-name={height && height >= 14 ? name : undefined}>
+      {slices.map((slice) => (
+        <span
+          key={slice.key}
+          class={slice.idle && (height ?? 12) > 3 ? 'bar-part idle' : 'bar-part'}
+          style={{ flexGrow: slice.seconds / whole, background: `var(--${slice.colour})` }}
+          title={`${name} ${slice.title}: ${seconds(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`.trim()}
+        />
+      ))}
+      {whole > sumOf(slices) * 1.005 && <span class="bar-part rest" style={{ flexGrow: 1 - sumOf(slices) / whole }} />}
+    </span>
+  );
+}
+
+/** What was measured before training, each rate as a bar: which is the ceiling, and what raising it gains at most. */
 export function Ceilings({ ceilings: { text, rows } }: { ceilings: NonNullable<Report['ceilings']> }) {
   const most = Math.max(...rows.map((row) => row.per_s));
   return (
-    <figure class="account ceilings">
-      <figcaption>
+    <details class="account ceilings">
+      <summary>
         <span class="account-title">Ceilings</span>{' '}
         <span class="mark" title="Before training, input and model were timed for some seconds, each without the other.">
           measured
         </span>{' '}
-        {held(clean(text, 400))}
-      </figcaption>
+        <span class="clip">{held(clean(text, 400))}</span>
+      </summary>
       <dl>
         {rows.map(({ name, batches, samples, per_s }, index) => (
           <div key={name}>
@@ -105,7 +128,7 @@ export function Ceilings({ ceilings: { text, rows } }: { ceilings: NonNullable<R
           </div>
         ))}
       </dl>
-    </figure>
+    </details>
   );
 }
 

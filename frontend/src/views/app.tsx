@@ -2,7 +2,6 @@
 import { useEffect, useState } from 'preact/hooks';
 import { Compare } from './compare.tsx';
 import { Details } from './details.tsx';
-import { Findings } from './findings.tsx';
 import { Footer } from './footer.tsx';
 import { Help } from './help.tsx';
 import { useApp } from './hooks.ts';
@@ -12,7 +11,7 @@ import { Runs } from './runs.tsx';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
 import { TopBar } from './topbar.tsx';
-import { Verdict } from './verdict.tsx';
+import { Accounts, Verdict } from './verdict.tsx';
 
 export function Root() {
   return (
@@ -57,15 +56,15 @@ function Body() {
       {trouble && <Trouble message={trouble} />}
       <main class="content">
         <Verdict report={recording.report} />
+        <Accounts report={recording.report} />
         <Compare />
         <div class="columns">
-          <Findings recording={recording} />
-          <Details recording={recording} />
           <div class="middle">
             <TimelineView />
             <Kernels recording={recording} />
             <Tables recording={recording} />
           </div>
+          <Details recording={recording} />
         </div>
       </main>
       <Footer report={recording.report} version={runs.server_version ?? ''} />

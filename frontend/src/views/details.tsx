@@ -1,18 +1,17 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
 import type { EvidenceRow, Finding, RecordingReply } from '../api/types.ts';
-import { allFindings, grouped, jobFindings } from '../lanes/findings.ts';
-import { inOrder } from '../lanes/spans.ts';
+import { positionText } from '../lanes/findings.ts';
 import { clock, elapsed, nanoseconds, percent, seconds } from '../math/format.ts';
-import { clean, held } from '../math/text.ts';
+import { capitalized, clean, held } from '../math/text.ts';
 import { evidenceRows } from '../math/evidence.ts';
-import { causeStyle, culprit } from '../words/causes.ts';
+import { causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
+import { About } from './findings.tsx';
 import { Fix, wallOf } from './fix.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
-import { headline } from './verdict.tsx';
 import { TracedWindow } from './window.tsx';
 
 /** Longer values stand below their label. */
@@ -27,16 +26,18 @@ export function Details({ recording }: { recording: RecordingReply }) {
   return (
     <aside class="details" aria-label="Details">
       {measured && <Measure />}
-      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection.item} id={selection.id} /> : !measured && <Hint recording={recording} />}
+      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection.item} id={selection.id} /> : !measured && <Hint />}
+      <About recording={recording} />
     </aside>
   );
 }
 
-function Hint({ recording }: { recording: RecordingReply }) {
-  const some = (recording.report.spans?.length ?? 0) + (recording.report.findings?.length ?? 0) > 0;
+function Hint() {
+  const { app } = useTab();
+  useApp((state) => state.job);
   return (
     <div class="hint">
-      <p>{some ? 'Choose a bottleneck to see its evidence.' : 'Drag over the lanes to measure a range.'}</p>
+      <p>{app.rows.length > 0 ? 'Choose a bottleneck to see its evidence.' : 'Drag over the lanes to measure a range.'}</p>
       <p>
         <kbd>[</kbd> <kbd>]</kbd> go from bottleneck to bottleneck, <kbd>W</kbd> <kbd>A</kbd> <kbd>S</kbd> <kbd>D</kbd> move about, <kbd>?</kbd> shows
         all keys.
@@ -48,8 +49,11 @@ function Hint({ recording }: { recording: RecordingReply }) {
 function Selected({ recording, item, id }: { recording: RecordingReply; item: Finding; id: string }) {
   const { app, timeline } = useTab();
   const style = causeStyle(item.cause);
-  const order = inOrder(recording.report.spans ?? []);
-  const position = order.findIndex((span) => span.id === id);
+  useApp((state) => state.job);
+  const { rows: groups } = app;
+  const group = groups.find(({ list }) => list.some((one) => one.id === id));
+  const spans = recording.report.spans?.length ?? 0;
+  const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
   const rows = evidenceRows(item).filter(
     ({ name }) => !item.saves_s || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
   );
@@ -57,14 +61,14 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   return (
     <article class="selected" style={{ '--cause': `var(--${style.colour})` }}>
       <header class="selected-nav">
-        <span>{position >= 0 ? `Bottleneck ${position + 1} of ${order.length}` : 'For the whole run'}</span>
-        {order.length > 1 && (
+        <span>{capitalized(positionText(groups, id))}</span>
+        {spans > 1 && (
           <>
             <Small sign="‹" name="Previous span" keys="[" onClick={() => timeline.toSpan(-1)} />
             <Small sign="›" name="Next span" keys="]" onClick={() => timeline.toSpan(1)} />
           </>
         )}
-        {position >= 0 && (
+        {placed && (
           <Small sign="zoom" name="Zoom to this span" keys="f" onClick={() => timeline.showSpan(item)} />
         )}
         <Small sign="✕" name="Close details" keys="Esc" onClick={() => app.select(null)} />
@@ -73,11 +77,11 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
         <span class="glyph" aria-hidden="true">
           {style.glyph}
         </span>{' '}
-        <bdi>{clean(item.title, 160) || style.title}</bdi>
+        <bdi>{titleOf(item)}</bdi>
       </h2>
       <p class="facts">
         {held([
-          stepsText(item),
+          placed ? stepsText(item) : 'the whole run',
           typeof item.start_ns === 'number' ? `began at ${elapsed(item.start_ns - recording.extent.start_ns)} (${clock(item.start_ns)})` : '',
           length !== null ? `took ${nanoseconds(length)}` : '',
           [typeof item.lost_s === 'number' && `lost ${seconds(item.lost_s)}`, typeof item.severity === 'number' && `${percent(item.severity * 100)} of its time`].filter(Boolean).join(', '),
@@ -86,8 +90,8 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
           .filter(Boolean)
           .join(' · '))}
       </p>
+      {group && <Fix item={group.first.item} saves={group.range} wall={wallOf(recording.report)} />}
       <Contrast item={item} />
-      <OwnFix recording={recording} id={id} />
       {rows.length > 0 && (
         <table class="evidence">
           <caption>Evidence</caption>
@@ -144,16 +148,6 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
       )}
     </article>
   );
-}
-
-/** The remedy of what is selected, unless it stands under the headline. */
-function OwnFix({ recording, id }: { recording: RecordingReply; id: string }) {
-  const job = useApp((state) => state.job);
-  const brief = useApp((state) => state.brief);
-  const { fix } = headline(recording.report, job);
-  if (!brief && fix?.list.some((one) => one.id === id)) return null;
-  const group = [...grouped(allFindings(recording.report)), ...jobFindings(job?.findings ?? [])].find(({ list }) => list.some((one) => one.id === id));
-  return group ? <Fix heading="h3" item={group.first.item} saves={group.range} wall={wallOf(recording.report)} /> : null;
 }
 
 /** What was seen as a bar, the rule's threshold as a mark on it. */

@@ -1,32 +1,84 @@
-/** Bottlenecks and fixes: what to mend, by the time it costs; the workers of a job; what was not measured. */
+/** The findings as rows above the lanes; the workers of a job; what was not measured. */
 import type { JobReply, RecordingReply, Worker } from '../api/types.ts';
-import { allFindings, grouped, jobFindings, type Group } from '../lanes/findings.ts';
+import { type Group } from '../lanes/findings.ts';
 import { count, plural, seconds } from '../math/format.ts';
 import { clean, held, ranges } from '../math/text.ts';
-import { causeStyle, culprit } from '../words/causes.ts';
+import { SPANS_TOP, type Head } from '../timeline/head.ts';
+import { causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { notJudged, statusOf, stepsText } from '../words/labels.ts';
 import { aboutGpus } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
 import { Prose, Remedy } from './prose.tsx';
 
-const TITLE = 'Bottlenecks and fixes';
 /** Up to this many workers are listed one by one. */
 const FEW_WORKERS = 3;
 
-export function Findings({ recording }: { recording: RecordingReply }) {
-  const { report } = recording;
-  const job = useApp((state) => state.job);
-  const groups = grouped(allFindings(report));
-  const gpus = report.gpus?.length ?? 0;
-  const across = job && job.workers.length > 1;
+/** Names of the rows of bottlenecks, each beside its spans. */
+export function FindingRows({ head }: { head: Head }) {
+  const { app, timeline } = useTab();
+  const selected = useApp((state) => (state.window ? null : state.selected));
+  const all = useApp((state) => state.allRows);
+  const gpus = app.recording?.report.gpus?.length ?? 0;
+  const at = (row: number): Record<string, string> => ({ top: `${SPANS_TOP + row * head.rowHeight}px`, height: `${head.rowHeight}px` });
+  const choose = (group: Group): void => {
+    const place = group.list.findIndex(({ id }) => id === selected);
+    // Of several spans, each further click goes to the next one.
+    const next = place < 0 ? group.first : (group.list[(place + 1) % group.list.length] as Group['first']);
+    timeline.choose(next.id);
+    if (place >= 0) timeline.showSpan(next.item);
+  };
+  if (head.groups.length === 0)
+    return (
+      <span class="dim" style={at(0)}>
+        no bottleneck found
+      </span>
+    );
   return (
-    <section class="findings" aria-label={TITLE}>
-      <h2>{TITLE}</h2>
-      {across && <Workers job={job} gpus={gpus} />}
-      {across && groups.length > 0 && <h3>Rank {report.rank} alone</h3>}
-      <Cards groups={groups} gpus={gpus} />
-      {groups.length === 0 && !(across && job.findings.length > 0) && <Calm recording={recording} />}
+    <ul class="finding-list" aria-label="Bottlenecks">
+      {head.groups.map((group, row) => {
+        const { item, id } = group.first;
+        const style = causeStyle(item.cause);
+        return (
+          <li key={id} style={at(row)}>
+            <button
+              type="button"
+              class="finding"
+              aria-pressed={group.list.some((one) => one.id === selected)}
+              style={{ '--cause': `var(--${style.colour})` }}
+              title={held([titleOf(item), about(group, gpus), group.list.length > 1 ? 'Click again for the next span' : ''].filter(Boolean).join('\n'))}
+              onClick={() => choose(group)}
+            >
+              <span class="glyph" aria-hidden="true">
+                {style.glyph}
+              </span>
+              <bdi class="clip">{titleOf(item)}</bdi>
+              <span class="lost">{group.lost !== null ? seconds(group.lost) : ''}</span>
+            </button>
+          </li>
+        );
+      })}
+      {(head.more > 0 || all) && (
+        <li style={at(head.groups.length)}>
+          {head.more > 0 && (
+            <button type="button" class="linklike" onClick={() => app.state.set({ allRows: true })}>
+              ▸ {count(head.more)} more
+            </button>
+          )}
+        </li>
+      )}
+    </ul>
+  );
+}
+
+/** Beside the lanes, below the selected finding: workers, profiler windows, what is not known. */
+export function About({ recording }: { recording: RecordingReply }) {
+  const { app } = useTab();
+  const job = useApp((state) => state.job);
+  return (
+    <section class="about" aria-label="About this recording">
+      {app.rows.length === 0 && <Calm recording={recording} />}
+      {job && job.workers.length > 1 && <Workers job={job} />}
       <Windows recording={recording} />
       <Missing recording={recording} />
     </section>
@@ -34,7 +86,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
 }
 
 /** The workers of this job, and what only a look at all of them shows. */
-function Workers({ job, gpus }: { job: JobReply; gpus: number }) {
+function Workers({ job }: { job: JobReply }) {
   const { app, refresh } = useTab();
   const id = useApp((state) => state.id);
   const compare = useApp((state) => state.compare);
@@ -44,8 +96,7 @@ function Workers({ job, gpus }: { job: JobReply; gpus: number }) {
   const others = workers.filter((one) => one.id !== id);
   return (
     <>
-      <h3>Across {count(workers.length)} workers</h3>
-      <Cards groups={jobFindings(job.findings)} gpus={gpus} />
+      <h2>Across {count(workers.length)} workers</h2>
       {job.findings.length === 0 && <p class="dim">No straggler was found.</p>}
       <Ranks job={job} workers={workers} />
       {others.length <= 7 && !others.every((one) => compare.includes(one.id)) && (
@@ -146,7 +197,7 @@ function Clocks({ workers }: { workers: Worker[] }) {
   return (
     <details class="clock dim">
       <summary>
-        {plural(off.length, 'clock')} of {count(workers.length)} corrected, by up to {seconds(most / 1e9)}
+        {count(off.length)} of {plural(workers.length, 'worker clock')} aligned, by up to {seconds(most / 1e9)}
       </summary>
       {off.map((one) => (
         <p key={one.id}>
@@ -159,10 +210,10 @@ function Clocks({ workers }: { workers: Worker[] }) {
 
 function Calm({ recording }: { recording: RecordingReply }) {
   const { steps, verdict } = recording.report;
-  if (notJudged(verdict)) return <p class="dim">Not judged: too little of the training was seen.</p>;
+  if (notJudged(verdict)) return <p class="dim">Not checked: too little of the training was recorded.</p>;
   if (!steps) return <p class="dim">Nothing to judge yet.</p>;
-  if (/^Nothing outside/.test(verdict ?? '')) return <p class="dim">Nothing was found outside the steps; what happens within them was not measured.</p>;
-  if (!/^Nothing held/.test(verdict ?? '')) return <p class="dim">No cause was established.</p>;
+  if (/^Training was not held up/.test(verdict ?? '')) return <p class="dim">Nothing was found outside the steps; what happens within them was not measured.</p>;
+  if (!/^Nothing held/.test(verdict ?? '')) return <p class="dim">No single cause explains the loss.</p>;
   return (
     <p class="calm">
       <span aria-hidden="true">✓ </span>No bottleneck was found in this run.
@@ -170,52 +221,9 @@ function Calm({ recording }: { recording: RecordingReply }) {
   );
 }
 
-function Cards({ groups, gpus }: { groups: Group[]; gpus: number }) {
-  const { timeline } = useTab();
-  const selected = useApp((state) => (state.window ? null : state.selected));
-  if (groups.length === 0) return null;
-  const choose = (group: Group): void => {
-    const at = group.list.findIndex(({ id }) => id === selected);
-    // Of several spans, each further click goes to the next one.
-    const next = at < 0 ? group.first : (group.list[(at + 1) % group.list.length] as Group['first']);
-    timeline.choose(next.id);
-    if (at >= 0) timeline.showSpan(next.item);
-  };
-  return (
-    <ul class="finding-list">
-      {groups.map((group) => {
-        const { item } = group.first;
-        const style = causeStyle(item.cause);
-        const many = group.list.length > 1;
-        return (
-          <li key={group.first.id}>
-            <button
-              type="button"
-              class="finding"
-              aria-pressed={group.list.some(({ id }) => id === selected)}
-              style={{ '--cause': `var(--${style.colour})` }}
-              title={`Click for the evidence; click again to zoom to ${many ? 'the next of them' : 'it'}`}
-              onClick={() => choose(group)}
-            >
-              <span class="finding-head">
-                <span class="glyph" aria-hidden="true">
-                  {style.glyph}
-                </span>
-                <b>
-                  <bdi>{clean(item.title, 90) || style.title}</bdi>
-                </b>
-                <span class="lost">{group.lost !== null ? seconds(group.lost) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
-              </span>
-              <span class="finding-text">
-                <bdi>{held([many ? timesText(group) : stepsText(item), culprit(item), where(item, gpus)].filter(Boolean).join(' · '))}</bdi>
-              </span>
-            </button>
-          </li>
-        );
-      })}
-    </ul>
-  );
-}
+/** What distinguishes a finding from others of its cause: when, what, where. */
+export const about = (group: Group, gpus: number): string =>
+  [group.list.length > 1 ? timesText(group) : stepsText(group.first.item), culprit(group.first.item), where(group.first.item, gpus)].filter(Boolean).join(' · ');
 
 /** "5 times, 4.4 s each (max 4.6 s)" */
 function timesText({ list, lost }: Group): string {
@@ -224,7 +232,6 @@ function timesText({ list, lost }: Group): string {
   const max = each !== null && most > 1.05 * each ? ` (max ${seconds(most)})` : '';
   return `${count(list.length)} times${each === null ? '' : `, ${seconds(each)} each${max}`}`;
 }
-
 
 function where(item: Group['first']['item'], gpus: number): string {
   const parts: string[] = [];

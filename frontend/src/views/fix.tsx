@@ -1,4 +1,4 @@
-/** What to change about a finding, and what that is worth: under the headline, or among the details. */
+/** What to change about a finding, and what that is worth. */
 import { useState } from 'preact/hooks';
 import type { Finding, Report } from '../api/types.ts';
 import { gain } from '../math/format.ts';
@@ -14,14 +14,13 @@ interface Props {
   wall: number | null;
 }
 
-/** `heading`: the level that follows the one above. */
-export function Fix({ item, saves, wall, heading: Heading }: Props & { heading: 'h2' | 'h3' }) {
+export function Fix({ item, saves, wall }: Props) {
   const text = clean(item.advice?.text, 2000);
   const code = asDiff(cleanCode(item.advice?.before), cleanCode(item.advice?.code));
   if (!text && !code) return null;
   return (
     <div class="advice" style={{ '--cause': `var(--${causeStyle(item.cause).colour})` }}>
-      <Heading>{item.advice?.question ? 'What to find out' : code ? 'How to fix it' : 'What limits it'}</Heading>
+      <h3>{item.advice?.question ? 'What to find out' : code ? 'How to fix it' : 'What limits it'}</h3>
       {text && (
         <p>
           <bdi>{held(text)}</bdi>

@@ -2,6 +2,7 @@
 import type { Report } from '../api/types.ts';
 import { percent, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
+import { useApp, useTab } from './hooks.ts';
 
 const known = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
 
@@ -27,9 +28,14 @@ function shareText(report: Report): string {
 }
 
 export function Footer({ report, version }: { report: Report; version: string }) {
+  const { app } = useTab();
+  const tables = useApp((state) => state.tables);
   const parts = overheadParts(report);
   return (
     <footer class="footer">
+      <button type="button" class="linklike" aria-expanded={tables} title="t" onClick={() => app.state.set({ tables: !tables })}>
+        <span aria-hidden="true">{tables ? '▾' : '▸'}</span> The numbers as tables
+      </button>
       <details class="cost">
         <summary>Recorder overhead: {parts.length > 0 ? parts.join(' · ') : 'not measured'}</summary>
         <p>

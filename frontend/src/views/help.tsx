@@ -26,7 +26,6 @@ const KEYS: [string, [string, string][]][] = [
       ['m', 'mark the cursor; again: measure between both'],
       ['t', 'the numbers as tables'],
       ['l', 'the table of all runs'],
-      ['v', 'the verdict alone: more room for the lanes'],
       ['Esc', 'clear range, cursor, selection'],
       ['?', 'this help'],
     ],
@@ -84,7 +83,7 @@ export function Help() {
       <h3>How to read it</h3>
       <p>
         A lane's line is the average of what a pixel covers; the band around it runs from the minimum to the maximum, so that no spike is
-        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured. Hatched bars: somebody waited. A hatched strip over power, clock
+        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured. Hatching = waiting. A hatched strip over power, clock
         and temperature: the driver had lowered the clocks for a tenth of the time or more.
       </p>
       <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>

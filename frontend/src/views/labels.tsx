@@ -141,7 +141,7 @@ function Legend({ row }: { row: LaneRow }) {
     <ul class={whole.kind === 'stack' ? 'tl-legend' : 'tl-legend inline'}>
       {(whole.kind === 'stack' ? entries.reverse() : entries).map(({ name, title, on }) => (
         <li key={name}>
-          <button type="button" tabIndex={-1} aria-pressed={on} title={`${on ? 'Hide' : 'Show'} ${title}; double-click: it alone`} onClick={() => timeline.toggleSeries(row, name)} onDblClick={() => timeline.onlySeries(row, name)}>
+          <button type="button" tabIndex={-1} aria-pressed={on} title={`${on ? 'Hide' : 'Show'} ${title}; double-click to show only this`} onClick={() => timeline.toggleSeries(row, name)} onDblClick={() => timeline.onlySeries(row, name)}>
             <i class="swatch" style={{ background: `var(--${colourOf(whole, name)})` }} />
             <bdi>{title}</bdi>
           </button>

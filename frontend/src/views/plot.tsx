@@ -9,6 +9,7 @@ import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
 import { useSelect, useTab } from './hooks.ts';
 import { Announcer } from './announcer.tsx';
+import { FindingRows } from './findings.tsx';
 import { GroupLabel, LaneLabel, StuckGroup } from './labels.tsx';
 import { GoTo, ViewBar } from './viewbar.tsx';
 import { Tooltip } from './tooltip.tsx';
@@ -22,6 +23,8 @@ export function TimelineView() {
   const body = useRef<HTMLCanvasElement>(null);
   const overlay = useRef<HTMLCanvasElement>(null);
   const shape = useSelect(timeline.shape, (value) => value);
+  // In a narrow frame the first lanes stand above the fix; all of them are a click away.
+  const [all, setAll] = useState(false);
   useEffect(() => {
     const unmount = timeline.mount({
       root: root.current as HTMLElement,
@@ -42,17 +45,17 @@ export function TimelineView() {
   }, []);
   const headHeight = shape.head?.height ?? SPANS_TOP + 40;
   return (
-    <section class="timeline" ref={root} aria-label="Timeline" style={{ '--head': `${headHeight}px` }}>
+    <section class={all ? 'timeline' : 'timeline peek'} ref={root} aria-label="Timeline" style={{ '--head': `${headHeight}px` }}>
       <div class="tl-head" style={{ height: `${headHeight}px` }}>
         <ViewBar />
         <GoTo top={AXIS_TOP - 3} />
         <div class="tl-head-labels" aria-hidden="true">
           <AxisName top={AXIS_TOP - 1} />
-          <span style={{ top: `${SPANS_TOP + 1}px` }}>bottlenecks</span>
           {shape.head && shape.head.phases.length + shape.head.epochs.length > 0 && <small style={{ top: `${shape.head.phasesTop - 1}px` }}>phases</small>}
           {(shape.head?.windows.length ?? 0) > 0 && <small style={{ top: `${(shape.head?.windowsTop ?? 140) - 1}px` }}>profiler windows</small>}
         </div>
         <canvas ref={head} aria-hidden="true" />
+        {shape.head && <FindingRows head={shape.head} />}
       </div>
       <div class="tl-scroll" ref={scroller}>
         <div class="tl-content" style={{ height: `${Math.max(shape.layout.height, 40)}px` }}>
@@ -71,6 +74,11 @@ export function TimelineView() {
         </div>
       </div>
       <canvas class="tl-overlay" ref={overlay} aria-hidden="true" />
+      {!all && (
+        <button type="button" class="linklike tl-more" onClick={() => setAll(true)}>
+          ▾ all lanes
+        </button>
+      )}
       <Tooltip />
       <Announcer />
     </section>
@@ -117,7 +125,7 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
         : valueAt(source.tiles, axis, level, lane.id, series, at - source.shift, reach),
     );
     const { unit, number } = scaleOf(scale.top, lane.unit);
-    setText(label.value, value.heads.length === 0 ? (at === null ? '' : 'no data') : value.heads.map(number).join(' · '));
+    setText(label.value, value.heads.length === 0 ? (at === null ? '' : 'no data') : `${value.heads.map(number).join(' · ')}${unit && ` ${unit}`}`);
     setText(label.scale, `0–${number(scale.top)}${unit && ` ${unit}`}`);
     if (label.scale.title !== label.scale.textContent) label.scale.title = label.scale.textContent ?? '';
   }

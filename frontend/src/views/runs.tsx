@@ -275,7 +275,7 @@ const causesIn = (rows: readonly Row[], chosen: string): string[] => {
   return [...found].sort((a, b) => causeStyle(a).title.localeCompare(causeStyle(b).title, 'en'));
 };
 
-const ORDERS: Readonly<Record<string, string>> = { '-start': 'newest first', name: 'by name', '-lost': 'most lost first', '-saves': 'worth mending most first', cause: 'by cause', status: 'by status' };
+const ORDERS: Readonly<Record<string, string>> = { '-start': 'newest first', name: 'by name', '-lost': 'most lost first', '-saves': 'worth fixing most first', cause: 'by cause', status: 'by status' };
 
 function orderText(sort: string, unit: TotalReply['unit'] | undefined): string {
   const title = columns(unit).find(([column]) => column === sort.replace('-', ''))?.[1] ?? sort;

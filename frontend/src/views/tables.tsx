@@ -17,11 +17,9 @@ export function Tables({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   const open = useApp((state) => state.tables);
   const hidden = useApp((state) => state.hidden.size);
+  if (!open && hidden === 0) return null;
   return (
     <section class="tables">
-      <button type="button" class="linklike" aria-expanded={open} title="t" onClick={() => app.state.set({ tables: !open })}>
-        <span aria-hidden="true">{open ? '▾' : '▸'}</span> The numbers as tables
-      </button>
       {hidden > 0 && (
         <button type="button" class="linklike" onClick={() => app.showHidden()}>
           {count(hidden)} hidden: show

@@ -1,15 +1,15 @@
 /** The bar on top: which recording, how it stands, which axis, and what to do with the view. */
 import { useRef, useState } from 'preact/hooks';
 import { exportUrl, isOffline } from '../api/client.ts';
-import type { RecordingReply } from '../api/types.ts';
+import type { RecordingReply, Report } from '../api/types.ts';
 import { shift } from '../math/range.ts';
-import { clean } from '../math/text.ts';
+import { clean, held } from '../math/text.ts';
 import type { AxisChoice } from '../state/hash.ts';
 import { addressWindow } from '../state/hash.ts';
 import { exportReport, exportValues } from '../timeline/export.ts';
 import { convertRange, type Frame } from '../timeline/frame.ts';
 import { exportPng } from '../timeline/png.ts';
-import { statusOf } from '../words/labels.ts';
+import { factsLine, statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
 import { copyText } from './fix.tsx';
 import { useApp, useDismiss, useTab } from './hooks.ts';
@@ -29,6 +29,7 @@ export function TopBar({ recording }: { recording: RecordingReply | null }) {
       <Chooser />
       {recording && <Status recording={recording} />}
       <Follow />
+      {recording && <Facts report={recording.report} />}
       <span class="spacer" />
       {recording && <AxisSwitch />}
       {recording && <Actions recording={recording} />}
@@ -37,6 +38,16 @@ export function TopBar({ recording }: { recording: RecordingReply | null }) {
         <span class="hidden-text">Help</span>
       </button>
     </header>
+  );
+}
+
+/** What was trained, in one line. */
+function Facts({ report }: { report: Report }) {
+  const text = held(factsLine(report).join(' · '));
+  return (
+    <span class="facts clip" title={text}>
+      {text}
+    </span>
   );
 }
 

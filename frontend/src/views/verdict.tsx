@@ -1,72 +1,63 @@
 /** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
 import type { JobReply, Report } from '../api/types.ts';
 import { headlineOf, jobFindings } from '../lanes/findings.ts';
-import { count, gain, times } from '../math/format.ts';
+import { count, gain, plural, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
-import { factsLine, runName } from '../words/labels.ts';
+import { runName } from '../words/labels.ts';
 import { AccountBar, Ceilings } from './account.tsx';
-import { Fix, wallOf } from './fix.tsx';
 import { GpuCards } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
-import { Small } from './small.tsx';
 
 export function Verdict({ report }: { report: Report }) {
-  const { app } = useTab();
-  const brief = useApp((state) => state.brief);
   const job = useApp((state) => state.job);
-  const host = slices(report.time_s, hostCategories());
-  const gpus = Object.entries(report.gpu_time_est ?? {})
-    .map(([index, account]) => ({ index, parts: slices(account, gpuCategories()) }))
-    .filter(({ parts }) => parts.length > 0);
   const own = clean(report.verdict, 400);
-  const { text, fix } = headline(report, job);
   return (
-    <section class={['verdict', brief && 'brief', !fix && 'no-fix'].filter(Boolean).join(' ')} aria-label="Verdict">
-      <div class="verdict-head">
-        <h1>
-          <bdi>{held(text)}</bdi>
-        </h1>
-        <Small sign={brief ? '▾' : '▴'} name={brief ? 'Show where the time went' : 'More room for the lanes'} keys="v" onClick={() => app.state.set({ brief: !brief })} />
-      </div>
+    <section class="verdict" aria-label="Verdict">
+      <h1>
+        <bdi>{held(headline(report, job).text)}</bdi>
+      </h1>
       <div class="verdict-facts">
         {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
           <p class="facts">
             Rank {report.rank}: <bdi>{held(own)}</bdi>
           </p>
         )}
-        <p class="facts">{held(factsLine(report).join(' · '))}</p>
         <Since />
       </div>
-      {fix && (
-        <div class="verdict-fix">
-          <Fix heading="h2" item={fix.first.item} saves={fix.range} wall={wallOf(report)} />
-        </div>
+    </section>
+  );
+}
+
+/** A slim bar for the training thread, for the GPUs, for the ceilings: each opens. */
+export function Accounts({ report }: { report: Report }) {
+  const host = slices(report.time_s, hostCategories());
+  const gpus = Object.entries(report.gpu_time_est ?? {})
+    .map(([index, account]) => ({ name: `gpu${clean(index, 8)}`, slices: slices(account, gpuCategories()) }))
+    .filter((bar) => bar.slices.length > 0);
+  return (
+    <section class="accounts" aria-label="Where the time went">
+      {host.length > 0 && (
+        <AccountBar
+          title="Training thread"
+          mark="measured"
+          markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
+          bars={[{ name: '', slices: host }]}
+          total={report.wall_s ?? 0}
+          au={report.au}
+        />
       )}
-      <div class="accounts">
-        {host.length > 0 && (
-          <AccountBar
-            title="Training thread"
-            mark="measured"
-            markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
-            bars={[{ name: '', slices: host }]}
-            total={report.wall_s ?? 0}
-            au={report.au}
-          />
-        )}
-        {gpus.length > 0 && (
-          <AccountBar
-            title={gpus.length === 1 ? `gpu${gpus[0]?.index}` : `${gpus.length} GPUs`}
-            mark="estimate"
-            markHint={estimateHint(report)}
-            bars={gpus.map(({ index, parts }) => ({ name: `gpu${clean(index, 8)}`, slices: parts }))}
-            total={report.wall_s ?? 0}
-          />
-        )}
-        {report.ceilings && <Ceilings ceilings={report.ceilings} />}
-      </div>
-      <GpuCards report={report} />
+      <AccountBar
+        title={gpus.length === 1 ? (gpus[0]?.name ?? '') : report.gpus?.length ? plural(report.gpus.length, 'GPU') : 'No GPU recorded'}
+        mark={gpus.length > 0 ? 'estimate' : ''}
+        markHint={estimateHint(report)}
+        bars={gpus}
+        total={report.wall_s ?? 0}
+      >
+        <GpuCards report={report} />
+      </AccountBar>
+      {report.ceilings && <Ceilings ceilings={report.ceilings} />}
     </section>
   );
 }

@@ -93,14 +93,14 @@ function LaneList({ most }: { most: number }) {
           const folded = collapsed.has(key) !== closed;
           return (
             <section key={key}>
-              <h3>
+              <h2>
                 <bdi>{name}</bdi>
                 {group !== 'training' && (
                   <button type="button" class="linklike" aria-expanded={!folded} onClick={() => app.toggle('collapsed', key)}>
                     {folded ? 'unfold' : 'fold'}
                   </button>
                 )}
-              </h3>
+              </h2>
               <ul>
                 {shown.map((lane) => {
                   const row = laneKey(id, lane.id);
