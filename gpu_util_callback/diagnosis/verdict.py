@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
-from gpu_util_callback.words import capitalized, duration, percent, times, what_to_do
+from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
@@ -123,10 +123,27 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     opening = rule.opening if run.used_gpus else rule.opening_without_gpu
     if run.used_gpus and lost_s >= STARVED * wall_s:
         opening = rule.opening_if_large
-    said = f"{opening or lead['title']}: {duration(lost_s)} of {duration(wall_s)}."
+    where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
+    said = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.of(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
     return f"{said}{gains}{_eager_too(findings)}"
+
+
+def named_gpus(report: Mapping) -> set[int]:
+    """Return the indices of the GPUs that findings are about, where not about all of them."""
+    found = [*report["findings"], *report["spans"]]
+    return {
+        int(gpu) for one in found if len(one["gpus"] or ()) < len(report["gpus"])
+        for gpu in one["gpus"] or ()
+    }  # fmt: skip
+
+
+def _on_gpus(lead: Mapping, findings: Sequence[Mapping], count: int) -> str:
+    """Return " on gpu37" where all that the verdict is about concerns some of `count` GPUs."""
+    about = [one.get("gpus") or () for one in findings if one["id"] in lead["ids"]]
+    gpus = {int(gpu) for named in about for gpu in named}
+    return f" on {gpu_names(sorted(gpus))}" if all(about) and 0 < len(gpus) < count else ""
 
 
 def is_unnamed(finding: Mapping) -> bool:

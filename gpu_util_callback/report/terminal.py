@@ -10,6 +10,7 @@ from inspect import cleandoc
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.memory import memory_sentence
+from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (
     BLOCKING,
@@ -17,6 +18,7 @@ from gpu_util_callback.diagnosis.verdict import (
     factors_text,
     is_unknown,
     is_unnamed,
+    named_gpus,
 )
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.ceilings import ceilings_sentence
@@ -397,16 +399,28 @@ def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
 
 def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     """Return the GPUs: alike ones as one, and the least busy ones' account of time."""
+    named = named_gpus(run)
     kinds: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        kind = next((kind for kind in kinds if _alike(kind[0], gpu)), None)
+        of_finding = gpu["index"] in named
+        kind = next(
+            (
+                kind for kind in kinds
+                if (kind[0]["index"] in named) == of_finding and _alike(kind[0], gpu)
+            ),
+            None,
+        )  # fmt: skip
         if kind is None or detail.all:
             kinds.append([gpu])
         else:
             kind.append(gpu)
     used = [kind for kind in kinds if kind[0]["used_by_framework"]]
-    if len(used) > 1 and not detail.all:  # the least busy first: that is where a problem is
-        used.sort(key=lambda kind: _mean(kind, "utilization_pct") or 0.0)
+    if len(used) > 1 and not detail.all:  # what a finding names, then the least busy
+        used.sort(
+            key=lambda kind: (
+                kind[0]["index"] not in named, _mean(kind, "utilization_pct") or 0.0
+            )
+        )  # fmt: skip
     shown = [*used, *(kind for kind in kinds if not kind[0]["used_by_framework"])]
     lines = []
     for kind in shown if detail.all else shown[:_MAX_GROUPS]:
@@ -481,10 +495,12 @@ def _not_judged(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     if not silent or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return []
     if not detail.evidence:
-        return folded("Not checked", [one["cause"] for one in silent], pen, " (--evidence)")
+        return folded(
+            "Not checked", [RULE_OF[one["cause"]].title for one in silent], pen, " (--evidence)"
+        )
     lines = [pen.bold("Not checked")]
     for one in silent:
-        lines += pen.wrap(f"{one['cause']}: {one['reason']}", "    ", "  - ")
+        lines += pen.wrap(f"{RULE_OF[one['cause']].title}: {one['reason']}", "    ", "  - ")
     return lines
 
 

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.report.screen import (
     COMPARING,
     Detail,
@@ -253,7 +254,10 @@ def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
     silent = [one for one in analysis.silent if one["cause"] not in COMPARING or not alone]
     if not silent or not analysis.devices:
         return []
+    titles = [RULE_OF[one["cause"]].title for one in silent]
     if not detail.evidence:
-        return folded("Not checked", [one["cause"] for one in silent], pen, " (--evidence)")
-    return [line for one in silent
-            for line in pen.wrap(f"{one['cause']}: {one['reason']}", "    ", "  - ")]  # fmt: skip
+        return folded("Not checked", titles, pen, " (--evidence)")
+    return [
+        line for title, one in zip(titles, silent, strict=True)
+        for line in pen.wrap(f"{title}: {one['reason']}", "    ", "  - ")
+    ]  # fmt: skip

@@ -113,7 +113,7 @@ def test_the_command_writes_all_runs_into_one_file(logdir, open_file, tmp_path, 
     page.locator(".chooser-button").click()
     assert page.locator(".choice").count() == 3
     assert page.locator(".sums h1").inner_text().startswith("3 trainings, ")
-    assert "lost to input_bound" in page.locator(".sums h1").inner_text()
+    assert "lost to Input-bound" in page.locator(".sums h1").inner_text()
     page.locator(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: "No GPU" in page.locator(".accounts").inner_text())
 

@@ -4,6 +4,8 @@ import re
 
 import pytest
 from generated_runs import GPU, Generated, write
+from simulated_boards import H100
+from simulated_jobs import Job
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
@@ -84,6 +86,19 @@ def test_sixty_four_gpus_are_what_differs_and_the_rest(tmp_path):
     [slow] = [line for line in lines if line.startswith("gpu37 ")]
     assert "kernel active 20 % (avg)" in slow
     assert any(line.startswith("63 GPUs NVIDIA H200 (63 alike)") for line in lines)
+
+
+def test_the_gpu_that_a_finding_names_is_not_alike_and_its_account_is_shown(tmp_path):
+    job = Job(seed=1, board=H100, gpus=8, hz=2)
+    job.train(300, gpu=120)
+    job.set(gpu=5, sm_clock_mhz=1200, temperature_c=89, throttle_thermal_pct=70)
+    job.train(300, gpu=165)
+    job.write(tmp_path)
+    lines = lines_of(tmp_path, 120)
+    assert lines[0].startswith("Throttled (thermal) on gpu5: ")
+    assert any(line.startswith("gpu5 NVIDIA") for line in lines)
+    assert any(line.startswith("7 GPUs NVIDIA") and "(7 alike)" in line for line in lines)
+    assert any(line.startswith("Where the time of gpu5 went") for line in lines)
 
 
 def test_three_hundred_runs_are_a_table(tmp_path, capsys):

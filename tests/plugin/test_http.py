@@ -248,7 +248,7 @@ def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):
     assert rows["a"]["top"] == "input_bound" and rows["c"]["lost"] == 0
     assert found["unit"] == "gpu_hours" and rows["a"]["recordings"] == []
     assert sum(part["hours"] for part in found["shares"]) == pytest.approx(found["hours"])
-    assert found["said"].startswith("3 trainings, ") and "lost to input_bound" in found["said"]
+    assert found["said"].startswith("3 trainings, ") and "lost to Input-bound" in found["said"]
     listed = {row["id"] for row in app.json("/runs")["recordings"]}
     assert {row["id"] for row in found["runs"]} == listed  # from a row into its timeline
     assert app.json("/total") == found
@@ -273,7 +273,7 @@ def test_runs_that_nobody_has_diagnosed_are_judged_a_few_a_request(tmp_path, mon
     found = app.json("/total")
     assert found["left"] == 0
     known = total(survey([str(tmp_path)]))
-    assert found["said"] == headline(known) and "lost to input_bound" in found["said"]
+    assert found["said"] == headline(known) and "lost to Input-bound" in found["said"]
     assert sorted(row["lost"] for row in found["runs"]) == pytest.approx(
         sorted(run["gpu_hours"]["lost"] for run in known["runs"])
     )

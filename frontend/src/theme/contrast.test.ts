@@ -65,6 +65,13 @@ for (const [name, colours] of [['light', light], ['dark', dark]] as const) {
     for (const hue of ['blue', 'amber', 'orange', 'rust', 'olive', 'mauve', 'violet', 'teal', 'red', 'slate'])
       assert.ok(contrast(get(hue), get('bg')) >= (hue === 'amber' ? 2 : 3), `${hue} ${contrast(get(hue), get('bg'))}`);
   });
+  test(`${name}: copies, callbacks and throttled clocks are told apart by colour-blind readers`, () => {
+    for (const [reader, matrix] of Object.entries(READERS))
+      for (const other of ['orange', 'rust', 'red']) {
+        const [a, b] = [lab(get('olive'), matrix), lab(get(other), matrix)];
+        assert.ok(Math.hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]) >= 12, `olive and ${other} to ${reader}`);
+      }
+  });
   test(`${name}: what stands in one bar or one lane is told apart by colour-blind readers`, () => {
     const solid = (list: Category[]): string[] => list.filter(({ idle }) => !idle).map(({ colour }) => colour);
     const bands = ['mauve', 'red', 'teal', 'slate', 'blue'].map((first) => [first, ...EXTRA.slice(0, 2)]);

@@ -31,7 +31,7 @@ LEAST_S = Threshold(
     f"only if it came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
 )
 SIGNIFICANT = {  # what `worth_telling` reads
-    "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+    "min_run_pct": Threshold(2, "below 2 % of the run, fixing it does not show"),
     "least_s": LEAST_S,
 }
 
