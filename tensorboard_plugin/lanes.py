@@ -277,6 +277,8 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     refresh_ms = gpu.get("utilization_refresh_ms") if gpu else None
     if column == "utilization_pct" and refresh_ms:
         note = f"{note}; the mean of the {refresh_ms / 1e3:.1f} s before each reading"
+    if column == "power_mw" and gpu and gpu.get("power_instant") is False:
+        note = "; ".join(filter(None, [note, "the driver's mean over up to a second"]))
     limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column)
     if limit in summary[group] and summary[group][limit].get("count"):
         top = summary[group][limit]["max"]

@@ -829,7 +829,7 @@ class Gauges:
         self._gate = gate
         self._gpu = gpu
         self._key = key
-        self._instant = True  # until the driver is known to have no such reading
+        self.instant: bool | None = None  # the driver has instantaneous power; None: not known yet
 
     def read(self) -> list[float]:
         """Return the row: [float] * len(columns)."""
@@ -855,9 +855,9 @@ class Gauges:
 
     def _power(self) -> float:
         """Return milliwatts."""
-        if self._instant:
+        if self.instant is not False:
             power = self._instant_power()
-            if power == power or self._instant:
+            if self.instant:
                 return power
         mean = self._gate.ask("nvmlDeviceGetPowerUsage", self._gpu.board, gpu=self._key)
         return NAN if mean is None else float(mean)
@@ -866,13 +866,16 @@ class Gauges:
         name = f"{_BATCH}/power"
         answer = self._gate.ask(_BATCH, self._gpu.board, [_POWER_INSTANT], gpu=self._key, name=name)
         if answer is None:
-            self._instant = not self._gate.lacks(name, self._key)
+            if self._gate.lacks(name, self._key):
+                self.instant = False
             self._gate.memory.forget(name, self._key)  # nothing is missing
             return NAN
         code = answer[0].nvmlReturn
         if code == 0:
+            self.instant = True
             return float(getattr(answer[0].value, VALUE_MEMBERS.get(answer[0].valueType, "uiVal")))
-        self._instant = code in NO_NEW_VALUE or code not in OFF
+        if code in OFF and code not in NO_NEW_VALUE:
+            self.instant = False
         return NAN
 
     def _temperature(self) -> float:
@@ -929,10 +932,11 @@ class GpuReader:
         return GpuReader(gate, self.gpu, self.index, self._store, self._clock, self._expected)
 
     @property
-    def facts(self) -> dict[str, float]:
+    def facts(self) -> dict[str, Any]:
         """Facts about this GPU's readings that the run has shown, for the manifest."""
-        refresh_ns = self._buffer.refresh_ns
-        return {} if refresh_ns is None else {"utilization_refresh_ms": round(refresh_ns / 1e6)}
+        refresh_ns, instant = self._buffer.refresh_ns, self._gauges.instant
+        found: dict[str, Any] = {} if instant is None else {"power_instant": instant}
+        return found | ({"utilization_refresh_ms": round(refresh_ns / 1e6)} if refresh_ns else {})
 
     def read(self, now_s: float) -> None:
         """Read whatever is due; now_s: `time.perf_counter()`."""

@@ -262,6 +262,7 @@ class Gpu(TypedDict, total=False):
     multiprocessors: Count  # of a MIG device
     peak: Peak
     persistence_mode: bool
+    power_instant: bool  # the driver's instantaneous reading, not its mean over up to a second
     utilization_refresh_ms: Count  # as seen in the run: a reading is the mean of as long before it
 
 

@@ -10,6 +10,7 @@ from replayed_gpus import LOADS, SECOND, SQUARES, recorded, trained
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.evidence.run import LAG_NS, Run
 from gpu_util_callback.recording import read_recordings
+from tensorboard_plugin.lanes import lanes_of
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_where_no_refresh_is_seen_two_seconds_are_assumed(step):
     scenario.gpu("a100").curve("utilization", [(0, 40), (3, 90)])
     stepped = step(scenario)
     stepped.at(*np.arange(0, 6, 0.1))
-    assert stepped.reader.facts == {}
+    assert "utilization_refresh_ms" not in stepped.reader.facts
     assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}, 0).lag_ns() == LAG_NS
 
 
@@ -113,7 +114,7 @@ def test_the_driver_s_own_samples_show_their_refresh(step):
     scenario.gpu("a100")
     stepped = step(scenario)
     stepped.at(*np.arange(0, 3, 0.1))
-    assert stepped.reader.facts == {"utilization_refresh_ms": 167}
+    assert stepped.reader.facts["utilization_refresh_ms"] == 167
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -150,6 +151,25 @@ def test_power_is_the_instantaneous_reading_where_the_driver_has_it(name, replay
     half = (power[at < on].mean() + power[(at > on + 1) & (at < off)].mean()) / 2
     assert at[power > half][0] - on < 0.3
     assert at[power > half][-1] - off < 0.3
+
+
+def test_power_that_is_a_mean_is_called_one(replay):
+    notes = {}
+    for name in LOADS:
+        _, recording, _ = replay(name)
+        (gpu,) = recording.facts["gpus"]
+        (lane,) = [lane for lane in lanes_of(recording) if lane["id"] == "gpu0:power_mw"]
+        notes[name] = gpu["power_instant"], lane["note"]
+    mean = False, "the driver's mean over up to a second"
+    assert list(notes.values()) == [(True, None), (True, None), mean]
+
+
+def test_a_passing_failure_does_not_change_what_power_means(step):
+    scenario = Scenario().call("nvmlDeviceGetFieldValues", code=999, from_=0.1, until=0.2)
+    scenario.gpu("a100").curve("field:186:0", 250_000, type=1).curve("power_mw", 200_000)
+    power = step(scenario).at(0, 0.1)["gpu0"]["power_mw"]
+    assert power[0] == 250_000
+    assert np.isnan(power[1])
 
 
 @pytest.mark.parametrize("name", LOADS)
