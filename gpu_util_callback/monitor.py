@@ -155,7 +155,7 @@ class GpuUtilMonitor:
         loop = Loop(recorder.timeline)
         adapter.attach(loop, recorder.fail)
         recorder.on_over = lambda: _restore(adapter, recorder, loop)
-        recorder.hook_sums = loop.sums
+        recorder.intake.hook_sums = loop.sums
         recorder.counts_batches_of(None)
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: an error from here on ends the recording.

@@ -1,9 +1,11 @@
 """Options that several commands share, and what standard output can show."""
 
 import argparse
+import math
 import os
 import shutil
 import sys
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,3 +76,29 @@ def unicode() -> bool:
     except (UnicodeError, LookupError):
         return False
     return True
+
+
+class StatusLine:
+    """One line on a terminal's stderr, rewritten now and then.
+
+    Args:
+        after_s: what takes less time shows none.
+    """
+
+    def __init__(self, after_s: float = 0.0) -> None:
+        self._length = 0
+        self._next = time.monotonic() + after_s if sys.stderr.isatty() else math.inf
+
+    def show(self, text: str, last: bool = False) -> None:
+        """Show the text, not more than five times a second unless it is the last one."""
+        now = time.monotonic()
+        if now >= self._next or (last and self._length):
+            self._next = now + 0.2
+            print(f"\r{text.ljust(self._length)}", end="", file=sys.stderr, flush=True)
+            self._length = len(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._length:
+            print(f"\r{' ' * self._length}\r", end="", file=sys.stderr, flush=True)
+            self._length = 0

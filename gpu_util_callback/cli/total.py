@@ -6,8 +6,8 @@ import gc
 import json
 import re
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from gpu_util_callback.cli import options
@@ -16,8 +16,6 @@ from gpu_util_callback.cli.report import length
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import cleaned
 
-# How often the progress line is rewritten.
-_EVERY_S = 0.2
 _SHOWN_PROBLEMS = 5
 
 
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         if not any(mark in logdir for mark in "*?["):
             _remote.wait_for_answer(logdir, args.timeout, " --timeout S waits longer.")
     logdirs = expanded(args.logdir)
-    progress = _Progress()
+    line = options.StatusLine()
     try:
         found = survey(
             logdirs,
@@ -79,10 +77,10 @@ def run(args: argparse.Namespace) -> int:
             anew=args.rejudge,
             engine=args.engine,
             cache=None if args.no_cache else Cache(logdirs),
-            progress=progress,
+            progress=partial(_progress, line),
         )
     finally:
-        progress.clear()
+        line.clear()
     for problem in found.problems[:_SHOWN_PROBLEMS]:
         print(f"gpu-util total: {problem}", file=sys.stderr)
     if len(found.problems) > _SHOWN_PROBLEMS:
@@ -149,25 +147,5 @@ def _write_html(path: str, report: dict, logdirs: list[str]) -> None:
     print(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
-class _Progress:
-    """One line on a terminal's stderr, rewritten now and then."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._last = 0.0
-        self._length = 0
-
-    def __call__(self, what: str, done: int, of: int | None) -> None:
-        now = time.monotonic()
-        if not self._shown or (now - self._last < _EVERY_S and done != of):
-            return
-        self._last = now
-        text = f"{what} {done:,} of {of:,} runs" if of else f"{what} {done:,} runs"
-        print(f"\r{text.ljust(self._length)}", end="", file=sys.stderr, flush=True)
-        self._length = len(text)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._length:
-            print(f"\r{' ' * self._length}\r", end="", file=sys.stderr, flush=True)
-            self._length = 0
+def _progress(line: options.StatusLine, what: str, done: int, of: int | None) -> None:
+    line.show(f"{what} {done:,} of {of:,} runs" if of else f"{what} {done:,} runs", done == of)

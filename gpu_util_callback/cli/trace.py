@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import sys
-import time
 from typing import Any
 
 from gpu_util_callback.cli import options
@@ -37,26 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
 
 
-class _Progress:
-    """Progress bar on stderr while a large file is read; on a terminal only."""
-
-    def __init__(self) -> None:
-        self.start = self.last = time.monotonic()
-        self.shown = False
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.start < 1 or now - self.last < 0.1 or not total:
-            return
-        self.last = now
-        self.shown = True
-        share = min(done / total, 1.0)
-        bar = f"{'█' * round(share * _BAR):<{_BAR}} {100 * share:3.0f} %"
-        print(f"\r  reading {bar}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self.shown:
-            print("\r" + " " * (_BAR + 20) + "\r", end="", file=sys.stderr, flush=True)
+def _bar(done: int, total: int) -> str:
+    share = min(done / max(total, 1), 1.0)
+    return f"  reading {'█' * round(share * _BAR):<{_BAR}} {100 * share:3.0f} %"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,12 +58,14 @@ def run(args: argparse.Namespace) -> int:
 
     thresholds = options.thresholds_given(args)
     thresholds_in_force(thresholds)  # an invalid one is reported before a large file is read
-    progress = _Progress() if sys.stderr.isatty() else None
+    line = options.StatusLine(after_s=1.0)
     try:
-        trace = read_trace(args.trace if args.trace[1:] else args.trace[0], progress)
+        trace = read_trace(
+            args.trace if args.trace[1:] else args.trace[0],
+            lambda done, total: line.show(_bar(done, total)),
+        )
     finally:
-        if progress:
-            progress.clear()
+        line.clear()
     analysis = analyse(trace, thresholds)
     if args.log_dir:
         from gpu_util_callback.traces.imported import write_recordings

@@ -84,24 +84,14 @@ class ProfilerWindows:
         redact: Callable[[str], str] | None = None,
         reader: WindowReader | None = None,
     ):
-        self._session = session
+        self.session = session
         self._schedule = schedule
-        self._clock = clock
+        self.clock = clock
         self._share = share
-        self._reader = reader or WindowReader()
-        self._surroundings = Surroundings(
-            session=session,
-            clock=clock,
-            log_dir=log_dir,
-            redact=redact,
-            read=self._reader.read,
-            is_over=fit_is_over,
-            note=self._note,
-            keep=self._keep,
-            abandon=self.abandon,
-            yielded=self._yielded,
-            ended=self._ended,
-        )
+        self.log_dir = log_dir
+        self.fit_is_over = fit_is_over
+        self.redact = redact
+        self.reader = reader or WindowReader()
         self.planner: Planner | None = None
         self._marker: Marker | None = None
         self._open: Window | None = None
@@ -134,9 +124,9 @@ class ProfilerWindows:
         try:
             self._thread_id = threading.get_ident()
             _abandon_left_over(self._thread_id)
-            on_device = self._session.traces_device
+            on_device = self.session.traces_device
             planner = Planner(
-                _cut(self._schedule, self._session.max_events),
+                _cut(self._schedule, self.session.max_events),
                 self._share,
                 first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
                 warmup=1 if on_device else 0,
@@ -168,7 +158,7 @@ class ProfilerWindows:
             if marker is not None:
                 marker.close()
             if action is Action.MARK:
-                self._marker = self._session.mark(step)
+                self._marker = self.session.mark(step)
             elif action is Action.OPEN:
                 self._open_window(planner, step)
             elif action is Action.CLOSE:
@@ -206,9 +196,9 @@ class ProfilerWindows:
         if self.planner is not None and not self._off:
             why = self.planner.why_none(time.perf_counter_ns())
             if why is not None:
-                self._note(*why)
+                self.note(*why)
         self._off = True
-        self._session.end()
+        self.session.end()
 
     # -- on any thread -------------------------------------------------------------------------
 
@@ -225,10 +215,10 @@ class ProfilerWindows:
         for window in list(self._running):
             window.thread.join(max(0.0, deadline - time.monotonic()))
         if self._running:
-            self._reader.give_up()
+            self.reader.give_up()
             for window in list(self._running):
                 window.thread.join(0.5)
-        self._reader.close()
+        self.reader.close()
 
     @property
     def busy(self) -> bool:
@@ -249,9 +239,9 @@ class ProfilerWindows:
     # -- one window ----------------------------------------------------------------------------
 
     def _open_window(self, planner: Planner, step: int) -> None:
-        began_ns = self._clock.now()
+        began_ns = self.clock.now()
         before = time.perf_counter()
-        server = None if self._schedule.beside_server else self._session.server()
+        server = None if self._schedule.beside_server else self.session.server()
         if server is not None:
             self._give_up(
                 f"{server} may be used to take a profile, and a window would make that fail",
@@ -268,14 +258,14 @@ class ProfilerWindows:
                 f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room"
             )
             return
-        window = Window(self._surroundings, planner, folder, began_ns)
+        window = Window(self, planner, folder, began_ns)
         asked = time.perf_counter()
         self._settle()
         waited = time.perf_counter() - asked
         planner.waited(int(waited * 1e9))
         before += waited
         try:
-            self._session.start(folder, window.yielded)
+            self.session.start(folder, window.yielded)
         except ProfilerBusy:
             planner.refused(time.perf_counter_ns())
             window.discard()
@@ -290,20 +280,20 @@ class ProfilerWindows:
         try:
             window.thread.start()
         except BaseException:  # no more threads, or Ctrl+C: nothing else would stop the profiler
-            self._session.halt(folder)
-            self._session.stop(folder)
+            self.session.halt(folder)
+            self.session.stop(folder)
             window.discard()
             raise
         self._open = window
         window.before, self._latest = self._latest, window
         self._running.append(window)
         if planner.opened(time.perf_counter() - before):
-            self._marker = self._session.mark(step)
+            self._marker = self.session.mark(step)
 
     def _settle(self) -> None:
         try:
             if not self._abandoned:  # else the GPU may have failed, and never answer
-                self._session.settle()
+                self.session.settle()
         except Exception as error:  # a window that misses some work is better than none
             log.debug("gpu_util_callback: %s", error, exc_info=True)
 
@@ -314,7 +304,7 @@ class ProfilerWindows:
         if window is not None:
             before = time.perf_counter()
             try:
-                self._session.halt(window.folder)
+                self.session.halt(window.folder)
             finally:  # whatever becomes of the recording, its thread has to end
                 window.halt_s = time.perf_counter() - before
                 window.planned = planned
@@ -330,7 +320,8 @@ class ProfilerWindows:
 
     # -- notes ---------------------------------------------------------------------------------
 
-    def _note(self, reason: str, cure: str, source: str = SOURCE) -> None:
+    def note(self, reason: str, cure: str, source: str = SOURCE) -> None:
+        """Note what is missing, once per cure."""
         with self._lock:
             # By its cure: a reason may contain figures that differ from window to window.
             self._unavailable.setdefault(
@@ -338,37 +329,40 @@ class ProfilerWindows:
             )
 
     def _give_up(self, reason: str, cure: str) -> None:
-        self._note(reason, cure)
+        self.note(reason, cure)
         self._switch_off()
 
     def _switch_off(self) -> None:
         self._off = True
-        self._session.end()
+        self.session.end()
         if self.planner is not None:
             self.planner.give_up()
 
     def _failed(self, error: Exception) -> None:
         """Handle an error of ours, or a framework with unexpected internals."""
-        self._note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
+        self.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
         window, self._open = self._open, None
         self._switch_off()
         if window is not None:
             try:
-                self._session.halt(window.folder)
+                self.session.halt(window.folder)
             finally:
                 window.closing.set()  # never leave the profiler running
 
-    def _yielded(self, window: Window) -> bool:
+    def yielded(self, window: Window) -> bool:
+        """Leave the profiler to other code; return whether the window was open."""
         if self._open is not window:
             return False
         self._open = self._marker = None
         return True
 
-    def _ended(self, window: Window) -> None:
+    def ended(self, window: Window) -> None:
+        """Forget a window of which nothing more will come."""
         with contextlib.suppress(ValueError):
             self._running.remove(window)
 
-    def _keep(self, result: WindowResult) -> None:
+    def keep(self, result: WindowResult) -> None:
+        """Keep the result of a window until `drain`."""
         with self._lock:
             self._results.append(result)
 
@@ -384,7 +378,7 @@ def _abandon_left_over(thread_id: int) -> None:
     """Abandon windows of an earlier fit on this thread, or close them while that fit waits."""
     for windows in list(_all):
         if windows._open is not None and windows._thread_id == thread_id:
-            is_over = windows._surroundings.is_over
+            is_over = windows.fit_is_over
             if is_over is None or is_over():
                 windows.abandon()
             else:
@@ -512,37 +506,12 @@ WATCH_S = 0.1  # how often an open window checks whether the fit is still there
 IDLE_S = 60.0  # an open window is closed after this long without a step
 
 
-@dataclass
-class Surroundings:
-    """Callbacks from a window to its fit; see `ProfilerWindows`.
-
-    Args:
-        note: takes (reason, cure, source) of whatever is missing; once per cure.
-        keep: takes the result.
-        abandon: called when the fit turns out to be over.
-        yielded: called when other code takes the profiler; returns whether the window was open.
-        ended: called when nothing more will come of the window.
-    """
-
-    session: ProfilerSession
-    clock: Clock
-    log_dir: str
-    redact: Callable[[str], str] | None
-    read: Callable[[Path], WindowRows]
-    is_over: Callable[[], bool] | None
-    note: Callable[..., None]
-    keep: Callable[[WindowResult], None]
-    abandon: Callable[[], None]
-    yielded: Callable[[Window], bool]
-    ended: Callable[[Window], None]
-
-
 class Window:
     """One window from its start until its rows are available; its thread stops the profiler."""
 
-    def __init__(self, fit: Surroundings, planner: Planner, folder: Path, began_ns: int):
+    def __init__(self, windows: ProfilerWindows, planner: Planner, folder: Path, began_ns: int):
         self.folder = folder
-        self._fit = fit
+        self._windows = windows
         self._planner = planner
         self._began_ns = began_ns
         self.planned: PlannedWindow | None = None  # set before `closing`
@@ -555,7 +524,7 @@ class Window:
 
     def yielded(self) -> None:
         """Close after other code has started the profiler."""
-        if self._fit.yielded(self):
+        if self._windows.yielded(self):
             self._planner.gave_way(time.perf_counter_ns())
         self.closing.set()
 
@@ -563,40 +532,40 @@ class Window:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self) -> None:
-        fit = self._fit
+        windows = self._windows
         try:
             self._wait()
             self._stop_and_read()
         except Exception as error:
-            fit.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
+            windows.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
         finally:
             self.stopped.set()
             self.discard()
             self.done.set()
-            self._fit.ended(self)
+            self._windows.ended(self)
 
     def _wait(self) -> None:
         """Wait until the window is to be closed, or nothing is left that would close it."""
-        fit = self._fit
+        windows = self._windows
         while not self.closing.wait(WATCH_S):
-            if fit.is_over is not None:
-                over = fit.is_over()
+            if windows.fit_is_over is not None:
+                over = windows.fit_is_over()
             else:
                 over = self._planner.idle_s(time.perf_counter_ns()) > IDLE_S
             if over:
-                fit.abandon()
+                windows.abandon()
                 return
 
     def _stop_and_read(self) -> None:
-        fit, planned = self._fit, self.planned
+        windows, planned = self._windows, self.planned
         before = time.perf_counter()
         try:
-            file = fit.session.stop(self.folder)
+            file = windows.session.stop(self.folder)
         except ProfilerFailed as error:
-            fit.note(error.reason, error.cure)
+            windows.note(error.reason, error.cure)
             file = None
         stop_s = time.perf_counter() - before + self.halt_s
-        end_ns = fit.clock.now()
+        end_ns = windows.clock.now()
         self.stopped.set()
         if file is None or planned is None:
             if planned is not None:
@@ -612,7 +581,7 @@ class Window:
         if not planned.marked:
             return
         tables = self._converted(rows, planned) if rows else {}
-        fit.keep(
+        windows.keep(
             WindowResult(
                 window=planned.index,
                 first_step=planned.marked[0],
@@ -630,10 +599,11 @@ class Window:
         )
 
     def _publish(self, file: Path, planned: PlannedWindow) -> str | None:
-        fit = self._fit
+        windows = self._windows
         when = time.strftime("%Y_%m_%d_%H_%M_%S")
         try:
-            return publish(file, fit.log_dir, f"{when}_step_{planned.marked[0]}", fit.redact)
+            run = f"{when}_step_{planned.marked[0]}"
+            return publish(file, windows.log_dir, run, windows.redact)
         except OSError as error:
             self._not_kept(error, "plugins/profile", "Profile tab")
             return None
@@ -641,38 +611,38 @@ class Window:
     def _keep(self, file: Path) -> None:
         """Keep a trace that the Profile tab cannot read, for Perfetto. It holds process names."""
         packed = file.with_name(f"{file.name}.gz")
-        if self._fit.redact is None and packed.is_file():
+        if self._windows.redact is None and packed.is_file():
             try:
-                keep(packed, self._fit.log_dir)
+                keep(packed, self._windows.log_dir)
             except OSError as error:
                 self._not_kept(error, "", "profiler's file")
 
     def _not_kept(self, error: OSError, place: str, source: str) -> None:
-        log_dir = self._fit.log_dir
-        self._fit.note(
+        log_dir = self._windows.log_dir
+        self._windows.note(
             f"a window's file cannot be put into {log_dir}/{place}: {error.strerror or error}",
             "make that folder writable, or give another log_dir",
             source=source,
         )
 
     def _rows(self, file: Path) -> WindowRows | None:
-        fit, before = self._fit, self.before
+        windows, before = self._windows, self.before
         if before is not None:
             before.done.wait()
             self.before = None
         try:
-            rows = fit.read(file)
+            rows = windows.reader.read(file)
         except ReadFailed as error:
-            fit.note(
+            windows.note(
                 f"a window could not be read: {error}",
-                f"`gpu-util trace {fit.log_dir}/plugins/profile` reads its file",
+                f"`gpu-util trace {windows.log_dir}/plugins/profile` reads its file",
             )
             return None
         for problem in rows.problems:
-            if fit.session.traces_device or "no gpu detected" not in problem.lower():
-                fit.note(problem, cure_for(problem), source="profiler")
-        if fit.session.traces_device and not rows.device_events and not rows.problems:
-            fit.note(
+            if windows.session.traces_device or "no gpu detected" not in problem.lower():
+                windows.note(problem, cure_for(problem), source="profiler")
+        if windows.session.traces_device and not rows.device_events and not rows.problems:
+            windows.note(
                 "a window holds no event of any GPU",
                 "end other CUDA profilers (nsys, ncu) of this process, and check that the model "
                 "runs on the GPU: `gpu-util doctor`",
@@ -681,7 +651,7 @@ class Window:
         return rows
 
     def _curves(self, rows: WindowRows) -> list[AllocatorCurve]:
-        clock = self._fit.clock
+        clock = self._windows.clock
         return [
             replace(curve, time_ns=clock.from_wall(curve.time_ns, self._began_ns))
             for curve in rows.allocators
@@ -701,7 +671,7 @@ class Window:
                 known = traced["start_ns"] > 0
                 traced["start_ns"] = np.where(
                     known,
-                    self._fit.clock.from_wall(traced["start_ns"], self._began_ns),
+                    self._windows.clock.from_wall(traced["start_ns"], self._began_ns),
                     traced["start_ns"],
                 )
             traced["batches"] = np.full(len(traced["step"]), planned.per_call, np.int64)

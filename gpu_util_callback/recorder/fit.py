@@ -109,7 +109,7 @@ class Series:
     def takes(self, kind: tuple[Any, ...]) -> bool:
         """Return whether a fit of this kind that begins now belongs to the series."""
         alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
-        return alike and self.recorder.may_go_on and self.recorder.claim()
+        return alike and self.recorder.may_continue and self.recorder.acquire()
 
 
 def _kind_of(
@@ -213,7 +213,7 @@ class KerasSession:
         close_left_over(
             keep=lambda other: (
                 other is recorder
-                or other.rests_elsewhere(recorder.settings.log_dir)
+                or other.idles_elsewhere(recorder.settings.log_dir)
                 or _goes_on(other.watch, watch)
             )
         )
@@ -227,7 +227,7 @@ class KerasSession:
         try:
             self._put_in_place(model, callbacks, frame, recorder)
             if goes_on:
-                recorder.go_on(watch)
+                recorder.continue_(watch)
             else:
                 self._open(recorder, watch, params or {}, callbacks, backend, facts)
             recorder.timeline.begin()
@@ -283,7 +283,7 @@ class KerasSession:
             timer.attach_alone()
             if NO_LIST not in recorder.unavailable:
                 recorder.unavailable.append(NO_LIST)
-        recorder.take_sums(timer.sums)
+        recorder.intake.take_sums(timer.sums)
 
     def _open(
         self,
@@ -344,7 +344,7 @@ class KerasSession:
     def _batch_begins(self, now: int) -> None:
         """Begin a training batch, now, before all callbacks' hooks; runs every step."""
         recorder = self._recorder
-        if recorder is None or recorder.status:
+        if recorder is None or recorder.off:
             return
         try:
             function, windows = self._function, self._windows
@@ -408,7 +408,7 @@ class KerasSession:
         if self._windows is not None:
             self._windows.end()
         if recorder.was_short:
-            recorder.rest()
+            recorder.idle()
         else:
             recorder.end("ended")
             recorder.say_verdict()
@@ -423,7 +423,7 @@ class KerasSession:
         recorder = self._recorder
         if recorder is None or self._settings.trace not in (None, TraceSchedule()):
             return None  # steps to profile are counted in each fit
-        return Series(recorder, self._kind) if recorder.may_go_on else None
+        return Series(recorder, self._kind) if recorder.may_continue else None
 
 
 class EpochLogs:
@@ -434,7 +434,7 @@ class EpochLogs:
         self._names: list[str] | None = None  # of this fit: a CSV file has its columns at once
         self._samples = ScalarPoints(1)
         self._reset()
-        recorder.on_rows = self._add
+        recorder.intake.on_rows = self._add
 
     def _reset(self) -> None:
         self._known = 0  # steps whose wait was measured
@@ -478,10 +478,10 @@ class EpochLogs:
     def add_to(self, logs: Any) -> None:
         """Add the epoch that ends now to its logs; on the training thread."""
         recorder = self._recorder
-        if recorder.on_rows is None or recorder.off or not isinstance(logs, dict):
+        if recorder.intake.on_rows is None or recorder.off or not isinstance(logs, dict):
             return
         try:
-            recorder.catch_up()
+            recorder.intake.catch_up()
             found = self._means()
             self._reset()
             if self._names is None:
@@ -521,5 +521,5 @@ class EpochLogs:
         return bool(self._used_gpus() or self._recorder.adapter.devices())
 
     def _fail(self, error: Exception) -> None:
-        self._recorder.on_rows = None
+        self._recorder.intake.on_rows = None
         self._recorder.fail("epoch logs", error)

@@ -8,18 +8,18 @@ import os
 import threading
 import time
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
+from gpu_util_callback.recorder.intake import Intake
 from gpu_util_callback.recorder.memory import MemoryWatch
 from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
@@ -29,9 +29,6 @@ from gpu_util_callback.recorder.stops import reading, stop_between
 from gpu_util_callback.recorder.work import BatchSizes, ModelWork
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.redaction import error_text, printable
-from gpu_util_callback.steps.assemble import Assembler
-from gpu_util_callback.steps.callback_list import HookSums
-from gpu_util_callback.steps.compilations import Compilations
 from gpu_util_callback.steps.dispatch import DispatchWatch
 from gpu_util_callback.steps.fit_frame import FitWatch
 from gpu_util_callback.steps.rows import seen_dims
@@ -54,7 +51,7 @@ WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
 SERIES_FIT_S = 10.0
 SERIES_GAP_S = 60.0
 NEWS_S = 5.0  # a fit or a series this long deserves a verdict while others may follow
-REST_S = 2.0  # how long the thread of a series waits for the next fit; then it closes the recording
+IDLE_FIT_S = 2.0  # how long a series waits for its next fit; then the recording is closed
 IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long without a step
 
 _process = ProcessTime()
@@ -65,8 +62,46 @@ _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
 # The newest ended recordings, which another fit may continue; older ones let go of their memory.
 _ended: deque[weakref.ref[Recorder]] = deque()
 KEPT = 2
-MOST_ITEMS = 1 << 14  # of the queue of steps that become rows at once: 10 ms of the GIL
-MOST_QUEUED = 1 << 19  # of the steps: 150 MB, in 2.5 s of steps that do nothing
+
+
+class State(Enum):
+    """State of a recorder; the value of the last two is the status of the recording."""
+
+    RECORDING = "recording"
+    LEAVING = "leaving"  # a fit of a series has ended
+    IDLE = "idle"  # another fit may follow
+    ACQUIRED = "acquired"  # another fit is about to follow
+    ENDED = "ended"
+    INTERRUPTED = "interrupted"
+
+
+BETWEEN_FITS = State.LEAVING, State.IDLE, State.ACQUIRED
+
+
+class ThreadTime:
+    """CPU time of the training thread in fits, where the system counts it."""
+
+    def __init__(self) -> None:
+        self._clock: int | None = None
+        self._began_s = 0.0  # of the fit that is under way
+        self._before_s = 0.0  # in the fits that have ended
+
+    def begin(self) -> None:
+        """Begin a fit; on its thread."""
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+            self._began_s = time.clock_gettime(self._clock)
+
+    def end(self) -> None:
+        """End the fit."""
+        self._before_s, self._clock = self.seconds(), None
+
+    def seconds(self) -> float:
+        """Return the time so far."""
+        if self._clock is not None:
+            with contextlib.suppress(OSError):  # the thread has ended
+                return self._before_s + time.clock_gettime(self._clock) - self._began_s
+        return self._before_s
 
 
 @dataclass
@@ -94,11 +129,9 @@ class Recorder:
         if self._ray is not None:
             home = self._ray.home(self.settings.log_dir)
             self.settings = replace(self.settings, log_dir=home)
-        self.hook_sums: list[HookSums] = []
         self.watch = FitWatch(None)
-        self.status = ""  # "", then "ended" or "interrupted"
+        self._enter(State.RECORDING)
         self.unavailable: list[dict[str, str]] = []
-        self._assembler: Assembler | None = None
         self._outputs = Outputs(
             self.settings, self.clock, self.fail, self.recovered,
             WritingEvents(
@@ -122,36 +155,24 @@ class Recorder:
         self._ended_ns = 0
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
-        self.memory = MemoryWatch(self.adapter, lambda: self._steps)
+        self.intake = Intake(self.timeline, self._gpus, self.fail, self._outputs.distrust)
+        self._training_cpu = ThreadTime()
+        self.memory = MemoryWatch(self.adapter, lambda: self.intake.steps)
         self.work = ModelWork(self.adapter, self.settings.flops_per_sample)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
         self._index = 0  # of the newest fit, among those of its log_dir
         self.begins_at: dict[str, int | None] = {}  # where in the training the first fit begins
         self._fit_started_ns = 0  # of the newest fit
-        self._resting = False  # a fit of a series has ended, and another one may follow
-        self._rests_until = 0.0  # `time.monotonic`
-        self._pauses: deque[tuple[int, int]] = deque(maxlen=4096)  # the last ones between fits, ns
-        self._between_ns = 0  # all of them
-        self._finished_sums: deque[HookSums] = deque()  # of the fits before
+        self._idle_until = 0.0  # `time.monotonic`
+        self._between_ns = 0  # of all times between fits
         self._cpu_s = 0.0  # of the threads before this one
         self._unsaid = False  # a fit of a series has ended without a verdict
         self._said_s = 0.0  # training time covered by the last verdict
         self._compiled = (0, 0)  # times and ns in the account of the process
         self._skipped = 0  # steps without a row that are counted
-        self._shapes_noted = 0  # number of shapes at the last note of what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
-        # Called with rows and samples as they are taken, on either thread.
-        self.on_rows: Callable[[dict[str, dict[str, Any]], list[Any]], None] | None = None
-        self._taking = threading.Lock()
-        self._early_rows: list[dict[str, dict[str, Any]]] = []  # taken by `catch_up`
-        self._early_samples: list[Any] = []
-        self._again: list[Any] = []  # what was taken when there was no memory for its rows
-        self._paused = False
         self._looks_at_input = True
-        self._training_clock: int | None = None  # of the training thread's CPU time
-        self._cpu_began_s = 0.0  # of the newest fit, on that clock
-        self._training_cpu_s = 0.0  # of the fits that have ended
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
 
     def __hash__(self) -> int:
@@ -168,19 +189,12 @@ class Recorder:
         self.trained_by = threading.current_thread()
         self._index = _fits[self._key] = _fits.get(self._key, -1) + 1
         self.facts["fit_index"] = self._index
-        self._assembler = Assembler(
-            self.clock.offset_ns,
-            Compilations(
-                self.adapter.shapes, self.adapter.shapes_compile, self.adapter.every_shape_compiles
-            ),
-            self.timeline.device_done,
-            lambda error: self.fail("input wait", error),
-        )
+        self.intake.begin(self.adapter, self.clock.offset_ns)
         thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         thread.start()  # raises where the process may have no more threads
         self._thread = thread
         _active[id(self)] = self
-        self._begin_cpu()
+        self._training_cpu.begin()
         # From here on time counts; our set-up does not.
         self._started_ns = self._fit_started_ns = self.clock.now()
         self.facts["started_ns"] = self._started_ns
@@ -199,11 +213,10 @@ class Recorder:
         first = False
         try:
             with self._lock:
-                first = not self.status
-                between = first and bool(self._ended_ns)  # between two fits of a series
+                first = not self.off
+                between = self._state in BETWEEN_FITS
                 if first:
-                    self._resting = False
-                    self.status = "ended" if between else status
+                    self._enter(State.ENDED if between else State(status))
                     self._end_called = time.monotonic()
                     if not between:
                         self._ended_ns = self._end_of_fit(status)
@@ -275,30 +288,32 @@ class Recorder:
 
     # ---- a series of short fits ------------------------------------------------------------
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         """End a fit of a series. The recording stays open for a moment, for the next fit."""
         if self.in_child:
             return
         with self._lock:
-            if self.status:
+            if self.off:
                 return
             self._ended_ns = self._end_of_fit("ended")
+            self._enter(State.LEAVING)
             self._unsaid = True
         self._leave_fit()
         with self._lock:
-            self._rests_until = time.monotonic() + REST_S
-            self._resting = not self.status  # somebody may have ended it in between
+            self._idle_until = time.monotonic() + IDLE_FIT_S
+            if self._state is State.LEAVING:  # somebody may have ended it in between
+                self._enter(State.IDLE)
 
-    def claim(self) -> bool:
-        """Claim the recording of a series for a fit that begins; False = it cannot continue.
+    def acquire(self) -> bool:
+        """Acquire the recording of a series for a fit that begins; False = it cannot continue.
 
-        A closed recording is opened again. `go_on` or `end` has to follow.
+        A closed recording is opened again. `continue_` or `end` has to follow.
         """
         with self._lock:
-            if self._resting:
-                self._resting = False
+            if self._state is State.IDLE:
+                self._enter(State.ACQUIRED)
                 return True
-            if self.status != "ended":
+            if self._state is not State.ENDED:
                 return False
         self._closed.wait(0 if _storage_hangs() else KNOWN_S)  # it may be closing just now
         with self._lock:
@@ -309,7 +324,7 @@ class Recorder:
                 event.clear()
         thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         thread.start()
-        self.status = ""
+        self._enter(State.ACQUIRED)
         self._thread = thread
         _active[id(self)] = self
         return True
@@ -318,8 +333,8 @@ class Recorder:
         """Inspect an input that a loop has just begun with, before it calls much of its Python."""
         threading.Thread(target=self._look_at_input, name="gpu-util-input", daemon=True).start()
 
-    def go_on(self, watch: FitWatch) -> None:
-        """Begin the next fit of a series; after `claim`, when everything is installed."""
+    def continue_(self, watch: FitWatch) -> None:
+        """Begin the next fit of a series; after `acquire`, when everything is installed."""
         self.trained_by = threading.current_thread()
         if self.fits == 1:
             self._mark_fit()
@@ -327,17 +342,20 @@ class Recorder:
         self.facts["fits"] = self.fits
         self._index = _fits[self._key] = _fits[self._key] + 1
         now = self.clock.now()
-        self._pauses.append((self._ended_ns, now))
+        self.intake.pauses.append((self._ended_ns, now))
         self._between_ns += now - self._ended_ns
         self._phase("between_fits", "", self._ended_ns, now)
         self.watch = watch
         self._fit_started_ns = now
-        self._begin_cpu()
-        self._ended_ns = 0
+        self._training_cpu.begin()
+        with self._lock:
+            self._ended_ns = 0
+            if self._state is State.ACQUIRED:  # nobody has ended it in between
+                self._enter(State.RECORDING)
         _process.begin(now - self.clock.offset_ns)
 
     @property
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Return whether a fit that begins now may continue this recording, as far as known here.
 
         Workers of a job have to agree on what is one recording, which timing cannot settle.
@@ -358,30 +376,17 @@ class Recorder:
         """Return whether the current fit is one of a short series that needs no verdict yet."""
         return self.fits > 1 and self.clock.now() - self._fit_started_ns < NEWS_S * 1e9
 
-    def rests_elsewhere(self, log_dir: str) -> bool:
+    def idles_elsewhere(self, log_dir: str) -> bool:
         """Return whether this is a series between two fits that need not close for `log_dir`."""
-        return self._resting and self.settings.log_dir != log_dir
+        return self._state is State.IDLE and self.settings.log_dir != log_dir
 
     @property
     def _key(self) -> str:
         return os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
 
-    def _begin_cpu(self) -> None:
-        """Begin to count the CPU time of the training thread, where the system does."""
-        if hasattr(time, "pthread_getcpuclockid"):
-            self._training_clock = time.pthread_getcpuclockid(threading.get_ident())
-            self._cpu_began_s = time.clock_gettime(self._training_clock)
-
-    def _cpu_of_fit(self) -> float:
-        """Return the CPU seconds of the training thread in the fit that is under way."""
-        clock = self._training_clock
-        return 0.0 if clock is None else time.clock_gettime(clock) - self._cpu_began_s
-
     def _end_of_fit(self, status: str) -> int:
         now = self.clock.now()
-        with contextlib.suppress(OSError):  # the thread has ended
-            self._training_cpu_s += self._cpu_of_fit()
-        self._training_clock = None
+        self._training_cpu.end()
         seen = self.clock.from_perf(self.timeline.latest())
         ended = now if status == "ended" else min(now, seen)
         if self._fit_started_ns:
@@ -406,43 +411,16 @@ class Recorder:
         row = Phase(kind, name, start_ns - offset, end_ns - offset, "", end_ns - start_ns, calls)
         self.timeline.queue.append(row)
 
-    def take_sums(self, sums: list[HookSums]) -> None:
-        """Take the sums of the hooks of the fit's callbacks; earlier sums are complete."""
-        self._finished_sums.extend(self.hook_sums)
-        self.hook_sums = sums
-
     def _retire(self) -> None:
         """End a series that no other fit has followed for a while."""
         with self._lock:
-            if not self._resting or time.monotonic() < self._rests_until:
+            if self._state is not State.IDLE or time.monotonic() < self._idle_until:
                 return
-            self._resting = False
-            self.status = "ended"
+            self._enter(State.ENDED)
             self._end_called = time.monotonic()
             self._judged.clear()
         self._stop.set()
         self._wake.set()
-
-    def _while_training(self, samples: list[Any]) -> list[Any]:
-        """Return the samples without those between the fits of a series, where nothing trained."""
-        if self.fits == 1:
-            return samples
-        pauses, ended_ns = list(self._pauses), self._ended_ns
-        if ended_ns:
-            pauses.append((ended_ns, np.iinfo(np.int64).max))
-        times = np.array(pauses, np.int64).reshape(-1, 2)
-        kept = []
-        for block in samples:
-            if block.group.endswith(("/xid", "/lost")):  # events, whenever they occurred
-                kept.append(block)
-                continue
-            place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
-            outside = (place < 0) | (block.time_ns >= times[place, 1])
-            if outside.any():
-                kept.append(
-                    replace(block, time_ns=block.time_ns[outside], values=block.values[outside])
-                )
-        return kept
 
     @property
     def path(self) -> str | None:
@@ -455,19 +433,19 @@ class Recorder:
         return self._gpus.gpus
 
     @property
-    def shapes(self) -> dict[float, int]:
-        """Return the signatures of the batches' shapes seen so far, with their ids."""
-        return self._assembler.compilations.shapes if self._assembler is not None else {}
-
-    @property
     def in_child(self) -> bool:
         """Return whether this is a forked process, whose parent goes on recording."""
         return self._pid != os.getpid()
 
+    def _enter(self, state: State) -> None:
+        self._state = state
+        # Nothing is recorded (any more): the training thread, which asks each step, needs no hooks.
+        self.off = state in (State.ENDED, State.INTERRUPTED)
+
     @property
-    def off(self) -> bool:
-        """Return whether nothing is recorded (any more): the training thread needs no wrappers."""
-        return bool(self.status)
+    def status(self) -> str:
+        """Return "ended" or "interrupted"; "" before."""
+        return self._state.value if self.off else ""
 
     def fail(
         self, source: str, error: BaseException | str, cure: str = "", for_good: bool = True
@@ -532,7 +510,7 @@ class Recorder:
             self._cpu_s += time.thread_time()
             self._judged.set()  # first: closing may have to write on this thread
             self._outputs.close(self.status or "interrupted")
-            if self.status == "interrupted" or self._is_news():
+            if self._state is State.INTERRUPTED or self._is_news():
                 self.say_verdict()  # nothing else will: an interrupted fit calls no hook
 
     def _lose_rows(self, error: Exception) -> None:
@@ -560,9 +538,9 @@ class Recorder:
         before = reading()
         ended = self._wait_or_sample(pause_s)
         stop = stop_between(before, reading(), pause_s, self.timeline.queue)
-        if stop is not None and self._assembler is not None:
+        if stop is not None and self.intake.assembler is not None:
             start, end = stop
-            self._assembler.stops.append(stop)
+            self.intake.assembler.stops.append(stop)
             self.timeline.phase("stopped", "", start, end, "")
         return ended
 
@@ -648,9 +626,9 @@ class Recorder:
             last: no more will come.
             judge: make a report.
         """
-        tables, samples = self._take(last)
+        tables, samples = self.intake.take(last, self._ended_ns)
         self._take_windows(tables, samples)
-        steps = self._assembler.steps if self._assembler is not None else 0
+        steps = self.intake.steps
         stages = self._stages.read(steps, last)
         if stages is not None:
             tables["pipeline"] = stages
@@ -659,7 +637,7 @@ class Recorder:
         outputs.append(tables, samples)
         self._count_skipped()
         outputs.write_scalars(tables, self.work, (steps - 1, self._ended_ns) if last else None)
-        if last and self.status == "interrupted":  # by us, perhaps: a step was under way
+        if last and self._state is State.INTERRUPTED:  # by us, perhaps: a step was under way
             self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
         now = self._ended_ns or self.clock.now()
         self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
@@ -675,7 +653,7 @@ class Recorder:
         """Make the report of the rows diagnosed just now: no file is read."""
         try:
             self.run = None
-            self.recorded = self._outputs.recorded(self.status or "live", self._steps, now)
+            self.recorded = self._outputs.recorded(self.status or "live", self.intake.steps, now)
             if self.recorded is not None:
                 from gpu_util_callback.diagnosis import run_report
                 from gpu_util_callback.report import terminal  # noqa: F401 - ready for the verdict
@@ -686,7 +664,7 @@ class Recorder:
 
     def judge(self, deadline_s: float = CLOSE_S) -> None:
         """Make `run` the report of everything so far; waits for no storage."""
-        if not self.status and not self.in_child:
+        if not self.off and not self.in_child:
             self._judged.clear()
             self._wake.set()
             self._judged.wait(deadline_s)
@@ -695,9 +673,9 @@ class Recorder:
         """Return the results so far, or those of a fit that is over, by an error perhaps."""
         from gpu_util_callback.report.notebook import Summary
 
-        if self._resting:
+        if self._state is State.IDLE:
             self.end("ended")  # its last rows are still to be judged
-        elif not self.status and self.watch.over():
+        elif not self.off and self.watch.over():
             self.end("interrupted")
         else:
             self.judge()
@@ -705,7 +683,7 @@ class Recorder:
 
     def counts_batches_of(self, data_adapter: Any | None) -> None:
         """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
-        self.work.sizes = BatchSizes(data_adapter, lambda: self.shapes)
+        self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
     def _add_work(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
         try:
@@ -713,74 +691,9 @@ class Recorder:
         except Exception as error:
             self.fail("samples per second", error)
 
-    def _take(self, last: bool) -> tuple[dict[str, dict[str, Any]], list[Any]]:
-        """Take new rows and samples, with those that `catch_up` took."""
-        with self._taking:
-            samples = self._while_training(self._gpus.take())
-            parts = [*self._early_rows, self._take_rows(last)]
-            if self.on_rows is not None:
-                self.on_rows(parts[-1], samples)
-            samples = [*self._early_samples, *samples]
-            self._early_rows, self._early_samples = [], []
-        if len(parts) == 1:
-            return parts[0], samples
-        tables: dict[str, dict[str, Any]] = {}
-        for table in dict.fromkeys(name for part in parts for name in part):
-            rows = [part[table] for part in parts if table in part]
-            tables[table] = {
-                column: np.concatenate([one[column] for one in rows]) for column in rows[0]
-            }
-        return tables, samples
-
-    def catch_up(self) -> None:
-        """Take everything up to now and show it to `on_rows`; on the training thread."""
-        with self._taking:
-            rows, samples = self._take_rows(False), self._while_training(self._gpus.sampled())
-            self._early_rows.append(rows)
-            self._early_samples += samples
-            if self.on_rows is not None:
-                self.on_rows(rows, samples)
-
-    def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
-        queue, parts = self.timeline.queue, defaultdict[str, list[dict[str, Any]]](list)
-        left = len(queue)
-        while self._assembler is not None:
-            again, items = bool(self._again), self._again
-            surplus = min(len(queue) - MOST_QUEUED, left)
-            if surplus > 0 and not again:
-                items, taken = self._assembler.skip(queue, surplus)
-                left -= taken
-            if not (again or items):
-                items = [queue.popleft() for _ in range(min(left, MOST_ITEMS))]
-                left -= len(items)
-            complete = not left and not again
-            if complete:
-                finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
-                for sums in (*finished, *self.hook_sums):
-                    items += sums.take(self.timeline.calls)
-            try:
-                for name, some in self._assembler.add(items, last and complete).items():
-                    parts[name] += some
-                self._again = []
-            except MemoryError as error:  # there may be room the next time
-                self._again = [] if again or last else items
-                if not self._again:
-                    self._lose_rows(error)
-                break
-            except Exception as error:
-                self._again = []
-                self.fail("step times", error)
-                self._outputs.distrust(error)
-            if complete:
-                break
-        return {
-            name: {column: np.concatenate([one[column] for one in some]) for column in some[0]}
-            for name, some in parts.items()
-        }
-
     def _count_skipped(self) -> None:
         """Count the steps that got no row since the last time."""
-        skipped = self._assembler.skipped if self._assembler is not None else 0
+        skipped = self.intake.assembler.skipped if self.intake.assembler is not None else 0
         self._outputs.count_dropped(skipped - self._skipped)
         self._skipped = skipped
 
@@ -802,7 +715,7 @@ class Recorder:
             return
         if self.settings.report and self._judged.is_set() and self.run is not None:
             self._said_s, self._unsaid = self._training_s(), False
-            verdict(self.run, interrupted=self.status != "ended")
+            verdict(self.run, interrupted=self._state is not State.ENDED)
         drain()
 
     def _training_s(self) -> float:
@@ -822,13 +735,10 @@ class Recorder:
             return
         try:
             self._gather_late_facts()
-            self._note_start()
-            self._note_shapes()
-            self._note_hand_overs()
-            self._note_dispatch()
-            self._note_input()
-            self._note_cpu()
-            steps = self._steps
+            fit = self.facts.get("fit")
+            if fit is not None:
+                self.facts["fit"] = {**fit, **self._fit_facts()}
+            steps = self.intake.steps
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(),
@@ -837,7 +747,7 @@ class Recorder:
                 ),
                 "windows_s": 0.0,
             }
-            facts: dict[str, Any] = {"memory": self.memory.facts(self.shapes)}
+            facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes)}
             unavailable = list(self.unavailable)
             for source, reason, cure in [*self.adapter.problems(), *self._lost(steps)]:
                 unavailable.append({"source": source, "reason": reason, "cure": cure})
@@ -869,14 +779,10 @@ class Recorder:
 
     def _add_compilations(self) -> None:
         """Add new compilations to the account of the process."""
-        if self._assembler is not None:
-            (times, ns), before = self._assembler.compiled, self._compiled
+        if self.intake.assembler is not None:
+            (times, ns), before = self.intake.assembler.compiled, self._compiled
             self._compiled = times, ns
             _process.compiled(times - before[0], ns - before[1])
-
-    @property
-    def _steps(self) -> int:
-        return self._assembler.steps if self._assembler is not None else 0
 
     def _in_own_words(self, missing: dict[str, str]) -> dict[str, str]:
         """Return the cures in their wording for a custom loop."""
@@ -884,49 +790,19 @@ class Recorder:
             return missing
         return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
 
-    def _note_start(self) -> None:
-        """Note the epoch and the iteration that the fit begins at."""
-        begins, fit = self.begins_at, self.facts.get("fit")
-        if fit is not None and begins and fit.get("first_epoch") != begins["first_epoch"]:
-            self.facts["fit"] = {**fit, **begins}
-
-    def _note_shapes(self) -> None:
-        """Note what varies in the shapes of batches that Python saw."""
-        known = self._assembler.compilations.shapes if self._assembler is not None else {}
-        if len(known) == self._shapes_noted:
-            return
-        self._shapes_noted = len(known)
-        dims = seen_dims(known)
-        fit = self.facts.get("fit")
-        if dims is not None and fit is not None:
-            self.facts["fit"] = {**fit, "input_dims": dims}
-
-    def _note_hand_overs(self) -> None:
-        """Note which batches were ready when the loop requested them."""
-        told, fit = self.timeline.handed.facts(), self.facts.get("fit")
-        if told and fit is not None:
-            self.facts["fit"] = {**fit, **told}
-
-    def _note_dispatch(self) -> None:
-        """Note how the steps of a loop were dispatched."""
-        seen = self.dispatch.facts() if self.dispatch is not None else {}
-        fit = self.facts.get("fit")
-        if seen and fit is not None:
-            self.facts["fit"] = {**fit, "dispatch": seen}
-
-    def _note_input(self) -> None:
-        """Note what has shown of the input."""
-        fit = self.facts.get("fit")
-        if fit is not None and self._looks_at_input:
-            self.facts["fit"] = {**fit, **self.adapter.input_facts()}
-
-    def _note_cpu(self) -> None:
-        """Note the CPU time of the training thread since the fit began."""
-        fit = self.facts.get("fit")
-        with contextlib.suppress(OSError):  # the thread has ended
-            spent = self._training_cpu_s + self._cpu_of_fit()
-            if fit is not None and spent:
-                self.facts["fit"] = {**fit, "training_cpu_s": round(spent, 6)}
+    def _fit_facts(self) -> dict[str, Any]:
+        """Return what has shown of the fit since it began."""
+        facts: dict[str, Any] = {**self.begins_at, **self.timeline.handed.facts()}
+        dims = seen_dims(self.intake.shapes)
+        if dims is not None:
+            facts["input_dims"] = dims
+        if self.dispatch is not None and (dispatch := self.dispatch.facts()):
+            facts["dispatch"] = dispatch
+        if self._looks_at_input:
+            facts |= self.adapter.input_facts()
+        if cpu_s := self._training_cpu.seconds():
+            facts["training_cpu_s"] = round(cpu_s, 6)
+        return facts
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         return [*self._unkept(steps), *self._without_input(steps)]
@@ -941,7 +817,7 @@ class Recorder:
         return [("step times", reason, "")]
 
     def _without_input(self, steps: int) -> list[tuple[str, str, str]]:
-        lost = self._assembler.lost_rows if self._assembler is not None else 0
+        lost = self.intake.assembler.lost_rows if self.intake.assembler is not None else 0
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
         reason = (
@@ -961,7 +837,7 @@ class Recorder:
         if model is None and "framework" in self.facts:
             return  # a custom loop: no facts of its model will come
         unknown = (model or {}).get("parameters") is None
-        if unknown and self._assembler and self._assembler.steps:
+        if unknown and self.intake.steps:
             self._gather_facts()
 
     def _pause_when_idle(self) -> None:
@@ -969,9 +845,8 @@ class Recorder:
         if self.watch.known or self._ended_ns:
             return
         idle = (time.perf_counter_ns() - self.timeline.latest()) / 1e9
-        if idle > IDLE_S and not self._paused:
+        if idle > IDLE_S:
             self.end("interrupted")
-            self._paused = True
 
     def _close(self) -> None:
         self._look_at_input()
@@ -979,12 +854,12 @@ class Recorder:
         if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
             self._save_rows()  # the rest may take a while on a slow machine
         self._gpus.stop()
-        if self.status == "interrupted":
+        if self._state is State.INTERRUPTED:
             self.memory.failed_unseen("validation" if self.timeline.in_test else "the fit")
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
-        for source, reason, cure in self._unkept(self._steps):
+        for source, reason, cure in self._unkept(self.intake.steps):
             warn(source, reason, cure)
 
 
@@ -1003,7 +878,7 @@ def _finish_at_exit(own_thread: bool = False) -> None:
     """
     until, main = time.monotonic() + EXIT_S, threading.main_thread()
     for recorder in _mine():
-        if own_thread and not recorder.status and recorder.trained_by is not main:
+        if own_thread and not recorder.off and recorder.trained_by is not main:
             continue
         recorder.finish(until - time.monotonic())
     drain()
@@ -1021,7 +896,8 @@ def _mine() -> list[Recorder]:
 def _in_child() -> None:
     """Record no more in a forked process: it has none of the threads. Takes no lock."""
     for recorder in list(_active.values()):
-        recorder.status = recorder.status or "interrupted"
+        if not recorder.off:
+            recorder._enter(State.INTERRUPTED)
         recorder.timeline.forget()
 
 

@@ -63,6 +63,18 @@ def seen_delays(
     return wait, np.maximum.accumulate(ended)
 
 
+def _fetches(
+    rows: InputRows, part: slice, begin: int, end: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return when a call requested and received its batches, and the signatures of these."""
+    received = rows.delivered_ns[part] >= 0
+    requested, delivered = (
+        np.clip(column[part][received], begin, end)
+        for column in (rows.requested_ns, rows.delivered_ns)
+    )
+    return requested, delivered, rows.signature[part][received]
+
+
 def _waits_and_ends(
     requested: np.ndarray,
     delivered: np.ndarray,
@@ -537,25 +549,17 @@ class Assembler:
         at = {name: int(call[column]) for name, column in CALL.items()}
         traced = bool(at["flags"] & TRACED)
         done = at["logs"] or at["call_end"]
-        gpu_wait = max(done - at["call_end"], 0)
-        hooks = at["hooks_end"] - at["hooks"]
-        end_hooks = at["logs_end"] - at["logs"] if at["logs"] else 0
         if batch is None:
             n, new_shape = function.batches, False
             shapes = np.full(n, ABSENT, np.int64)
             get = wait = np.full(n, ABSENT, np.int64)
             ends = at["start"] + (np.arange(1, n + 1) * (done - at["start"])) // n
         else:
-            rows, part = batch
-            keep = rows.delivered_ns[part] >= 0
-            n = int(keep.sum())
+            requested, delivered, signatures = _fetches(*batch, at["call"], done)
+            n = len(delivered)
             if not n:
                 return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
-            requested, delivered = (
-                np.clip(column[part][keep], at["call"], done)
-                for column in (rows.requested_ns, rows.delivered_ns)
-            )
-            shapes, new = self.compilations.shape_ids(rows.signature[part][keep])
+            shapes, new = self.compilations.shape_ids(signatures)
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
             if ended is not None:
@@ -566,23 +570,20 @@ class Assembler:
         starts = np.concatenate([[at["start"]], ends[:-1]])
         stops = np.concatenate([ends[:-1], [at["end"]]])
         callbacks = np.zeros(n, np.int64)
-        callbacks[0] += hooks
-        callbacks[-1] += end_hooks
+        callbacks[0] += at["hooks_end"] - at["hooks"]
+        callbacks[-1] += at["logs_end"] - at["logs"] if at["logs"] else 0
         waits = np.maximum(wait, 0)
         room = np.maximum(stops - starts - waits - callbacks, 0)
         share = room / max(int(room.sum()), 1)
-        call_ns = max(at["call_end"] - at["call"], 0)
         # A wait cannot be longer than its row: the ends are estimates, the sum is not.
-        rest = max(call_ns - int(waits.sum()), 0)
+        rest = max(at["call_end"] - at["call"] - int(waits.sum()), 0)
         body = np.floor(rest * share).astype(np.int64)
-        compiles = bool(
-            self.compilations.among(
-                np.array([traced]), np.array([new_shape]), np.array([rest // max(n, 1)])
-            )[0]
-        )
+        of_call = np.array([traced]), np.array([new_shape]), np.array([rest // max(n, 1)])
+        compiles = bool(self.compilations.among(*of_call)[0])
         if compiles:
             self._compilation(phases, call, rest, traced, 0)
         known, unknown = at["logs"] > 0, np.full(n, ABSENT, np.int64)
+        gpu_wait = max(done - at["call_end"], 0)
         return {
             "step": np.arange(self.steps, self.steps + n),
             "start_ns": starts + self.offset_ns,

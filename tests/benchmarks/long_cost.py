@@ -21,7 +21,7 @@ from diagnosis_cost import COLUMNS
 from gpu_util_callback import read_recordings
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.gpus import SampleBlock
-from gpu_util_callback.recorder.recorder import Recorder
+from gpu_util_callback.recorder.recorder import Recorder, State
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.steps.timeline import Timeline
@@ -94,7 +94,7 @@ class Day:
         recorder, timeline = self.recorder, self.timeline
         recorder._started_ns = recorder.clock.now()
         recorder.start = lambda *_: None
-        recorder._assembler = assembler_of(recorder)
+        recorder.intake.assembler = assembler_of(recorder)
         recorder._open()
         while recorder.path is None:
             time.sleep(0.01)
@@ -117,7 +117,8 @@ class Day:
             for ms in self.took.values():
                 ms.clear()
         timeline.finish()
-        recorder._ended_ns, recorder.status = recorder.clock.now(), "ended"
+        recorder._ended_ns = recorder.clock.now()
+        recorder._enter(State.ENDED)
         recorder._tick(last=True)
         recorder._outputs.close("ended")
         recorder._closed.wait()

@@ -87,7 +87,7 @@ def test_short_fits_are_one_recording(tmp_path, monkeypatch, capsys):
 
 def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):
     """Its recording has ended by then; it is live once more, with one file of scalars."""
-    monkeypatch.setattr(recorder, "REST_S", 0.0)
+    monkeypatch.setattr(recorder, "IDLE_FIT_S", 0.0)
     monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
     model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
     for number in range(4):

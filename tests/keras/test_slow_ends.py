@@ -21,7 +21,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
-from gpu_util_callback.recorder import messages, outputs, recorder
+from gpu_util_callback.recorder import intake, messages, outputs, recorder
 from gpu_util_callback.recorder.samples import GpuSamples
 from gpu_util_callback.recording import writer
 from gpu_util_callback.recording.event_files import ScalarWriter
@@ -512,8 +512,8 @@ def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monk
         return add(self, items, last)
 
     monkeypatch.setattr(Assembler, "add", slow)
-    monkeypatch.setattr(recorder, "MOST_ITEMS", 1000)
-    monkeypatch.setattr(recorder, "MOST_QUEUED", most, raising=False)
+    monkeypatch.setattr(intake, "MOST_ITEMS", 1000)
+    monkeypatch.setattr(intake, "MOST_QUEUED", most)
     queued = []
     recorded, steps = hot_loop(tmp_path, 6.0, lambda one: queued.append(len(one.timeline.queue)))
     assert queued[0] < steps / 2
