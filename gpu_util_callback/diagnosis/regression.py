@@ -40,7 +40,6 @@ PROCESS_WAITING = Constant(
     "the same as above where the spread of waiting steps, which may be small, is to say it: 0.007 "
     "to 0.0095 was seen, and with 0.003 5 of 108 unchanged pairs failed",
 )
-STEPS = Count(32, "for a degree of freedom of that: what spreads steps lasts for some of them")
 ASSUMED = Count(
     20,
     "degrees of freedom of what the steps say of the differences between runs; those seen have "
@@ -83,7 +82,6 @@ class Measure:
         scatter: the standard deviation of the blocks.
         blocks: how many there are.
         between: that of the levels of runs, by the spread of the steps; None = not known.
-        steps: it rests on.
         logs: log of the seconds that reading a quick step's logs took; None = not known.
         computing: the share of a core that the process used, 1 at most.
     """
@@ -92,7 +90,6 @@ class Measure:
     scatter: float
     blocks: int
     between: float | None = None
-    steps: int = 0
     logs: float | None = None
     computing: float = 1.0
 
@@ -377,7 +374,7 @@ def measured(took: np.ndarray, of_block: Any, computes: bool = True) -> Measure:
         low, high = np.percentile(took, [10, 30])
         between = max(float(least), share * math.log(high / low))
     level, scatter = float(logs.mean()), float(logs.std(ddof=1))
-    return Measure(level, scatter, blocks, between, len(took))
+    return Measure(level, scatter, blocks, between)
 
 
 def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float, float, float]:
@@ -401,14 +398,10 @@ def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float
     freedom = len(both) - 2
     by_blocks = max(_mean([one.scatter**2 for one in some]) for some in sides) + PROCESS**2
     spread = [one.between**2 for one in both if one.between is not None]
-    quantile = of_blocks = _quantile(sum(one.blocks - 1 for one in both))
-    assumed = by_blocks
+    quantile, assumed = _quantile(sum(one.blocks - 1 for one in both)), by_blocks
     if len(spread) == len(both):
-        quantile = _quantile(sum(one.steps for one in both) / 2 / STEPS + freedom)
-        # Both are known by few blocks, the spread by many steps.
-        blocks = (of_blocks / quantile) ** 2
         errors = _mean([one.scatter**2 / one.blocks for one in both])
-        assumed = min(blocks * by_blocks, _mean(spread) + blocks * errors)
+        assumed = min(by_blocks, _mean(spread) + errors)
     variance = (ASSUMED * assumed + squares) / (ASSUMED + freedom)
     if not spread and fewest >= ENOUGH_RUNS:
         quantile, variance = _quantile(freedom), max(squares / freedom, PROCESS**2)
