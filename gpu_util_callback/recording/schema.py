@@ -130,7 +130,7 @@ ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 # Samples live in separate groups: a group is a 2-D array (samples x columns) with one time per
 # sample. Columns are open; their meanings are those of the lanes' titles. The groups are
 #   gpu<i>              read at each tick; `event_reasons` is NVML's bit mask of why clocks are low
-#   gpu<i>/utilization  the driver's own buffer
+#   gpu<i>/utilization  the driver's own samples, or polled values, each at the end of its window
 #   gpu<i>/gpm          shares of the GPU over the interval that ends there (Hopper and newer)
 #   gpu<i>/xid          one row per critical error
 #   gpu<i>/lost         1 = gone, 0 = back

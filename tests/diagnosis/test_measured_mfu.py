@@ -91,8 +91,8 @@ def test_below_the_limit_of_eager_steps_launches_take_their_time(measured):
     limit = launch_bound.LaunchBound.thresholds["eager_active_pct"].default
     pairs = longer_for_twice_the_batch(measured)
     below = [longer for active, longer in pairs if active < limit]
-    assert len(below) == 71
-    assert max(below) < 1.13, "twice the work in the same time: the GPU was not what held it up"
+    assert len(below) == 33
+    assert max(below) < 1.05, "twice the work in the same time: the GPU was not what held it up"
     assert max(longer for active, longer in pairs if limit <= active < 80) > 1.4
 
 
@@ -100,10 +100,10 @@ def test_eager_steps_below_it_are_named_and_full_ones_are_not(measured):
     named = 0
     for (*_, batch), row in list(measured.items())[::5]:
         causes, _ = diagnosed(row["active"], row["step_ms"], batch, eager=True)
-        if row["active"] < 57:
+        if row["active"] < 47:
             assert "launch_bound" in causes
             named += 1
-        elif row["active"] > 63:
+        elif row["active"] > 53:
             assert "launch_bound" not in causes
     assert named > 5
 

@@ -21,7 +21,7 @@ _Answer = TypeVar("_Answer")
 class Gauges:
     """Samples by group.
 
-    "gpu<i>" is as polled, "gpu<i>/utilization" from the driver's own buffer; then there are
+    "gpu<i>" is as polled, "gpu<i>/utilization" at the end of its window; then there are
     "gpu<i>/gpm", "host" and others.
 
     Rules repeat the same queries on the same rows: answers are cached until new rows come.
