@@ -18,7 +18,8 @@ def trainer_callback(log_dir: str = "logs", **settings: Any) -> Any:
     """Return a callback that records the training of a Hugging Face `Trainer`.
 
     Args:
-        log_dir, settings: as for `GpuUtilMonitor`.
+        log_dir: as for `GpuUtilMonitor`.
+        **settings: as for `GpuUtilMonitor`.
 
     Example:
 
@@ -34,7 +35,8 @@ def lightning_callback(log_dir: str = "logs", **settings: Any) -> Any:
     """Return a callback that records `fit` of a Lightning `Trainer`.
 
     Args:
-        log_dir, settings: as for `GpuUtilMonitor`.
+        log_dir: as for `GpuUtilMonitor`.
+        **settings: as for `GpuUtilMonitor`.
 
     Example:
 
