@@ -1,4 +1,4 @@
-"""`gpu-util run | report | total | doctor | trace | export`: the command line."""
+"""`gpu-util run | look | report | total | doctor | trace | export`: the command line."""
 
 import argparse
 import contextlib
@@ -19,6 +19,7 @@ __all__ = ["main"]
 # `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
 COMMANDS = {
     "run": "run a program as Python does, and record every training in it",
+    "look": "take a profiler window of a training that runs now",
     "report": "show where a training run spent its time and what to fix first",
     "total": "show where the GPU-hours of all runs in log directories went",
     "doctor": "check whether this machine's GPUs, driver and framework work together",

@@ -208,6 +208,7 @@ class PlannedWindow:
     stop: int  # half-open; less than planned where an epoch's end cut it off
     per_call: int = 1  # batches between two boundaries
     wanted: _Range | None = None  # the user's range for it
+    look: str = ""  # the request that it answers
     start_s: float = 0.0
     inside_ns: int = 0
     inside_calls: int = 0  # calls of the train function while it was open
@@ -264,6 +265,8 @@ class Planner:
         self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
         self._pending: deque[_Range] = deque()
         self._next_first = schedule.first
+        self._look: tuple[str, int] | None = None  # a request and the steps that it wants
+        self.look_refused: tuple[str, str] | None = None  # the last such request, and why
         self._claims: list[tuple[int, int]] = []
         self._per_call = 1
         self._epoch_steps: int | None = None
@@ -331,7 +334,9 @@ class Planner:
         window.start_s = start_s
         self.windows_opened += 1
         self._last_open_ns = self._last_ns
-        if self.schedule.first is not None:
+        if window.look:
+            self._look = None
+        elif self.schedule.first is not None:
             every = self.schedule.every
             self._next_first = None if every is None else window.first + every
         elif window.wanted is not None:
@@ -340,8 +345,22 @@ class Planner:
                 self.moved.append((window.wanted, (window.first, window.stop)))
         return self._go_on(window, self._last_step) is Action.MARK
 
+    def look(self, request: str, steps: int) -> str | None:
+        """Open a window at the next step. Returns: why not, None where it will. Any thread."""
+        with self._lock:
+            if self.window is not None or self._behind or self._look is not None:
+                return "a profiler window is being taken already; ask again in some seconds"
+            if self._retry_ns >= FOREVER:
+                return "the profiler does not work in this training"
+            self._look = request, steps
+            self._plan()
+        return None
+
     def refused(self, now_ns: int) -> None:
         """Retry later: the profiler was in use when the window was to open."""
+        if self._look is not None:
+            self.look_refused = self._look[0], "another profiler is running"
+            self._look = None
         self.window = None
         self.refusals += 1
         self._retry_ns = now_ns + self.RETRY_NS
@@ -351,7 +370,9 @@ class Planner:
         """Release the open window for another profile; retry later."""
         window = self.window
         if window is not None:
-            if window.wanted is not None:
+            if window.look:
+                self.look_refused = window.look, "another profiler was started meanwhile"
+            elif window.wanted is not None:
                 self._pending.appendleft(window.wanted)
             elif self.schedule.first is not None:
                 self._next_first = window.first
@@ -392,6 +413,8 @@ class Planner:
         if window is None:
             return None
         window.marked = [step for step in window.marked if step < steps]
+        if window.look and not window.marked:  # in the next epoch, then
+            self._look = window.look, window.stop - window.first
         end = max(steps, window.first)
         if window.wanted is not None and end < window.stop:
             self._pending.appendleft((end, window.stop))
@@ -489,6 +512,8 @@ class Planner:
 
     def _next(self) -> tuple[int, int]:
         schedule = self.schedule
+        if self._look is not None:
+            return 0, 0
         spent = schedule.count is not None and self.windows_opened >= schedule.count
         if spent or self._retry_ns >= FOREVER:
             return FOREVER, FOREVER
@@ -517,16 +542,27 @@ class Planner:
     def _length(self) -> int:
         """Return the steps of the next window: as many as its events allow, growing slowly."""
         if self._events_per_step is None:
-            length = min(self.schedule.steps, self.FIRST_STEPS)
-        else:
+            return self._fitting(min(self.schedule.steps, self.FIRST_STEPS))
+        return self._fitting(min(self.schedule.steps, 2 * self._last_length))
+
+    def _fitting(self, steps: int) -> int:
+        """Return as many of these steps as a window's events allow, in whole calls."""
+        if self._events_per_step is not None:
             fitting = int(self.schedule.max_events / max(1.0, self._events_per_step))
-            length = max(1, min(self.schedule.steps, fitting, 2 * self._last_length))
-        return -(-length // self._per_call) * self._per_call  # whole calls
+            steps = max(1, min(steps, fitting))
+        return -(-steps // self._per_call) * self._per_call
 
     def _try_open(self, step: int) -> Action:
-        wanted = self._pending[0] if self._pending else None
+        wanted = self._pending[0] if self._pending and self._look is None else None
         lead = self.warmup * self._per_call
-        if wanted is None and self._next_first is None:  # automatic
+        request = ""
+        if self._look is not None:
+            request, steps = self._look
+            first = step + lead
+            stop = first + self._fitting(steps)
+            if self._behind or self._claim_met(first, stop, 1):
+                return Action.NONE
+        elif wanted is None and self._next_first is None:  # automatic
             first = step + lead
             stop = first + self._length()
             if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
@@ -546,7 +582,9 @@ class Planner:
                 self._wake_step = first - self._per_call * (1 + self.warmup) + 1
                 return Action.NONE
         with self._lock:
-            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted)
+            self.window = PlannedWindow(
+                self.windows_opened, first, stop, self._per_call, wanted, request
+            )
             self._plan()
         return Action.OPEN
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -51,6 +52,9 @@ FIRST_GUESS_S = 0.6
 FIRST_GUESS_GPU_S = 3.0
 _NONE = Action.NONE
 STOP_WAIT_S = 5.0  # how long a named window waits for the previous one to be stopped
+
+# Of a window that `gpu-util look` asks for: its events grow with them, and so does the delay.
+MOST_LOOK_STEPS = 20
 
 _all: weakref.WeakSet[ProfilerWindows] = weakref.WeakSet()
 
@@ -207,6 +211,23 @@ class ProfilerWindows:
         with self._lock:
             results, self._results = self._results, []
         return results
+
+    def look(self, request: str, steps: int) -> str | None:
+        """Take a window at the next step. Returns: why not, None where it will be tried."""
+        if self._off or self.planner is None:
+            return self._why_off()
+        return self.planner.look(request, steps)
+
+    def look_refused(self, request: str) -> str | None:
+        """Return why a window that was to be tried will not come, None where it may."""
+        refused = self.planner.look_refused if self.planner is not None else None
+        if refused is not None and refused[0] == request:
+            return refused[1]
+        return self._why_off() if self._off and not self.busy else None
+
+    def _why_off(self) -> str:
+        reasons = [one["reason"] for one in self.unavailable if one["source"] == SOURCE]
+        return reasons[-1] if reasons else "this training takes no more windows"
 
     def close(self, timeout_s: float) -> None:
         """End, and wait for windows that are still being stopped or read."""
@@ -365,6 +386,16 @@ class ProfilerWindows:
         """Keep the result of a window until `drain`."""
         with self._lock:
             self._results.append(result)
+
+
+def requested(data: bytes) -> tuple[str, int]:
+    """Return the identity and the steps of a request of `gpu-util look`.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    given = json.loads(data)
+    return str(given["look"])[:64], min(max(int(given["steps"]), 1), MOST_LOOK_STEPS)
 
 
 def _cut(schedule: TraceSchedule, max_events: int | None) -> TraceSchedule:
@@ -595,6 +626,7 @@ class Window:
                 kernels=tables.get("kernels", {}),
                 step_kernels=tables.get("step_kernels", {}),
                 allocators=self._curves(rows) if rows else [],
+                look=planned.look,
             )
         )
 
@@ -699,6 +731,7 @@ class WindowResult:
         cost_s: its whole cost.
         traced_steps, kernels, step_kernels: rows as in the recording's schema.
         allocators: curves of the GPUs' allocators, recording's clock.
+        look: the request that it answers.
     """
 
     window: int
@@ -713,6 +746,7 @@ class WindowResult:
     kernels: dict[str, np.ndarray]
     step_kernels: dict[str, np.ndarray]
     allocators: list[AllocatorCurve]
+    look: str = ""
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return the rows for the recording: those of the window's tables and one of `phases`."""
@@ -794,4 +828,5 @@ class WindowResult:
             "profile": self.profile,
             "events": self.events,
             "cost_s": round(self.cost_s, 4),
+            **({"look": self.look} if self.look else {}),
         }

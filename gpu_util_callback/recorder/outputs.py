@@ -62,6 +62,7 @@ class Outputs:
 
     Attributes:
         failing: whether the last write of the recording failed.
+        requests: what `gpu-util look` asks for, until it is taken.
         in_a_hurry: set when the process ends: the next attempt to write the end is the last.
     """
 
@@ -76,6 +77,7 @@ class Outputs:
         self.path: str | None = None  # of the recording
         self.failing = False
         self.sealed = False  # whether the recording was closed properly
+        self.requests: deque[bytes] = deque(maxlen=1)
         self.in_a_hurry = threading.Event()
         self.cpu_s = 0.0  # of the writing threads
         self._settings = settings
@@ -422,6 +424,7 @@ class Outputs:
                 f"{self._settings.log_dir} was removed during training; it was made again",
                 for_good=False,
             )
+        self.requests.extend(filter(None, [self._writer.take_request()]))
         return self._write_scalars()
 
     def _write_scalars(self) -> None:

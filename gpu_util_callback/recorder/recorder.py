@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
-from gpu_util_callback.profiling.windows import ProfilerWindows
+from gpu_util_callback.profiling.windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.intake import Intake
@@ -172,6 +172,7 @@ class Recorder:
         self._compiled = (0, 0)  # times and ns in the account of the process
         self._skipped = 0  # steps without a row that are counted
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
+        self._look = ""  # the request for a window that is not answered yet
         self._looks_at_input = True
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
 
@@ -486,6 +487,7 @@ class Recorder:
             seen = 0
             while not self._wait(min(LOOK_S, max(due - time.monotonic(), 0.0))):
                 self._look_at_input()
+                self._answer_requests()
                 before, seen = seen, self.timeline.latest()
                 if seen == before and not self._ended_ns and self.watch.over():
                     self.end("interrupted")
@@ -592,6 +594,25 @@ class Recorder:
         except Exception as error:
             self._looks_at_input = False
             self.fail("facts about the input's functions", error)
+
+    def _answer_requests(self) -> None:
+        """Take the profiler window that `gpu-util look` asks for, or note why there is none."""
+        requests, windows, refused = self._outputs.requests, self.windows, None
+        try:
+            if requests:
+                self._look, steps = requested(requests.popleft())
+                if windows is not None:
+                    refused = windows.look(self._look, steps)
+                else:
+                    why = [one["reason"] for one in self.unavailable if one["source"] == SOURCE]
+                    refused = why[0] if why else 'it was started with trace="off"'
+            elif self._look and windows is not None:
+                refused = windows.look_refused(self._look)
+            if refused:
+                self.facts["look_refused"] = {"look": self._look, "reason": refused}
+                self._look = ""
+        except Exception as error:
+            self.fail("requests for profiler windows", error)
 
     def _is_late(self) -> bool:
         """Return whether the fit ended a while ago: nobody may wait much longer for its rows."""
@@ -704,6 +725,7 @@ class Recorder:
             for result in self.windows.drain():
                 result.add_to(tables, samples)
                 self.facts.setdefault("windows", []).append(result.facts())
+                self._look = "" if result.look else self._look
                 self._outputs.add_points(result.points())
         except Exception as error:
             self.fail("profiler windows", error)
@@ -755,6 +777,8 @@ class Recorder:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
                 facts["windows"] = self.facts.get("windows", [])
                 unavailable += map(self._in_own_words, self.windows.unavailable)
+            if "look_refused" in self.facts:
+                facts["look_refused"] = self.facts["look_refused"]
             facts |= self.work.facts(self.facts, self._gpus.gpus)
             unavailable += self.work.unavailable
             facts.update(self._gpus.facts(self.facts.get("framework") or {}))

@@ -379,6 +379,14 @@ class Window(TypedDict, total=False):
     profile: str
     events: Count
     cost_s: Number
+    look: str  # the request of `gpu-util look` that it answers
+
+
+class Refused(TypedDict):
+    """A profiler window that was asked for and not taken."""
+
+    look: str
+    reason: str
 
 
 class Account(TypedDict, total=False):
@@ -696,6 +704,7 @@ class Facts(TypedDict, total=False):
     unavailable: list[Unavailable]
     overhead: Overhead
     windows: list[Window]
+    look_refused: Annotated[Refused, Whole()]
     source: Source
     # The diagnosis.
     account: Annotated[Account, Whole()]

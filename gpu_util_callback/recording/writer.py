@@ -45,6 +45,9 @@ MAX_WAITING_PARTS = 64  # arrays of them, before they become one
 # What a flush writes is packed where that costs less than the way to the store.
 LOCAL_LEVEL, REMOTE_LEVEL, SEALED_LEVEL = 0, 1, 6
 
+LOOK_FILE = "look.json"
+MAX_REQUEST_BYTES = 1000
+
 
 class RecordingWriter:
     """Writes one recording: one process, one fit.
@@ -238,6 +241,15 @@ class RecordingWriter:
         """
         with self._io_lock:
             self._flush()
+
+    def take_request(self) -> bytes | None:
+        """Return what `gpu-util look` has left in the recording's folder, and remove it there."""
+        path = self._storage.join(self.path, LOOK_FILE)
+        if not self._storage.exists(path):
+            return None
+        request = self._storage.read(path, MAX_REQUEST_BYTES)
+        self._storage.remove(path)
+        return request
 
     def close(self, status: str) -> None:
         """Seal the recording as "ended" or "interrupted"; closing twice has no effect.

@@ -1,0 +1,86 @@
+"""`gpu-util look`: a profiler window of a training that runs now."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.cli import main
+from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.writer import RecordingWriter
+
+TRAINING = """
+import sys, time, keras, numpy as np
+from gpu_util_callback import GpuUtilCallback
+class Slow(keras.callbacks.Callback):
+    async_safe = True
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.01)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+data = (np.ones((4, 3)) for _ in iter(int, 1))
+model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=100_000, epochs=1, verbose=0,
+          callbacks=[Slow(), GpuUtilCallback("logs", report=False, trace=sys.argv[1])])
+"""
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    pytest.importorskip("jax")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text(TRAINING)
+    started = []
+
+    def start(trace: str) -> None:
+        started.append(subprocess.Popen([sys.executable, "t.py", trace],
+                                        env={**os.environ, "KERAS_BACKEND": "jax"}))  # fmt: skip
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            if (tmp_path / "logs").exists() and any(
+                one.step_count for one in read_recordings("logs")
+            ):
+                return
+            time.sleep(0.2)
+        pytest.fail("no training began")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_window_comes_when_it_is_asked_for(training, capsys):
+    training("auto")
+    asked_ns = time.time_ns()
+    assert main(["look", "logs", "--steps", "3", "--timeout", "60"]) == 0
+    shown = capsys.readouterr().out
+    (recording,) = read_recordings("logs")
+    (window,) = recording.facts["windows"]
+    assert window["stop_step"] - window["first_step"] == 3
+    assert f"steps {window['first_step']}–{window['stop_step'] - 1} were profiled" in shown
+    assert "from step markers" in shown  # the file is explained
+    phases = recording.phases
+    (start_ns,) = phases["start_ns"][phases["kind"] == "profiler_window"]
+    assert 0 < (start_ns - asked_ns) / 1e9 < 10
+    assert main(["look", "logs", "--timeout", "60"]) == 0  # and another one
+
+
+def test_a_look_is_refused_with_its_reason(training, capsys):
+    training("off")
+    assert main(["look", "logs", "--steps", "21"]) == 2
+    assert "give 1 to 20" in capsys.readouterr().err
+    assert main(["look", "logs", "--timeout", "60"]) == 1
+    assert capsys.readouterr().err == 'no window: it was started with trace="off"\n'
+
+
+def test_there_is_nothing_to_look_at_once_training_is_over(tmp_path, capsys):
+    writer = RecordingWriter(tmp_path, {}, clock=Clock())
+    writer.flush()
+    writer.close("ended")
+    assert main(["look", str(tmp_path)]) == 2
+    assert "trains now (its recordings: ended)" in capsys.readouterr().err
+    assert main(["look", "s3://bucket/logs"]) == 2
+    assert "is a URL" in capsys.readouterr().err
