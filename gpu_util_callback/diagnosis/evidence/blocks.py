@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.fold import Fold
 
 _SUMS = (
     "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
@@ -20,7 +21,8 @@ _MAXIMA = (
     "end_step",
 )  # fmt: skip
 _MINIMA = ("start_ns", "first_step")
-_FAR = np.iinfo(np.int64).max
+_COLUMNS = {"sum": _SUMS, "last": _MAXIMA, "first": _MINIMA}
+_PARTS = {name: part for part, names in _COLUMNS.items() for name in names}
 EVENT_SHARE = Constant(
     0.1,
     "a step of which a part takes this share is an event of it: visible at a glance",
@@ -34,10 +36,7 @@ MAX_TIMED_SHAPES = 256
 class StepBlocks:
     """Sums over blocks of consecutive rows of the `steps` table; integers, hence exact.
 
-    A block covers `rows_per_block` rows, aligned to the first row of the run. When `CAPACITY`
-    blocks are full, neighbours are added up and blocks get twice as long: memory stays flat, an
-    increment costs the same after 10 or 10^7 steps, and the content depends on the rows alone,
-    never on how they were cut into increments.
+    A block covers `rows_per_block` rows, aligned to the first row of the run.
 
     Columns (int64, one value per block): the sums of the table's own columns; `wait_ns`, the input
     wait where it exceeds the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor
@@ -54,21 +53,24 @@ class StepBlocks:
 
     def __init__(self, floor_ns: int):
         self.floor_ns = floor_ns
-        self.rows_per_block = self.BASE_ROWS
         self.total_rows = 0
         self._last_end: int | None = None  # of the newest row
         self._shapes: set[int] = set()
         self.first_ns: dict[int, int] = {}  # when each of the first shapes ran first
-        self._data = {name: np.zeros(self.CAPACITY, np.int64) for name in _SUMS + _MAXIMA}
-        for name in _MINIMA:
-            self._data[name] = np.full(self.CAPACITY, _FAR, np.int64)
+        self._fold = Fold(self.CAPACITY, self.BASE_ROWS)
+
+    @property
+    def rows_per_block(self) -> int:
+        return self._fold.width
 
     def __len__(self) -> int:
-        return -(-self.total_rows // self.rows_per_block)
+        return self._fold.used
 
     def __getitem__(self, name: str) -> np.ndarray:
         """Return the column over all blocks so far (a view, shape `(len(self),)`)."""
-        return self._data[name][: len(self)]
+        if not self.total_rows:
+            return np.zeros(0, np.int64)
+        return self._fold.of(_PARTS[name], name)
 
     def total(self, name: str) -> int:
         return int(self[name].sum())
@@ -82,24 +84,12 @@ class StepBlocks:
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
         count = len(table["start_ns"])
-        while self.total_rows + count > self.CAPACITY * self.rows_per_block:
-            room = self.CAPACITY * self.rows_per_block - self.total_rows
-            if room:
-                self._add({name: column[:room] for name, column in table.items()})
-                table = {name: column[room:] for name, column in table.items()}
-                count -= room
-            self._fold()
-        at = (self.total_rows + np.arange(count)) // self.rows_per_block
-        heads = np.flatnonzero(np.diff(at, prepend=-1))
-        blocks = at[heads]
-        for name, column in self._rows(table, count).items():
-            target = self._data[name]
-            if name in _MAXIMA:
-                target[blocks] = np.maximum(target[blocks], np.maximum.reduceat(column, heads))
-            elif name in _MINIMA:
-                target[blocks] = np.minimum(target[blocks], np.minimum.reduceat(column, heads))
-            else:
-                target[blocks] += np.add.reduceat(column, heads)
+        rows = self._rows(table, count)
+        self._fold.add(
+            self.total_rows + np.arange(count),
+            **{part: (names, np.stack([rows[name] for name in names]))
+               for part, names in _COLUMNS.items()},
+        )  # fmt: skip
         self.total_rows += count
 
     def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
@@ -176,18 +166,6 @@ class StepBlocks:
                     if len(self.first_ns) < MAX_TIMED_SHAPES:
                         self.first_ns[shape] = int(start[row])
         return new, dynamic.astype(np.int64)
-
-    def _fold(self) -> None:
-        half = self.CAPACITY // 2
-        for name, column in self._data.items():
-            left, right = column[0::2].copy(), column[1::2].copy()
-            if name in _MAXIMA:
-                column[:half], column[half:] = np.maximum(left, right), 0
-            elif name in _MINIMA:
-                column[:half], column[half:] = np.minimum(left, right), _FAR
-            else:
-                column[:half], column[half:] = left + right, 0
-        self.rows_per_block *= 2
 
 
 LEAST_NS = Count(60_000_000_000, "a shorter gap may be a hanging driver or a long step")

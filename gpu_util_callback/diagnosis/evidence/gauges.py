@@ -5,7 +5,7 @@ They are kept in bounded memory: time bins per group that fold by two as a run g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.memory import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.thresholds import Count
+from gpu_util_callback.recording.fold import Fold
 
 MIN_SAMPLES = Count(3, "in a range: NVML averages over up to a second")
 _Answer = TypeVar("_Answer")
@@ -145,7 +146,7 @@ class _Part(NamedTuple):
 class SampleBins:
     """Sum and count per time bin and column of one group of samples, and each column's maximum.
 
-    Bins start at `BASE_NS` and double when `CAPACITY` of them no longer reach the newest sample.
+    Bins start at `BASE_NS` and double as the run grows.
     Values are rounded to 1/64 (bytes to integers), so that sums are exact in float64 and
     independent of the order of arrival. Bins without a sample are NaN: nothing is interpolated.
     """
@@ -155,13 +156,11 @@ class SampleBins:
     _SLICE = 1 << 14
 
     def __init__(self) -> None:
-        self.bin_ns = self.BASE_NS
         self.origin_ns: int | None = None
         self.last_ns: int | None = None
         self.samples = 0
-        self._row: dict[str, int] = {}  # column -> its row in the arrays
-        self._sum, self._count = np.zeros((0, self.CAPACITY)), np.zeros((0, self.CAPACITY))
-        self._max = np.zeros(0)
+        self._bins = Fold(self.CAPACITY, self.BASE_NS)
+        self._max: dict[str, float] = {}  # column -> its largest value
         # Queries answered since the newest sample.
         self._places: list[np.ndarray] = []
         self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -170,14 +169,16 @@ class SampleBins:
 
     def __contains__(self, column: str) -> bool:
         """Return whether this column has at least one value."""
-        return column in self._row  # rows are created with the first value
+        return column in self._max
+
+    @property
+    def bin_ns(self) -> int:
+        return self._bins.width
 
     @property
     def used(self) -> int:
         """Number of bins up to the newest sample."""
-        if self.origin_ns is None or self.last_ns is None:
-            return 0
-        return (self.last_ns - self.origin_ns) // self.bin_ns + 1
+        return self._bins.used
 
     def add(self, block: Mapping[str, np.ndarray]) -> None:
         """Add new samples: `time_ns` and one array per column, NaN = absent."""
@@ -193,47 +194,25 @@ class SampleBins:
         # A late sample that is older than the first one goes into the first bin.
         offsets = np.maximum(times - self.origin_ns, 0)
         newest = int(offsets.max())
-        while newest >= self.CAPACITY * self.bin_ns:
-            self._fold()
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
         self._places, self._known, self._tells, self._cut = [], {}, {}, None
-        if not columns:
-            return
         names = list(columns)
         values = np.array([columns[name] for name in names], dtype=np.float64)
-        here = np.isfinite(values)
-        some = here.any(axis=1)
-        if not some.all():
-            names = [names[place] for place in np.flatnonzero(some)]
+        here = np.isfinite(values.reshape(len(names), len(times)))
+        if not here.all():
+            some = here.any(axis=1)
+            names = [name for name, any_value in zip(names, some, strict=True) if any_value]
             values, here = values[some], here[some]
         if not names:
+            self._bins.add(offsets)
             return
-        row = self._rows(names)
-        rows = row[:, None]
         grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names])
         values = np.rint(np.where(here, values, 0.0) * grain) / grain
-        at = offsets // self.bin_ns
-        if (at[1:] < at[:-1]).any():
-            order = np.argsort(at, kind="stable")
-            at, values, here = at[order], values[:, order], here[:, order]
-        heads = np.flatnonzero(np.diff(at, prepend=-1))
-        bins = at[heads]
-        self._sum[rows, bins] += np.add.reduceat(values, heads, axis=1)
-        self._count[rows, bins] += np.add.reduceat(here, heads, axis=1, dtype=np.float64)
-        highest = np.where(here, values, -np.inf).max(axis=1)
-        self._max[row] = np.maximum(self._max[row], highest)
-
-    def _rows(self, names: Sequence[str]) -> np.ndarray:
-        """Return the rows of these columns; create missing ones."""
-        new = [name for name in names if name not in self._row]
-        if new:
-            more = np.zeros((len(new), self.CAPACITY))
-            self._sum, self._count = (np.concatenate([old, more])
-                                      for old in (self._sum, self._count))  # fmt: skip
-            self._max = np.concatenate([self._max, np.full(len(new), -np.inf)])
-            self._row |= {name: len(self._row) + place for place, name in enumerate(new)}
-        return np.array([self._row[name] for name in names])
+        self._bins.add(offsets, total=(names, values), count=(names, here))
+        highest = np.where(here, values, -np.inf).max(axis=1).tolist()
+        for name, value in zip(names, highest, strict=True):
+            self._max[name] = max(self._max.get(name, value), value)
 
     def known(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the bins with samples of a column, ascending, and the mean in each of them.
@@ -241,8 +220,7 @@ class SampleBins:
         Columns sampled at the same times get identical bins.
         """
         if column not in self._known:
-            row = self._row[column]
-            count, total = self._count[row, : self.used], self._sum[row, : self.used]
+            count, total = (self._bins.of(part, column) for part in ("count", "total"))
             some, used = np.count_nonzero(count), len(count)
             for at in self._places:
                 if len(at) == some and (some == used or count[at].all()):
@@ -263,7 +241,7 @@ class SampleBins:
 
     def maximum(self, column: str) -> float | None:
         """Return the largest value ever seen, None without any."""
-        return float(self._max[self._row[column]]) if column in self else None
+        return self._max.get(column)
 
     def over(self, column: str, start_ns: int, end_ns: int) -> Mean | None:
         """Return the column's mean between two times; None without a sample.
@@ -281,7 +259,7 @@ class SampleBins:
         part = self._cut[3]
         if part is None:
             return None
-        count = self._count[self._row[column], part.head : part.tail + 1]
+        count = self._bins.of("count", column)[part.head : part.tail + 1]
         samples = float(np.add.reduce(count))
         samples -= float(count[0]) * part.before + float(count[-1]) * part.beyond
         mean = float(part.tells @ means[part.places]) / part.told
@@ -347,19 +325,13 @@ class SampleBins:
         told = within(since)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(told > 0, within(means * since) / told, np.nan)
-        return mean, within(self._count[self._row[column], at])
+        return mean, within(self._bins.of("count", column)[at])
 
     def stamps(self) -> np.ndarray:
         """Return the start of each bin with a sample of any column, ns since the epoch."""
-        some = np.flatnonzero(self._count[:, : self.used].any(axis=0))
+        some = np.flatnonzero(self._bins.matrix("count").any(axis=0) if self._max else ())
         return (self.origin_ns or 0) + some * self.bin_ns
 
     def starts(self) -> np.ndarray:
         """Return the start of each used bin, ns since the epoch."""
         return (self.origin_ns or 0) + np.arange(self.used, dtype=np.int64) * self.bin_ns
-
-    def _fold(self) -> None:
-        half = self.CAPACITY // 2
-        for sums in (self._sum, self._count):
-            sums[:, :half], sums[:, half:] = sums[:, 0::2] + sums[:, 1::2], 0.0
-        self.bin_ns *= 2

@@ -1,0 +1,120 @@
+"""Rows reduced to a bounded number of cells, however many they are: the one way of folding."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class _Reduction(NamedTuple):
+    ufunc: np.ufunc
+    dtype: type
+    empty: float  # the value of a cell without rows
+
+
+FAR = np.iinfo(np.int64).max
+# Part of a cell -> how its rows are reduced. `low`, `high`, `total` and `count` are of measured
+# values, of which NaN is absent; the others are of integers, and exact.
+REDUCTIONS = {
+    "low": _Reduction(np.fmin, np.float32, np.nan),
+    "high": _Reduction(np.fmax, np.float32, np.nan),
+    "total": _Reduction(np.add, np.float64, 0.0),
+    "count": _Reduction(np.add, np.int64, 0),
+    "first": _Reduction(np.minimum, np.int64, FAR),
+    "last": _Reduction(np.maximum, np.int64, 0),
+    "sum": _Reduction(np.add, np.int64, 0),
+}
+
+# Columns, and their values: [columns, rows] or [columns, cells].
+Columns = tuple[Sequence[str], np.ndarray]
+
+
+class Fold:
+    """Cells of equal width along a key; when `size` of them no longer reach, neighbours join.
+
+    The content depends on the rows alone, not on the pieces in which they came.
+
+    Args:
+        size: number of cells, even.
+        width: keys per cell at first.
+
+    Attributes:
+        used: number of cells up to the last one with rows.
+    """
+
+    def __init__(self, size: int, width: int = 1):
+        self.size = size
+        self.width = width
+        self.used = 0
+        self._parts: dict[str, tuple[dict[str, int], np.ndarray]] = {}  # -> (row of a column, data)
+
+    def add(self, keys: np.ndarray, **parts: Columns) -> None:
+        """Add rows.
+
+        Args:
+            keys: int64[rows], 0 or more.
+            parts: name of a reduction -> the columns to reduce by it, with their values.
+        """
+        if not len(keys):
+            return
+        order: slice | np.ndarray = slice(None)
+        if (keys[1:] < keys[:-1]).any():
+            order = np.argsort(keys, kind="stable")
+            keys = keys[order]
+        while int(keys[-1]) // self.width >= self.size:
+            self._join()
+        cells = keys // self.width
+        heads = np.flatnonzero(np.diff(cells, prepend=-1))
+        cells = cells[heads]
+        self.used = max(self.used, int(cells[-1]) + 1)
+        for part, (columns, values) in parts.items():
+            ufunc, dtype, _ = REDUCTIONS[part]
+            rows, data = self._room(part, columns)
+            reduced = ufunc.reduceat(values[:, order], heads, axis=1, dtype=dtype)
+            at = np.array([rows[column] for column in columns])[:, np.newaxis], cells
+            data[at] = ufunc(data[at], reduced)
+
+    def _room(self, part: str, columns: Sequence[str]) -> tuple[dict[str, int], np.ndarray]:
+        """Return a part's rows and data, with rows for these columns."""
+        rows, data = self._parts.get(part, ({}, None))
+        new = [column for column in columns if column not in rows]
+        if new:
+            _, dtype, empty = REDUCTIONS[part]
+            more = np.full((len(new), self.size), empty, dtype)
+            data = more if data is None else np.concatenate([data, more])
+            rows = {**rows, **{column: len(rows) + at for at, column in enumerate(new)}}
+            self._parts[part] = rows, data
+        return rows, data
+
+    def _join(self) -> None:
+        """Halve the number of cells in use; each then covers twice as much."""
+        half = self.size // 2
+        for part, (_, data) in self._parts.items():
+            ufunc, _, empty = REDUCTIONS[part]
+            data[:, :half] = ufunc(data[:, 0::2], data[:, 1::2])
+            data[:, half:] = empty
+        self.width *= 2
+        self.used = (self.used + 1) // 2
+
+    def columns(self, part: str) -> list[str]:
+        """Return the columns reduced in this way, in the order of their arrival."""
+        return list(self._parts[part][0]) if part in self._parts else []
+
+    def of(self, part: str, column: str) -> np.ndarray:
+        """Return a column's cells in use (a view). Raises: KeyError."""
+        rows, data = self._parts[part]
+        return data[rows[column], : self.used]
+
+    def matrix(self, part: str, columns: Sequence[str] | None = None) -> np.ndarray:
+        """Return [columns, used]: some columns (all of them: None); raises KeyError."""
+        rows, data = self._parts[part]
+        if columns is None:
+            return data[:, : self.used]
+        return data[[rows[column] for column in columns], : self.used]
+
+    def restore(self, used: int, **parts: Columns) -> None:
+        """Fill an empty fold with cells as `matrix` returned them."""
+        self.used = used
+        for part, (columns, values) in parts.items():
+            rows, data = self._room(part, columns)
+            data[[rows[column] for column in columns], :used] = values
