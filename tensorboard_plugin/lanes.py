@@ -448,13 +448,13 @@ class _Gathered:
         self.readings: _Readings | None = None
         self.revision: str | None = None if stages else revision
         self._lock = threading.Lock()
-        self._parts: list[_Part] = []  # of sealed segments, up to number `_covered`
+        self._parts: list[_Part] = []  # of the segments up to number `_covered`
         self._covered = -1
 
     def update(self, recording: Recording) -> None:
         """Read what is new."""
         with self._lock:
-            revision, parts = recording.revision, list[_Part]()
+            revision = recording.revision
             for info, segment in recording.opened(self._covered, "pipeline"):
                 try:
                     part = _part(segment.table("pipeline", _COLUMNS))
@@ -462,15 +462,13 @@ class _Gathered:
                     recording.damaged(info.name, error)
                     continue
                 if part is not None and self._parts:
-                    part = part.after(self._parts[-1].times[-1])  # segments may have been merged
+                    part = part.after(self._parts[-1].times[-1])  # small segments may be sealed
                 if part is not None and len(part.times):
-                    (self._parts if info.sealed else parts).append(part)
-                if info.sealed:
-                    self._covered = info.last
+                    self._parts.append(part)
+                self._covered = info.last
                 time.sleep(YIELD_S)
-            parts = self._parts + parts
-            if parts and self.stages:
-                self.readings = _put_together(parts, self.stages, recording.start_ns)
+            if self._parts and self.stages:
+                self.readings = _put_together(self._parts, self.stages, recording.start_ns)
             self.revision = revision
 
 

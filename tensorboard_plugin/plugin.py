@@ -21,7 +21,7 @@ from gpu_util_callback.diagnosis.survey import Survey, row_of_open
 from gpu_util_callback.diagnosis.total import total
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
+from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES
 from gpu_util_callback.redaction import cleaned, without_secrets
 from tensorboard_plugin.export import csv_lines, html_report, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
@@ -43,7 +43,6 @@ from tensorboard_plugin.runs import (
     log_directory,
     run_directories,
 )
-from tensorboard_plugin.tiles.engine import is_long
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -53,6 +52,8 @@ MAX_STEPS = 1000
 MAX_REPORTS = 2 * MAX_WORKERS
 # A request for the sums of all runs diagnoses recordings this long; the next one goes on.
 DIAGNOSE_S = 1.5
+# A recording of more values than this takes long to diagnose.
+LONG_CELLS = 1 << 20
 # The most that the tab compares.
 MAX_COMPARED = 8
 # A fixed table: some Windows registries give .js another type.
@@ -374,6 +375,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             while len(self._reports) > MAX_REPORTS:
                 self._reports.pop(next(iter(self._reports)), None)  # unless another request has
         return known[2]
+
+
+def is_long(recording: Recording) -> bool:
+    """Return whether a recording has too many values to be diagnosed while a request waits."""
+    if recording.step_count * len(STEP_SERIES) > LONG_CELLS:
+        return True  # known without opening anything
+    summary = recording.summary.values()
+    return sum(one.get("count", 0) for group in summary for one in group.values()) > LONG_CELLS
 
 
 def _frontend_digest() -> str:

@@ -30,7 +30,7 @@ MAX_TITLES = 12
 
 def recording_reply(recording: Recording, revision: str, report: dict[str, Any]) -> dict[str, Any]:
     """Return one recording: report, extent, lanes, windows, and the phases between its steps."""
-    first, last = _steps_extent(recording)
+    first, last = recording.top.step_range
     return {
         "id": recording.id,
         "revision": revision,
@@ -192,16 +192,6 @@ def static_file(name: str) -> bytes | None:
         return (folder / name).read_bytes()
     except (OSError, FileNotFoundError):
         return None
-
-
-def _steps_extent(recording: Recording) -> tuple[int, int]:
-    """Return the first and the last step's number; (0, -1) before the first step."""
-    overview = recording.overview
-    marks = overview.marks["step"]
-    present = np.flatnonzero(marks.values >= 0)
-    if not len(present) or overview.last_step < 0:
-        return 0, -1
-    return int(present[0]) << marks.shift, overview.last_step
 
 
 def _phases(recording: Recording) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_util_callback.recording.discovery import group_sessions, recording_id
-from gpu_util_callback.recording.manifest import NewerFormat
+from gpu_util_callback.recording.manifest import UnknownFormat
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
@@ -247,7 +247,7 @@ class RunIndex:
             try:
                 # It may now belong to another session, which the next look finds out.
                 self._changed |= known.recording.refresh()
-            except (NewerFormat, LeadsOutside):
+            except (UnknownFormat, LeadsOutside):
                 return None
         return known.recording
 
@@ -381,9 +381,9 @@ class RunIndex:
                     changed |= known.recording.refresh()
                     known.looked_at, known.status = now, known.recording.status
                 run.problems.pop(folder, None)
-            except (NewerFormat, LeadsOutside) as error:
+            except (UnknownFormat, LeadsOutside) as error:
                 changed |= run.known.pop(folder, None) is not None
-                said = str(error) if isinstance(error, NewerFormat) else unreadable(error)
+                said = str(error) if isinstance(error, UnknownFormat) else unreadable(error)
                 run.problems[folder] = Problem(place, said)
             except Exception as error:  # whatever it contains, it must not hide the others
                 logger.exception("opening %s failed", place)

@@ -17,7 +17,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
 from gpu_util_callback.recording.facts import Facts
-from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
+from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
@@ -226,7 +226,7 @@ def row_of(
         return _from_rows(storage, found, thresholds)
     except UnusableInput:  # an unknown threshold
         raise
-    except NewerFormat as error:
+    except UnknownFormat as error:
         return None, [Problem(found.path, str(error))]
     except OSError as error:
         return None, [Problem(found.path, unreadable(error))]
@@ -240,7 +240,7 @@ def _from_manifest(
     """Return the row from the manifest alone; None where it lacks something."""
     try:
         facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
-    except NewerFormat:
+    except UnknownFormat:
         raise
     except (FileNotFoundError, ManifestError):
         return None, []

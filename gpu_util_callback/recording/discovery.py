@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.recording.manifest import NewerFormat
+from gpu_util_callback.recording.manifest import UnknownFormat
 from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
@@ -152,7 +152,7 @@ def _open(
     folder = os.path.basename(path.rstrip("/"))
     try:
         recordings.append(Recording(storage, path, run, recording_id(run, folder)))
-    except NewerFormat as error:
+    except UnknownFormat as error:
         problems.append(Problem(path, str(error)))
     except LeadsOutside as error:
         problems.append(Problem(path, unreadable(error)))

@@ -685,7 +685,7 @@ class Facts(TypedDict, total=False):
     flush_s: Annotated[float, Within(0, 1e6)]
     flushes: Count
     sealed: Count  # the segments written
-    covered: Count  # the first of them, which overview.npz covers
+    covered: Count  # the first of them, which top.npz covers
     rows: dict[str, Count]
     dropped_rows: Count
     scalar_step_offset: Count

@@ -76,12 +76,11 @@ class Fold:
 
     def _room(self, part: str, columns: Sequence[str]) -> tuple[dict[str, int], np.ndarray]:
         """Return a part's rows and data, with rows for these columns."""
-        rows, data = self._parts.get(part, ({}, None))
+        _, dtype, empty = REDUCTIONS[part]
+        rows, data = self._parts.get(part, ({}, np.empty((0, self.size), dtype)))
         new = [column for column in columns if column not in rows]
         if new:
-            _, dtype, empty = REDUCTIONS[part]
-            more = np.full((len(new), self.size), empty, dtype)
-            data = more if data is None else np.concatenate([data, more])
+            data = np.concatenate([data, np.full((len(new), self.size), empty, dtype)])
             rows = {**rows, **{column: len(rows) + at for at, column in enumerate(new)}}
             self._parts[part] = rows, data
         return rows, data
@@ -96,6 +95,10 @@ class Fold:
         self.width *= 2
         self.used = (self.used + 1) // 2
 
+    @property
+    def nbytes(self) -> int:
+        return sum(data.nbytes for _, data in self._parts.values())
+
     def columns(self, part: str) -> list[str]:
         """Return the columns reduced in this way, in the order of their arrival."""
         return list(self._parts[part][0]) if part in self._parts else []
@@ -106,11 +109,13 @@ class Fold:
         return data[rows[column], : self.used]
 
     def matrix(self, part: str, columns: Sequence[str] | None = None) -> np.ndarray:
-        """Return [columns, used]: some columns (all of them: None); raises KeyError."""
+        """Return [columns, used]: all columns, or those named; one that is not there is empty."""
         rows, data = self._parts[part]
         if columns is None:
             return data[:, : self.used]
-        return data[[rows[column] for column in columns], : self.used]
+        found = data[[rows.get(column, -1) for column in columns], : self.used]
+        found[[column not in rows for column in columns]] = REDUCTIONS[part].empty
+        return found
 
     def restore(self, used: int, **parts: Columns) -> None:
         """Fill an empty fold with cells as `matrix` returned them."""

@@ -27,7 +27,7 @@ class ManifestError(ValueError):
     """The manifest cannot be read; the message gives the reason in one line."""
 
 
-class NewerFormat(ManifestError):
+class UnknownFormat(ManifestError):
     """A newer version of this package wrote the recording."""
 
 
@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 def parse(data: bytes) -> tuple[Facts, list[str]]:
     """Return the manifest's facts, and the parts that had to be left out.
 
-    Raises: NewerFormat, ManifestError.
+    Raises: UnknownFormat, ManifestError.
     """
     try:
         manifest = json.loads(data)
@@ -82,13 +82,14 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
     version = manifest.get("format")
     if not (isinstance(version, list) and version and type(version[0]) is int):
         raise ManifestError("manifest.json names no format")
-    if version[0] > FORMAT_MAJOR:
+    if version[0] != FORMAT_MAJOR:
         writer = manifest.get("writer")
         writer = encodable(writer)[:40] if isinstance(writer, str) else "(unknown)"
         shown = version[0] if version[0] < MOST_COUNT else "(unknown)"
-        raise NewerFormat(
-            f"written by gpu-util-callback {writer} in format {shown}, and this version reads up "
-            f"to {FORMAT_MAJOR}: upgrade gpu-util-callback"
+        raise UnknownFormat(
+            f"written by gpu-util-callback {writer} in format {shown}, and this version reads "
+            f"format {FORMAT_MAJOR}: "
+            + ("upgrade gpu-util-callback" if version[0] > FORMAT_MAJOR else "record it again")
         )
     return checked(manifest)
 

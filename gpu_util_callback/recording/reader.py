@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,14 +16,11 @@ import numpy as np
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
 from gpu_util_callback.recording.facts import Account, Diagnosis, Facts, adds_up
-from gpu_util_callback.recording.levels import LevelsFile, levels_name
-from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
-from gpu_util_callback.recording.overview import Overview
+from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import (
     Part,
-    Rows,
     Segment,
     SegmentInfo,
     StoredIndex,
@@ -33,17 +30,17 @@ from gpu_util_callback.recording.segments import (
     list_segments,
     longest,
     stored_index,
-    stored_phases,
 )
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
-from gpu_util_callback.recording.summary import Summary, account
+from gpu_util_callback.recording.summary import account
+from gpu_util_callback.recording.top import Top, stretch_name
 
 __all__ = ["Recording"]
 
 
 @dataclass(frozen=True)
 class StoredTop:
-    """An `overview.npz` whose list of segments is consistent."""
+    """A `top.npz` whose list of segments is consistent."""
 
     container: Container
     index: StoredIndex
@@ -55,50 +52,8 @@ class StoredTop:
         return cls(container, stored_index(container))
 
 
-@dataclass(frozen=True)
-class Top:
-    """The first view of the segments up to number `covered`; `phases` None: none were stored."""
-
-    overview: Overview
-    summary: Summary
-    phases: dict[str, np.ndarray] | None = None
-    covered: int = -1
-
-    @classmethod
-    def stored(cls, stored: StoredTop, on_damage: Callable[[Damaged], None]) -> "Top":
-        """Return the first view stored in `overview.npz`; `on_damage` as for `Overview.unpack`.
-
-        Raises: Damaged.
-        """
-        try:
-            return cls(
-                Overview.unpack(stored.container, on_damage),
-                Summary.restore(stored.container.index["summary"]),
-                stored_phases(stored.container),
-                stored.index.covered,
-            )
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            if isinstance(error, Damaged):
-                raise
-            raise Damaged(f"not an overview: {error!r}") from error
-
-    def add(self, tables: Rows, samples: Rows) -> None:
-        """Add the rows of another segment, in place."""
-        self.overview.add(tables, samples)
-        self.summary.add(tables, samples)
-
-    def with_rows(self, tables: Rows, samples: Rows) -> "Top":
-        """Return another one that includes these rows."""
-        summary, phases = self.summary.copy(), self.phases
-        summary.add(tables, samples)
-        if phases is not None and "phases" in tables:
-            phases = concatenate("phases", [phases, tables["phases"]])
-        overview = self.overview.with_rows(tables, samples)
-        return replace(self, overview=overview, summary=summary, phases=phases)
-
-
 class RecordingFiles:
-    """Segments and `overview.npz` of a recording's folder; errors become problems."""
+    """Segments and `top.npz` of a recording's folder; errors become problems."""
 
     def __init__(self, storage: Storage, path: str):
         self._storage = storage
@@ -110,7 +65,7 @@ class RecordingFiles:
         # Results computed from the files, until they change; and the computations under way.
         self._cache: dict[str, Any] = {}
         self._making: dict[str, threading.RLock] = {}
-        # overview.npz, the number of segments that it covers, and its time stamp where it turned
+        # top.npz, the number of segments that it covers, and its time stamp where it turned
         # out to be damaged.
         self._top_file: tuple[Any, StoredTop] | None = None
         self._bad_top: tuple | None = None
@@ -122,39 +77,53 @@ class RecordingFiles:
         return self._storage.remote
 
     def _stored_top(self) -> StoredTop | None:
-        """Return `overview.npz`, kept until it is written again; None where there is none."""
+        """Return `top.npz`, kept until it is written again; None where there is none."""
         covered = self._covered
         known = self._top_file
         if known is None or known[0] != covered:
             # Once for all readers until the manifest changes, also where it is damaged.
-            found = self._cached("overview.npz", self._read_top) if covered != 0 else None
+            found = self._cached("top.npz", self._read_top) if covered != 0 else None
             known = self._top_file = (covered, found) if found is not None else None
         return known[1] if known is not None else None
 
     @property
     def _covered(self) -> int | None:
-        """The number of segments that `overview.npz` covers; None without a manifest."""
-        return self.facts.get("covered", self.facts.get("sealed"))  # older writers: all sealed ones
+        """The number of segments that `top.npz` covers; None without a manifest."""
+        return self.facts.get("covered")
 
     def _read_top(self) -> StoredTop | None:
         stamp = None
         try:
-            stamp = self._storage.stamp(self._storage.join(self.path, "overview.npz"))
+            stamp = self._storage.stamp(self._storage.join(self.path, "top.npz"))
             if not stamp or stamp != self._bad_top:
-                return StoredTop.opened(self._read("overview.npz"))
+                return StoredTop.opened(self._read("top.npz"))
         except Damaged as error:
             self._bad_top = stamp
-            self._overview_problem(error)
+            self._top_problem(error)
         except OSError as error:
             if self._covered:
-                self._overview_problem(error)
+                self._top_problem(error)
         return None
 
-    @property
-    def level_files(self) -> list[tuple[int, int]]:
-        """(first, last) segment of each levels file, in order; none for a short run."""
+    def stretch_of(self, info: SegmentInfo) -> tuple[int, int] | None:
+        """Return (first, last) of the segments that share a top with this one, if it has one."""
         stored = self._stored_top()
-        return [] if stored is None else stored.index.levels
+        stretches = [] if stored is None else stored.index.stretches
+        return next((one for one in stretches if one[0] <= info.first <= one[1]), None)
+
+    def open_stretch(self, stretch: tuple[int, int]) -> Top | None:
+        """Return the top of a stretch of segments, or None (and a problem) where it is damaged."""
+        name = stretch_name(*stretch)
+
+        def damaged(error: Exception) -> None:
+            path = self._storage.join(self.path, name)
+            self._problem(path, f"damaged: {reason(error)}; reading the segments instead")
+
+        try:
+            return Top.unpack(Container(self._read(name)), damaged)
+        except (OSError, Damaged) as error:
+            damaged(error)
+            return None
 
     def _holding(self, table: str) -> dict[tuple[int, int], bool]:
         """Return (first, last) of the sealed segments -> True if they have rows of a table."""
@@ -168,13 +137,13 @@ class RecordingFiles:
         return [one for one in self.segments if holding.get((one.first, one.last), True)]
 
     def _group_problem(self, error: Damaged) -> None:
-        path = self._storage.join(self.path, "overview.npz")
+        path = self._storage.join(self.path, "top.npz")
         self._problem(path, f"damaged: {reason(error)}; the first view lacks it")
 
-    def _overview_problem(self, error: Exception) -> None:
+    def _top_problem(self, error: Exception) -> None:
         if isinstance(error, FileNotFoundError) and self._is_gone():
             return
-        path = self._storage.join(self.path, "overview.npz")
+        path = self._storage.join(self.path, "top.npz")
         self._problem(path, f"damaged: {reason(error)}; reading all segments instead")
 
     @property
@@ -186,14 +155,11 @@ class RecordingFiles:
         if self._is_gone():
             return []
         stored = self._stored_top()
-        # Older writers, whose manifest has no `covered`, replaced the newest one at each flush.
-        fixed = self.facts.get("status") != "live" or "covered" in self.facts
-        for _ in range(2):  # a list made while files are sealed or merged may have neither
+        for _ in range(2):  # a list made while files are sealed may have neither
             infos, gaps = list_segments(
                 self._storage.names(self.path),
                 {} if stored is None else stored.index.entries,
-                sealed=self.facts.get("sealed") or 0,
-                closed=fixed,
+                written=self.facts.get("sealed") or 0,
             )
             if not gaps:
                 break
@@ -228,12 +194,6 @@ class RecordingFiles:
 
     def open_segment(self, info: SegmentInfo) -> Segment | None:
         """Return one segment, or None (and a problem) where it cannot be read."""
-        if info.sealed:
-            return self._open(info)
-        # The open one is read table by table after each flush: decode all of it at once.
-        return self._cached(f"open {info.name}", lambda: self._open(info))
-
-    def _open(self, info: SegmentInfo) -> Segment | None:
         try:
             return Segment(self._read(info.name))
         except FileNotFoundError:
@@ -243,11 +203,11 @@ class RecordingFiles:
             return None
 
     def _vanished(self, info: SegmentInfo) -> Segment | None:
-        """Handle a listed file that is gone: merged meanwhile, or the recording was deleted."""
+        """Handle a listed file that is gone: sealed meanwhile, or the recording was deleted."""
         self._cache.pop("segments", None)
         for other in self.segments:
             if other.first <= info.first and info.last <= other.last and other != info:
-                if other.first == info.first:  # the first of the merged ones represents all
+                if other.first == info.first:  # the first of those that were sealed
                     return self.open_segment(other)
                 return None
         if self.path not in self._problems:
@@ -338,7 +298,7 @@ class Recording(RecordingFiles):
     def refresh(self) -> bool:
         """Reload the manifest; return True if the recording changed since (cheap when not).
 
-        Raises: NewerFormat where a newer version wrote it; LeadsOutside.
+        Raises: UnknownFormat where another version wrote it; LeadsOutside.
         """
         path = self._storage.join(self.path, "manifest.json")
         with self._refreshing:
@@ -348,7 +308,7 @@ class Recording(RecordingFiles):
                     return False
                 data = self._storage.read(path, manifests.MAX_BYTES)
                 facts, left_out = manifests.parse(data)
-            except (NewerFormat, LeadsOutside):
+            except (UnknownFormat, LeadsOutside):
                 raise
             except (OSError, ManifestError) as error:
                 return self._without_manifest(error)
@@ -455,20 +415,20 @@ class Recording(RecordingFiles):
         return {"wall_s": found["wall_s"], "time_s": {}}
 
     @property
-    def overview(self) -> Overview:
-        """The whole recording in a thousand buckets; treat it as read-only.
+    def top(self) -> Top:
+        """The whole recording in a few thousand cells; treat it as read-only.
 
-        Reads `overview.npz` and any newer segments: usually the open one.
+        Reads `top.npz` and any newer segments: usually the open one.
         """
-        return self._cached("top", self._top).overview
+        return self._cached("top", self._top)
 
     @property
     def summary(self) -> dict[str, Any]:
         """Distributions of every flushed row: {"steps" or group: {column: {"mean", "p50", …}}}.
 
-        Quantiles are within 1 %. Like `overview`, it reads no more than the newest segment.
+        Quantiles are within 1 %. Like `top`, it reads no more than the newest segment.
         """
-        return self._cached("summary", lambda: self._cached("top", self._top).summary.result())
+        return self._cached("summary", lambda: self.top.summary.result())
 
     @property
     def start_ns(self) -> int:
@@ -497,7 +457,7 @@ class Recording(RecordingFiles):
         return len(self.steps["step"]) if rows is None else rows.get("steps", 0)
 
     def _origin(self) -> int:
-        """Return the overview's start, 0 without one."""
+        """Return the start in the top, 0 without one."""
         stored = self._stored_top()
         return 0 if stored is None else stored.index.origin_ns
 
@@ -527,9 +487,9 @@ class Recording(RecordingFiles):
     def longest_phases(self, count: int) -> dict[str, np.ndarray]:
         """Return the `count` longest phases (at most `sealed.LONGEST`), in chronological order.
 
-        Reads no more than `overview` does.
+        Reads no more than `top` does.
         """
-        stored = self._cached("top", self._top).phases
+        stored = self.top.phases
         return longest(self.phases if stored is None else stored, count)
 
     @property
@@ -585,28 +545,23 @@ class Recording(RecordingFiles):
             yield segment.readable(None, partial(self.damaged, info.name))
 
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
-        """Return the rows of all segments; those of sealed ones are cached while it grows."""
+        """Return the rows of all segments; they are cached while it grows."""
         done, kept = self._whole.get(key, (-1, {}))
         if any(info.first <= done < info.last for info in self.segments):
-            done, kept = -1, {}  # some of them were merged with newer ones since
-        parts, open_part = ([kept] if kept else []), {}
+            done, kept = -1, {}  # some of them were sealed with newer ones since
+        parts = [kept] if kept else []
         for info, segment in self.opened(done, table):
             try:
                 rows = read(segment)
             except Damaged as error:
                 self.damaged(info.name, error)
                 continue
-            if info.sealed:
-                done = max(done, info.last)
-                if rows:
-                    parts.append(rows)
-            else:
-                open_part = rows
-        sealed = concatenate(table, parts) if parts else {}
-        self._whole[key] = (done, sealed)
-        if sealed and open_part:
-            return concatenate(table, [sealed, open_part])
-        return sealed or open_part
+            done = max(done, info.last)
+            if rows:
+                parts.append(rows)
+        whole = concatenate(table, parts) if parts else {}
+        self._whole[key] = (done, whole)
+        return whole
 
     # --- derived files ----------------------------------------------------------------------------
 
@@ -623,46 +578,31 @@ class Recording(RecordingFiles):
             if info.last > top.covered:
                 rows = self._newest.get(info.name) or self._rows_of(self.open_segment(info), info)
                 parts.append(rows)
-                if info.sealed:
-                    kept[info.name] = rows
+                kept[info.name] = rows
         self._newest = kept
         return top.with_rows(*joined(parts)) if parts else top
 
     def _top_of_stored(self, stored: StoredTop | None) -> Top:
         if stored is not None:
             try:
-                return Top.stored(stored, self._group_problem)
+                top = Top.unpack(stored.container, self._group_problem)
+                top.covered = stored.index.covered
+                return top
             except Damaged as error:
-                self._overview_problem(error)
-        top = Top(Overview(self.start_ns), Summary())
+                self._top_problem(error)
+        top = Top(self.start_ns)
         covered = self._covered
-        if covered is None:
-            last = max((info.last for info in self.segments if info.sealed), default=-1)
-        else:
-            last = covered - 1
+        last = max((i.last for i in self.segments), default=-1) if covered is None else covered - 1
         for info, segment in self.opened(last=last):
             top.add(*self._rows_of(segment, info))
-        return replace(top, covered=last)
+        top.covered = last
+        return top
 
     def _rows_of(self, segment: Segment | None, info: SegmentInfo) -> Part:
         """Return steps, phases and samples of a segment."""
         if segment is None:
             return {}, {}
         return segment.readable(("steps", "phases"), partial(self.damaged, info.name))
-
-    def open_levels(self, first: int, last: int) -> LevelsFile | None:
-        """Return the thinned rows of segments `first` to `last`, or None (and a problem)."""
-        name = levels_name(first, last)
-        try:
-            return LevelsFile(self._read(name), self.start_ns)
-        except (OSError, Damaged) as error:
-            self.levels_damaged(first, last, error)
-            return None
-
-    def levels_damaged(self, first: int, last: int, error: Exception) -> None:
-        """Record a damaged levels file; the segments are read instead."""
-        path = self._storage.join(self.path, levels_name(first, last))
-        self._problem(path, f"damaged: {reason(error)}; reading the segments instead")
 
     def __repr__(self) -> str:
         return (

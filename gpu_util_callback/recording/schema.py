@@ -6,7 +6,7 @@ the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: ""
 """
 
 PLUGIN_NAME = "gpu_utilization"
-FORMAT_MAJOR = 1
+FORMAT_MAJOR = 2
 FORMAT_MINOR = 0
 
 # The value of an integer column where nothing is known (floats: NaN, text: "").
@@ -136,7 +136,7 @@ ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 #   gpu<i>/lost         1 = gone, 0 = back
 #   host                the machine and this process
 
-# The columns of `steps` that are drawn and folded into the overview, in nanoseconds per step.
+# The columns of `steps` that are drawn and folded into the top, in nanoseconds per step.
 STEP_SERIES = (
     "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns",
     "callbacks_ns",

@@ -1,6 +1,6 @@
 """Segments: the rows of a stretch of time, all tables and groups in one file, and their index.
 
-The index lists the sealed segments and their contents; it is a part of `overview.npz`.
+The index lists the sealed segments and their contents; it is a part of `top.npz`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ from gpu_util_callback.recording.schema import (
     TABLES,
 )
 
-# The writer starts a new segment at this many rows of any table or group; a reader accepts more
-# (merged segments), but not arbitrarily many.
+# The writer starts a new segment at this many rows of any table or group; a reader accepts more,
+# but not arbitrarily many.
 MAX_ROWS = 1 << 16
 MAX_ROWS_READ = 1 << 22
 # Of all tables and groups of a segment together: a base number for any size, plus, per byte, the
@@ -63,7 +63,7 @@ _PREDICTIONS: dict[str, dict[str, Prediction]] = {
 
 
 def segment_name(first: int, last: int) -> str:
-    """Return `segment-000007.npz`, or `segment-000000-000007.npz` for eight merged ones."""
+    """Return `segment-000007.npz`, or `segment-000000-000007.npz` of eight flushes."""
     return f"segment-{first:06d}.npz" if first == last else f"segment-{first:06d}-{last:06d}.npz"
 
 
@@ -293,7 +293,6 @@ class SegmentInfo:
 
     first: int
     last: int
-    sealed: bool
     steps: int = -1  # rows of the steps table; -1: unknown until it is opened
     first_step: int = -1
     last_step: int = -1
@@ -310,19 +309,18 @@ Index = Mapping[tuple[int, int], Sequence[int]]
 
 
 def list_segments(
-    names: Iterable[str], index: Index, sealed: int, closed: bool
+    names: Iterable[str], index: Index, written: int
 ) -> tuple[list[SegmentInfo], list[SegmentInfo]]:
     """Order the segments among a folder's files.
 
     Args:
         names: the folder's files.
-        index: the overview's entries of the sealed segments.
-        sealed: number of sealed segments according to the manifest.
-        closed: True if no segment is replaced any more, also newer ones than `sealed` counts.
+        index: the stored index's entries of the sealed segments.
+        written: number of segments according to the manifest.
 
     Returns:
-        (the segments, the missing ones). A segment that was merged into another, whose file was
-        not removed yet, is in neither.
+        (the segments, the missing ones). A small segment whose rows are in a sealed one, but whose
+        file was not removed yet, is in neither.
     """
     found = (span for name in names if (span := segment_range(name)))
     infos: list[SegmentInfo] = []
@@ -335,9 +333,9 @@ def list_segments(
             gaps.append(_gap(covered + 1, first - 1, index))
         covered = last
         known = index.get((first, last))
-        infos.append(SegmentInfo(first, last, closed or last < sealed, *(known or ())[3:]))
-    if covered < sealed - 1:
-        gaps.append(_gap(covered + 1, sealed - 1, index))
+        infos.append(SegmentInfo(first, last, *(known or ())[3:]))
+    if covered < written - 1:
+        gaps.append(_gap(covered + 1, written - 1, index))
     return infos, gaps
 
 
@@ -345,19 +343,15 @@ def _gap(first: int, last: int, index: Index) -> SegmentInfo:
     """Return the known facts of the missing segments first to last."""
     entries = [one for one in index.values() if first <= one[0] and one[1] <= last and one[3] > 0]
     if not entries:
-        return SegmentInfo(first, last, True)
+        return SegmentInfo(first, last)
     return SegmentInfo(
-        first, last, True,
+        first, last,
         steps=sum(one[3] for one in entries),
         first_step=min(one[4] for one in entries), last_step=max(one[5] for one in entries),
         start_ns=min(one[6] for one in entries), end_ns=max(one[7] for one in entries),
     )  # fmt: skip
 
 
-# Neighbouring sealed segments below SMALL_BYTES are merged, MERGE_COUNT or more at a time.
-SMALL_BYTES = 128 << 10
-MERGE_COUNT = 8
-MERGED_BYTES = 1 << 20
 # This many of the longest phases are kept where the first view finds them.
 LONGEST = 2048
 
@@ -372,12 +366,12 @@ class SealedIndex:
 
     Attributes:
         entries: [first, last, bytes, steps, first_step, last_step, start_ns, end_ns] of each.
-        levels: [first, last] of each levels file.
+        stretches: [first, last] segment of each stretch of a long run, which has a top of its own.
     """
 
     def __init__(self) -> None:
         self.entries: list[list[int]] = []
-        self.levels: list[list[int]] = []
+        self.stretches: list[list[int]] = []
         self._holds: list[int] = []  # parallel to `entries`: a bit for each table with rows
         self._phases: dict[str, np.ndarray] = {}
 
@@ -395,39 +389,11 @@ class SealedIndex:
             known = [self._phases] if self._phases else []
             self._phases = longest(concatenate("phases", [*known, tables["phases"]]), LONGEST)
 
-    @property
-    def without_levels(self) -> int:
-        """The number of the first segment that is in no levels file."""
-        return self.levels[-1][1] + 1 if self.levels else 0
-
-    def small_ones(self) -> int:
-        """Return the number of segments at the end of the list to merge, 0 for none."""
-        count = total = 0
-        for entry in reversed(self.entries):
-            # The last segment of a levels file must stay the end of a segment.
-            if entry[2] >= SMALL_BYTES or total + entry[2] > MERGED_BYTES:
-                break
-            if entry[0] < self.without_levels:
-                break
-            count, total = count + 1, total + entry[2]
-        return count if count >= MERGE_COUNT else 0
-
-    def merge(self, count: int, size: int) -> None:
-        """Replace the last `count` segments by one of `size` bytes."""
-        merged = self.entries[-count:]
-        steps = [entry for entry in merged if entry[3]]
-        self.entries[-count:] = [[
-            merged[0][0], merged[-1][1], size, sum(entry[3] for entry in merged),
-            steps[0][4] if steps else -1, steps[-1][5] if steps else -1,
-            min(entry[6] for entry in merged), max(entry[7] for entry in merged),
-        ]]  # fmt: skip
-        self._holds[-count:] = [int(np.bitwise_or.reduce(self._holds[-count:]))]
-
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return (index, arrays) to be stored in `overview.npz`."""
+        """Return (index, arrays) to be stored in `top.npz`."""
         index: dict[str, Any] = {
             "segments": self.entries, "tables": list(TABLES), "holds": self._holds,
-            "levels": self.levels,
+            "stretches": self.stretches,
         }  # fmt: skip
         frame, planes = encode_frame(self._phases, TABLES["phases"])
         return {**index, "phases": frame}, {"phases": planes}
@@ -443,7 +409,7 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
 
 
 def stored_phases(container: Container) -> dict[str, np.ndarray] | None:
-    """Return the longest phases of an `overview.npz`; None if an older version wrote it."""
+    """Return the longest phases of a `top.npz`; None if an older version wrote it."""
     frame = container.index.get("phases")
     if frame is None:
         return None
@@ -459,18 +425,18 @@ def stored_phases(container: Container) -> dict[str, np.ndarray] | None:
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """The list as stored in an `overview.npz`.
+    """The list as stored in a `top.npz`.
 
     Attributes:
         entries: (first, last) of each sealed segment -> its entry as in `SealedIndex.entries`.
-        tables: the tables with rows of each; {} if an older version wrote it.
-        levels: (first, last) of each levels file, in order.
+        tables: the tables with rows of each.
+        stretches: (first, last) segment of each stretch of a long run, which has its own top.
         origin_ns: the recording's start.
     """
 
     entries: dict[tuple[int, int], list[int]]
     tables: dict[tuple[int, int], set[str]]
-    levels: list[tuple[int, int]]
+    stretches: list[tuple[int, int]]
     origin_ns: int
 
     @property
@@ -480,24 +446,23 @@ class StoredIndex:
 
 
 def stored_index(container: Container) -> StoredIndex:
-    """Return the list of an `overview.npz`. Raises: Damaged where it is invalid."""
+    """Return the list of a `top.npz`. Raises: Damaged where it is invalid."""
     index = container.index
-    listed, levels = index.get("segments"), index.get("levels", [])
-    if not isinstance(listed, list) or not isinstance(levels, list):
-        raise Damaged("not an overview: it lists no segments")
+    listed, stretches = index.get("segments"), index.get("stretches")
+    if not isinstance(listed, list) or not isinstance(stretches, list):
+        raise Damaged("not a top: it lists no segments")
     entries: dict[tuple[int, int], list[int]] = {}
     before = -1
     for entry in listed:
         if not _is_entry(entry) or entry[0] <= before:
-            raise Damaged("not an overview: its list of segments makes no sense")
+            raise Damaged("not a top: its list of segments makes no sense")
         before = entry[1]
         entries[entry[0], entry[1]] = entry
-    if not all(_are_numbers(pair, 2) and 0 <= pair[0] <= pair[1] for pair in levels):
-        raise Damaged("not an overview: its list of levels makes no sense")
-    return StoredIndex(
-        entries, _tables(index, list(entries)), sorted({(one[0], one[1]) for one in levels}),
-        checked_ns(index.get("origin_ns")),
-    )  # fmt: skip
+    origin_ns = checked_ns(index.get("origin_ns"))
+    if not all(_are_numbers(one, 2) for one in stretches):
+        raise Damaged("not a top: its list of stretches makes no sense")
+    tables = _tables(index, list(entries))
+    return StoredIndex(entries, tables, [(one[0], one[1]) for one in stretches], origin_ns)
 
 
 def _is_entry(entry: Any) -> bool:
@@ -522,7 +487,7 @@ def _tables(index: dict[str, Any], of: list[tuple[int, int]]) -> dict[tuple[int,
     if names is None or holds is None:
         return {}
     if not isinstance(names, list) or not _are_numbers(holds, len(of)):
-        raise Damaged("not an overview: what its segments hold makes no sense")
+        raise Damaged("not a top: what its segments hold makes no sense")
     return {
         segment: {str(name) for at, name in enumerate(names[:64]) if mask >> at & 1}
         for segment, mask in zip(of, holds, strict=True)

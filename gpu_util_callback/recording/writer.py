@@ -12,17 +12,12 @@ import numpy as np
 from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.facts import Account as AccountFacts
-from gpu_util_callback.recording.levels import LevelsBuilder, levels_name
-from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
-    MERGED_BYTES,
     Part,
     SealedIndex,
-    Segment,
     complete,
     concatenate,
     encode_segment,
@@ -30,14 +25,15 @@ from gpu_util_callback.recording.segments import (
     segment_name,
 )
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
-from gpu_util_callback.recording.summary import Account, Summary
+from gpu_util_callback.recording.summary import Account
+from gpu_util_callback.recording.top import Top, stretch_name
 from gpu_util_callback.redaction import Redactor, hashed_host, without_secrets
 
 # Rows are sealed after a minute, or at this size in memory: packed, it is a tenth of that.
 SEAL_NS = 60 * 10**9
 SEAL_BYTES = 3 << 20
-# Number of values after which a levels file is written: readers handle those without one.
-LEVELS_CELLS = 1 << 22
+# Of so many values, a stretch of a long run gets a top of its own: any zoom then reads little.
+STRETCH_VALUES = 1 << 22
 # Rows kept in memory while nothing can be written; the oldest go first.
 MAX_WAITING_ROWS = 4 * MAX_ROWS
 MAX_WAITING_PARTS = 64  # arrays of them, before they become one
@@ -55,7 +51,7 @@ class RecordingWriter:
     Rows are appended from any thread and reach the disk at `flush`, which the caller runs every
     `flush_s` seconds. A flush writes the new rows as a segment of their own, and the manifest with
     its heartbeat. After 60 s, or some 300 kB, these small segments are sealed: written again as
-    one, well packed; the overview is rewritten then, and they are removed.
+    one, well packed; the top is rewritten then, and they are removed.
 
     Args:
         log_dir: the TensorBoard run's directory, or any fsspec URL.
@@ -111,13 +107,12 @@ class RecordingWriter:
         self._open_since: int | None = None  # when the first row came that is not sealed
         self._number = 0  # of the next segment
         self._sealed = SealedIndex()
-        self._superfluous: list[str] = []  # files to remove once the overview is written
-        self._covered = 0  # number of the first segment that the written overview lacks
-        self._levels = LevelsBuilder(self.facts["started_ns"])
-        self._overview = Overview(self.facts["started_ns"])
-        self._overview_is_due = False
+        self._superfluous: list[str] = []  # files to remove once the top is written
+        self._covered = 0  # number of the first segment that the written top lacks
+        self._top = Top(self.facts["started_ns"])
+        self._stretch = Top(self.facts["started_ns"])
+        self._top_is_due = False
         self._account = Account()
-        self._summary = Summary()
         self._rows = dict.fromkeys(TABLES, 0)
         self._dropped_rows = 0
         self._flushes = 0
@@ -290,14 +285,11 @@ class RecordingWriter:
             self._waiting = rest
         if self._open and (seal or self._is_old() or self._open_bytes >= SEAL_BYTES):
             self._seal()
-        if self._overview_is_due:
-            self._write_levels()
-            self._merge_small_ones()
-            index, arrays = self._sealed.state()
-            index["summary"] = self._summary.state()
-            self._write("overview.npz", self._overview.pack(index, arrays))
+        if self._top_is_due:
+            self._write_stretch(seal)
+            self._write("top.npz", self._top.pack(*self._sealed.state()))
             self._covered = self._sealed.entries[-1][1] + 1
-            self._overview_is_due = False
+            self._top_is_due = False
             for name in self._superfluous:
                 try:
                     self._storage.remove(self._storage.join(self.path, name))
@@ -369,7 +361,7 @@ class RecordingWriter:
     def _seal(self, new: Part | None = None) -> None:
         """Write the small segments as one, and with them rows that are in no file yet.
 
-        The small ones are removed only when the overview lists the new one, so that a reader (or a
+        The small ones are removed only when the top lists the new one, so that a reader (or a
         crash) in between sees all rows once: it prefers the file that holds more numbers.
         """
         tables, samples = joined([*self._open, new] if new is not None else self._open)
@@ -382,43 +374,18 @@ class RecordingWriter:
         self._number = last + 1
         self._open, self._open_rows, self._open_bytes = [], Counter(), 0
         self._open_since = None
-        self._overview.add(tables, samples)
-        self._summary.add(tables, samples)
-        self._levels.add(tables, samples)
-        self._overview_is_due = True
+        self._top.add(tables, samples)
+        self._stretch.fold(tables, samples)
+        self._top_is_due = True
 
-    def _write_levels(self) -> None:
-        if self._levels.cells >= LEVELS_CELLS:
-            first, last = self._sealed.without_levels, self._sealed.entries[-1][1]
-            self._write(levels_name(first, last), self._levels.pack())
-            self._sealed.levels.append([first, last])
-            self._levels.clear()
-
-    def _merge_small_ones(self) -> None:
-        """Merge the sealed segments at the end of the list into one where they are small."""
-        count = self._sealed.small_ones()
-        if not count:
-            return
-        merged = self._sealed.entries[-count:]
-        names = [segment_name(entry[0], entry[1]) for entry in merged]
-        try:
-            tables, samples = joined([self._stored(name) for name in names])
-        except (OSError, ValueError):
-            return  # one was damaged or removed: leave all as they are
-        name = segment_name(merged[0][0], merged[-1][1])
-        data = encode_segment(tables, samples, SEALED_LEVEL)
-        self._write(name, data)
-        self._sealed.merge(count, len(data))
-        self._superfluous += names
-
-    def _stored(self, name: str) -> Part:
-        """Return the rows of a segment. Raises: OSError, Damaged."""
-
-        def give_up(error: Damaged) -> None:
-            raise error
-
-        data = self._storage.read(self._storage.join(self.path, name), 4 * MERGED_BYTES)
-        return Segment(data).readable(None, give_up)
+    def _write_stretch(self, last_one: bool) -> None:
+        long = self._stretch.values >= STRETCH_VALUES
+        if long or (last_one and self._sealed.stretches and self._stretch.values):
+            before = self._sealed.stretches[-1][1] if self._sealed.stretches else -1
+            first, last = before + 1, self._sealed.entries[-1][1]
+            self._write(stretch_name(first, last), self._stretch.pack({"summary": []}))
+            self._sealed.stretches.append([first, last])
+            self._stretch = Top(self.facts["started_ns"])
 
     def _write_manifest(self) -> None:
         now = self._clock.now()
@@ -456,7 +423,7 @@ class RecordingWriter:
         self._storage.make_folder(self.path)
         self.removals += 1
         self._open_since = 0  # seal what the small segments held
-        self._overview_is_due |= bool(self._sealed.entries)
+        self._top_is_due |= bool(self._sealed.entries)
 
     def _write(self, name: str, data: bytes) -> None:
         path = self._storage.join(self.path, name)

@@ -220,7 +220,7 @@ def _curves(recording: Recording) -> Iterator[str]:
         for gpu in recording.facts.get("gpus") or ():
             if gpu.get("used_by_framework"):
                 yield from _gpu_curve(recording, f"gpu{gpu['index']}")
-    except Exception as error:  # a damaged overview; the card has the rest
+    except Exception as error:  # a damaged top; the card has the rest
         log.debug("gpu_util_callback: no curve: %s", error, exc_info=True)
 
 
@@ -229,18 +229,13 @@ def _means(recording: Recording, group: str, column: str) -> np.ndarray | None:
 
     NaN in a bucket without a value.
     """
-    overview = recording.overview
-    groups = overview.axes["time"]
-    length = recording.end_ns - overview.origin_ns
-    if group not in groups or length <= 0:
+    top = recording.top
+    length = recording.end_ns - top.origin_ns
+    fold = top.steps if group == "steps" else top.samples(group)
+    if fold is None or column not in fold.columns("count") or length <= 0:
         return None
-    cells = groups.cells(group)
-    if column not in cells.columns:
-        return None
-    place = cells.columns.index(column)
-    count = cells.count[place].astype(float)
-    total = np.where(count > 0, cells.mean[place] * count, 0)
-    middle = (np.arange(len(count)) + 0.5) * 2.0**cells.shift
+    count, total = fold.of("count", column).astype(float), fold.of("total", column)
+    middle = fold.of("first", "start" if group == "steps" else "time")
     bucket = np.clip(middle / length * POINTS, 0, POINTS - 1).astype(int)
     counts = np.bincount(bucket, count, POINTS)
     totals = np.bincount(bucket, total, POINTS)
@@ -262,7 +257,7 @@ def _step_curve(recording: Recording) -> Iterator[str]:
     took = _means(recording, "steps", "duration_ns")
     if took is None:
         return
-    length = recording.end_ns - recording.overview.origin_ns
+    length = recording.end_ns - recording.top.origin_ns
     # A compilation, as long as thousands of steps, would flatten them; the account has it.
     compiled = _means(recording, "steps", "compile_ns")
     ran = took if compiled is None else np.maximum(took - np.nan_to_num(compiled), 0)

@@ -18,8 +18,7 @@ from tensorboard_plugin.lanes import (
     stage_ranges,
     stages_are_gathered,
 )
-from tensorboard_plugin.tiles.engine import BackgroundJobs, RecordingTiles
-from tensorboard_plugin.tiles.merging import View
+from tensorboard_plugin.tiles.engine import Jobs, RecordingTiles, View
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62
@@ -51,9 +50,9 @@ class TileServer:
         self._patient = patient
         self._lock = threading.Lock()
         self._known: OrderedDict[str, RecordingTiles] = OrderedDict()
-        self._local = BackgroundJobs()
+        self._local = Jobs()
         # By recording: a silent store holds up no other.
-        self._remote: dict[str, BackgroundJobs] = {}
+        self._remote: dict[str, Jobs] = {}
 
     def tile(
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
@@ -136,11 +135,11 @@ class TileServer:
             gather_stages(recording)
         return True
 
-    def _jobs_of(self, recording: Recording) -> BackgroundJobs:
+    def _jobs_of(self, recording: Recording) -> Jobs:
         if not recording.remote:
             return self._local
         with self._lock:
-            return self._remote.setdefault(recording.id, BackgroundJobs())
+            return self._remote.setdefault(recording.id, Jobs())
 
     def _of(self, recording: Recording) -> RecordingTiles:
         jobs = None if self._patient else self._jobs_of(recording)

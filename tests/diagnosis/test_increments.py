@@ -92,7 +92,9 @@ def test_bins_keep_sums_exactly_while_they_fold(offsets_ms, size):
     seen = whole.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
     assert seen == parts.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
     assert seen is not None and 0 <= seen[0] <= 100
-    assert whole._bins.of("total", "utilization_pct").sum() == pytest.approx(values.sum(), abs=0.02 * len(times))
+    assert whole._bins.of("total", "utilization_pct").sum() == pytest.approx(
+        values.sum(), abs=0.02 * len(times)
+    )
 
 
 def test_a_mean_is_taken_over_time_not_over_samples():

@@ -34,8 +34,8 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
 INDEX = "index.json"
 # Names that lead elsewhere, or stand for something.
 NAMES = (
-    "manifest.json", "overview.npz", "segment-000000.npz", "segment-000001.npz",
-    "segment-000000-000003.npz", "segment-999999999.npz", "levels-000000-000001.npz",
+    "manifest.json", "top.npz", "segment-000000.npz", "segment-000001.npz",
+    "segment-000000-000003.npz", "segment-999999999.npz", "top-000000-000001.npz",
     ".manifest.json.tmp", "\udce9", "é",
 )  # fmt: skip
 HEADERS = (

@@ -96,10 +96,10 @@ def test_names_from_a_recording_are_text(tmp_path):
         assert "<script>alert" not in html
 
 
-def test_a_recording_without_steps_or_overview_has_a_card(tmp_path):
+def test_a_recording_without_steps_or_top_has_a_card(tmp_path):
     make_recording(tmp_path, "healthy", steps=100, gpus=1)
     (folder,) = (tmp_path / "plugins" / "gpu_utilization").iterdir()
-    (folder / "overview.npz").write_bytes(b"broken")
+    (folder / "top.npz").write_bytes(b"broken")
     (recording,) = read_recordings(tmp_path)
     Checked(recording._repr_html_())
     for segment in folder.glob("segment-*"):

@@ -1,4 +1,4 @@
-"""Background jobs: one at a time, the newest first, each once, and none lost to another's error."""
+"""Background jobs: the newest first, each once, and none lost to another's error."""
 
 import threading
 import time
@@ -12,39 +12,42 @@ from werkzeug.test import Client
 
 from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
-from tensorboard_plugin.tiles.engine import BackgroundJobs
+from tensorboard_plugin.tiles.engine import Jobs
 
 
 def held(jobs):
-    """Occupy the thread; returns what lets it go on."""
-    begun, go_on = threading.Event(), threading.Event()
-    jobs.do("holds", lambda: begun.set() or go_on.wait(60))
-    assert begun.wait(60)
-    return go_on.set
+    """Occupy the threads; returns what lets one of them go on."""
+    go_on = [threading.Event() for _ in range(jobs.THREADS)]
+    begun = threading.Barrier(jobs.THREADS + 1)
+    for at, event in enumerate(go_on):
+        jobs.do(f"holds {at}", lambda event=event: (begun.wait(60), event.wait(60)))
+    begun.wait(60)
+    return go_on[0].set
 
 
 def test_the_newest_goes_first_and_one_that_waits_is_not_added_again():
-    jobs, done = BackgroundJobs(), []
+    jobs, done = Jobs(), []
     go_on = held(jobs)
     events = [jobs.do(id, lambda id=id: done.append(id)) for id in ("a", "b", "a", "c")]
     assert events[0] is events[2]
-    assert jobs.has("a") and jobs.has("holds") and not jobs.has("d")
+    assert jobs.has("a") and jobs.has("holds 1") and not jobs.has("d")
     go_on()
     assert all(event.wait(60) for event in events)
     assert done == ["c", "b", "a"]
 
 
-def test_a_job_that_may_wait_holds_up_no_other():
-    jobs, done = BackgroundJobs(), []
-    later = jobs.do("later", lambda: done.append("later"), pause_s=0.2)
-    at_once = jobs.do("at once", lambda: done.append("at once"))
-    assert at_once.wait(60) and later.wait(60)
-    assert done == ["at once", "later"]
-    assert not jobs.has("later")
+def test_a_job_that_hangs_holds_up_no_other():
+    jobs, released = Jobs(), threading.Event()
+    hung = jobs.do("hung", lambda: released.wait(60))
+    assert jobs.do("other", lambda: None).wait(10)
+    assert jobs.has("hung") and not hung.is_set()
+    assert jobs.do("hung", lambda: None) is hung, "it is done once"
+    released.set()
+    assert hung.wait(10)
 
 
 def test_an_error_ends_its_own_job_alone(caplog):
-    jobs, done = BackgroundJobs(), []
+    jobs, done = Jobs(), []
     go_on = held(jobs)
     after = jobs.do("after", lambda: done.append("after"))
     fails = jobs.do("fails", lambda: 1 / 0)
@@ -55,7 +58,7 @@ def test_an_error_ends_its_own_job_alone(caplog):
 
 
 def test_of_too_many_the_oldest_are_forgotten():
-    jobs, done = BackgroundJobs(), []
+    jobs, done = Jobs(), []
     go_on = held(jobs)
     events = [jobs.do(str(id), lambda id=id: done.append(id)) for id in range(jobs.MOST + 3)]
     go_on()

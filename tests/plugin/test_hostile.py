@@ -19,11 +19,11 @@ from werkzeug.test import Client
 
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.container import Container, Damaged, pack
-from gpu_util_callback.recording.overview import Overview
+from gpu_util_callback.recording.top import Top
+from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
-from tensorboard_plugin.tiles import engine
 
 RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
 IDS = [
@@ -185,25 +185,20 @@ def test_what_else_lies_in_a_log_directory_hides_no_recording(tmp_path):
     assert {one.folder for one in read_recordings(tmp_path)} == set(found)
 
 
-def test_times_that_nothing_can_be_added_to_are_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "LONG_CELLS", 100)
+def test_times_that_nothing_can_be_added_to_are_damage(tmp_path):
     path = make_recording(tmp_path / "a", "thirds", steps=600, gpus=1)
-    stored = (path / "overview.npz").read_bytes()
-    overview = Container(stored)
-    arrays = {name[:-4]: overview.array(name[:-4]) for name in overview._members if ".npy" in name}
-    for change in ({"origin_ns": 10**30}, {"last_start_ns": -(10**25)}, {"origin_ns": 1e300}):
+    stored = (path / "top.npz").read_bytes()
+    top = Container(stored)
+    arrays = {name[:-4]: top.array(name[:-4]) for name in top._members if ".npy" in name}
+    for change in ({"origin_ns": 10**30}, {"origin_ns": 1e300}):
         with pytest.raises(Damaged, match="a time of"):
-            Overview.unpack(Container(pack({**overview.index, **change}, arrays)))
-    (entry,) = overview.index["segments"]
+            Top.unpack(Container(pack({**top.index, **change}, arrays)), print)
+    (entry,) = top.index["segments"]
     far = {"segments": [[*entry[:6], 10**30, 10**31]]}
-    (path / "overview.npz").write_bytes(pack({**overview.index, **far}, arrays))
+    (path / "top.npz").write_bytes(pack({**top.index, **far}, arrays))
     app = App(tmp_path)
     (one,) = app.json("/runs")[1]["recordings"]
     assert app.tile(one["id"])[0] == 200
-    end = time.monotonic() + 20
-    while not app.plugin._tiles._known[one["id"]].ready:
-        assert time.monotonic() < end
-        time.sleep(0.02)
     status, body = app.tile(one["id"])
     assert status == 200
     _, _, mean = decode_tile(body).series["steps", "step"]
@@ -211,10 +206,8 @@ def test_times_that_nothing_can_be_added_to_are_damage(tmp_path, monkeypatch):
 
 
 def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "LONG_CELLS", 100)
     for long in (False, True):
-        if not long:
-            monkeypatch.setattr(engine, "LONG_CELLS", 1 << 30)
+        monkeypatch.setattr(plugin_module, "LONG_CELLS", 100 if long else 1 << 30)
         make_recording(tmp_path / "logs" / "a", "thirds", steps=600, gpus=1)
         make_recording(tmp_path / "logs" / "b", "thirds", steps=600, gpus=1)
         app = App(tmp_path / "logs")
@@ -234,10 +227,7 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
         shutil.rmtree(tmp_path / "logs")
 
 
-@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_damage_in_the_middle_of_browsing(tmp_path, monkeypatch, long):
-    if long:
-        monkeypatch.setattr(engine, "LONG_CELLS", 100)
+def test_damage_in_the_middle_of_browsing(tmp_path):
     make_recording(tmp_path / "a", "thirds", steps=9_000, gpus=1, step_ms=5.0)
     app = App(tmp_path)
     (one,) = app.json("/runs")[1]["recordings"]
@@ -267,10 +257,7 @@ def test_damage_in_the_middle_of_browsing(tmp_path, monkeypatch, long):
     assert all("\n" not in problem["message"] for problem in reply["problems"])
 
 
-@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_a_growing_run_under_many_requests_at_once(tmp_path, monkeypatch, long):
-    if long:
-        monkeypatch.setattr(engine, "LONG_CELLS", 1_000)
+def test_a_growing_run_under_many_requests_at_once(tmp_path):
     run = SyntheticRun(tmp_path / "live", "thirds", 6_000, 2, step_ms=5.0, diagnose=False)
     run.advance(200)
     app = App(tmp_path)

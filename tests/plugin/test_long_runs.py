@@ -1,7 +1,6 @@
 """A long run's tiles: from little memory and few files, and what the rows say all the same."""
 
 import gzip
-import itertools
 import json
 import shutil
 import threading
@@ -16,29 +15,23 @@ from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
 from tensorboard_plugin.tiles import engine
-from tensorboard_plugin.tiles.engine import RecordingTiles
-from tensorboard_plugin.tiles.merging import View
+from tensorboard_plugin.tiles.engine import Recent, RecordingTiles, View
 from tensorboard_plugin.tiles.server import TileServer
 
 STEPS = 60_000
 LANES = ["steps", "input_wait", "gpu0:utilization_pct", "gpu1:power_mw"]
 
 
-@pytest.fixture(scope="module", params=["with levels", "without"])
+@pytest.fixture(scope="module", params=["with stretches", "without"])
 def path(request, tmp_path_factory):
-    """A run of 60,000 steps, with levels files for all but its end, or as older versions wrote."""
+    """A run of 60,000 steps, with tops of its stretches, or with one alone."""
     folder = tmp_path_factory.mktemp("long")
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
-        cells = 100_000 if request.param == "with levels" else 1 << 62
-        context.setattr(writer_module, "LEVELS_CELLS", cells)
+        values = 50_000 if request.param == "with stretches" else 1 << 62
+        context.setattr(writer_module, "STRETCH_VALUES", values)
         make_long_recording(folder / "run", STEPS, gpus=2, metrics=len(METRICS), chunk=4_000)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def every_run_is_long(monkeypatch):
-    monkeypatch.setattr(engine, "LONG_CELLS", 1_000)
 
 
 @pytest.fixture
@@ -52,12 +45,6 @@ def ask(server, recording, axis, level, first, count, lanes=LANES):
 
 
 def settled(server, recording, axis, level, first, count, lanes=LANES):
-    """The reply once everything has been read and nothing is being refined."""
-    end = time.monotonic() + 60
-    server.prepare(recording)
-    known = server._of(recording)
-    while not known.ready and time.monotonic() < end:
-        time.sleep(0.01)
     return settled_tile(server, recording, axis, level, first, count, lanes)
 
 
@@ -73,16 +60,6 @@ def reduced(keys, values, level, first, count):
     with np.errstate(invalid="ignore"):
         mean = np.bincount(numbers, values, count) / rows
     return np.where(rows > 0, [low, high, mean], np.nan)
-
-
-def test_only_runs_that_grew_long_have_levels_files(path, recording):
-    files = recording.level_files
-    if "0" in str(path.name):  # the first parameter's folder
-        assert files
-        assert files[0][0] == 0
-        assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(files))
-    else:
-        assert not files
 
 
 @pytest.mark.parametrize("level", [0, 2, 4, 5, 6, 8, 10, 13])
@@ -116,7 +93,7 @@ def test_samples_by_time_are_what_the_rows_say(recording, level):
     starts = recording.steps["start_ns"] - recording.start_ns
     under_way = np.searchsorted(starts, reply.start_ns, "right") - 1
     away = np.abs(reply.first_step - np.clip(under_way, 0, None))
-    assert away.max() <= (0 if level == 20 else 64)  # an entry, or a bucket of the overview
+    assert away.max() <= (0 if level == 20 else 64)  # a cell
 
 
 @pytest.mark.parametrize(("axis", "level"), [("step", 3), ("step", 9), ("step", 12),
@@ -163,13 +140,13 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
-    monkeypatch.setattr(server._jobs_of(recording), "do", lambda *job: None)
+    monkeypatch.setattr(server._jobs_of(recording), "do", lambda *job: threading.Event())
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
-    fine = ask(server, recording, "step", 3, 0, 512)
-    last = ask(server, recording, "step", 3, STEPS // 8 - 100, 512)
-    assert set(opened) <= {"overview.npz"}
-    assert coarse.header["refining"] == []
+    fine = ask(server, recording, "step", 2, 0, 512)
+    last = ask(server, recording, "step", 2, STEPS // 4 - 100, 512)
+    assert set(opened) <= {"top.npz"}
+    assert "steps" not in coarse.header["refining"]
     assert fine.header["refining"] == LANES
     monkeypatch.undo()
     steps, samples = recording.steps, recording.samples["gpu0"]
@@ -186,7 +163,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
         assert not np.isnan(values[0][: 100 - 8]).any()
         assert np.isnan(values[0][100:]).all(), "there are no steps beyond the last"
     # What only repeats a wider bucket holds all that is in it.
-    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 3, 0, 512)
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 2, 0, 512)
     low, high, _ = fine.series[("steps", "step")]
     assert (low <= truth[0] * (1 + 1e-5)).all()
     assert (high >= truth[1] * (1 - 1e-5)).all()
@@ -194,43 +171,47 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
 
 def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     run = RecordingTiles(recording, None)
-    run.update()
     opened = []
     read = type(recording)._read
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
     wanted = {"gpu0": ["power_mw"], "steps": ["body_ns"], "gpu1": ["power_mw"]}
-    run.reduce(wanted, View("step", 0, 30_000, 500))
-    assert 1 <= len(opened) <= 2, "each once, for all groups"
-    run.reduce(wanted, View("step", 1, 15_050, 100))
-    assert len(opened) <= 2, "what was decoded is at hand"
+    revision = recording.revision
+    run.answer(revision, wanted, View("step", 0, 30_000, 500))
+    segments = [name for name in opened if name.startswith("segment")]
+    assert 1 <= len(segments) <= 2, "each once, for all groups"
+    run.answer(revision, wanted, View("step", 1, 15_050, 100))
+    assert [name for name in opened if name.startswith("segment")] == segments
     opened.clear()
-    run.entries.ranges({"steps": ["body_ns"]}, View("step", 5, 0, 2_000))
-    run.entries.ranges({"gpu0": ["power_mw"]}, View("step", 10, 0, 60))
+    for view in (View("step", 5, 0, 2_000), View("step", 10, 0, 60)):
+        run.answer(revision, {"steps": ["body_ns"]}, view)
     assert opened == []
-    rows = STEPS * 7 * 4
-    assert run.nbytes - run.rows.nbytes < rows / 2
 
 
-@pytest.mark.parametrize(("axis", "level", "count"), [("step", 7, 400), ("time", 32, 90)])
-def test_many_groups_at_once_are_what_each_is_alone(recording, axis, level, count):
+def test_a_wide_view_reads_tops_of_stretches_and_no_segment_under_them(
+    path, recording, monkeypatch
+):
+    stretches = recording._stored_top().index.stretches
+    assert bool(stretches) == (path.name == "long0")
+    opened = []
+    read = type(recording)._read
+    monkeypatch.setattr(
+        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
+    )
     run = RecordingTiles(recording, None)
-    run.update()
-    wanted = {
-        "gpu0": ["power_mw", "utilization_pct"], "steps": ["body_ns", "input_wait_ns"],
-        "gpu1": ["utilization_pct", "not_there", "power_mw"],
-    }  # fmt: skip
-    together = run.entries.ranges(wanted, View(axis, level, 3, count))
-    assert list(together) == list(wanted)
-    for group, columns in wanted.items():
-        alone = run.entries.ranges({group: columns}, View(axis, level, 3, count))[group]
-        np.testing.assert_array_equal(np.stack(together[group]), np.stack(alone))
-        assert (~np.isnan(alone[0])).any(axis=1).tolist() == [c != "not_there" for c in columns]
+    answer = run.answer(recording.revision, {"gpu0": ["power_mw"]}, View("time", 26, 0, 4_000))
+    assert answer.bits == {}, "finer than the run's top"
+    if stretches:
+        assert not any(name.startswith("segment") for name in opened)
+    since = recording.samples["gpu0"]["time_ns"] - recording.start_ns
+    truth = reduced(since, recording.samples["gpu0"]["power_mw"], 26, 0, 4_000)
+    found = np.stack([part[0] for part in answer.ranges["gpu0"]])
+    np.testing.assert_allclose(found, truth, rtol=2e-5)
 
 
 def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer_module, "LEVELS_CELLS", 50_000)
+    monkeypatch.setattr(writer_module, "STRETCH_VALUES", 50_000)
     kept = []
     close = writer_module.RecordingWriter.flush
     server, seen = TileServer(), []
@@ -248,7 +229,7 @@ def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
     make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
     assert seen[:12] == [-(-2_000 * n // 32) for n in range(1, 13)]
     (one,) = kept
-    assert one.level_files
+    assert one._stored_top().index.stretches
     for axis, level, lane in (("step", 6, "steps"), ("time", 31, "gpu0:power_mw")):
         grown = settled(server, one, axis, level, 0, 300, [lane])
         fresh = settled(TileServer(), one, axis, level, 0, 300, [lane])
@@ -256,35 +237,10 @@ def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
             np.testing.assert_allclose(np.stack(grown.series[key]), np.stack(values), rtol=1e-5)
 
 
-@pytest.mark.parametrize("path", ["with levels"], indirect=True)
-def test_damaged_levels_are_named_and_done_without(path, tmp_path):
-    shutil.copytree(path, tmp_path / "copy")
-    (one,) = read_recordings(tmp_path / "copy")
-    files = sorted((tmp_path / "copy").rglob("levels-*.npz"))
-    content = files[1].read_bytes()
-    for damaged in (content[:2_000], content[:-9_000] + bytes(9_000), b"", None):
-        if damaged is None:
-            files[1].unlink()
-        else:
-            files[1].write_bytes(damaged)
-        (one,) = read_recordings(tmp_path / "copy")
-        reply = settled(TileServer(), one, "step", 6, 0, 938)
-        steps = one.steps
-        truth = reduced(steps["step"], steps["body_ns"] / 1e6, 6, 0, 938)
-        np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=2e-5)
-        assert [problem.path for problem in one.problems] == [str(files[1])]
-        assert "reading the segments instead" in one.problems[0].message
-
-
-@pytest.mark.parametrize("cells", [1_000, 1 << 30], ids=["long", "short"])
-def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch, cells):
+def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch):
     """Who asks while others read gets what is known, and is told to ask again."""
-    monkeypatch.setattr(engine, "LONG_CELLS", cells)
     make_long_recording(tmp_path, 12_000, gpus=1, metrics=8, chunk=2_000, live=True)
     (one,) = read_recordings(tmp_path)
-    # As older versions wrote: the newest segment is replaced by another one at each flush.
-    one.facts = {**one.facts, "sealed": one.facts["sealed"] - 1}
-    del one.facts["covered"]
     server, request = TileServer(), ("step", 10, 0, 12, ["steps", "gpu0:power_mw"])
     before = settled(server, one, *request)
     reached, go_on = threading.Event(), threading.Event()
@@ -295,9 +251,11 @@ def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch, 
         assert go_on.wait(60)
         return opened(self, info)
 
-    assert one.overview.last_step == 11_999
+    assert one.top.step_range == (0, 11_999)
     monkeypatch.setattr(type(one), "open_segment", slowly)
     one.facts = {**one.facts, "flushes": one.facts["flushes"] + 1}
+    one._forget()
+    one._newest = {}  # as if they were new
     waits = threading.Thread(target=ask, args=(server, one, *request))
     waits.start()
     assert reached.wait(60)
@@ -329,15 +287,15 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
     server, view = TileServer(), ("step", 2, 3_000, 1_000)
     settled(server, recording, "step", 6, 0, 900)
     go_on, made_by = threading.Event(), []
-    reduce = RecordingTiles.reduce
+    made = RecordingTiles._made
 
     def slowly(self, *request):
         made_by.append(threading.current_thread())
-        found = reduce(self, *request)
+        found = made(self, *request)
         assert go_on.wait(60)
         return found
 
-    monkeypatch.setattr(RecordingTiles, "reduce", slowly)
+    monkeypatch.setattr(RecordingTiles, "_made", slowly)
     assert ask(server, recording, *view).header["refining"] == LANES
     end = time.monotonic() + 60
     while not made_by and time.monotonic() < end:
@@ -351,7 +309,7 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
 
 def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
     """A view beside one that was looked at just now; one of many files comes coarsely first."""
-    server, near, far = TileServer(), ("step", 2, 3_000, 1_000), ("step", 1, 28_000, 900)
+    server, near, far = TileServer(), ("step", 0, 12_000, 4_000), ("step", 0, 56_000, 900)
     settled(server, recording, *near)
     monkeypatch.setattr(engine, "PATIENCE_S", 60)  # for few files, a request has time
     read = type(recording)._read
@@ -359,75 +317,13 @@ def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
-    assert ask(server, recording, "step", 1, 6_200, 900).header["refining"] == []
+    assert ask(server, recording, "step", 0, 12_400, 1_800).header["refining"] == []
     assert opened == []
-    assert ask(server, recording, "step", 1, 20_000, 900).header["refining"] == []
-    assert 0 < len(opened) <= engine.FEW_SEGMENTS
+    assert ask(server, recording, "step", 0, 40_000, 900).header["refining"] == []
+    assert sum(name.startswith("segment") for name in opened) == 1
     monkeypatch.setattr(engine, "FEW_SEGMENTS", 0)
     assert ask(server, recording, *far).header["refining"] == LANES
     settled(server, recording, *far)
-
-
-def test_what_was_made_is_kept_for_a_view_of_many_groups_and_not_for_ever(recording, monkeypatch):
-    run = RecordingTiles(recording, None)
-    run.update()
-    wanted = {"steps": ["body_ns"], "gpu0": ["power_mw"], "gpu1": ["power_mw"]}
-    before, one = run.nbytes, 3 * 4 * 500
-    monkeypatch.setattr(engine, "MADE_BYTES", 7 * one)
-    views = [View("step", 0, 500 * number, 500) for number in range(4)]
-    for view in views:
-        run.make(wanted, view)
-    assert set(run.made(wanted, views[-1])) == set(wanted)
-    assert not run.made(wanted, views[0])
-    run.rows._kept.clear()
-    assert run.nbytes - run.rows.nbytes - before == 7 * one
-
-
-def test_its_size_is_known_while_more_is_kept(recording, monkeypatch):
-    run, wanted, errors = RecordingTiles(recording, None), {"steps": ["body_ns"]}, []
-    run.update()
-    monkeypatch.setattr(engine, "MADE_BYTES", 40 * 3 * 4 * 8)
-    done = threading.Event()
-
-    def look():
-        try:
-            while not done.is_set():
-                assert run.nbytes > 0
-        except Exception as error:
-            errors.append(error)
-
-    looks = threading.Thread(target=look)
-    looks.start()
-    for number in range(600):
-        run.make(wanted, View("step", 0, 8 * number, 8))
-    done.set()
-    looks.join(60)
-    assert not errors, errors[0]
-
-
-def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
-    """A tab that slept for an hour: what it gets first lacks the end, and says so."""
-    monkeypatch.setattr(writer_module, "SEAL_BYTES", 1_000)
-    server, kept = TileServer(), []
-    flush = writer_module.RecordingWriter.flush
-
-    def flushed(writer):
-        flush(writer)
-        if not kept:
-            kept.extend(read_recordings(tmp_path))
-            settled(server, kept[0], "step", 5, 0, 400, ["steps"])
-
-    monkeypatch.setattr(writer_module.RecordingWriter, "flush", flushed)
-    make_long_recording(tmp_path, 12_000, gpus=1, metrics=2, chunk=1_000)
-    (one,) = kept
-    one.refresh()
-    assert server._of(one)._new.waiting > engine.FEW_NEW_SEGMENTS
-    first = ask(server, one, "step", 5, 0, 400, ["steps"])
-    assert first.header["refining"] == ["steps"]
-    last = settled(server, one, "step", 5, 0, 400, ["steps"])
-    steps = one.steps
-    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 5, 0, 400)
-    np.testing.assert_allclose(np.stack(last.series[("steps", "step")]), truth, rtol=2e-5)
 
 
 def test_many_ask_at_once_and_all_get_the_same(recording):
@@ -456,16 +352,27 @@ def test_many_ask_at_once_and_all_get_the_same(recording):
             np.testing.assert_array_equal(np.stack(other), np.stack(same[0]))
 
 
-def test_what_is_kept_of_the_rows_is_bounded(recording):
-    run = RecordingTiles(recording, None)
-    run.update()
-    run.rows._max_bytes = 1 << 20
-    wanted = {"steps": ["body_ns", "input_wait_ns"]}
-    whole = run.reduce(wanted, View("step", 4, 0, 3_750))["steps"]
-    assert 0 < run.rows.nbytes <= 2 << 20  # the last segment stays, whatever its size
+def test_what_is_kept_of_the_rows_is_bounded(recording, monkeypatch):
+    monkeypatch.setattr(engine, "KEPT_BYTES", 1 << 20)
+    run, wanted = RecordingTiles(recording, None), {"steps": ["body_ns", "input_wait_ns"]}
+    whole = run.answer(recording.revision, wanted, View("step", 2, 0, 15_000)).ranges["steps"]
+    assert 0 < run._kept.nbytes <= 1 << 20
     steps = recording.steps
-    truth = reduced(steps["step"], steps["body_ns"].astype(float), 4, 0, 3_750)
+    truth = reduced(steps["step"], steps["body_ns"].astype(float), 2, 0, 15_000)
     np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
+
+
+def test_what_was_used_lately_stays():
+    recent = Recent(100)
+    for key in "abc":
+        recent.put(key, key, 30)
+    assert recent.get("a") == "a"
+    recent.put("d", "d", 30)
+    assert [recent.get(key) for key in "abcd"] == ["a", None, "c", "d"]
+    recent.put("c", "C", 10)
+    assert recent.nbytes == 70
+    recent.put("e", "e", 1_000)
+    assert (recent.get("a"), recent.get("e"), recent.nbytes) == (None, "e", 1_000)
 
 
 def test_a_slow_disk_holds_up_no_request(recording, monkeypatch):
@@ -510,19 +417,3 @@ def test_a_long_run_keeps_what_older_rules_found(path, tmp_path):
     assert anew["rules_version"] == RULES_VERSION
     assert [span["cause"] for span in anew["spans"]] == [span["cause"] for span in report["spans"]]
     assert run_report(one, {"input_bound.wait_pct": 50}, anew=False)["rules_version"] > 0
-
-
-def test_what_the_first_view_unpacked_is_let_go(recording, monkeypatch):
-    monkeypatch.setattr(engine, "FIRST_PAUSE_S", 1.0)  # longer than the first look below takes
-    server = TileServer()
-    first = ask(server, recording, "step", 6, 0, 900)
-    overview = recording.overview
-    assert overview.axes["step"]._cells
-    settled(server, recording, "step", 6, 0, 900)
-    end = time.monotonic() + 20
-    while overview.axes["step"]._cells and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not overview.axes["step"]._cells
-    again = ask(TileServer(), recording, "step", 6, 0, 900)
-    for key, values in first.series.items():
-        np.testing.assert_array_equal(np.stack(again.series[key]), np.stack(values))

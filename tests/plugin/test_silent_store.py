@@ -20,7 +20,6 @@ from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin, NoAnswer
 from tensorboard_plugin.runs import RunIndex
-from tensorboard_plugin.tiles import engine
 from tensorboard_plugin.tiles.server import TileServer
 
 
@@ -167,23 +166,22 @@ def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient
 
 
 def test_lanes_of_others_are_refined_meanwhile(silent, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "LONG_CELLS", 0)
     silent.set()
     storage, _ = storage_for("silent://bucket/run")
     (folder,) = storage.folders("/bucket/run/plugins/gpu_utilization")
     there = Recording(storage, f"/bucket/run/plugins/gpu_utilization/{folder}", id="there")
     here = Recording(*storage_for(make_recording(tmp_path / "b", "thirds", steps=600)), id="here")
-    assert there.overview.last_step == 59
+    assert there.top.step_range == (0, 59)
     server = TileServer()
     silent.clear()
     asked = SilentFileSystem.asked
     server.prepare(there)
     until(lambda: SilentFileSystem.asked > asked)
     server.prepare(here)
-    until(lambda: server._of(here).ready)
-    assert not server._of(there).ready
+    until(lambda: server._of(here)._tops is not None)
+    assert server._of(there)._tops is None
     silent.set()
-    until(lambda: server._of(there).ready)
+    until(lambda: server._of(there)._tops is not None)
 
 
 @pytest.fixture
@@ -273,17 +271,3 @@ def test_a_log_directory_that_hangs_is_answered_for(hung, impatient, tmp_path, m
     until(lambda: "no answer" in str(listing(apps)[1]))
     assert apps["/runs"].get("/runs").json["logdir_exists"] is None
     released.set()
-
-
-def test_a_job_that_hangs_leaves_the_others_to_another_thread(monkeypatch):
-    monkeypatch.setattr(engine.BackgroundJobs, "LONG_S", 0.1)
-    jobs, released = engine.BackgroundJobs(), threading.Event()
-    hung = jobs.do("hung", lambda: released.wait(60))
-    until(lambda: jobs._current is not None)
-    time.sleep(0.2)
-    assert jobs.do("other", lambda: None).wait(10)
-    assert jobs.has("hung") and not hung.is_set()
-    assert jobs.do("hung", lambda: None) is hung, "it is done once"
-    released.set()
-    assert hung.wait(10)
-    until(lambda: not jobs.has("hung"))

@@ -142,7 +142,7 @@ def test_samples_that_run_ahead_of_the_steps_wait_for_theirs(tmp_path):
     np.testing.assert_allclose(np.stack(by_step), truth, rtol=1e-6)
 
 
-def test_rows_of_merged_segments_are_not_counted_twice(tmp_path):
+def test_rows_of_sealed_segments_are_not_counted_twice(tmp_path):
     script = ScriptedTime()
     writer = RecordingWriter(tmp_path, {}, clock=script.clock())
     server, seen, live = TileServer(), 0, None
@@ -156,11 +156,7 @@ def test_rows_of_merged_segments_are_not_counted_twice(tmp_path):
             reply = ask(server, live, "step", 0, 0, 700, ["input_wait"])
             assert (~np.isnan(reply.series[("input_wait", "input_wait")][0])).sum() == seen
         script.advance(31)
-    known = server._of(live)
-    live.refresh()
-    known.update()
-    assert known.entries.steps.rows.sum() == 600
-    assert any(info.first != info.last for info in live.segments), "nothing was merged"
+    assert any(info.first != info.last for info in live.segments), "nothing was sealed"
 
 
 def test_columns_that_appear_later(tmp_path):

@@ -120,22 +120,25 @@ def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path, change)
     assert one.revision
 
 
-def test_a_newer_major_version_is_refused_with_what_to_do(three_segments, tmp_path):
+@pytest.mark.parametrize(
+    ("major", "cure"), [(3, "upgrade gpu-util-callback"), (1, "record it again")]
+)
+def test_another_major_version_is_refused_with_what_to_do(three_segments, tmp_path, major, cure):
     path = three_segments / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "format": [2, 0], "writer": "9.1"}))
+    path.write_text(json.dumps({**manifest, "format": [major, 0], "writer": "9.1"}))
     make_recording(tmp_path / "other", "healthy", steps=30)
     found = read_recordings(tmp_path)
     assert [one.run for one in found] == ["other"]
     (problem,) = found.problems
-    assert "gpu-util-callback 9.1 in format 2" in problem.message
-    assert "upgrade gpu-util-callback" in problem.message
+    assert f"gpu-util-callback 9.1 in format {major}" in problem.message
+    assert problem.message.endswith(cure)
 
 
 def test_a_newer_minor_version_is_read(three_segments, tmp_path):
     path = three_segments / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "format": [1, 7], "unheard_of": {"x": 1}}))
+    path.write_text(json.dumps({**manifest, "format": [2, 7], "unheard_of": {"x": 1}}))
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 300
     assert one.problems == []
@@ -144,9 +147,9 @@ def test_a_newer_minor_version_is_read(three_segments, tmp_path):
 def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
     from gpu_util_callback.recording.container import pack
 
-    (three_segments / "segment-000001.npz").write_bytes(pack({"format": 2}, {}))
+    (three_segments / "segment-000001.npz").write_bytes(pack({"format": 3}, {}))
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 200
     assert [p.message for p in one.problems] == [
-        "damaged: segment format 2, expected 1; its rows are not shown: upgrade gpu-util-callback"
+        "damaged: segment format 3, expected 2; its rows are not shown: upgrade gpu-util-callback"
     ]

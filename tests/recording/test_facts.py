@@ -3,10 +3,10 @@
 import copy
 import json
 import math
-import shutil
 
 import pytest
 from make_recording import make_recording
+from older_recordings import of_this_version
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.recording.facts import checked, encodable
@@ -149,7 +149,7 @@ def test_one_damaged_recording_harms_no_other(trace_data, tmp_path, capsys, name
     if not source.is_dir():
         pytest.skip("no hostile recordings beside this checkout")
     logdir = tmp_path / "logs"
-    shutil.copytree(source, logdir)
+    of_this_version(source, logdir)
     found = read_recordings(logdir)
     assert {one.run for one in found} == {"good", "bad"}
     page = tmp_path / "page.html"

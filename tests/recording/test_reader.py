@@ -42,20 +42,20 @@ def test_deleted_between_listing_and_reading(three_segments, tmp_path):
     assert [p.message for p in one.problems] == ["this recording was deleted while it was open"]
 
 
-def test_merged_between_listing_and_reading(make_writer, tmp_path, scripted_time):
+def test_sealed_between_listing_and_reading(make_writer, tmp_path, scripted_time):
     writer = make_writer()
 
-    def minute(first):
+    def flush(first):
         writer.append("steps", step_rows(10, first=first))
-        writer.flush()
-        scripted_time.advance(61)
+        scripted_time.advance(9)
         writer.flush()
 
-    for first in range(0, 70, 10):
-        minute(first)
+    for first in range(0, 60, 10):
+        flush(first)
     (one,) = read_recordings(tmp_path)
-    assert len(one.segments) == 7
-    minute(70)  # the eighth: all of them become one file
+    assert len(one.segments) == 6
+    for first in range(60, 80, 10):  # a minute is over: all of them become one file
+        flush(first)
     assert [p.name for p in Path(writer.path).glob("segment-*")] == ["segment-000000-000007.npz"]
     assert one.steps["step"].tolist() == list(range(80))
     assert one.problems == []
@@ -231,7 +231,7 @@ def test_who_needs_no_file_does_not_wait_for_a_slow_disk(
     three_segments, tmp_path, monkeypatch, slow
 ):
     (one,) = read_recordings(tmp_path)
-    known = [len(one.segments), one.summary, one.revision, one.overview.last_step]
+    known = [len(one.segments), one.summary, one.revision, one.top.step_range[1]]
     manifest = three_segments / "manifest.json"
     manifest.write_text(manifest.read_text() + " ")  # another time stamp, the same facts
     reached, go_on = threading.Event(), threading.Event()
@@ -250,7 +250,7 @@ def test_who_needs_no_file_does_not_wait_for_a_slow_disk(
     seen = []
     asks = threading.Thread(
         target=lambda: seen.extend(
-            [len(one.segments), one.summary, one.revision, one.overview.last_step]
+            [len(one.segments), one.summary, one.revision, one.top.step_range[1]]
         )
     )
     asks.start()
@@ -285,7 +285,7 @@ def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(
 def test_segment_names():
     assert segment_range("segment-000007.npz") == (7, 7)
     assert segment_range("segment-000000-000007.npz") == (0, 7)
-    for name in ("segment-7x.npz", "segment-000007.npz.tmp", "segment-2-1.npz", "overview.npz",
+    for name in ("segment-7x.npz", "segment-000007.npz.tmp", "segment-2-1.npz", "top.npz",
                  "segment-.npz", "segment-1-2-3.npz", "segment-²-³.npz", ".segment-000001.npz.tmp",
                  "segment-99999999999999.npz"):  # fmt: skip
         assert segment_range(name) is None, name

@@ -34,7 +34,7 @@ def test_a_recording_in_an_object_store(bucket, make_writer, scripted_time):
     assert one.refresh()
     assert one.status == "ended"
     assert one.steps["step"].tolist() == list(range(400))
-    assert one.overview.last_step == 399
+    assert one.top.step_range[1] == 399
     assert one.problems == []
     names = [name.rsplit("/", 1)[1] for name in bucket.find("/bucket")]
     assert not [name for name in names if name.endswith(".tmp")]

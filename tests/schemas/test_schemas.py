@@ -52,11 +52,6 @@ def test_a_comparison_with_limits(tmp_path):
     assert report["comparison"] and not report["check"]["passed"]
 
 
-@pytest.mark.parametrize("kept", sorted((TESTS / "recording" / "kept").iterdir()), ids=str)
-def test_reports_of_recordings_of_older_versions(kept):
-    check("report", str(kept))
-
-
 def test_a_recording_that_has_only_begun_and_a_damaged_one(tmp_path):
     make_recording(tmp_path / "live", "healthy", steps=100, gpus=1, live=True)
     folder = make_recording(tmp_path / "damaged", "healthy", steps=100, gpus=1)

@@ -201,8 +201,8 @@ class SampleBins:
         values = np.array([columns[name] for name in names], dtype=np.float64)
         here = np.isfinite(values.reshape(len(names), len(times)))
         if not here.all():
-            some = here.any(axis=1)
-            names = [name for name, any_value in zip(names, some, strict=True) if any_value]
+            some = np.flatnonzero(here.any(axis=1))
+            names = [names[place] for place in some.tolist()]
             values, here = values[some], here[some]
         if not names:
             self._bins.add(offsets)

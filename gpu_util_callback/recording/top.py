@@ -1,0 +1,297 @@
+"""What a run is known by, at a fixed size however long it is: `top.npz`.
+
+It has the run's steps and samples in a few thousand cells, their distributions, the longest phases
+and the list of segments, and is rewritten when a segment is sealed: the first view of a long run
+reads the manifest and this file alone. A reader adds the rows of newer segments.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
+from gpu_util_callback.recording.facts import encodable
+from gpu_util_callback.recording.fold import REDUCTIONS, Fold
+from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
+from gpu_util_callback.recording.segments import Rows, concatenate, stored_phases
+from gpu_util_callback.recording.summary import Summary
+
+
+def stretch_name(first: int, last: int) -> str:
+    """Return the name of the top of segments `first` to `last`, a stretch of a long run."""
+    return f"top-{first:06d}-{last:06d}.npz"
+
+
+STEP_CELLS = 8192
+SAMPLE_CELLS = 2048
+SAMPLE_NS = 1 << 16  # of a cell of samples, at first
+MOST_COLUMNS = 4096
+# What a fold keeps of measured columns, and of the place of its rows.
+_STATS = ("low", "high", "total", "count")
+_PLACES = {"first": ("step", "start"), "last": ("step", "end")}
+
+
+def step_series(steps: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return float64[len(STEP_SERIES), n]: the drawn columns of `steps`, absent ones NaN."""
+    values = np.stack([steps[name] for name in STEP_SERIES]).astype(np.float64)
+    values[values < 0] = np.nan
+    return values
+
+
+def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:
+    """Return the parts of `Fold.add` for measured values, float[columns, n], NaN = absent."""
+    here = ~np.isnan(values)
+    known = values if here.all() else np.where(here, values, 0)
+    return {
+        "low": (columns, values), "high": (columns, values), "total": (columns, known),
+        "count": (columns, here),
+    }  # fmt: skip
+
+
+class Top:
+    """A run's steps by number and its samples by time, folded; times are since `origin_ns`.
+
+    A cell has minimum, maximum, sum and count of each column, and where its rows lie: `first` and
+    `last` "step", `first` "start" and `last` "end" of steps, `first` "time" of samples.
+
+    Attributes:
+        values: number of values added.
+        phases: the longest ones; None in a run of which none were stored.
+        covered: number of the last segment in it; -1 = none.
+    """
+
+    def __init__(self, origin_ns: int):
+        self.origin_ns = origin_ns
+        self.steps = Fold(STEP_CELLS)
+        self.summary = Summary()
+        self.values = 0
+        self.phases: dict[str, np.ndarray] | None = None
+        self.covered = -1
+        self._cells: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._samples: dict[str, Fold] = {}
+        self._stored: dict[str, Callable[[], Fold]] = {}  # groups that nobody asked for yet
+
+    # --- its cells --------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups of samples."""
+        return list(dict.fromkeys([*self._samples, *self._stored]))
+
+    def samples(self, group: str) -> Fold | None:
+        """Return the samples of a group, None where there are none."""
+        made = self._samples.get(group)
+        if made is None and group in self._stored:
+            made = self._samples[group] = self._stored[group]()
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Return about how much memory its cells take."""
+        return self.steps.nbytes + sum(one.nbytes for one in list(self._samples.values()))
+
+    @property
+    def step_range(self) -> tuple[int, int]:
+        """The first and the last step's number; (0, -1) without steps."""
+        if not self.steps.used:
+            return 0, -1
+        return int(self.steps.of("first", "step").min()), int(self.steps.of("last", "step")[-1])
+
+    def step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return (first step, last step, start, end) of the cells with steps, int64[n] each."""
+        if self._cells is None:
+            self._cells = self._step_cells()
+        return self._cells
+
+    def _step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        if not self.steps.used:
+            return tuple(np.zeros((4, 0), np.int64))  # type: ignore[return-value]
+        first, last = (self.steps.of(part, "step") for part in ("first", "last"))
+        some = first <= last
+        start = np.maximum.accumulate(self.steps.of("first", "start")[some])
+        end = np.maximum(self.steps.of("last", "end")[some], start)
+        return first[some], last[some], start, end
+
+    def start_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return float64: when these steps began; NaN beyond the last one."""
+        first, last, start, end = self.step_cells()
+        if not len(first):
+            return np.full(len(numbers), np.nan)
+        at = np.clip(np.searchsorted(first, numbers, "right") - 1, 0, None)
+        share = np.clip((numbers - first[at]) / (last[at] - first[at] + 1), 0, 1)
+        found = start[at] + share * (end[at] - start[at])
+        return np.where(numbers > last[-1], np.nan, found)
+
+    def step_at(self, since_ns: np.ndarray) -> np.ndarray:
+        """Return int64: the step under way at these times."""
+        first, last, start, end = self.step_cells()
+        if not len(first):
+            return np.zeros(len(since_ns), np.int64)
+        at = np.clip(np.searchsorted(start, since_ns, "right") - 1, 0, None)
+        share = np.clip((since_ns - start[at]) / np.maximum(end[at] - start[at], 1), 0, 1)
+        rows = last[at] - first[at] + 1
+        return first[at] + np.minimum(np.floor(share * rows).astype(np.int64), rows - 1)
+
+    # --- adding rows ------------------------------------------------------------------------------
+
+    def add(self, tables: Rows, samples: Rows) -> None:
+        """Add rows that follow those added before; of the tables, only steps are used."""
+        self.summary.add(tables, samples)
+        self.fold(tables, samples)
+
+    def fold(self, tables: Rows, samples: Rows) -> None:
+        """Add rows to the cells alone."""
+        self._add_steps(tables)
+        for group, columns in samples.items():
+            if len(columns["time_ns"]) and len(columns) > 1:
+                self.values += len(columns["time_ns"]) * (len(columns) - 1)
+                self._samples[group] = self._grown(self.samples(group), columns)
+
+    def _add_steps(self, tables: Rows) -> None:
+        steps = tables.get("steps")
+        if steps is None or not len(steps["step"]):
+            return
+        self._cells = None
+        number = np.maximum(steps["step"], 0)
+        start = np.maximum(steps["start_ns"] - self.origin_ns, 0)
+        end = start + np.maximum(steps["duration_ns"], 0)
+        self.values += len(number) * len(STEP_SERIES)
+        self.steps.add(
+            number, first=(_PLACES["first"], np.stack([number, start])),
+            last=(_PLACES["last"], np.stack([number, end])),
+            **statistics(STEP_SERIES, step_series(steps)),
+        )  # fmt: skip
+
+    def _grown(self, fold: Fold | None, columns: Mapping[str, np.ndarray]) -> Fold:
+        """Return a group's fold with samples added, in place; None: a new one."""
+        fold = Fold(SAMPLE_CELLS, SAMPLE_NS) if fold is None else fold
+        since = np.maximum(columns["time_ns"] - self.origin_ns, 0)
+        names = [name for name in columns if name != "time_ns"]
+        values = np.stack([columns[name] for name in names]).astype(np.float64)
+        fold.add(since, first=(("time",), since[np.newaxis]), **statistics(names, values))
+        return fold
+
+    def with_rows(self, tables: Rows, samples: Rows) -> "Top":
+        """Return another top that has these rows, too; this one stays as it is.
+
+        Samples are folded once somebody asks for their group.
+        """
+        other = copy(self)
+        other.steps, other.summary = deepcopy(self.steps), self.summary.copy()
+        other.summary.add(tables, samples)
+        other._add_steps(tables)
+        if self.phases is not None and "phases" in tables:
+            other.phases = concatenate("phases", [self.phases, tables["phases"]])
+        other._samples = {}
+        other._stored = {group: partial(self._later, group, samples) for group in
+                         dict.fromkeys([*self.groups, *samples])}  # fmt: skip
+        return other
+
+    def _later(self, group: str, samples: Rows) -> Fold:
+        fold, columns = self.samples(group), samples.get(group)
+        if columns is None or not len(columns["time_ns"]) or len(columns) < 2:
+            return Fold(SAMPLE_CELLS, SAMPLE_NS) if fold is None else fold
+        return self._grown(deepcopy(fold), columns)
+
+    # --- its file ---------------------------------------------------------------------------------
+
+    def pack(self, index: dict[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> bytes:
+        """Return the bytes of `top.npz`; `index` and arrays `beside` are stored with it."""
+        about: dict[str, Any] = {
+            "format": FORMAT_MAJOR, "origin_ns": self.origin_ns, "summary": self.summary.state(),
+            "folds": {}, **index,
+        }  # fmt: skip
+        arrays: dict[str, np.ndarray] = dict(beside or {})
+        for name in ["steps", *self.groups]:
+            fold = self.steps if name == "steps" else self.samples(name)
+            if fold is None or not fold.used:
+                continue
+            parts = {part: fold.columns(part) for part in (*_STATS, *_PLACES) if fold.columns(part)}
+            about["folds"][name] = {"width": fold.width, "used": fold.used, "columns": parts}
+            arrays |= {f"{name}/{part}": fold.matrix(part) for part in parts}
+            count = arrays[f"{name}/count"]
+            mean = arrays.pop(f"{name}/total") / np.maximum(count, 1)
+            arrays[f"{name}/mean"] = mean.astype(np.float32)
+            arrays[f"{name}/count"] = count.astype(np.uint32)
+        # These floats hardly compress; a higher level would only cost time.
+        return pack(about, arrays, level=1)
+
+    @classmethod
+    def unpack(cls, container: Container, on_damage: Callable[[Damaged], None]) -> "Top":
+        """Return the top of a file.
+
+        Args:
+            on_damage: called when a group of samples turns out to be damaged, at its first use; the
+                group is empty then.
+
+        Raises: Damaged.
+        """
+        index = container.index
+        if index.get("format") != FORMAT_MAJOR:
+            raise OtherFormat("top", index.get("format"), FORMAT_MAJOR)
+        try:
+            top = cls(checked_ns(index["origin_ns"]))
+            top.summary = Summary.restore(index["summary"])
+            top.phases = stored_phases(container)
+            folds = {
+                encodable(str(name)): _checked(about) for name, about in index["folds"].items()
+            }
+            if "steps" in folds:
+                top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS)
+            top._stored = {
+                name: partial(_samples_of, container, name, about, on_damage)
+                for name, about in folds.items()
+            }
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            OverflowError,
+        ) as error:
+            if isinstance(error, Damaged):
+                raise
+            raise Damaged(f"not a top: {error!r}") from error
+        return top
+
+
+def _checked(about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description of a fold. Raises: Damaged where it claims too much."""
+    width, used = about["width"], about["used"]
+    if type(width) is not int or not 0 < width < 1 << 62 or width & (width - 1):
+        raise Damaged("cells of a width that is none")
+    if type(used) is not int or not 0 < used <= STEP_CELLS:
+        raise Damaged(f"more than {STEP_CELLS} cells claimed")
+    if max(map(len, about["columns"].values())) > MOST_COLUMNS:
+        raise Damaged(f"more than {MOST_COLUMNS} columns claimed")
+    return about
+
+
+def _restored(container: Container, name: str, about: Mapping[str, Any], size: int) -> Fold:
+    """Return a fold as stored. Raises: Damaged."""
+    fold, arrays = Fold(size, about["width"]), {}
+    for part, columns in about["columns"].items():
+        array = container.array(f"{name}/{'mean' if part == 'total' else part}")
+        kind = "f" if REDUCTIONS[part].dtype in (np.float32, np.float64) else "iu"
+        if array.dtype.kind not in kind or array.shape != (len(columns), about["used"]):
+            raise Damaged(f"{name[:40]}: cells of another kind than {part} of {len(columns)}")
+        arrays[part] = [encodable(str(column)) for column in columns], array
+    columns, mean = arrays["total"]
+    count = arrays["count"][1]
+    arrays["total"] = columns, np.where(count > 0, mean.astype(np.float64) * count, 0.0)
+    fold.restore(about["used"], **arrays)
+    return fold
+
+
+def _samples_of(
+    container: Container, name: str, about: Mapping[str, Any], on_damage: Callable[[Damaged], None]
+) -> Fold:
+    try:
+        return _restored(container, name, about, SAMPLE_CELLS)
+    except (Damaged, KeyError, ValueError, TypeError) as error:
+        on_damage(error if isinstance(error, Damaged) else Damaged(f"{name[:40]}: {error!r}"))
+        return Fold(SAMPLE_CELLS, SAMPLE_NS)
