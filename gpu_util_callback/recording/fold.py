@@ -37,14 +37,17 @@ class Fold:
     Args:
         size: number of cells, even.
         width: keys per cell at first.
+        first: number of the first cell, whose keys are from `first * width` on; None: that of the
+            first row's key. Older keys go into the first cell.
 
     Attributes:
-        used: number of cells up to the last one with rows.
+        used: number of cells from the first one up to the last one with rows.
     """
 
-    def __init__(self, size: int, width: int = 1):
+    def __init__(self, size: int, width: int = 1, first: int | None = 0):
         self.size = size
         self.width = width
+        self.first = first
         self.used = 0
         self._parts: dict[str, tuple[dict[str, int], np.ndarray]] = {}  # -> (row of a column, data)
 
@@ -61,9 +64,11 @@ class Fold:
         if (keys[1:] < keys[:-1]).any():
             order = np.argsort(keys, kind="stable")
             keys = keys[order]
-        while int(keys[-1]) // self.width >= self.size:
-            self._join()
-        cells = keys // self.width
+        if self.first is None:
+            self.first = int(keys[0]) // self.width
+        while int(keys[-1]) // self.width - self.first >= self.size:
+            self._join(self.first % 2)
+        cells = np.maximum(keys // self.width - self.first, 0)
         heads = np.flatnonzero(np.diff(cells, prepend=-1))
         cells = cells[heads]
         self.used = max(self.used, int(cells[-1]) + 1)
@@ -85,15 +90,23 @@ class Fold:
             self._parts[part] = rows, data
         return rows, data
 
-    def _join(self) -> None:
-        """Halve the number of cells in use; each then covers twice as much."""
+    def _join(self, odd: int) -> None:
+        """Halve the number of cells in use; `odd`: 1 where the first is the later half of one."""
         half = self.size // 2
         for part, (_, data) in self._parts.items():
             ufunc, _, empty = REDUCTIONS[part]
-            data[:, :half] = ufunc(data[:, 0::2], data[:, 1::2])
-            data[:, half:] = empty
+            if odd:
+                last = data[:, -1].copy()
+                data[:, 2::2] = ufunc(data[:, 1:-1:2], data[:, 2::2])
+                data[:, :half] = data[:, 0::2]
+                data[:, half] = last
+                data[:, half + 1 :] = empty
+            else:
+                data[:, :half] = ufunc(data[:, 0::2], data[:, 1::2])
+                data[:, half:] = empty
         self.width *= 2
-        self.used = (self.used + 1) // 2
+        self.first = (self.first or 0) // 2
+        self.used = (self.used + odd + 1) // 2
 
     @property
     def nbytes(self) -> int:
@@ -117,9 +130,9 @@ class Fold:
         found[[column not in rows for column in columns]] = REDUCTIONS[part].empty
         return found
 
-    def restore(self, used: int, **parts: Columns) -> None:
+    def restore(self, first: int, used: int, /, **parts: Columns) -> None:
         """Fill an empty fold with cells as `matrix` returned them."""
-        self.used = used
+        self.first, self.used = first, used
         for part, (columns, values) in parts.items():
             rows, data = self._room(part, columns)
             data[[rows[column] for column in columns], :used] = values

@@ -65,7 +65,7 @@ class Top:
 
     def __init__(self, origin_ns: int):
         self.origin_ns = origin_ns
-        self.steps = Fold(STEP_CELLS)
+        self.steps = Fold(STEP_CELLS, first=None)
         self.summary = Summary()
         self.values = 0
         self.phases: dict[str, np.ndarray] | None = None
@@ -167,7 +167,7 @@ class Top:
 
     def _grown(self, fold: Fold | None, columns: Mapping[str, np.ndarray]) -> Fold:
         """Return a group's fold with samples added, in place; None: a new one."""
-        fold = Fold(SAMPLE_CELLS, SAMPLE_NS) if fold is None else fold
+        fold = Fold(SAMPLE_CELLS, SAMPLE_NS, first=None) if fold is None else fold
         since = np.maximum(columns["time_ns"] - self.origin_ns, 0)
         names = [name for name in columns if name != "time_ns"]
         values = np.stack([columns[name] for name in names]).astype(np.float64)
@@ -193,7 +193,7 @@ class Top:
     def _later(self, group: str, samples: Rows) -> Fold:
         fold, columns = self.samples(group), samples.get(group)
         if columns is None or not len(columns["time_ns"]) or len(columns) < 2:
-            return Fold(SAMPLE_CELLS, SAMPLE_NS) if fold is None else fold
+            return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None) if fold is None else fold
         return self._grown(deepcopy(fold), columns)
 
     # --- its file ---------------------------------------------------------------------------------
@@ -210,7 +210,8 @@ class Top:
             if fold is None or not fold.used:
                 continue
             parts = {part: fold.columns(part) for part in (*_STATS, *_PLACES) if fold.columns(part)}
-            about["folds"][name] = {"width": fold.width, "used": fold.used, "columns": parts}
+            place = {"width": fold.width, "first": fold.first, "used": fold.used}
+            about["folds"][name] = {**place, "columns": parts}
             arrays |= {f"{name}/{part}": fold.matrix(part) for part in parts}
             count = arrays[f"{name}/count"]
             mean = arrays.pop(f"{name}/total") / np.maximum(count, 1)
@@ -261,9 +262,11 @@ class Top:
 
 def _checked(about: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the description of a fold. Raises: Damaged where it claims too much."""
-    width, used = about["width"], about["used"]
+    width, first, used = about["width"], about["first"], about["used"]
     if type(width) is not int or not 0 < width < 1 << 62 or width & (width - 1):
         raise Damaged("cells of a width that is none")
+    if type(first) is not int or not 0 <= first < 1 << 62:
+        raise Damaged("cells that begin nowhere")
     if type(used) is not int or not 0 < used <= STEP_CELLS:
         raise Damaged(f"more than {STEP_CELLS} cells claimed")
     if max(map(len, about["columns"].values())) > MOST_COLUMNS:
@@ -283,7 +286,7 @@ def _restored(container: Container, name: str, about: Mapping[str, Any], size: i
     columns, mean = arrays["total"]
     count = arrays["count"][1]
     arrays["total"] = columns, np.where(count > 0, mean.astype(np.float64) * count, 0.0)
-    fold.restore(about["used"], **arrays)
+    fold.restore(about["first"], about["used"], **arrays)
     return fold
 
 
@@ -294,4 +297,4 @@ def _samples_of(
         return _restored(container, name, about, SAMPLE_CELLS)
     except (Damaged, KeyError, ValueError, TypeError) as error:
         on_damage(error if isinstance(error, Damaged) else Damaged(f"{name[:40]}: {error!r}"))
-        return Fold(SAMPLE_CELLS, SAMPLE_NS)
+        return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None)

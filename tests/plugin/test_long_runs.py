@@ -30,6 +30,7 @@ def path(request, tmp_path_factory):
     with patch.context() as context:
         values = 50_000 if request.param == "with stretches" else 1 << 62
         context.setattr(writer_module, "STRETCH_VALUES", values)
+        context.setattr(writer_module, "SEAL_NS", 20 * 10**9)
         make_long_recording(folder / "run", STEPS, gpus=2, metrics=len(METRICS), chunk=4_000)
     return folder
 

@@ -58,6 +58,22 @@ def test_folding_gives_what_reducing_at_once_gives(pieces, width):
             assert fold.of("first", "k")[cell] == FAR
 
 
+@pytest.mark.parametrize("begin", [0, 1, 6, 7, 1_000_001])
+def test_a_stretch_that_begins_late_has_cells_as_narrow_as_one_that_begins_at_once(begin):
+    """And they are aligned as those of the whole run are."""
+    keys = begin + np.arange(1_000)
+    fold, pieces = Fold(16, first=None), Fold(16, first=None)
+    fold.add(keys, first=("k", keys[None]), sum=("k", keys[None]))
+    for part in np.array_split(keys, 77):
+        pieces.add(part, first=("k", part[None]), sum=("k", part[None]))
+    assert fold.width in (64, 128)
+    for found in (fold, pieces):
+        assert found.of("sum", "k").sum() == keys.sum()
+        numbers = found.of("first", "k") // found.width
+        assert (numbers == found.first + np.arange(found.used)).all()
+        assert (found.of("first", "k")[1:] % found.width == 0).all()
+
+
 def test_a_column_that_appears_later_is_absent_before():
     fold = Fold(8)
     fold.add(np.array([0, 1]), **statistics(["a"], np.array([[1.0, 2.0]])))
@@ -284,7 +300,8 @@ def test_a_damaged_top_is_read_once_until_it_changes(make_writer, tmp_path, monk
 @pytest.mark.parametrize(
     "change",
     [{"width": 0}, {"width": 3}, {"width": 1 << 62}, {"used": STEP_CELLS + 1}, {"used": 7},
-     {"columns": {"low": ["a"] * 5_000}}, {"columns": {"low": ["a"]}}, {"columns": None}],
+     {"first": -1}, {"columns": {"low": ["a"] * 5_000}}, {"columns": {"low": ["a"]}},
+     {"columns": None}],
 )  # fmt: skip
 def test_cells_that_cannot_be_make_the_top_a_damaged_one(change):
     top = Top(START)
