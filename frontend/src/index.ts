@@ -1,8 +1,8 @@
 /** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
 import { h, render as mount } from 'preact';
 import { isOffline, openAtFirst } from './api/client.ts';
-import { App } from './state/app.ts';
-import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
+import { App, type AppState } from './state/app.ts';
+import { addressWindow, decodeHash, encodeHash, type LinkState } from './state/hash.ts';
 import { Loader } from './state/loader.ts';
 import { followTheme } from './theme/theme.ts';
 import { handleKey } from './timeline/keys.ts';
@@ -89,7 +89,8 @@ function openAxis(app: App): () => void {
 
 /**
  * Writes the deep link a moment after the last change; `replaceState` keeps the frame as it is. From the
- * table into a run and back are steps of their own, which the browser's button undoes.
+ * table into a run and back, and from one finding or profiler window to the next, are steps of their own,
+ * which the browser's button undoes.
  */
 function writeLink(app: App, address: Window): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -100,7 +101,7 @@ function writeLink(app: App, address: Window): () => void {
     const { hash, pathname, search } = address.location;
     const next = encodeHash(hash, latest);
     if (next === hash) return;
-    const step = latest.list === decodeHash(hash).list ? 'replaceState' : 'pushState';
+    const step = isStep(decodeHash(hash), latest) ? 'pushState' : 'replaceState';
     // A bare hash would resolve against <base>, which is not where the page is.
     address.history[step](address.history.state, '', pathname + search + next);
   };
@@ -119,6 +120,10 @@ function writeLink(app: App, address: Window): () => void {
     write();
   };
 }
+
+/** Whether a person went from one place of the tab to another; what opens by itself is no step. */
+const isStep = (before: LinkState, now: AppState): boolean =>
+  before.list !== now.list || (now.touched && before.id === now.id && (before.selected !== now.selected || before.window?.number !== now.window?.number));
 
 /** A link opened into a tab that is already running. */
 function readLink(app: App, address: Window, refresh: () => void): void {

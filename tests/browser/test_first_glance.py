@@ -107,7 +107,14 @@ def test_the_cause_on_one_of_many_gpus(open_tab, scene, key):
     hand = Hand(tab)
     tab.settle()
     assert f"gpu{HOT_GPU} is too hot" in tab.text(".details .advice p")
-    tab.find(".account:has(.gpu-table) summary").click()
+    account = tab.find(".account:has(.gpu-table)")
+    assert f"gpu{HOT_GPU} of 64" in account.locator("summary").inner_text(), "its account"
+    cells = tab.find(".gpu-strip i")
+    assert cells.count() == 64 and tab.find(".gpu-strip .named").count() == 1
+    assert "thermal 41 %" in tab.find(".gpu-strip .named").get_attribute("title").replace(
+        "\u00a0", " "
+    )
+    account.locator("summary").click()
     rows = tab.find(".gpu-table tbody tr")
     texts = [" ".join(text.split()) for text in rows.all_inner_texts()]
     assert len(texts) == 2
@@ -242,6 +249,11 @@ def test_another_finding_brings_its_span_its_evidence_and_its_remedy(open_tab, s
     wandb.click()
     tab.settle()
     assert tab.text(".details .facts") != steps and tab.view() is not None
+    tab.link()
+    tab.page.go_back()
+    wait_until(lambda: tab.text(".details .facts") == steps, what="the span before")
+    tab.page.go_back()
+    wait_until(lambda: tab.text(".selected-nav span").startswith("Finding 1"), what="the first")
 
 
 def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):

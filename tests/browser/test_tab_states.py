@@ -166,6 +166,23 @@ def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp
         assert "/new/" in said and "upgrade gpu-util-callback" in said
 
 
+def test_a_recording_with_damaged_parts_says_so_over_its_lanes(open_tab, server):
+    tab = open_tab(server.url)
+    damaged = {"path": "segment-000001.npz", "message": "segment-000001.npz is damaged"}
+
+    def answer(route):
+        reply = route.fetch()
+        route.fulfill(response=reply, json=reply.json() | {"problems": [damaged, damaged]})
+
+    tab.page.route("**/gpu_utilization/recording*", answer)
+    tab.open()
+    tab.settle()
+    assert tab.text(".trouble") == (
+        "⚠ segment-000001.npz is damaged, and 1 other problem. What could be read is shown."
+    )
+    assert tab.find(".trouble").bounding_box()["y"] < tab.plot()["y"]
+
+
 def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):
     """What it said when it was well would mislead."""
     tab = open_tab(server.url)

@@ -95,7 +95,7 @@ function groupOf(lane: LaneInfo, split: ReadonlySet<string>, leads: ReadonlySet<
 }
 
 /** From this many GPUs on, those that a finding names stand first and open, the others closed. */
-const MANY_GPUS = 9;
+export const MANY_GPUS = 9;
 
 interface Many {
   /** Says of a group whether it begins folded. */

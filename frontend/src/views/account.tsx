@@ -20,6 +20,8 @@ interface Props {
   /** Wall time in seconds, so that all bars have one scale. */
   total: number;
   au?: Report['au'];
+  /** What stands in front of the bar of the closed account. */
+  strip?: ComponentChildren;
   children?: ComponentChildren;
 }
 
@@ -29,7 +31,7 @@ const SMALL = 0.01;
 const RATES = ['amber', 'blue', 'slate'];
 
 /** One slim bar with its largest parts; open, every bar with all of its parts, and `children`. */
-export function AccountBar({ title, mark, markHint, bars, total, au, children }: Props) {
+export function AccountBar({ title, mark, markHint, bars, total, au, strip, children }: Props) {
   const whole = Math.max(total, ...bars.map(({ slices }) => sumOf(slices)), 1e-9);
   const { height, gap } = barSize(bars.length);
   const parts = meanOf(bars);
@@ -44,6 +46,7 @@ export function AccountBar({ title, mark, markHint, bars, total, au, children }:
             {mark}
           </span>
         )}
+        {strip}
         {parts.length > 0 && <SliceBar slices={parts} whole={whole} name={bars.length > 1 ? 'avg' : ''} />}
         <Legend slices={[...large].sort((a, b) => b.seconds - a.seconds).slice(0, 2)} />
         {au && (

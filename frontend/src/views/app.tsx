@@ -1,5 +1,8 @@
 /** The whole tab: one of its states, or the recording. */
 import { useEffect, useState } from 'preact/hooks';
+import type { RecordingReply } from '../api/types.ts';
+import { plural } from '../math/format.ts';
+import { clean } from '../math/text.ts';
 import { Compare } from './compare.tsx';
 import { Details } from './details.tsx';
 import { Footer } from './footer.tsx';
@@ -7,6 +10,7 @@ import { Help } from './help.tsx';
 import { useApp } from './hooks.ts';
 import { Kernels } from './kernels.tsx';
 import { TimelineView } from './plot.tsx';
+import { Prose } from './prose.tsx';
 import { Runs } from './runs.tsx';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
@@ -54,6 +58,7 @@ function Body() {
     <div class="page">
       <TopBar recording={recording} />
       {trouble && <Trouble message={trouble} />}
+      <Damaged problems={recording.problems ?? []} />
       <main class="content">
         <Verdict report={recording.report} />
         <Accounts report={recording.report} />
@@ -77,6 +82,20 @@ function Trouble({ message }: { message: string }) {
     <p class="trouble" role="alert">
       <span aria-hidden="true">⚠ </span>
       {message} What was read before is still shown.
+    </p>
+  );
+}
+
+/** That parts of the recording are missing is said over what is shown of it. */
+function Damaged({ problems: [first, ...others] }: { problems: RecordingReply['problems'] }) {
+  if (!first) return null;
+  return (
+    <p class="trouble" role="alert" title={clean(first.path, 500)}>
+      <span aria-hidden="true">⚠ </span>
+      <bdi>
+        <Prose text={first.message} />
+      </bdi>
+      {others.length > 0 && `, and ${plural(others.length, 'other problem')}`}. What could be read is shown.
     </p>
   );
 }

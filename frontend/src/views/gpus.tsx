@@ -51,6 +51,25 @@ function vram(gpu: Gpu): [string, string] {
   return own.endsWith(` ${unit}`) ? [own.slice(0, -unit.length - 1), `of ${whole}`] : [own, `of ${whole}`];
 }
 
+/** A cell a GPU, filled as far as it was active; those that a finding names are marked. */
+export function GpuStrip({ report }: { report: Report }) {
+  const gpus = report.gpus ?? [];
+  const named = namedGpus(report);
+  const about = named.size > 0 ? `${[...named].slice(0, 4).join(', ')} held back` : 'none held back';
+  return (
+    <span class="gpu-strip" role="img" aria-label={`${count(gpus.length)} GPUs, ${about}`}>
+      {gpus.map((gpu) => (
+        <i
+          key={gpu.index}
+          class={named.has(`gpu${gpu.index}`) ? 'named' : undefined}
+          style={{ '--use': `${gpu.utilization_pct?.mean ?? 0}%` }}
+          title={[`gpu${gpu.index}`, `kernel active ${percent(gpu.utilization_pct?.mean)}`, throttledText(gpu) && `throttled ${throttledText(gpu)}`].filter(Boolean).join(' · ')}
+        />
+      ))}
+    </span>
+  );
+}
+
 /** Many GPUs: a row for each that differs, one for all that are alike. */
 function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
   const [open, setOpen] = useState(false);

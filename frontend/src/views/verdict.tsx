@@ -1,13 +1,14 @@
 /** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
 import type { JobReply, Report } from '../api/types.ts';
-import { headlineOf, jobFindings } from '../lanes/findings.ts';
-import { count, gain, plural, times } from '../math/format.ts';
+import { headlineOf, jobFindings, namedGpus } from '../lanes/findings.ts';
+import { MANY_GPUS } from '../lanes/layout.ts';
+import { count as counted, gain, plural, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
 import { AccountBar, Ceilings } from './account.tsx';
-import { GpuCards } from './gpus.tsx';
+import { GpuCards, GpuStrip } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 
 export function Verdict({ report }: { report: Report }) {
@@ -36,6 +37,12 @@ export function Accounts({ report }: { report: Report }) {
   const gpus = Object.entries(report.gpu_time_est ?? {})
     .map(([index, account]) => ({ name: `gpu${clean(index, 8)}`, slices: slices(account, gpuCategories()) }))
     .filter((bar) => bar.slices.length > 0);
+  const count = report.gpus?.length ?? 0;
+  // Of many GPUs the account is of those that a finding names.
+  const named = count >= MANY_GPUS ? gpus.filter(({ name }) => namedGpus(report).has(name)) : [];
+  const bars = named.length > 0 ? named : gpus;
+  const [first] = bars;
+  const title = count === 0 ? 'No GPU recorded' : bars.length === 1 && first ? `${first.name}${count > 1 ? ` of ${count}` : ''}` : plural(count, 'GPU');
   return (
     <section class="accounts" aria-label="Where the time went">
       {host.length > 0 && (
@@ -49,11 +56,12 @@ export function Accounts({ report }: { report: Report }) {
         />
       )}
       <AccountBar
-        title={gpus.length === 1 ? (gpus[0]?.name ?? '') : report.gpus?.length ? plural(report.gpus.length, 'GPU') : 'No GPU recorded'}
-        mark={gpus.length > 0 ? 'estimate' : ''}
+        title={title}
+        mark={bars.length > 0 ? 'estimate' : ''}
         markHint={estimateHint(report)}
-        bars={gpus}
+        bars={bars}
         total={report.wall_s ?? 0}
+        strip={count >= MANY_GPUS && <GpuStrip report={report} />}
       >
         <GpuCards report={report} />
       </AccountBar>
@@ -66,7 +74,7 @@ export function Accounts({ report }: { report: Report }) {
 export function headline(report: Report, job: JobReply | null): { text: string; fix: ReturnType<typeof headlineOf> } {
   const own = { text: clean(report.verdict, 400) || fallback(report), fix: headlineOf(report) };
   const workers = report.world_size ?? 1;
-  if (workers > 1 && !job) return { text: `Comparing the ${count(workers)} workers…`, fix: null };
+  if (workers > 1 && !job) return { text: `Comparing the ${counted(workers)} workers…`, fix: null };
   const { verdict } = job ?? {};
   if (!verdict) return own;
   const across = jobFindings(job?.findings ?? []).find(({ first }) => first.id === verdict.finding);
