@@ -61,6 +61,8 @@ def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path):
         tab = open_tab(server.url)
         assert tab.text(".status").strip() == "live"
         assert tab.number(".facts") == 500
+        look = f"gpu-util look {tmp_path} --run live"
+        assert look in tab.button("look now").get_attribute("title")
         run.advance(100)
         wait_until(lambda: tab.number(".facts") == 600, 15, "the next flush")
         # The whole run follows; a part one looks at stays where it is.
@@ -75,6 +77,7 @@ def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path):
         run.close()
         wait_until(lambda: tab.text(".status").strip() == "ended", 15, "the end")
         tab.settle()
+        assert tab.find("button:has-text('look now')").count() == 0
         # The end of the step lane holds what was added: not the page background.
         row = tab.find(".tl-label").first.bounding_box()
         bottom = row["y"] - tab.plot()["y"] + row["height"] - 10

@@ -29,6 +29,7 @@ export function TopBar({ recording }: { recording: RecordingReply | null }) {
       <Chooser />
       {recording && <Status recording={recording} />}
       <Follow />
+      {recording?.report.status === 'live' && !isOffline && <Look run={recording.report.run} />}
       {recording && <Facts report={recording.report} />}
       <span class="spacer" />
       {recording && <AxisSwitch />}
@@ -74,6 +75,22 @@ function Follow() {
     </button>
   );
 }
+
+/** Of a live run: copies the command that has the profiler take its next steps. */
+function Look({ run }: { run: string }) {
+  const { app } = useTab();
+  const logdir = useApp((state) => state.runs?.logdir);
+  const command = `gpu-util look ${[logdir || 'LOGDIR', '--run', run].map(inShell).join(' ')}`;
+  const copy = async (): Promise<void> => app.notice(`${(await copyText(command)) ? 'Copied' : 'Type'}: ${command}`);
+  return (
+    <button type="button" class="pill" title={`Profile the next steps: copies ${command}`} onClick={() => void copy()}>
+      look now
+    </button>
+  );
+}
+
+/** A word for a shell. */
+const inShell = (word: string): string => (/^[\w./:=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function AxisSwitch() {
   const { timeline } = useTab();
