@@ -174,7 +174,7 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
 
 
 def _saves(finding: Mapping) -> float:
-    """Return the promised saving; recordings of older versions promised the whole loss."""
+    """Return the promised saving; the whole loss where none is stated."""
     saves = finding.get("saves_s")
     return finding["lost_s"] if saves is None else saves
 

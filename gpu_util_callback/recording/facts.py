@@ -710,7 +710,6 @@ class Facts(TypedDict, total=False):
     account: Annotated[Account, Whole()]
     process: Annotated[Process, Whole()]
     diagnosis: Annotated[Diagnosis, Whole("thresholds_set")]
-    trace_findings: list[Annotated[Claim, Whole()]]  # of older versions, in imported traces
 
 
 # --- checking -------------------------------------------------------------------------------------

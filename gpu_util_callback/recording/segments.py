@@ -408,19 +408,16 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
     return {name: values[kept] for name, values in rows.items()}
 
 
-def stored_phases(container: Container) -> dict[str, np.ndarray] | None:
-    """Return the longest phases of a `top.npz`; None if an older version wrote it."""
-    frame = container.index.get("phases")
-    if frame is None:
-        return None
-    frame = checked_frame("phases", frame, TABLES["phases"])
+def stored_phases(container: Container) -> dict[str, np.ndarray]:
+    """Return the longest phases of a `top.npz`. Raises: Damaged, KeyError."""
+    frame = checked_frame("phases", container.index["phases"], TABLES["phases"])
     try:
         rows = decode_frame(frame, container.array("phases"))
     except FrameError as error:
         raise Damaged(f"phases: {error}") from error
-    if set(rows) != set(TABLES["phases"]):
-        return None
-    return rows
+    if rows and set(rows) != set(TABLES["phases"]):
+        raise Damaged("phases: columns are missing")
+    return rows or complete("phases", {})
 
 
 @dataclass(frozen=True)

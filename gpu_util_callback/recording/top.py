@@ -59,7 +59,7 @@ class Top:
 
     Attributes:
         values: number of values added.
-        phases: the longest ones; None in a run of which none were stored.
+        phases: the longest ones; None in one that was made of rows.
         covered: number of the last segment in it; -1 = none.
     """
 
@@ -236,7 +236,8 @@ class Top:
         try:
             top = cls(checked_ns(index["origin_ns"]))
             top.summary = Summary.restore(index["summary"])
-            top.phases = stored_phases(container)
+            if "phases" in index:
+                top.phases = stored_phases(container)
             folds = {
                 encodable(str(name)): _checked(about) for name, about in index["folds"].items()
             }

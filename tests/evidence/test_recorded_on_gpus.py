@@ -54,7 +54,6 @@ def test_todays_rules_find_what_is_true(run, truth):
     for recording in recordings:
         assert recording.problems == [] and recording.status == "ended"
         causes |= causes_now(recording)
-        causes |= {found["cause"] for found in recording.facts.get("trace_findings") or ()}
     found = {"causes": sorted(causes), "windows": truth["windows"],
              "unavailable": truth["unavailable"]}  # fmt: skip
     verdict = judge(named(truth["scenario"]), found)

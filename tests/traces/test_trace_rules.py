@@ -175,36 +175,6 @@ def test_a_recording_of_a_trace_advises_as_the_trace_does(tmp_path, reference):
         assert finding["saves_s"] == 0 and finding["advice"]["question"]
 
 
-def older(log_dir, found: list[dict]) -> None:
-    """Make an imported trace what a version wrote that kept the findings of a trace."""
-    (manifest,) = log_dir.rglob("manifest.json")
-    told = json.loads(manifest.read_text())
-    known = ("tool", "format", "files", "steps_from", "steps_judged", "cannot_know")
-    told["source"] = {name: told["source"][name] for name in known}
-    told["trace_findings"] = found
-    told["diagnosis"]["rules_version"] = 16
-    manifest.write_text(json.dumps(told))
-
-
-@pytest.mark.parametrize("name", [
-    "xplane/cpu_tf221_inputbound_plus_synthetic_gpu.xplane.pb",
-    "xplane/mi300x8_jax_conv_legacy.xplane.pb",
-    "kineto/h100_bert_small.json.gz",
-])  # fmt: skip
-def test_an_import_of_an_older_version_is_judged_as_it_was(tmp_path, reference, name):
-    (of_trace,) = analyse(read_trace(reference(name))).findings
-    import_trace(reference(name), tmp_path)
-    older(tmp_path, [of_trace])
-    (recording,) = read_recordings(tmp_path)
-    report = run_report(recording)
-    assert report["rules_version"] > 16
-    (finding,) = [*report["findings"], *report["spans"]]
-    for of in ("cause", "lost_s", "severity", "advice", "confidence", "gpus"):
-        assert finding[of] == of_trace[of], of
-    told = {name: value for name, value in of_trace["evidence"].items() if value is not None}
-    assert told.items() <= finding["evidence"].items()
-
-
 def test_waits_in_a_part_of_a_long_trace_are_a_span_and_else_one_finding(tmp_path):
     path = tmp_path / "host.xplane.pb"
     for starved, spans in ((range(100, 200), 1), (range(300), 0)):

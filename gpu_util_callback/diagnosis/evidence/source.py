@@ -15,8 +15,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
-LEAST_KERNELS = Count(20, "on a GPU of an older import; fewer, in fewer steps, are a fragment")
-LEAST_STEPS = Count(3, "see LEAST_KERNELS")
+LEAST_STEPS = Count(3, "of a trace; fewer are a fragment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class Source:
         return not (self.fetches or self.trains)
 
 
-def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | None:
+def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
     """Return the trace that a recording was made of; None for one that a training wrote.
 
     Args:
@@ -126,16 +125,15 @@ def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | 
     told = facts.get("source")
     if not told:
         return None
-    told = {**_of_older_versions(facts, traced, steps), **told}
     judged = not shows_no_steps(facts, steps)
-    gpus = [gpu for gpu in told["gpus"] if gpu.get("at_work")]
+    gpus = [gpu for gpu in told.get("gpus") or () if gpu.get("at_work")]
     stage = told.get("slowest_stage")
     return Source(
         whole="step" if judged else "trace",
         steps_judged=judged,
-        idle_judged=bool(told["idle_judged"]),
-        host_traced=bool(told["host_traced"]),
-        fetches=bool(told["fetches"]),
+        idle_judged=bool(told.get("idle_judged")),
+        host_traced=bool(told.get("host_traced")),
+        fetches=bool(told.get("fetches")),
         gpus=tuple(int(gpu["index"]) for gpu in gpus),
         linked_kernels=sum(int(gpu.get("linked_kernels") or 0) for gpu in gpus),
         short_kernels_pct=max((gpu.get("short_kernels_pct") or 0.0 for gpu in gpus), default=0.0),
@@ -153,42 +151,6 @@ def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | 
         host_calls=HostCalls(**calls) if (calls := told.get("host_calls")) else None,
         uploaded_ns=int(told.get("uploaded_ns") or 0),
     )  # fmt: skip
-
-
-def _of_older_versions(facts: Mapping[str, Any], traced: Traced, steps: int) -> dict[str, Any]:
-    """Return what versions did not write that kept the findings of a trace instead."""
-    found = {one["cause"]: one["evidence"] for one in facts.get("trace_findings") or ()}
-    busy = {
-        index: max(gpu.kernel_busy_ns, gpu.ns["kernel"])
-        for index, gpu in sorted(traced.gpus.items()) if index >= 0
-    }  # fmt: skip
-    least = max(1, AT_WORK * max(busy.values(), default=0))
-    at_work = [index for index, spent in busy.items() if spent >= least] or list(busy)
-    path = found.get("input_bound", {}).get("slowest_stage")
-    kernels = sum(one.count for (index, *_), one in traced.kernels.items() if index in at_work)
-    launches = found.get("launch_bound", {})
-    linked = (launches.get("linked_kernels_pct") or 0) / 100 * kernels
-    return {
-        "idle_judged": not shows_no_steps(facts, steps)
-        and (steps >= LEAST_STEPS or kernels >= LEAST_KERNELS),
-        "host_traced": "host" not in ((facts.get("source") or {}).get("cannot_know") or ()),
-        "fetches": True,
-        "host_activity": found.get("host_stall", {}).get("host_activity"),
-        "slowest_stage": path and {
-            "name": str(path).rpartition("::")[2],
-            "path": path,
-            "self_ms": found["input_bound"].get("slowest_stage_self_ms"),
-        },
-        "gpus": [
-            {
-                "index": index,
-                "at_work": index in at_work,
-                "linked_kernels": linked if index == at_work[0] else 0,
-                "short_kernels_pct": launches.get("short_kernels_pct"),
-            }
-            for index in busy
-        ],
-    }  # fmt: skip
 
 
 CATEGORIES = (
