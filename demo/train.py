@@ -26,6 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32, help="pictures a batch")
     parser.add_argument("--recorded", type=Path, default=HERE / "recorded",
                         help="runs of a GPU to show beside them")  # fmt: skip
+    parser.add_argument("--redact", action="store_true", help="record no names of this machine")
     parser.add_argument("--no-serve", action="store_true", help="end after the report")
     args = parser.parse_args()
     if args.steps < 30:
@@ -135,7 +136,7 @@ def acts(folder: Path, out: Path, steps: int, batch: int):
     )
 
 
-def train(log_dir: Path, steps: int, batch: int) -> None:
+def train(log_dir: Path, steps: int, batch: int, redact: bool) -> None:
     with quiet_stderr():  # TensorFlow's first lines come before its log level counts
         import tensorflow as tf
     from images import draw
@@ -152,14 +153,17 @@ def train(log_dir: Path, steps: int, batch: int) -> None:
     ):
         print(f"\nAct {number} of 3, {name}: {wrong}.")
         model = build_model()
-        callbacks = [*fit.pop("callbacks", []), GpuUtilCallback(str(log_dir / name), job=name)]
+        callbacks = [
+            *fit.pop("callbacks", []),
+            GpuUtilCallback(str(log_dir / name), job=name, redact=redact),
+        ]
         model.fit(dataset, shuffle=False, callbacks=callbacks, **fit)
 
 
 def main() -> int:
     args = arguments()
     sys.path.insert(0, str(HERE))
-    train(args.log_dir, args.steps, args.batch)
+    train(args.log_dir, args.steps, args.batch, args.redact)
 
     from recorded_runs import RECORDED, show_recorded
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from mkdocs.structure.files import File
 
+from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.words import label
+from tensorboard_plugin.export import html_report
 
 NOTES = Path(__file__).parent / "causes" / "notes.md"
 REPOSITORY = Path(__file__).parents[1]
@@ -26,9 +28,18 @@ def on_files(files, config):
         files.append(File.generated(config, f"{name}.png", abs_src_path=str(picture)))
     map_ = REPOSITORY / "ARCHITECTURE.md"
     files.append(File.generated(config, "architecture.md", abs_src_path=str(map_)))
+    files.append(File.generated(config, "try/demo.html", content=_demo()))
     for name, text in pages.items():
         files.append(File.generated(config, f"causes/{name}.md", content=text))
     return files
+
+
+def _demo() -> str:
+    """Return the offline page of the demo's runs, as the tab of this version shows them.
+
+    The folders `plugins` of `python demo/train.py --redact --no-serve --log-dir DIR` are kept here.
+    """
+    return html_report(read_recordings(REPOSITORY / "docs" / "try" / "logs"), "demo/logs")
 
 
 def _notes() -> dict[str, str]:

@@ -73,6 +73,14 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert not fetched, (page, fetched, found)
 
 
+def test_there_is_a_tab_to_try(site):
+    page = (site / "try" / "demo.html").read_text(encoding="utf-8")
+    for run in ("1-healthy", "2-slow-map", "3-long-validation"):
+        assert f'"run":"{run}"' in page
+    assert 'href="try/demo.html"' in (site / "index.html").read_text(encoding="utf-8")
+    assert not (site / "try" / "logs").exists()
+
+
 # Blocks of the guides that begin with their imports run as they stand; the others are fragments.
 RECIPES = [
     pytest.param(code, id=f"{page.stem}-{number}")
