@@ -15,7 +15,12 @@ except ModuleNotFoundError as error:
         name="keras",
     ) from None
 
-from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
+from gpu_util_callback.recorder.fit import (
+    FitSeries,
+    KerasSession,
+    announce_known_failure,
+    leave_out,
+)
 from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.redaction import error_text
@@ -142,7 +147,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             ceilings=ceilings,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
-        self._series: Series | None = None  # what the next fit may continue
+        self._series: FitSeries | None = None  # what the next fit may continue
         self._newest: Recorder | None = None  # of the newest fit that is over
         try:
             announce_known_failure(keras.backend.backend())

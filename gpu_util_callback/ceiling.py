@@ -332,7 +332,7 @@ def _global_seeds() -> list[Any]:
 def _idle_model(keras: Any) -> Any:
     """Return a model that does nothing, so that `fit` only reads its input; it keeps a batch."""
 
-    class Idle(keras.Model):
+    class IdleModel(keras.Model):
         kept: Any = None
 
         def train_step(self, *args: Any) -> Any:
@@ -341,7 +341,7 @@ def _idle_model(keras: Any) -> Any:
             logs = {"loss": keras.ops.zeros(())}  # TensorFlow needs some
             return (logs, args[0]) if args[1:] else logs
 
-    idle = Idle()
+    idle = IdleModel()
     idle.compile(optimizer="sgd", run_eagerly=True)
     idle.built = True
     return idle

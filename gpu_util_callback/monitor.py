@@ -200,7 +200,7 @@ class GpuUtilMonitor:
         self._tell(self._name, dataset, sys._getframe(1))
         return _Batches(self, dataset)
 
-    def phase(self, name: str) -> _Phase:
+    def phase(self, name: str) -> _NamedPhase:
         """Mark work other than training: `with monitor.phase("validation"):`.
 
         Args:
@@ -214,7 +214,7 @@ class GpuUtilMonitor:
             kind = "validation"
         elif word in CHECKPOINTS:
             kind = "checkpoint"
-        return _Phase(self, name, kind)
+        return _NamedPhase(self, name, kind)
 
     def fetch(self) -> _Fetch:
         """Time the fetch of the next step's batch, for use with `step`: `with monitor.fetch():`."""
@@ -374,7 +374,7 @@ class _Batches(Generic[Batch]):
                 tell(loop.batches_end)
 
 
-class _Phase:
+class _NamedPhase:
     def __init__(self, monitor: GpuUtilMonitor, name: str, kind: str):
         self._monitor = monitor
         self._name = name

@@ -74,7 +74,7 @@ MEASURES = {"step": _quick, "mean step": np.mean}
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class StepLevel:
     """A run's log of seconds per step.
 
     Attributes:
@@ -318,7 +318,7 @@ def _versions(one: Recording) -> tuple:
     return tuple(framework.get(name) for name in ("name", "version", "keras", "python"))
 
 
-def _measure(one: Recording, of_block: Any, per_sample: bool, same_work: bool) -> Measure | None:
+def _measure(one: Recording, of_block: Any, per_sample: bool, same_work: bool) -> StepLevel | None:
     """Return a run's level and its error; None if it has too few steps.
 
     Args:
@@ -360,7 +360,7 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
     return took[use] / 1e9
 
 
-def measured(took: np.ndarray, of_block: Any, computes: bool = True) -> Measure:
+def measured(took: np.ndarray, of_block: Any, computes: bool = True) -> StepLevel:
     """Return the level of step times, and the scatter between blocks of neighbouring steps.
 
     Args:
@@ -374,10 +374,10 @@ def measured(took: np.ndarray, of_block: Any, computes: bool = True) -> Measure:
         low, high = np.percentile(took, [10, 30])
         between = max(float(least), share * math.log(high / low))
     level, scatter = float(logs.mean()), float(logs.std(ddof=1))
-    return Measure(level, scatter, blocks, between)
+    return StepLevel(level, scatter, blocks, between)
 
 
-def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float, float, float]:
+def _bounds(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> tuple[float, float, float]:
     """Return the difference of the logs, and its lower and upper bound.
 
     What other programs do to a shared machine does not average out over a run: it changes within
@@ -412,7 +412,7 @@ def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float
     return change, change - half - slower, change + half + faster
 
 
-def _cpu_slower(runs: Sequence[Measure], baseline: Sequence[Measure]) -> float | None:
+def _cpu_slower(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> float | None:
     """Return the log of how much longer the CPU took for the same work; None = not known."""
     known = [[one.logs for one in some if one.logs is not None] for some in (runs, baseline)]
     return _mean(known[0]) - _mean(known[1]) if all(known) else None

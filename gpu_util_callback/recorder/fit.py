@@ -95,7 +95,7 @@ def _goes_on(other: FitWatch, new: FitWatch) -> bool:
 
 
 @dataclass
-class Series:
+class FitSeries:
     """A recording that the next fit of its callback may continue.
 
     Args:
@@ -148,7 +148,7 @@ class KerasSession:
         callback: Any,
         settings: Settings,
         outer: KerasSession | None = None,
-        series: Series | None = None,
+        series: FitSeries | None = None,
     ):
         self.outer = outer
         self._before = series
@@ -418,12 +418,12 @@ class KerasSession:
         """Return what records the fit; None where nothing does."""
         return self._recorder
 
-    def series(self) -> Series | None:
+    def series(self) -> FitSeries | None:
         """Return what the next fit may continue, now that this one has ended."""
         recorder = self._recorder
         if recorder is None or self._settings.trace not in (None, TraceSchedule()):
             return None  # steps to profile are counted in each fit
-        return Series(recorder, self._kind) if recorder.may_continue else None
+        return FitSeries(recorder, self._kind) if recorder.may_continue else None
 
 
 class EpochLogs:

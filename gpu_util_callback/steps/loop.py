@@ -15,7 +15,7 @@ from gpu_util_callback.steps.timeline import TRACED, Timeline
 _clock = time.perf_counter_ns
 
 
-class _Phase:
+class _OpenPhase:
     """An open phase."""
 
     __slots__ = ("account", "inner_ns", "kind", "name", "start")
@@ -48,7 +48,7 @@ class Loop:
         self.windows: Any = None  # a `KerasWindows`, where profiler windows are wanted
         self.operations: OperationCount | None = None
         self._sums: dict[str, HookSums] = {}
-        self._phases: list[_Phase] = []
+        self._phases: list[_OpenPhase] = []
         self._working = False  # within a step's work
         self._in_epoch = False
         self._epochs = 0  # so far
@@ -227,13 +227,13 @@ class Loop:
             timeline.test_begin()
             if self.windows is not None:
                 self.windows.test_begin()
-            self._phases.append(_Phase(kind, name, now, "validation"))
+            self._phases.append(_OpenPhase(kind, name, now, "validation"))
             return
         counted = "callbacks" if not self._working and not self.validating else ""
         if counted and not self._phases:
             timeline.leave_steps()
             self._leave_own_code(now)
-        self._phases.append(_Phase(kind, name, now, counted))
+        self._phases.append(_OpenPhase(kind, name, now, counted))
 
     def phase_end(self) -> None:
         """End the innermost phase."""
@@ -261,7 +261,7 @@ class Loop:
         else:
             timeline.phase(phase.kind, phase.name, phase.start, now, "")
 
-    def _sum_up(self, phase: _Phase, now: int) -> None:
+    def _sum_up(self, phase: _OpenPhase, now: int) -> None:
         """Record a phase within a step: short ones are summed by name, as batch hooks are."""
         spent = now - phase.start
         if spent >= LONG_NS:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.evidence.source import LateRank
 from gpu_util_callback.traces import hostside, limits
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
 from gpu_util_callback.traces.hostside import (
     AllocatorProfile,
     HostOp,
     OneTime,
-    Stage,
+    TracedStage,
     Wording,
     allocator_profiles,
     host_calls,
@@ -60,14 +61,6 @@ class DeviceAnalysis:
         return int(self.any_busy.start[0]), int(self.any_busy.end[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
-    """The rank that comes last to the collectives of a job."""
-
-    name: str
-    waited_pct: float  # of this process's collectives: time beyond that of the last one to come
-
-
 @dataclass(slots=True)
 class ProcessAnalysis:
     """One process: its steps, its GPUs, its host."""
@@ -78,7 +71,7 @@ class ProcessAnalysis:
     waits: Intervals  # the host fetching input, waiting or not
     ops: Intervals  # the host executing ops of the framework, in any thread
     host_ops: list[HostOp]
-    stages: list[Stage]
+    stages: list[TracedStage]
     allocators: list[AllocatorProfile]
     once: list[OneTime]
     host_calls: tuple[Intervals, str]  # code of the host that compiled steps called, main name

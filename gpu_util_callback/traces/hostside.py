@@ -67,7 +67,7 @@ def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TracedStage:
     """One stage of a tf.data pipeline, all threads together."""
 
     name: str  # "Map" of "Iterator::Root::Prefetch::Map"
@@ -77,7 +77,7 @@ class Stage:
     self_ps: int  # wall time at work while no stage that it pulls from was
 
 
-def pipeline_stages(process: Process, names: Names) -> list[Stage]:
+def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
     """Return the stages of the input pipeline, the one with most work of its own first."""
     events = process.events
     is_stage = names.matching(lambda s: s.startswith("Iterator::"))
@@ -109,7 +109,7 @@ def pipeline_stages(process: Process, names: Names) -> list[Stage]:
         for consumer, parts in feeding.items()
     }
     stages = [
-        Stage(
+        TracedStage(
             name=path.rpartition("::")[2],
             path=path,
             count=count,

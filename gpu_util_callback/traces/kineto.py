@@ -364,7 +364,7 @@ def read_kineto(
     for path, open_file in files:
         try:
             with open_file() as file:
-                reader = _Reader(names)
+                reader = _TextReader(names)
                 process = reader.read(Document(file, "traceEvents", _MEMBERS, progress, most))
         except BrokenJson as error:
             raise UnusableInput(
@@ -412,7 +412,7 @@ def to_ps(value: Any) -> int | None:
         return None
 
 
-class _Reader:
+class _TextReader:
     """Collects one file's events; their relations are resolved at the end."""
 
     def __init__(self, names: Names):

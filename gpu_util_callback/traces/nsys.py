@@ -341,7 +341,7 @@ def read_nsys(path: Path) -> Trace:
     Raises: UnusableInput when it is damaged, or holds no GPU work and no CUDA calls.
     """
     with Export(path) as file:
-        return _Reader(file, path).read()
+        return _TableReader(file, path).read()
 
 
 def _pid(global_id: np.ndarray) -> np.ndarray:
@@ -360,7 +360,7 @@ class _Common:
     memory: dict[int, AllocatorEvents]
 
 
-class _Reader:
+class _TableReader:
     def __init__(self, file: Export, path: Path):
         self.file = file
         self.names = Names()

@@ -2,7 +2,7 @@
 
 Python needs about half a microsecond per event even with protobuf's own parser; here all events of
 a chunk advance together, one field per round. Everything is bounds-checked: a damaged file raises
-`Damaged` for any content.
+`BadMessage` for any content.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
 
 
-class Damaged(Exception):
+class BadMessage(Exception):
     """The bytes do not follow the format (truncated, or another format)."""
 
 
@@ -45,7 +45,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise Damaged("a number runs past its message")
+    raise BadMessage("a number runs past its message")
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
@@ -58,24 +58,24 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         key, at = _varint(data, at, end)
         number, wire = key >> 3, key & 7
         if number == 0:
-            raise Damaged("field number 0")
+            raise BadMessage("field number 0")
         if wire == 0:
             value, at = _varint(data, at, end)
             yield number, wire, value, at
         elif wire == 2:
             length, at = _varint(data, at, end)
             if at + length > end:
-                raise Damaged("a field is longer than its message")
+                raise BadMessage("a field is longer than its message")
             yield number, wire, at, at + length
             at += length
         elif wire == 1 or wire == 5:
             size = 8 if wire == 1 else 4
             if at + size > end:
-                raise Damaged("a field is longer than its message")
+                raise BadMessage("a field is longer than its message")
             yield number, wire, int.from_bytes(data[at : at + size], "little"), at + size
             at += size
         else:
-            raise Damaged(f"wire type {wire}")
+            raise BadMessage(f"wire type {wire}")
 
 
 def spans_of(
@@ -92,7 +92,7 @@ def spans_of(
     Returns: (starts, ends) int64[n], and the first thousand other fields as `fields` yields them
         (a message has a handful; maps have more, and are parsed elsewhere).
 
-    Raises: Damaged, TooMany.
+    Raises: BadMessage, TooMany.
     """
     tag = number << 3 | 2
     starts = array("q")
@@ -105,7 +105,7 @@ def spans_of(
         if data[at] == tag:
             at += 1
             if at >= end:
-                raise Damaged("a field has no length")
+                raise BadMessage("a field has no length")
             length = data[at]
             if length < 128:
                 at += 1
@@ -114,7 +114,7 @@ def spans_of(
             add_start(at)
             at += length
             if at > end:
-                raise Damaged("a field is longer than its message")
+                raise BadMessage("a field is longer than its message")
             add_end(at)
             check_at -= 1
             if check_at < 0:
@@ -136,7 +136,7 @@ def split(
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Return the payload positions of some fields of one message: (starts, ends) each.
 
-    Raises: Damaged; TooMany when the message has more than `limit` fields.
+    Raises: BadMessage; TooMany when the message has more than `limit` fields.
     """
     found = {number: (array("q"), array("q")) for number in wanted}
     left = limit
@@ -237,7 +237,7 @@ def decode(
 
     Returns: the wanted fields by number, and (owner, start, end), int64[m], of the repeated one.
 
-    Raises: Damaged, TooMany.
+    Raises: BadMessage, TooMany.
     """
     n = len(start)
     table = {
@@ -287,22 +287,22 @@ def _fields_at(
     if wide.any():
         following = buffer.bytes[at + 1].astype(np.int64)
         if (wide & (following >= 128)).any():
-            raise Damaged("unknown field")
+            raise BadMessage("unknown field")
         number = np.where(wide, (number & 15) | following << 4, number)
         at = at + wide
     value, size = _numbers(buffer.words[at + 1])
     if (size == 0).any():
         value, size = _long_numbers(buffer, at, value, size)
         if ((size == 0) & ((wire == 0) | (wire == 2))).any():
-            raise Damaged("a number runs past its message")
+            raise BadMessage("a number runs past its message")
     if ((wire > 2) & (wire != 5)).any() or (number == 0).any():
-        raise Damaged("unknown wire type")
+        raise BadMessage("unknown wire type")
     payload = after = at + 1 + size
     is_bytes = wire == 2
     if is_bytes.any():
         length = value.astype(np.int64)
         if (is_bytes & ((length > stop - after) | (length < 0))).any():
-            raise Damaged("a field is longer than its message")
+            raise BadMessage("a field is longer than its message")
         after = np.where(is_bytes, after + length, after)
     fixed = (wire == 1) | (wire == 5)
     if fixed.any():
@@ -311,7 +311,7 @@ def _fields_at(
         raw = np.where(wire == 5, raw & np.uint64(0xFFFFFFFF), raw)
         value = np.where(fixed, raw, value)
     if (after > stop).any():
-        raise Damaged("a field is longer than its message")
+        raise BadMessage("a field is longer than its message")
     return number, is_bytes, value, payload, after
 
 

@@ -109,7 +109,7 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
     for path, data in files:
         try:
             process, problems = _read_file(data, names, trace.ignored)
-        except wire.Damaged as error:
+        except wire.BadMessage as error:
             raise UnusableInput(
                 f"{path}: damaged or not an XPlane file ({error}); record the window again or "
                 "name a *.xplane.pb file that was written to its end"
@@ -238,7 +238,7 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
 def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
     """Return the planes of a file, its host's name and the profiler's errors and warnings.
 
-    Raises: Damaged, TooMany.
+    Raises: BadMessage, TooMany.
     """
     planes: list[_Plane] = []
     problems: list[str] = []
@@ -247,7 +247,7 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
         if count > MAX_FIELDS:
             raise wire.TooMany(f"more than {MAX_FIELDS:,} planes and messages")
         if kind != 2 or not 1 <= number <= 4:
-            raise wire.Damaged(f"unknown field {number}")
+            raise wire.BadMessage(f"unknown field {number}")
         if number == 1:
             planes.append(_read_plane(data, a, b))
             if len(planes) > MAX_PLANES:
@@ -259,7 +259,7 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
         else:
             problems.append(_text(data[a:b]))
     if not planes:
-        raise wire.Damaged("no planes")
+        raise wire.BadMessage("no planes")
     count = sum(len(line.starts) for plane in planes for line in plane.lines)
     if count > MAX_EVENTS:
         raise wire.TooMany(f"{count:,} events")

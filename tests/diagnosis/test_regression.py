@@ -84,7 +84,7 @@ def test_repeats_show_by_themselves_how_much_runs_differ():
     rng = np.random.default_rng(1)
 
     def runs(factor=1.0):
-        return [regression.Measure(math.log(factor) + rng.normal(0, 0.015), 0.02, 8)
+        return [regression.StepLevel(math.log(factor) + rng.normal(0, 0.015), 0.02, 8)
                 for _ in range(10)]  # fmt: skip
 
     def slower(factor, count):
@@ -295,7 +295,7 @@ def test_steps_that_wait_for_a_device_are_compared_more_closely(real, used, comp
 def test_more_runs_resolve_more():
     """Runs of one side narrow nothing: an odd run on the other side stays one."""
     rng = np.random.default_rng(0)
-    one = regression.Measure(-6.0, 0.008, 16, 0.008)
+    one = regression.StepLevel(-6.0, 0.008, 16, 0.008)
     runs = [replace(one, level=one.level + rng.normal(0, 0.008)) for _ in range(6)]
     widths = []
     for after, before in ((1, 1), (1, 5), (2, 2), (3, 3)):

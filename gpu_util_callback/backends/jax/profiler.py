@@ -23,7 +23,7 @@ with contextlib.suppress(ImportError):  # JAX's record of the running profile, a
     _internals = import_module("jax._src.profiler")
 
 
-class _Mark:
+class _StepMark:
     """A host range in the trace."""
 
     __slots__ = ("_annotation",)
@@ -68,14 +68,14 @@ class JaxProfiler(ProfilerSession):
     def traces_device(self) -> bool:
         return jax.default_backend() != "cpu"
 
-    def mark(self, step: int) -> _Mark:
+    def mark(self, step: int) -> _StepMark:
         if self._queue is not None:
             self._queue.keep_one()
         # The name that XProf's and our own tools look for; JAX sets `_r=1` itself.
-        return _Mark(jax.profiler.StepTraceAnnotation("train", step_num=step))
+        return _StepMark(jax.profiler.StepTraceAnnotation("train", step_num=step))
 
-    def wait(self) -> _Mark:
-        return _Mark(jax.profiler.TraceAnnotation(INPUT_WAIT))
+    def wait(self) -> _StepMark:
+        return _StepMark(jax.profiler.TraceAnnotation(INPUT_WAIT))
 
     def settle(self) -> None:
         if self.traces_device:

@@ -85,7 +85,7 @@ _MOST_STAGES = 1000
 
 
 @dataclass(frozen=True)
-class Stage:
+class WrittenStage:
     """One stage as it was written: `word` "map", `title` "map(decode)", its inputs in order.
 
     Attributes:
@@ -97,12 +97,12 @@ class Stage:
     word: str
     title: str
     flags: frozenset[str]
-    inputs: list[Stage] = field(default_factory=list, compare=False)
+    inputs: list[WrittenStage] = field(default_factory=list, compare=False)
     random: bool | None = None
     py_functions: tuple[str, ...] = ()
     buffer_bytes: int | None = None
 
-    def all(self) -> Iterator[Stage]:
+    def all(self) -> Iterator[WrittenStage]:
         """Yield this stage and those before it, from the sources on."""
         for stage in self.inputs:
             yield from stage.all()
@@ -115,7 +115,7 @@ def word(op: str) -> str:
     return _WORDS.get(name, name)
 
 
-def written(dataset: Any) -> Stage | None:
+def written(dataset: Any) -> WrittenStage | None:
     """Return the tree of stages behind a dataset, as it was written; None without a dataset."""
     if dataset is None:
         return None
@@ -131,7 +131,7 @@ def written(dataset: Any) -> Stage | None:
     return root
 
 
-def _stage(dataset: Any) -> Stage:
+def _stage(dataset: Any) -> WrittenStage:
     kind = re.sub(r"^_|Dataset(V\d+)?$", "", type(dataset).__name__)
     name = word(kind)
     flags: set[str] = set()
@@ -160,7 +160,7 @@ def _stage(dataset: Any) -> Stage:
             flags.add("fixed_buffer")
     if kind == "FlatMap" and function is not None and "GeneratorDataset" in operations:
         title = "from_generator"  # the generator itself is a node of its own below
-    return Stage(
+    return WrittenStage(
         name,
         title,
         frozenset(flags),
@@ -250,7 +250,7 @@ def _constant(value: Any) -> int | None:
         return None
 
 
-def match(model: Any, stage: Stage | None) -> dict[int, Stage]:
+def match(model: Any, stage: WrittenStage | None) -> dict[int, WrittenStage]:
     """Return the written stage of each node of the running pipeline.
 
     Args:
@@ -261,7 +261,7 @@ def match(model: Any, stage: Stage | None) -> dict[int, Stage]:
         stage of its own branch that fits its name. The inputs of a node are in the order of the
         dataset's inputs, and finished ones keep their place (seen with `concatenate`).
     """
-    found: dict[int, Stage] = {}
+    found: dict[int, WrittenStage] = {}
     nodes = {node.id: node for node in model.nodes.values()}
     open_ends = [(nodes.get(model.output), stage)]
     while open_ends:
@@ -279,13 +279,13 @@ def match(model: Any, stage: Stage | None) -> dict[int, Stage]:
     return found
 
 
-def _next(stage: Stage, name: str) -> tuple[Stage, list[Stage]] | None:
+def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenStage]] | None:
     """Return the first stage called `name` at or below `stage`, and its inputs.
 
     A branching stage ends the search: stages behind it are not this branch's alone.
     """
     fused = name == "map + batch"
-    at: Stage | None = stage
+    at: WrittenStage | None = stage
     while at is not None:
         if at.word == name:
             return at, at.inputs
@@ -306,7 +306,7 @@ class Reader:
         self._resource: Any = None
         self._last: dict[int, tuple[int, int]] = {}
         self._dataset: weakref.ref | None = None
-        self.written: Stage | None = None
+        self.written: WrittenStage | None = None
 
     def look(self, dataset: Any) -> None:
         """Read how a dataset was written, unless it is the last one again."""
