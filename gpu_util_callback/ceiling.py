@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_util_callback.backends.base import BACKENDS, part_of
 from gpu_util_callback.backends.copies import Preserved, independent
-from gpu_util_callback.backends.loops import framework_in_use
+from gpu_util_callback.backends.loop_adapters import framework_in_use
 from gpu_util_callback.report.ceilings import Ceilings, Instead
 from gpu_util_callback.steps.fit_frame import calling_fit
 

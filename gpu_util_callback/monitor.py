@@ -17,12 +17,12 @@ from gpu_util_callback.backends.inputs import (
     seen_through,
     source_of,
 )
-from gpu_util_callback.backends.loops import LoopAdapter, framework_in_use, is_a_guess
+from gpu_util_callback.backends.loop_adapters import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.recorder.fit_windows import open_windows
 from gpu_util_callback.recorder.messages import note
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import checked_settings
-from gpu_util_callback.recorder.windows import open_windows
 from gpu_util_callback.steps.fit_frame import FitWatch, names_in_loop
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.loop import Loop

@@ -18,8 +18,8 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.report.ceilings import ceilings_in_words
-from gpu_util_callback.report.energy import accelerator_in_words
-from gpu_util_callback.report.total import PARTS, headline, notes
+from gpu_util_callback.report.energy_sentences import accelerator_in_words
+from gpu_util_callback.report.total_screen import PARTS, headline, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
 from tensorboard_plugin.lanes import add_trends, lanes_of
 

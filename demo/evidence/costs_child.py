@@ -121,7 +121,7 @@ def _windows(job: Job, device: Any, workload: Any, step_s: float) -> dict:
 
 def _timed(session: Any) -> dict[str, list[float]]:
     """Seconds of each start, stop and reading of a window, from now on."""
-    from gpu_util_callback.profiling.reader import WindowReader
+    from gpu_util_callback.profiling.window_reader import WindowReader
 
     timings: dict[str, list[float]] = {}
 

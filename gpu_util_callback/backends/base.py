@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpu_util_callback.backends.work import NotCounted, Work
+from gpu_util_callback.backends.step_work import NotCounted, Work
 
 if TYPE_CHECKING:
     from gpu_util_callback.backends.functions import TimedFunction

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("into which format? --perfetto FILE, --parquet DIR, or both")
     recordings = open_recordings(args.logdir, args.run, args.timeout)
     if args.perfetto:
-        from gpu_util_callback.report.export import write_trace
+        from gpu_util_callback.report.tables import write_trace
 
         if args.perfetto == "-":
             write_trace(recordings, sys.stdout)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"wrote {args.perfetto}: {count:,} events; open it in ui.perfetto.dev",
                   file=sys.stderr)  # fmt: skip
     if args.parquet:
-        from gpu_util_callback.report.export import write_parquet
+        from gpu_util_callback.report.tables import write_parquet
 
         rows = write_parquet(recordings, args.parquet)
         said = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)

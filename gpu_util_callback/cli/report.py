@@ -20,7 +20,7 @@ from gpu_util_callback.report.screen import tame
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check, Verdict
     from gpu_util_callback.recording import Recordings
-    from gpu_util_callback.report.energy import Prices
+    from gpu_util_callback.report.energy_sentences import Prices
 
 MAX_SLOWDOWN_PCT = 5.0
 FAILED, NOT_COMPARABLE = 1, 3  # exit codes
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     3 where a run and its baseline are not comparable.
     """
     from gpu_util_callback.diagnosis import comparison, failures, logdir_report
-    from gpu_util_callback.report.energy import Prices
+    from gpu_util_callback.report.energy_sentences import Prices
     from gpu_util_callback.report.terminal import render, rules_text
 
     if args.rules:

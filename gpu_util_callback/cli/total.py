@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.diagnosis.total import total
     from gpu_util_callback.recording.discovery import expanded
     from gpu_util_callback.report.terminal import rules_text
-    from gpu_util_callback.report.total import cost_of, render
+    from gpu_util_callback.report.total_screen import cost_of, render
 
     width = options.width(args.width)
     if args.rules:
@@ -137,7 +137,7 @@ def _need_ray() -> None:
 
 
 def _write_html(path: str, report: dict, logdirs: list[str]) -> None:
-    from gpu_util_callback.report.total import page
+    from gpu_util_callback.report.total_screen import page
 
     text = page(report, logdirs)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.report.trace import render
+from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.output import trace_json
 

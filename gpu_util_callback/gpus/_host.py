@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.container import (
+from gpu_util_callback.cgroup import (
     MemoryGroup,
     control_groups,
     cpu_quota,

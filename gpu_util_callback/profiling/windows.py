@@ -23,13 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.profiling.reader import (
-    AllocatorCurve,
-    ReadFailed,
-    WindowReader,
-    WindowRows,
-    cure_for,
-)
 from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner, TraceSchedule
 from gpu_util_callback.profiling.session import (
     Marker,
@@ -37,6 +30,13 @@ from gpu_util_callback.profiling.session import (
     ProfilerFailed,
     ProfilerSession,
     profile_claims,
+)
+from gpu_util_callback.profiling.window_reader import (
+    AllocatorCurve,
+    ReadFailed,
+    WindowReader,
+    WindowRows,
+    cure_for,
 )
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.storage import is_remote, storage_for

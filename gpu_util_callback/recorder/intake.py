@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.recorder.samples import GpuSamples
+from gpu_util_callback.recorder.readings import GpuSamples
 from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations

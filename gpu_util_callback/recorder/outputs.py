@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_util_callback.recorder.messages import reason_of, say
+from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
-from gpu_util_callback.recorder.work import ModelWork
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest import dumps, parse
 from gpu_util_callback.recording.segments import complete, concatenate, joined

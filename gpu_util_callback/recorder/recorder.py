@@ -20,13 +20,13 @@ from gpu_util_callback.profiling.windows import SOURCE, ProfilerWindows, request
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.intake import Intake
-from gpu_util_callback.recorder.memory import MemoryWatch
+from gpu_util_callback.recorder.memory_watch import MemoryWatch
 from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
+from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
-from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
+from gpu_util_callback.recorder.readings import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.stops import reading, stop_between
-from gpu_util_callback.recorder.work import BatchSizes, ModelWork
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch

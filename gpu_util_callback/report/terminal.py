@@ -22,7 +22,7 @@ from gpu_util_callback.diagnosis.verdict import (
 )
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.ceilings import ceilings_sentence
-from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
+from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
     Detail,

@@ -6,7 +6,7 @@ import sys
 import time
 
 from gpu_util_callback import GpuUtilMonitor
-from gpu_util_callback.backends.loops import LoopAdapter
+from gpu_util_callback.backends.loop_adapters import LoopAdapter
 
 LoopAdapter.devices = lambda self: [  # type: ignore[method-assign]
     {"index": 0, "name": "NVIDIA H100 80GB HBM3"},

@@ -20,7 +20,7 @@ ROUNDS = 8  # windows of each kind
 
 def read_here(file):
     """The same reading in a thread of the training's process."""
-    from gpu_util_callback.profiling.reader import WindowRows
+    from gpu_util_callback.profiling.window_reader import WindowRows
     from gpu_util_callback.traces import read_trace
     from gpu_util_callback.traces.imported import analyse
     from gpu_util_callback.traces.recorded import recording_tables
@@ -33,7 +33,7 @@ def read_here(file):
 
 
 def read_nothing(file):
-    from gpu_util_callback.profiling.reader import WindowRows
+    from gpu_util_callback.profiling.window_reader import WindowRows
 
     return WindowRows({"traced_steps": {}, "kernels": {}}, 0, 0, [], 0.0)
 
@@ -43,8 +43,8 @@ class Windows:
 
     def __init__(self, keras, folder, length):
         from gpu_util_callback.backends.base import profiler_session_for
-        from gpu_util_callback.profiling.reader import WindowReader
         from gpu_util_callback.profiling.schedule import TraceSchedule
+        from gpu_util_callback.profiling.window_reader import WindowReader
         from gpu_util_callback.profiling.windows import ProfilerWindows
         from gpu_util_callback.recording.clock import Clock
 
@@ -191,7 +191,7 @@ def a_million_events() -> None:
     import keras
     from trace_cost import write_xplane
 
-    from gpu_util_callback.profiling.reader import WindowReader
+    from gpu_util_callback.profiling.window_reader import WindowReader
 
     folder = Path(tempfile.mkdtemp(prefix="gpu-util-bench-"))
     reader = WindowReader()

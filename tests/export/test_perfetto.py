@@ -134,7 +134,7 @@ def test_workers_are_shown_on_one_clock(tmp_path):
 
 
 def test_slices_at_the_same_time_get_tracks_of_their_own(tmp_path):
-    from gpu_util_callback.report.export import _Tracks
+    from gpu_util_callback.report.tables import _Tracks
 
     made = list(_Tracks(1, lambda ns: ns).slices("a", [
         (0, 100, "x", {}), (50, 150, "y", {}), (100, 200, "z", {}), (60, 70, "w", {}),

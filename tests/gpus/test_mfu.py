@@ -11,7 +11,7 @@ from nvml import Scenario
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.diagnosis import logdir_report, run_report
-from gpu_util_callback.recorder.work import precision_of
+from gpu_util_callback.recorder.model_work import precision_of
 from gpu_util_callback.recording.work import full_rates, mfu_of, peak_text
 from gpu_util_callback.report.terminal import render
 from tensorboard_plugin.lanes import lanes_of
@@ -115,7 +115,7 @@ def test_the_precision_that_the_model_computes_in(keras, policy, precision, tflo
 
 
 def test_a_loop_under_the_monitor(play, tmp_path, monkeypatch):
-    from gpu_util_callback.backends.loops import LoopAdapter
+    from gpu_util_callback.backends.loop_adapters import LoopAdapter
 
     monkeypatch.setattr(LoopAdapter, "devices", lambda self: [dict(H100)])
     scenario = Scenario()

@@ -64,7 +64,7 @@ def test_activity_is_attributed_to_the_steps_that_caused_it(name, phase_s, repla
 def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monkeypatch):
     """In real time, through the sampler's own thread."""
     from gpu_util_callback import GpuUtilMonitor
-    from gpu_util_callback.backends.loops import LoopAdapter
+    from gpu_util_callback.backends.loop_adapters import LoopAdapter
 
     card = recorded(trace_data, "a100_load_6s")
     ((on, off),) = card.loads

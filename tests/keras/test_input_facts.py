@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
-from gpu_util_callback.backends.tensorflow.pipeline import Reader
+from gpu_util_callback.backends.tensorflow.written_stages import Reader
 from gpu_util_callback.recorder import recorder
 from gpu_util_callback.steps.fit_frame import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature

@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import intake, messages, outputs, recorder
-from gpu_util_callback.recorder.samples import GpuSamples
+from gpu_util_callback.recorder.readings import GpuSamples
 from gpu_util_callback.recording import writer
 from gpu_util_callback.recording.event_files import ScalarWriter
 from gpu_util_callback.recording.storage import LocalStorage

@@ -37,9 +37,9 @@ def leave_little() -> None:
 
 def fill_container() -> None:
     """Be in a container of which this process is all, and be killed when it is full."""
-    from gpu_util_callback import container
+    from gpu_util_callback import cgroup
     from gpu_util_callback.gpus import _host
-    from gpu_util_callback.recorder import memory, recorder
+    from gpu_util_callback.recorder import memory_watch, recorder
 
     recorder.FLUSH_S = 0.5
     root = Path(log_dir).parent
@@ -61,9 +61,9 @@ def fill_container() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     account()
-    _host.control_groups = lambda _: container.control_groups(root)
-    _host.MemoryGroup = lambda: container.MemoryGroup(str(root))
-    memory.kill_count = lambda: container.kill_count(str(root))
+    _host.control_groups = lambda _: cgroup.control_groups(root)
+    _host.MemoryGroup = lambda: cgroup.MemoryGroup(str(root))
+    memory_watch.kill_count = lambda: cgroup.kill_count(str(root))
     threading.Thread(target=kernel, daemon=True).start()
 
 

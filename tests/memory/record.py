@@ -81,13 +81,13 @@ def _import(backend: str, kinds: set[str]) -> None:
     if backend == "jax":
         import jax.numpy  # noqa: F401
     from gpu_util_callback.gpus import _host, sampler
-    from gpu_util_callback.recorder import memory, recorder
+    from gpu_util_callback.recorder import memory_watch, recorder
 
     # The rates of a long training, for one of seconds.
     _host._TOO_SOON_S, _host._WORKERS_S, _host._WORKERS_SHARE = 0.0, 0.1, 1.0
     sampler.SLOW_S, sampler.WATCH_S = 0.03, 0.03
     recorder.FLUSH_S, recorder.LOOK_S = 0.4, 0.1
-    memory.LOOK_S, memory.SHARE, memory.MemoryWatch.COUNTED_S = 0.2, 1.0, 0.2
+    memory_watch.LOOK_S, memory_watch.SHARE, memory_watch.MemoryWatch.COUNTED_S = 0.2, 1.0, 0.2
 
 
 def _forked(case: Case | HeldOut) -> dict[str, Any] | None:

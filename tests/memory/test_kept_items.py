@@ -10,16 +10,16 @@ from collections import deque
 import numpy as np
 import pytest
 
-from gpu_util_callback.container import MemoryGroup, kill_count
+from gpu_util_callback.cgroup import MemoryGroup, kill_count
 from gpu_util_callback.gpus._host import _own_bytes
-from gpu_util_callback.recorder import memory
-from gpu_util_callback.recorder.memory import KeptItems, MemoryWatch, owners_in_fit
+from gpu_util_callback.recorder import memory_watch
+from gpu_util_callback.recorder.memory_watch import KeptItems, MemoryWatch, owners_in_fit
 
 
 @pytest.fixture
 def watch(monkeypatch):
-    monkeypatch.setattr(memory, "LOOK_S", 0.0)
-    monkeypatch.setattr(memory, "SHARE", 1e9)
+    monkeypatch.setattr(memory_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(memory_watch, "SHARE", 1e9)
     state = {"step": 0}
     return KeptItems(lambda: state["step"]), state
 
@@ -119,7 +119,7 @@ def test_a_metric_that_keras_makes_later_is_told_from_callbacks(watch):
 
 def test_counts_of_the_framework_become_rates(monkeypatch):
     monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
-    monkeypatch.setattr(memory, "SHARE", 1e9)
+    monkeypatch.setattr(memory_watch, "SHARE", 1e9)
     counts, steps = {"functions": 5, "graph_operations": 100}, [0]
 
     class Counting:
@@ -139,7 +139,7 @@ def test_counts_of_the_framework_become_rates(monkeypatch):
 
 def test_functions_that_the_program_lets_go_of_leave_no_rate_below_zero(monkeypatch):
     monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
-    monkeypatch.setattr(memory, "SHARE", 1e9)
+    monkeypatch.setattr(memory_watch, "SHARE", 1e9)
     counts, steps = {}, [0]
 
     class Counting:

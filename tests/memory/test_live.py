@@ -13,7 +13,7 @@ import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.gpus import _host, sampler
-from gpu_util_callback.recorder import memory, outputs, recorder
+from gpu_util_callback.recorder import memory_watch, outputs, recorder
 from gpu_util_callback.recording import read_recordings
 
 pytestmark = [pytest.mark.timed, pytest.mark.flaky(reruns=2, reruns_delay=2)]
@@ -44,13 +44,13 @@ def hurried(monkeypatch):
     monkeypatch.setattr(outputs, "DIAGNOSIS_S", 0.2)
     monkeypatch.setattr(outputs, "SELDOM_S", 0.4)
     threads = set()
-    facts = memory.MemoryWatch.facts
+    facts = memory_watch.MemoryWatch.facts
 
     def watched(self, *args):
         threads.add(threading.current_thread().name)
         return facts(self, *args)
 
-    monkeypatch.setattr(memory.MemoryWatch, "facts", watched)
+    monkeypatch.setattr(memory_watch.MemoryWatch, "facts", watched)
     return threads
 
 
@@ -116,7 +116,7 @@ def test_the_training_thread_reads_no_memory(tmp_path, hurried):
     finally:
         sys.setprofile(None)
     assert "steps/timeline.py" in called, "its hooks are seen"
-    elsewhere = ("recorder/memory.py", "container.py", "gpus/", "diagnosis/", "recording/")
+    elsewhere = ("recorder/memory_watch.py", "cgroup.py", "gpus/", "diagnosis/", "recording/")
     assert [one for one in called if one.startswith(elsewhere)] == []
     assert run["memory"]["host"]["peak_bytes"] > 50 * MIB and hurried == {"gpu-util-recorder"}
 

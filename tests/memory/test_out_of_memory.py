@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.container import KillCount, kill_count
+from gpu_util_callback.cgroup import KillCount, kill_count
 from gpu_util_callback.diagnosis import diagnose, run_report
-from gpu_util_callback.recorder.memory import describe_error
+from gpu_util_callback.recorder.memory_watch import describe_error
 from gpu_util_callback.recording import manifest, read_recordings
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -26,13 +26,13 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings, redaction
-from gpu_util_callback.backends.loops import LoopAdapter
+from gpu_util_callback.backends.loop_adapters import LoopAdapter
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.profiling import session
-from gpu_util_callback.recorder import messages, outputs, recorder, samples
-from gpu_util_callback.recorder.memory import describe_error
-from gpu_util_callback.recorder.work import ModelWork
+from gpu_util_callback.recorder import messages, outputs, readings, recorder
+from gpu_util_callback.recorder.memory_watch import describe_error
+from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recording import event_files, manifest, problems
 from gpu_util_callback.recording.discovery import expanded
 from gpu_util_callback.recording.storage import storage_for
@@ -93,11 +93,11 @@ def leak(*args, **options):
 
 BROKEN = {
     "sources": [
-        (LoopAdapter, "facts"), (recorder, "job_facts"), (samples.PipelineReadings, "_in_time"),
+        (LoopAdapter, "facts"), (recorder, "job_facts"), (readings.PipelineReadings, "_in_time"),
         (ModelWork, "add"), (event_files.ScalarWriter, "points"),
         (event_files, "next_step_offset"),
     ],
-    "facts": [(samples.GpuSamples, "facts")],
+    "facts": [(readings.GpuSamples, "facts")],
     "opening": [(RecordingWriter, "_make_folder")],
     "manifest": [],  # of the store's own accord
     "segment": [],

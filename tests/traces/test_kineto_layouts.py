@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xspace_builder import Space
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.report.trace import render
+from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse

@@ -8,7 +8,7 @@ from xspace_builder import Gpu, Space
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.report.trace import render
+from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse, import_trace
 

@@ -107,7 +107,7 @@ def test_names_do_not_steer_the_terminal(tmp_path, capsys):
 
 
 def test_view_with_colour_and_narrow(trace_file):
-    from gpu_util_callback.report.trace import render
+    from gpu_util_callback.report.trace_screen import render
     from gpu_util_callback.traces import read_trace
     from gpu_util_callback.traces.imported import analyse
 

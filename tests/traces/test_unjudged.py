@@ -4,7 +4,7 @@ import pytest
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.report.screen import Detail
-from gpu_util_callback.report.trace import render
+from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
 

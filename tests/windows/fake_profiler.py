@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from gpu_util_callback.profiling.reader import AllocatorCurve, WindowRows
 from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession
+from gpu_util_callback.profiling.window_reader import AllocatorCurve, WindowRows
 
 
 class Door:

@@ -19,8 +19,8 @@ if keras.backend.backend() != "tensorflow":
 
 from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
 from gpu_util_callback.backends.tensorflow.profiler import SESSION  # noqa: E402
-from gpu_util_callback.profiling.reader import AllocatorCurve, WindowRows  # noqa: E402
 from gpu_util_callback.profiling.session import ProfilerBusy  # noqa: E402
+from gpu_util_callback.profiling.window_reader import AllocatorCurve, WindowRows  # noqa: E402
 from gpu_util_callback.traces import read_trace  # noqa: E402
 from gpu_util_callback.traces.imported import analyse  # noqa: E402
 from gpu_util_callback.traces.recorded import recording_tables  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 
 import gpu_util_callback
 from gpu_util_callback.profiling.schedule import TraceSchedule
-from gpu_util_callback.recorder import windows
+from gpu_util_callback.recorder import fit_windows
 
 
 def test_the_package_exports_it():
@@ -86,10 +86,10 @@ def test_with_several_gpus_jax_is_profiled_on_request_only(monkeypatch, gpus, tr
     jax = pytest.importorskip("jax")
     devices = [SimpleNamespace(platform="gpu", id=number) for number in range(gpus)]
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
-    monkeypatch.setattr(windows, "profiler_session_for", lambda backend: None)
+    monkeypatch.setattr(fit_windows, "profiler_session_for", lambda backend: None)
     recorder = SimpleNamespace(
         settings=SimpleNamespace(trace=TraceSchedule.of(trace)), watch=None, unavailable=[]
     )
-    assert windows.open_windows(recorder, "jax", [], None) is None
+    assert fit_windows.open_windows(recorder, "jax", [], None) is None
     [entry] = recorder.unavailable
     assert ("several GPUs" in entry["reason"]) == (not taken)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_util_callback.profiling.reader import ReadFailed, WindowReader
+from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader
 from gpu_util_callback.profiling.windows import keep, publish
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import read_trace
@@ -106,7 +106,7 @@ def test_the_process_ends_with_its_parent(xplane):
     script = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from gpu_util_callback.profiling.reader import WindowReader
+        from gpu_util_callback.profiling.window_reader import WindowReader
         reader = WindowReader()
         reader.read(Path(sys.argv[1]))
         print(reader.pid, flush=True)

@@ -6,7 +6,7 @@ import time
 import pytest
 from fake_profiler import Door, FakeProfiler, Reader, reasons, rows, train
 
-from gpu_util_callback.profiling.reader import ReadFailed
+from gpu_util_callback.profiling.window_reader import ReadFailed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from fake_profiler import Door, FakeProfiler, train
 
 from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
-from gpu_util_callback.recorder.windows import KerasWindows
+from gpu_util_callback.recorder.fit_windows import KerasWindows
 from gpu_util_callback.steps.timeline import Timeline
 
 pytestmark = pytest.mark.timed

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.backends.work import CONV, MATMUL, NotCounted, Work, einsum_multiply_adds
-from gpu_util_callback.recorder.work import BatchSizes, ModelWork
+from gpu_util_callback.backends.step_work import (
+    CONV,
+    MATMUL,
+    NotCounted,
+    Work,
+    einsum_multiply_adds,
+)
+from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.steps.rows import seen_batch_size, shape_signature
 
 A100 = {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "used_by_framework": True}

@@ -16,7 +16,7 @@ from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import Clock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.keras import PythonAdapter
-from gpu_util_callback.backends.work import NotCounted, Work
+from gpu_util_callback.backends.step_work import NotCounted, Work
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import DeviceProbe

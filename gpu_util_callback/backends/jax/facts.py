@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpu_util_callback.container import cpus_allowed
+from gpu_util_callback.cgroup import cpus_allowed
 
 
 def framework() -> dict[str, Any]:

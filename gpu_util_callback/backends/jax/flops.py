@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from gpu_util_callback.backends.work import CONV, MATMUL, NotCounted, Work
+from gpu_util_callback.backends.step_work import CONV, MATMUL, NotCounted, Work
 
 
 def jitted_in(train_function: Any) -> Any:

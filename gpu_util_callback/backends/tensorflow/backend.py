@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from gpu_util_callback.backends.functions import Batches, TimedFunction, unwrapped
 from gpu_util_callback.backends.keras import KerasAdapter
+from gpu_util_callback.backends.step_work import NotCounted, Work
 from gpu_util_callback.backends.tensorflow import (
     distribute as tensorflow_distribute,
 )
@@ -31,7 +32,6 @@ from gpu_util_callback.backends.tensorflow.iterator import (
     timing_into,
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
-from gpu_util_callback.backends.work import NotCounted, Work
 from gpu_util_callback.steps.fit_frame import given_dataset, is_tf_keras
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.container import cpus_allowed
+from gpu_util_callback.cgroup import cpus_allowed
 
 
 def framework() -> dict[str, Any]:

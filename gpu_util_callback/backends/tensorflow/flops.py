@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.backends.work import (
+from gpu_util_callback.backends.step_work import (
     CONV,
     MATMUL,
     NotCounted,

@@ -8,11 +8,11 @@ from typing import Any
 from gpu_util_callback.backends.first_call import FirstCall
 from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
 from gpu_util_callback.backends.keras import PythonAdapter
+from gpu_util_callback.backends.step_work import NotCounted, Work
 from gpu_util_callback.backends.torch import facts as torch_facts
 from gpu_util_callback.backends.torch.compile_clock import Clock
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.handed_over import finished_batches
-from gpu_util_callback.backends.work import NotCounted, Work
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import HandedOver, Stamp

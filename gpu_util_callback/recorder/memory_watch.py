@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.container import KillCount, kill_count
+from gpu_util_callback.cgroup import KillCount, kill_count
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps.rows import seen_batch_size
 
