@@ -255,3 +255,14 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
     phases = recording.phases
     (validation,) = phases["self_ns"][phases["kind"] == "validation"] / 1e6
     assert validation > 45
+
+
+def test_each_process_of_a_launcher_records_its_rank(folder):
+    pytest.importorskip("torch")
+    (folder / "t.py").write_text(FIT + "fit()")
+    launcher = "-m torch.distributed.run --nproc-per-node 2 --no-python".split()
+    done = outcome([*PYTHON, *launcher, *RUN, "t.py"], folder, KERAS_BACKEND="torch")
+    assert done[0] == 0, done[2]
+    recordings = read_recordings(folder / "logs")
+    assert sorted(one.rank for one in recordings) == [0, 1]
+    assert len({one.session for one in recordings}) == 1
