@@ -12,7 +12,7 @@ import numpy as np
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.total import REPEATED, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
-from gpu_util_callback.recording.facts import Window
+from gpu_util_callback.recording.facts import WindowFacts
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
@@ -284,7 +284,7 @@ def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
-def _entry(one: Window) -> dict[str, Any]:
+def _entry(one: WindowFacts) -> dict[str, Any]:
     profile = one.get("profile")
     if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
         profile = None

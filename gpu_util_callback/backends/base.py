@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpu_util_callback.backends.step_work import NotCounted, Work
+from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 
 if TYPE_CHECKING:
     from gpu_util_callback.backends.functions import TimedFunction
@@ -120,7 +120,7 @@ class Adapter:
         """As `About.rendezvous`."""
         return None if self.about is None else self.about.rendezvous()
 
-    def work(self, batch: int | None) -> Work | None:
+    def work(self, batch: int | None) -> CountedWork | None:
         """The work of a training step, counted; None while it cannot be seen yet.
 
         Args:

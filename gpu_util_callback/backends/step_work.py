@@ -18,7 +18,7 @@ class NotCounted(Exception):
 
 
 @dataclass
-class Work:
+class CountedWork:
     """FLOPs that were counted together.
 
     Attributes:
@@ -45,7 +45,7 @@ class Work:
         if what not in self.missing:
             self.missing.append(what)
 
-    def include(self, other: Work, times: int = 1) -> None:
+    def include(self, other: CountedWork, times: int = 1) -> None:
         """Add the work of a part that runs this often."""
         for key, flops in other.flops.items():
             self.flops[key] += times * flops

@@ -28,8 +28,7 @@ from gpu_util_callback.diagnosis.verdict import (
 from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
-from gpu_util_callback.recording.facts import Account, Facts
-from gpu_util_callback.recording.facts import Diagnosis as DiagnosisFacts
+from gpu_util_callback.recording.facts import AccountFacts, DiagnosisFacts, Facts
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import (
@@ -153,7 +152,7 @@ class Recorded:
         return self.facts.get("diagnosis")
 
     @property
-    def account(self) -> Account:
+    def account(self) -> AccountFacts:
         return self.facts["account"]
 
     @property

@@ -216,7 +216,7 @@ class Fit(TypedDict, total=False):
     dispatch: Dispatch
 
 
-class Peak(TypedDict, total=False):
+class PeakFacts(TypedDict, total=False):
     """The most a GPU does in the precision that the model computes in."""
 
     tflops: Annotated[Required[Number], Key]
@@ -225,7 +225,7 @@ class Peak(TypedDict, total=False):
     derived: str
 
 
-class Work(TypedDict, total=False):
+class WorkFacts(TypedDict, total=False):
     """The model's work."""
 
     flops_per_sample: Annotated[Required[Number], Key]
@@ -260,7 +260,7 @@ class Gpu(TypedDict, total=False):
     pcie_width_max: Count
     cores: Count
     multiprocessors: Count  # of a MIG device
-    peak: Peak
+    peak: PeakFacts
     persistence_mode: bool
     power_instant: bool  # the driver's instantaneous reading, not its mean over up to a second
     utilization_refresh_ms: Count  # as seen in the run: a reading is the mean of as long before it
@@ -301,7 +301,7 @@ class Kept(TypedDict, total=False):
     weights: bool  # its items are lists of arrays
 
 
-class OutOfMemory(TypedDict, total=False):
+class OutOfMemoryFacts(TypedDict, total=False):
     """The error with which a training ran out of memory, and what was known then."""
 
     error: Annotated[Required[str], Key]
@@ -318,7 +318,7 @@ class OutOfMemory(TypedDict, total=False):
     time_ns: Time
 
 
-class Memory(TypedDict, total=False):
+class MemoryFacts(TypedDict, total=False):
     """Memory that grew, and memory that ran out."""
 
     kept: list[Kept]
@@ -330,7 +330,7 @@ class Memory(TypedDict, total=False):
     oom_kills: dict[str, Count]
     control_group: str  # in which kills of this process are counted
     group_inode: Count
-    out_of_memory: OutOfMemory
+    out_of_memory: OutOfMemoryFacts
 
 
 class Driver(TypedDict, total=False):
@@ -370,7 +370,7 @@ class Overhead(TypedDict, total=False):
     windows_s: Number
 
 
-class Window(TypedDict, total=False):
+class WindowFacts(TypedDict, total=False):
     """A profiler window."""
 
     window: Annotated[Required[Count], Key]
@@ -389,7 +389,7 @@ class Refused(TypedDict):
     reason: str
 
 
-class Account(TypedDict, total=False):
+class AccountFacts(TypedDict, total=False):
     """The host account: its categories sum to the wall time."""
 
     wall_s: Required[Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]]
@@ -398,7 +398,7 @@ class Account(TypedDict, total=False):
     stopped_s: Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]  # the process was: in no category
 
 
-class Process(TypedDict, total=False):
+class ProcessFacts(TypedDict, total=False):
     """The time of a process from its first fit to its last so far."""
 
     fits: Required[Count]
@@ -410,7 +410,7 @@ class Process(TypedDict, total=False):
     predict_set_up_s: Number
 
 
-class Advice(TypedDict, total=False):
+class AdviceFacts(TypedDict, total=False):
     """The remedy for a finding."""
 
     text: Required[str]
@@ -434,7 +434,7 @@ class Claim(TypedDict, total=False):
     confidence: Required[Literal["measured", "estimated"]]
     evidence: Required[dict[str, Signed | str | bool | None]]
     threshold: Required[dict[str, Signed | str | bool | None]]
-    advice: Required[Advice]
+    advice: Required[AdviceFacts]
     gpus: Required[list[GpuIndex]]
     ranks: list[Count]
 
@@ -482,7 +482,7 @@ class EpochUse(TypedDict, total=False):
     au_pct: Required[Percent]
 
 
-class AcceleratorUse(TypedDict, total=False):
+class AcceleratorUseFacts(TypedDict, total=False):
     """The accelerator utilization by MLPerf Storage's definition."""
 
     pct: Required[Percent]
@@ -510,7 +510,7 @@ class GpuMemory(TypedDict, total=False):
     room_for_batch: Count | None
 
 
-class MemoryGrowth(TypedDict, total=False):
+class MemoryGrowthFacts(TypedDict, total=False):
     """Memory that grows, and when it is full if it goes on."""
 
     group: Required[str]
@@ -531,10 +531,10 @@ class MemoryUse(TypedDict, total=False):
 
     host: Required[HostMemory | None]
     gpus: Required[list[GpuMemory]]
-    growth: Required[list[MemoryGrowth]]
+    growth: Required[list[MemoryGrowthFacts]]
 
 
-class Diagnosis(TypedDict, total=False):
+class DiagnosisFacts(TypedDict, total=False):
     """The recorder's findings, with its rules and thresholds; if damaged, the latter alone."""
 
     rules_version: int
@@ -544,7 +544,7 @@ class Diagnosis(TypedDict, total=False):
     gpu_active_pct: dict[str, Percent]
     memory: MemoryUse | None
     energy: Energy | None
-    au: AcceleratorUse | None
+    au: AcceleratorUseFacts | None
     findings: Required[list[Claim]]
     spans: Required[list[Span]]
     silent: list[Silent]
@@ -601,7 +601,7 @@ class SourceHostCalls(TypedDict, total=False):
     idle_host_ns: Number
 
 
-class Source(TypedDict, total=False):
+class SourceFacts(TypedDict, total=False):
     """The profiler's file that a recording was imported from."""
 
     tool: str
@@ -636,7 +636,7 @@ class CeilingsInstead(TypedDict, total=False):
     gain: list[Number]
 
 
-class Ceilings(TypedDict, total=False):
+class CeilingsFacts(TypedDict, total=False):
     """Rates of the input alone, the model alone and both together, measured before training."""
 
     input_per_s: Required[Number]
@@ -693,23 +693,23 @@ class Facts(TypedDict, total=False):
     framework: Framework
     model: Model
     fit: Fit
-    ceilings: Annotated[Ceilings, Whole()]
+    ceilings: Annotated[CeilingsFacts, Whole()]
     gpus: list[Gpu]
-    work: Work
+    work: WorkFacts
     throughput: Throughput
     machine: Machine
     driver: Driver
-    memory: Memory
+    memory: MemoryFacts
     gpu_check: list[GpuCheck]
     unavailable: list[Unavailable]
     overhead: Overhead
-    windows: list[Window]
+    windows: list[WindowFacts]
     look_refused: Annotated[Refused, Whole()]
-    source: Source
+    source: SourceFacts
     # The diagnosis.
-    account: Annotated[Account, Whole()]
-    process: Annotated[Process, Whole()]
-    diagnosis: Annotated[Diagnosis, Whole("thresholds_set")]
+    account: Annotated[AccountFacts, Whole()]
+    process: Annotated[ProcessFacts, Whole()]
+    diagnosis: Annotated[DiagnosisFacts, Whole("thresholds_set")]
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -1045,7 +1045,7 @@ def _check_account(facts: Facts, problems: _Problems) -> None:
         facts.pop("account")
 
 
-def adds_up(account: Account) -> bool:
+def adds_up(account: AccountFacts) -> bool:
     """Return whether the parts of an account sum to the wall time, none longer than it."""
     wall, parts = account["wall_s"], account["time_s"]
     most = wall * (1 + ROUNDED) + ROUNDED_S

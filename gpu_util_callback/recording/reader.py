@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
-from gpu_util_callback.recording.facts import Account, Diagnosis, Facts, adds_up
+from gpu_util_callback.recording.facts import AccountFacts, DiagnosisFacts, Facts, adds_up
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.schema import TABLES
@@ -394,19 +394,19 @@ class Recording(RecordingFiles):
         return found
 
     @property
-    def stored(self) -> Diagnosis | None:
+    def stored(self) -> DiagnosisFacts | None:
         """The recorder's own diagnosis; None where there is no readable one."""
         return self.facts.get("diagnosis")
 
     @property
-    def account(self) -> Account:
-        """The host account (see `account.Account`); from damaged rows, without its parts."""
+    def account(self) -> AccountFacts:
+        """The host account (see `summary.Account`); from damaged rows, without its parts."""
         stored = self.facts.get("account")
         if stored is not None:
             return stored
         return self._cached("account", self._account_of_rows)
 
-    def _account_of_rows(self) -> Account:
+    def _account_of_rows(self) -> AccountFacts:
         found = account(self.steps, self.phases, self.start_ns, self.end_ns)
         if adds_up(found):
             return found

@@ -209,7 +209,7 @@ class Account:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())
 
-    def result(self, start_ns: int, end_ns: int) -> facts.Account:
+    def result(self, start_ns: int, end_ns: int) -> facts.AccountFacts:
         """Return seconds by category, and the wall time, to which the categories sum.
 
         The wall time is that of the training: of all fits of a series together. The time
@@ -223,7 +223,10 @@ class Account:
         named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
         other = wall - sum(named.values())
         times = {name: value / 1e9 for name, value in named.items()}
-        result: facts.Account = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
+        result: facts.AccountFacts = {
+            "wall_s": wall / 1e9,
+            "time_s": {**times, "other": other / 1e9},
+        }
         if self._between_ns:
             result["between_fits_s"] = self._between_ns / 1e9
         if self._stopped_ns:
@@ -233,7 +236,7 @@ class Account:
 
 def account(
     steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int
-) -> facts.Account:
+) -> facts.AccountFacts:
     """Return the account of whole tables; see `Account.result`."""
     total = Account()
     total.add_steps(steps)

@@ -260,7 +260,7 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
 def test_each_process_of_a_launcher_records_its_rank(folder):
     pytest.importorskip("torch")
     (folder / "t.py").write_text(FIT + "fit()")
-    launcher = "-m torch.distributed.run --nproc-per-node 2 --no-python".split()
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
     done = outcome([*PYTHON, *launcher, *RUN, "t.py"], folder, KERAS_BACKEND="torch")
     assert done[0] == 0, done[2]
     recordings = read_recordings(folder / "logs")

@@ -24,7 +24,7 @@ A100 = {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "used_by_framework": True}
 class Counting(Adapter):
     """An adapter of a framework that has counted a batch of four."""
 
-    counted: Work | None = None
+    counted: CountedWork | None = None
 
     def __init__(self, name: str = "tensorflow"):
         super().__init__(name=name, counts_work=True)
@@ -59,7 +59,7 @@ def trained(adapter: Adapter, size: int | None = 4, given: float | None = None) 
 
 
 def counted(flops: int = 8_000_000, **more) -> Work:
-    work = Work(samples=4, **more)
+    work = CountedWork(samples=4, **more)
     work.add(MATMUL, "bfloat16", flops / 2)
     return work
 

@@ -16,7 +16,7 @@ from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import Clock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.keras import PythonAdapter
-from gpu_util_callback.backends.step_work import NotCounted, Work
+from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import DeviceProbe
@@ -81,7 +81,7 @@ class JaxAdapter(PythonAdapter):
             return
         self._timeline.steps_computed(start, time.perf_counter_ns())
 
-    def work(self, batch: int | None) -> Work | None:
+    def work(self, batch: int | None) -> CountedWork | None:
         function = jitted_in(self._first.function) if self._first is not None else None
         if self._eager or function is None:
             raise NotCounted("the model is not compiled")

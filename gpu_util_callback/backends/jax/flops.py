@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from gpu_util_callback.backends.step_work import CONV, MATMUL, NotCounted, Work
+from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted
 
 
 def jitted_in(train_function: Any) -> Any:
@@ -43,7 +43,7 @@ def _shaped(value: Any) -> Any:
     return jax.ShapeDtypeStruct(value.shape, dtype, weak_type=weak)
 
 
-def count(function: Any, shapes: StepShapes) -> Work:
+def count(function: Any, shapes: StepShapes) -> CountedWork:
     """Return the work of one call.
 
     Args:
@@ -52,7 +52,7 @@ def count(function: Any, shapes: StepShapes) -> Work:
 
     Raises: NotCounted where its jaxpr is no longer known.
     """
-    work = Work(samples=shapes.batch)
+    work = CountedWork(samples=shapes.batch)
     with _NoTracing(function):
         jaxpr = function.trace(*shapes.given).jaxpr
     _add_all(work, jaxpr.jaxpr)
@@ -83,7 +83,7 @@ class _NoTracing:
 # ---- the operations ----------------------------------------------------------------------------
 
 
-def _add_all(work: Work, jaxpr: Any, *, recomputes: bool = False) -> None:
+def _add_all(work: CountedWork, jaxpr: Any, *, recomputes: bool = False) -> None:
     """Add the work of a jaxpr's equations.
 
     Args:
@@ -105,7 +105,7 @@ def _needed(jaxpr: Any) -> list[Any]:
     return found
 
 
-def _add(work: Work, equation: Any) -> None:
+def _add(work: CountedWork, equation: Any) -> None:
     name, params = equation.primitive.name, equation.params
     if name in _OPERATIONS:
         kind, multiply_adds = _OPERATIONS[name]
@@ -129,8 +129,8 @@ def _add(work: Work, equation: Any) -> None:
             work.include(_of(inside, recomputes=bool(params.get("differentiated"))))
 
 
-def _of(jaxpr: Any, *, recomputes: bool = False) -> Work:
-    work = Work()
+def _of(jaxpr: Any, *, recomputes: bool = False) -> CountedWork:
+    work = CountedWork()
     _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
     return work
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gpu_util_callback.backends.functions import Batches, TimedFunction, unwrapped
 from gpu_util_callback.backends.keras import KerasAdapter
-from gpu_util_callback.backends.step_work import NotCounted, Work
+from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.tensorflow import (
     distribute as tensorflow_distribute,
 )
@@ -328,7 +328,7 @@ class TensorFlowAdapter(KerasAdapter):
                 found.append(("input wait", batches.queue.failure, "report it"))
         return found
 
-    def work(self, batch: int | None) -> Work | None:
+    def work(self, batch: int | None) -> CountedWork | None:
         if self._way == "eager":
             raise NotCounted("the model runs eagerly")
         function = function_of_a_step(unwrapped(getattr(self._model, "train_function", None)))

@@ -11,8 +11,8 @@ import tensorflow as tf
 from gpu_util_callback.backends.step_work import (
     CONV,
     MATMUL,
+    CountedWork,
     NotCounted,
-    Work,
     einsum_multiply_adds,
     product,
 )
@@ -62,7 +62,7 @@ def _functions_in(function: Any, seen: set[int]) -> Iterator[Any]:
             yield from _functions_in(held, seen)
 
 
-def count(function: Any, batch: int | None, declared: Shape | None = None) -> Work:
+def count(function: Any, batch: int | None, declared: Shape | None = None) -> CountedWork:
     """Return the work of one call.
 
     Args:
@@ -211,12 +211,12 @@ class _Flat:
             returned.append(name)
         return returned
 
-    def count(self) -> Work:
+    def count(self) -> CountedWork:
         """Return the work of what was inlined."""
         graph = tf.Graph()
         with graph.as_default():
             tf.import_graph_def(self._def, name="")
-        work = Work()
+        work = CountedWork()
         for op in graph.get_operations():
             try:
                 _add(work, op, self._static.get(op.name))
@@ -226,7 +226,7 @@ class _Flat:
             self._add_flow(work, flow, graph)
         return work
 
-    def _add_flow(self, work: Work, flow: _Flow, graph: Any) -> None:
+    def _add_flow(self, work: CountedWork, flow: _Flow, graph: Any) -> None:
         given = [graph.get_tensor_by_name(name) for name in flow.given]
         if "body" not in flow.bodies:
             parts = [
@@ -277,7 +277,7 @@ class _Flow:
         self.trips: int | None = None
 
 
-def _body(graph: Any, given: Sequence[Any]) -> Work:
+def _body(graph: Any, given: Sequence[Any]) -> CountedWork:
     """Return the work of a function inside a loop or a branch."""
     flat = _Flat()
     arguments = [
@@ -395,7 +395,7 @@ _UNKNOWN = (
 )  # fmt: skip
 
 
-def _add(work: Work, op: Any, static: list[Shape | None] | None) -> None:
+def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
     """Add the work of an operation, if it has any.
 
     Args:

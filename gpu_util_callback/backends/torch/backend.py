@@ -8,7 +8,7 @@ from typing import Any
 from gpu_util_callback.backends.first_call import FirstCall
 from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
 from gpu_util_callback.backends.keras import PythonAdapter
-from gpu_util_callback.backends.step_work import NotCounted, Work
+from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.torch import facts as torch_facts
 from gpu_util_callback.backends.torch.compile_clock import Clock
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
@@ -170,7 +170,7 @@ class TorchAdapter(PythonAdapter):
             if loader is not None:
                 loader.detach()
 
-    def work(self, batch: int | None) -> Work | None:
+    def work(self, batch: int | None) -> CountedWork | None:
         if self._compiled:
             raise NotCounted("torch.compile runs the step, or may run a part of it")
         return self._first.seen if self._first is not None else None

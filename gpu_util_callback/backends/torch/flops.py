@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from gpu_util_callback.backends.step_work import CONV, MATMUL, Work
+from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork
 from gpu_util_callback.steps.frames import uncounted
 
 # Operations of PyTorch itself that do no more than their parts, or nothing that is counted.
@@ -41,7 +41,7 @@ def _anything_compiled() -> bool:
 
 
 @uncounted
-def counted(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Work]:
+def counted(function: Callable, args: tuple[Any, ...]) -> tuple[Any, CountedWork]:
     """Call a step; return its result and its work."""
     watch = _Watch()
     with watch:
@@ -64,7 +64,7 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.work = Work()
+        self.work = CountedWork()
 
     @uncounted
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -107,13 +107,14 @@ class StepBlocks:
         )}  # fmt: skip
         raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
         duration, compile_ns = known["duration_ns"], known["compile_ns"]
+        callbacks = known["callbacks_ns"]
         raw = np.maximum(raw_wait, 0)
         # Up to the floor it is get_next's own work, which makes up about half of a longer wait.
         wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
         event_at = (duration * EVENT_SHARE).astype(np.int64)
         new, dynamic = self._first_seen(column("shape_id"), start)
-        work = np.maximum(duration - raw - known["callbacks_ns"], 0)
+        work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
         parts = raw + sum(known[name] for name in
                           ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))  # fmt: skip
@@ -134,9 +135,7 @@ class StepBlocks:
             "between_ns": between,
             "between_events": (between > (duration - within) * EVENT_SHARE).astype(np.int64),
             "top_between_ns": between,
-            "callback_events": (
-                (known["callbacks_ns"] > 0) & (known["callbacks_ns"] >= event_at)
-            ).astype(np.int64),
+            "callback_events": ((callbacks > 0) & (callbacks >= event_at)).astype(np.int64),
             "compile_events": (compile_ns > 0).astype(np.int64),
             "clean_rows": clean,
             "clean_ns": clean * duration,
@@ -146,7 +145,7 @@ class StepBlocks:
             "known_ns": (dynamic - new) * work,
             "top_new_ns": new * work,
             "top_wait_ns": wait,
-            "top_callbacks_ns": known["callbacks_ns"],
+            "top_callbacks_ns": callbacks,
             "top_compile_ns": compile_ns,
             "start_ns": start,
             "end_ns": start + duration,
