@@ -11,8 +11,8 @@ from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.backends.step_work import (
     CONV,
     MATMUL,
+    CountedWork,
     NotCounted,
-    Work,
     einsum_multiply_adds,
 )
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
@@ -58,7 +58,7 @@ def trained(adapter: Adapter, size: int | None = 4, given: float | None = None) 
     return work
 
 
-def counted(flops: int = 8_000_000, **more) -> Work:
+def counted(flops: int = 8_000_000, **more) -> CountedWork:
     work = CountedWork(samples=4, **more)
     work.add(MATMUL, "bfloat16", flops / 2)
     return work
