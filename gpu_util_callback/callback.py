@@ -71,6 +71,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
             10 s (a number: for that many seconds) with compilation on top; see `ceilings`.
             Training then begins as if nothing had been; promised speedups rest on what was
             measured. What `ceilings` returned may be given as well.
+        memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
+            JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
+            stack of each allocation on a GPU while it trains. Not with `redact`.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -130,6 +133,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         logs: bool = False,
         flops_per_sample: float | None = None,
         ceilings: bool | float | Ceilings = False,
+        memory_stacks: bool = False,
     ):
         super().__init__()
         self._settings = checked_settings(
@@ -145,6 +149,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             logs=logs,
             flops_per_sample=flops_per_sample,
             ceilings=ceilings,
+            memory_stacks=memory_stacks,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._series: FitSeries | None = None  # what the next fit may continue

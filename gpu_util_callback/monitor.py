@@ -57,6 +57,9 @@ class GpuUtilMonitor:
             what MFU rests on.
         ceilings: what `ceilings(step=…, data=…)` measured before this loop: it is kept with the
             recording, and promised speedups rest on it.
+        memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
+            JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
+            stack of each allocation on a GPU while it trains. Not with `redact`.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -89,6 +92,7 @@ class GpuUtilMonitor:
         report: bool = True,
         flops_per_sample: float | None = None,
         ceilings: Ceilings | None = None,
+        memory_stacks: bool = False,
     ):
         self._settings = checked_settings(
             log_dir=log_dir,
@@ -102,6 +106,7 @@ class GpuUtilMonitor:
             report=report,
             flops_per_sample=flops_per_sample,
             ceilings=False if ceilings is None else ceilings,
+            memory_stacks=memory_stacks,
         )
         if framework is not None and framework not in BACKENDS:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")

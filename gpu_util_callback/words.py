@@ -174,6 +174,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "mean_kernel_us": ("mean kernel duration", "µs"),
     "memory": ("memory", ""),
     "memory_active_pct": ("memory activity, share of that before", "%"),
+    "memory_stacks": ("who held the memory, in the recording's folder", ""),
     "memory_used_pct": ("memory in use, at most", "%"),
     "ms_per_step": ("per step", "ms"),
     "once_pct": ("waiting for input, share of the run", "%"),

@@ -111,6 +111,17 @@ class Adapter:
         """As `About.memory`."""
         return {} if self.about is None else self.about.memory()
 
+    def record_memory(self, on: bool) -> None:
+        """Begin or end to note the stacks of allocations, where the framework has to be asked."""
+        record = getattr(self.about, "record_memory", None)
+        if record is not None:
+            record(on)
+
+    def memory_stacks(self) -> tuple[str, bytes] | None:
+        """Return who holds the device's memory now: a file's name and content; None = unknown."""
+        find = getattr(self.about, "memory_stacks", None)
+        return find() if find is not None else None
+
     def counters(self) -> dict[str, int]:
         """Counts of what the framework keeps: "functions", "compilations", "graph_operations"."""
         count = getattr(self.about, "counters", None)

@@ -190,11 +190,18 @@ class MemoryWatch:
     Args:
         adapter: the framework's.
         steps: returns the number of training steps so far.
+        keep: takes name and content of a file beside the post-mortem; None = none is wanted.
     """
 
     COUNTED_S = 5.0
 
-    def __init__(self, adapter: Adapter, steps: Callable[[], int]):
+    def __init__(
+        self,
+        adapter: Adapter,
+        steps: Callable[[], int],
+        keep: Callable[[str, bytes], None] | None = None,
+    ):
+        self._keep = keep
         self.kept = KeptItems(steps)
         self._adapter = adapter
         self._steps = steps
@@ -212,9 +219,20 @@ class MemoryWatch:
             if self._error is None and error is not None:
                 self._error = describe_error(error, self._adapter.name)
                 if self._error is not None:
-                    self._error["where"] = where
+                    self._error |= {"where": where, **self._stacks()}
         except Exception:  # an error whose text cannot be read
             self._error = None
+
+    def _stacks(self) -> dict[str, str]:
+        """Keep who holds the memory, while the error still holds it."""
+        try:
+            found = self._adapter.memory_stacks() if self._keep is not None else None
+            if found is None or self._keep is None:
+                return {}
+            self._keep(*found)
+            return {"stacks": found[0]}
+        except Exception:  # there may be no memory for it
+            return {}
 
     def failed_unseen(self, where: str) -> None:
         """Return the error that the interpreter, or a notebook, has printed last.

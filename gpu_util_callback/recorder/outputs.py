@@ -273,6 +273,11 @@ class Outputs:
         manifest = self._writer.manifest(status, now_ns)
         return self._diagnosis.recorded({**manifest, "rows": {"steps": steps}}, self.path)
 
+    def keep_file(self, name: str, data: bytes) -> None:
+        """Have a file written into the recording's folder, for other tools."""
+        if self._writer is not None:
+            self._writer.files[name] = data
+
     def update(self, **facts: Any) -> None:
         """Update facts of the manifest, written with the next flush."""
         if self._writer is not None:

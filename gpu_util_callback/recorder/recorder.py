@@ -157,7 +157,10 @@ class Recorder:
         self._gpus = GpuSamples(self.clock, self.fail)
         self.intake = Intake(self.timeline, self._gpus, self.fail, self._outputs.distrust)
         self._training_cpu = ThreadTime()
-        self.memory = MemoryWatch(self.adapter, lambda: self.intake.steps)
+        # A file of stacks holds the names of folders.
+        self._keeps_stacks = self.settings.memory_stacks and not self.settings.redact
+        keep = self._outputs.keep_file if self._keeps_stacks else None
+        self.memory = MemoryWatch(self.adapter, lambda: self.intake.steps, keep)
         self.work = ModelWork(self.adapter, self.settings.flops_per_sample)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
@@ -560,6 +563,7 @@ class Recorder:
 
     def _open(self) -> None:
         self._look_at_input()  # first: its Python functions are timed from here on
+        self._record_memory(True)
         if self._outputs.recording:  # a series continues
             self._outputs.reopen()
             self._gpus.start(self.adapter, self.settings.sample_hz)
@@ -872,6 +876,13 @@ class Recorder:
         if idle > IDLE_S:
             self.end("interrupted")
 
+    def _record_memory(self, on: bool) -> None:
+        if self._keeps_stacks:
+            try:
+                self.adapter.record_memory(on)
+            except Exception as error:
+                self.fail("stacks of allocations", error)
+
     def _close(self) -> None:
         self._look_at_input()
         remote = "://" in self.settings.log_dir  # each file takes its time there
@@ -880,6 +891,7 @@ class Recorder:
         self._gpus.stop()
         if self._state is State.INTERRUPTED:
             self.memory.failed_unseen("validation" if self.timeline.in_test else "the fit")
+        self._record_memory(False)
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)

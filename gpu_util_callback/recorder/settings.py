@@ -29,6 +29,7 @@ class Settings:
     flops_per_sample: float | None = None
     ceilings_s: float = 0.0  # to measure for before training; 0 = not at all
     ceilings: dict | None = None  # what was measured
+    memory_stacks: bool = False
 
 
 def checked_settings(
@@ -45,6 +46,7 @@ def checked_settings(
     logs: Any = False,
     flops_per_sample: Any = None,
     ceilings: Any = False,
+    memory_stacks: Any = False,
 ) -> Settings:
     """Return the settings for a user's arguments.
 
@@ -65,6 +67,7 @@ def checked_settings(
         report=_flag("report", report),
         logs=_flag("logs", logs),
         flops_per_sample=_flops(flops_per_sample),
+        memory_stacks=_flag("memory_stacks", memory_stacks),
         **_ceilings(ceilings),
     )
 

@@ -315,6 +315,7 @@ class OutOfMemoryFacts(TypedDict, total=False):
     free_bytes: Annotated[int, Within(0, MOST_NS)]
     others_bytes: Annotated[int, Within(0, MOST_NS)]
     reserved_bytes: Annotated[int, Within(0, MOST_NS)]
+    stacks: str  # a file beside the manifest: who held the memory
     time_ns: Time
 
 

@@ -68,6 +68,7 @@ class RecordingWriter:
     Attributes:
         path: the recording's folder; "" until it is made.
         answered: `time.monotonic` when storage had last written a file; 0 = never.
+        files: content of other tools' files by name, to be written into it.
         removals: how often the folder was removed, and made anew, while it was written.
 
     Raises: OSError where the folder cannot be made.
@@ -93,6 +94,7 @@ class RecordingWriter:
         self._redact = Redactor({host, manifests.process_facts()["host"]}) if redact else None
         self.name = self.path = ""
         self.removals = 0
+        self.files: dict[str, bytes] = {}
 
         # The new rows, the facts, and sums over all rows; held briefly.
         self._lock = threading.Lock()
@@ -273,6 +275,9 @@ class RecordingWriter:
 
     def _flush(self, seal: bool = False) -> None:
         self._open_folder()
+        for name in list(self.files):
+            self._write(name, self.files[name])
+            del self.files[name]
         self._take_new_rows(seal)
         while any(self._waiting):
             part, rest = _split(self._waiting)

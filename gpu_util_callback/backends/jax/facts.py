@@ -120,6 +120,11 @@ def memory() -> dict[int, dict[str, float]]:
     return found
 
 
+def memory_stacks() -> tuple[str, bytes]:
+    """Return which Python stacks hold which buffers, for `pprof`."""
+    return "memory.pb.gz", jax.profiler.device_memory_profile()
+
+
 def rendezvous() -> tuple[str, str, int, int] | None:
     """Return (source, shared identity, rank, processes); None for a process on its own."""
     try:

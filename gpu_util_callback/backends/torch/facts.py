@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 from typing import Any
 
@@ -143,6 +144,19 @@ def memory() -> dict[int, dict[str, float]]:
             total = torch.cuda.get_device_properties(index).total_memory
             found[index]["allocator_limit_bytes"] = fraction * total
     return found
+
+
+def record_memory(on: bool) -> None:
+    """Begin or end to note the stack of each allocation on GPUs."""
+    if torch.cuda.is_available():
+        torch.cuda.memory._record_memory_history("all" if on else None)
+
+
+def memory_stacks() -> tuple[str, bytes] | None:
+    """Return the snapshot of PyTorch's allocator, for https://pytorch.org/memory_viz."""
+    if not torch.cuda.is_initialized():
+        return None
+    return "memory.pickle", pickle.dumps(torch.cuda.memory._snapshot())
 
 
 def _fraction(index: int) -> float | None:

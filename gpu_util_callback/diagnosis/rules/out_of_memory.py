@@ -68,6 +68,7 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         "where": where,
         "at_step": step,
         "batch_size": batch,
+        "memory_stacks": error.get("stacks"),
         "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
     }
     fits, kept, fragmented = None, None, False
