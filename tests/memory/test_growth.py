@@ -56,7 +56,7 @@ def test_where_growth_begins_and_how_fast_it_is(course, onset, rate):
 def test_a_track_stays_small_and_keeps_lows_and_highs():
     track, other = MemoryTrack(), MemoryTrack()
     times = np.arange(100_000) * 1_000_000_000
-    values = np.sin(np.arange(100_000) / 50) + np.arange(100_000) / 1000
+    values = np.rint(1e9 + 1e6 * (np.sin(np.arange(100_000) / 50) + np.arange(100_000) / 1000))
     track.add(times, values)
     for part in np.array_split(np.arange(100_000), 77):
         other.add(times[part], values[part])

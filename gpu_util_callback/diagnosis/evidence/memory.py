@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.fold import Fold
 
 # Columns whose lowest and highest values are kept, by the kind of their group.
 TRACKED = {
@@ -40,74 +41,61 @@ NOISE = Constant(6.0, "a trend is larger than this many times the scatter around
 BETTER = Constant(12.0, "in log-likelihood: a separate beginning explains clearly more")
 
 
+_TRACK = ("time", "value")
+
+
 class MemoryTrack:
     """The lowest and highest value of a column over a run: blocks of readings that fold by two."""
 
     CAPACITY = 256
 
     def __init__(self) -> None:
-        self._rows = np.zeros((self.CAPACITY, 4))
-        self._origin_ns: int | None = None
-        self._used = 0
-        self._per_row = 1
-        self._pending = 0
+        self._fold = Fold(self.CAPACITY)  # by the number of a reading
+        self._readings = 0
         self.last: float | None = None
         self.highest: float | None = None
 
     def add(self, time_ns: np.ndarray, values: np.ndarray) -> None:
-        """Add readings in order; NaN = absent."""
-        for time, value in zip(time_ns.tolist(), values.tolist(), strict=True):
-            if value != value:
-                continue
-            if self._origin_ns is None:
-                self._origin_ns = time
-            at = float(time - self._origin_ns)
-            self.last = value
-            self.highest = value if self.highest is None else max(self.highest, value)
-            if self._pending:
-                row = self._rows[self._used - 1]
-                row[1], row[2], row[3] = at, min(row[2], value), max(row[3], value)
-            else:
-                if self._used == self.CAPACITY:
-                    self._fold()
-                self._rows[self._used] = at, at, value, value
-                self._used += 1
-            self._pending = (self._pending + 1) % self._per_row
-
-    def _fold(self) -> None:
-        half = self.CAPACITY // 2
-        left, right = self._rows[0::2].copy(), self._rows[1::2].copy()
-        self._rows[:half, 0], self._rows[:half, 1] = left[:, 0], right[:, 1]
-        self._rows[:half, 2] = np.minimum(left[:, 2], right[:, 2])
-        self._rows[:half, 3] = np.maximum(left[:, 3], right[:, 3])
-        self._used, self._per_row = half, self._per_row * 2
+        """Add readings in order, whole numbers; NaN = absent."""
+        known = np.isfinite(values)
+        rows = np.stack([time_ns[known], values[known].astype(np.int64)])
+        count = rows.shape[1]
+        if not count:
+            return
+        self._fold.add(self._readings + np.arange(count), first=(_TRACK, rows), last=(_TRACK, rows))
+        self._readings += count
+        self.last = float(rows[1, -1])
+        self.highest = float(self.high.max())
 
     def __len__(self) -> int:
-        return self._used
+        return self._fold.used
+
+    def _of(self, part: str, column: str) -> np.ndarray:
+        return self._fold.of(part, column) if len(self) else np.zeros(0, np.int64)
 
     @property
     def time_ns(self) -> np.ndarray:
         """The middle of each block."""
-        rows = self._rows[: self._used]
-        return (self._origin_ns or 0) + ((rows[:, 0] + rows[:, 1]) / 2).astype(np.int64)
+        first, last = self._of("first", "time"), self._of("last", "time")
+        return first + (last - first) // 2
 
     @property
     def end_ns(self) -> np.ndarray:
         """The last reading of each block."""
-        return (self._origin_ns or 0) + self._rows[: self._used, 1].astype(np.int64)
+        return self._of("last", "time")
 
     @property
     def low(self) -> np.ndarray:
-        return self._rows[: self._used, 2]
+        return self._of("first", "value").astype(np.float64)
 
     @property
     def high(self) -> np.ndarray:
-        return self._rows[: self._used, 3]
+        return self._of("last", "value").astype(np.float64)
 
     @property
     def of_late(self) -> tuple[float, float]:
         """The lowest and the highest value of the last tenth of the blocks."""
-        recent = max(1, self._used // LATE)
+        recent = max(1, len(self) // LATE)
         return float(self.low[-recent:].min()), float(self.high[-recent:].max())
 
 
