@@ -56,6 +56,9 @@ def of_demo() -> int:
             tab.page.screenshot(path=out / f"tab-{scheme}.png")
             print(out / f"tab-{scheme}.png")
             if scheme == "light":
+                tab.page.screenshot(path=out / "tab.png", clip=_first_lanes(tab))
+                print(out / "tab.png")
+            if scheme == "light":
                 tab.find(".chooser-button").click()
                 other = tab.find(f".choice:has(.run-name:has-text('{OTHER}'))")
                 other.locator("input").check()
@@ -65,6 +68,14 @@ def of_demo() -> int:
                 print(out / "tab-compare.png")
         browser.close()
     return 0
+
+
+def _first_lanes(tab) -> dict[str, float]:
+    """Return the part of the page that holds the headline, the spans, two lanes and the fix."""
+    top = tab.find(".topbar").bounding_box()["y"]
+    lane = tab.find(".tl-label").nth(1).bounding_box()
+    width = tab.page.viewport_size["width"]
+    return {"x": 0, "y": top, "width": width, "height": lane["y"] + lane["height"] - top}
 
 
 def of_trace(trace: Path) -> int:

@@ -469,7 +469,8 @@ class Planner:
         wait_s = self.budget.opens_at_s(self._length())
         if wait_s > elapsed_s:
             return (
-                f"the run ({elapsed_s:.1f} s) ended before the first window, due at {wait_s:.0f} s",
+                f"the run ended after {elapsed_s:.1f} s, before the first window, "
+                f"due at {wait_s:.0f} s",
                 cure,
             )
         return "no part of the run left time for a window", cure

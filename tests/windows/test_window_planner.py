@@ -222,7 +222,7 @@ def test_too_short_a_run_says_so_and_names_the_argument():
     run = fit(guess_s=1.0).run(300)
     assert run.windows == []
     reason, cure = run.planner.why_none(run.now_ns)
-    assert reason.startswith("the run (3.0 s) ended before the first window")
+    assert reason.startswith("the run ended after 3.0 s, before the first window")
     assert reason.endswith("due at 100 s")
     assert cure.startswith("GpuUtilCallback(trace=[(100, 105)])")
 

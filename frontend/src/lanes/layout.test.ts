@@ -47,6 +47,8 @@ test("a GPU's utilization is the first lane, of the GPU that a finding names", (
   const lanes = [{ ...lane('steps', 'training'), kind: 'stack' as const }, ...[0, 1].map((gpu) => lane(`gpu${gpu}:utilization_pct`, `gpu${gpu}`))];
   const first = (named: string[]) => layOut([{ ...source('a'), lanes, named: new Set(named) }], NONE, false).rows.slice(0, 2).map((row) => row.type === 'lane' && [row.lane.id, row.origin]);
   assert.deepEqual(first([]), [['gpu0:utilization_pct', 'gpu0 · H200'], ['steps', '']]);
+  const traced = [lane('steps', 'training'), lane('gpu0:exposed_copy_pct', 'gpu0'), lane('gpu0/trace:kernel_busy_pct', 'gpu0')];
+  assert.equal(layOut([{ ...source('a'), lanes: traced }], NONE, false).rows[0]?.key, 'a#gpu0/trace:kernel_busy_pct', 'of a trace, its kernels');
   assert.deepEqual(first(['gpu1']), [['gpu1:utilization_pct', 'gpu1'], ['steps', '']]);
 });
 
@@ -117,7 +119,7 @@ test('a lane that is new since the order was made comes last in its group', () =
 
 test('a GPU with lesser lanes only shows them at once', () => {
   const traced = { ...source('a'), lanes: [lane('gpu1:kernel_busy_pct', 'gpu1'), lane('gpu1:any_busy_pct', 'gpu1')] };
-  assert.deepEqual(layOut([traced], NONE, false).rows.map(({ key }) => key), ['a#gpu1', 'a#gpu1:kernel_busy_pct', 'a#gpu1:any_busy_pct']);
+  assert.deepEqual(layOut([traced], NONE, false).rows.map(({ key }) => key), ['a#gpu1:kernel_busy_pct', 'a#gpu1', 'a#gpu1:any_busy_pct']);
 });
 
 test('the list of lanes has every one of them', () => {

@@ -79,11 +79,13 @@ const MORE = ' more';
 
 const isFirst = (lane: LaneInfo): boolean => !lane.minor && FIRST.test(lane.id);
 
-const UTILIZATION = /^gpu\d+:utilization_pct$/;
+/** How busy a GPU was: by the driver's samples, or by a trace. */
+const UTILIZATION = /^gpu\d+(?:\/\w+)?:(utilization|kernel_busy)_pct$/;
 
 /** The utilization lane that stands above the steps: of the GPU that a finding names, else of the first one; null without GPUs. */
 function leadOf({ lanes, named }: Pick<LaneSource, 'lanes' | 'named'>): string | null {
-  const all = lanes.filter(({ id }) => UTILIZATION.test(id));
+  const by = (kind: string): LaneInfo[] => lanes.filter(({ id }) => UTILIZATION.exec(id)?.[1] === kind);
+  const all = [...by('utilization'), ...by('kernel_busy')];
   return (all.find(({ group }) => named?.has(group)) ?? all[0])?.id ?? null;
 }
 
