@@ -184,7 +184,7 @@ class Measured:
     def body(self) -> None:
         """Take a step; what passed since the last one is on our account."""
         begun = time.perf_counter()
-        if self.steps:
+        if self.steps and self._since:
             self.longest_s = max(self.longest_s, begun - self._since)
         self.happen(begun - self._began)
         time.sleep(STEP_S)
@@ -216,31 +216,24 @@ class Measured:
         partial.replace(self.path)
 
 
-def train_without_us(log_dir: str, seconds: float, measured: Measured) -> None:
-    """Train beside a thread that writes files to the same place."""
+def write_elsewhere(log_dir: str) -> None:
+    """Write files beside a log directory, again and again."""
     import fsspec
 
-    def write() -> None:
-        while True:
-            with contextlib.suppress(OSError), fsspec.open(f"{log_dir}-other", "wb") as file:
-                file.write(b"x")
-            time.sleep(STEP_S)
-
-    threading.Thread(target=write, daemon=True).start()
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        measured.body()
-    measured.end(time.perf_counter())
+    while True:
+        with contextlib.suppress(OSError), fsspec.open(f"{log_dir}-other", "wb") as file:
+            file.write(b"x")
+        time.sleep(0.1)
 
 
-def train_in_a_loop(log_dir: str, seconds: float, measured: Measured) -> None:
-    """Train in a loop of one's own."""
+def train_in_a_loop(log_dir: str, seconds: float, measured: Measured, ours: bool) -> None:
+    """Train in a loop of one's own, recorded if it is `ours`."""
     from gpu_util_callback import GpuUtilMonitor
 
-    with GpuUtilMonitor(log_dir) as monitor:
+    with GpuUtilMonitor(log_dir) if ours else contextlib.nullcontext() as monitor:
         until = time.perf_counter() + seconds
         measured._since = time.perf_counter()
-        for _ in monitor.batches(iter(int, 1)):
+        for _ in monitor.batches(iter(int, 1)) if monitor else iter(int, 1):
             measured.body()
             if time.perf_counter() > until:
                 break
@@ -248,8 +241,8 @@ def train_in_a_loop(log_dir: str, seconds: float, measured: Measured) -> None:
     measured.end(ending)
 
 
-def train_in_fit(log_dir: str, seconds: float, measured: Measured) -> None:
-    """Train in Keras' `fit`; the waits of a step include Keras' own."""
+def train_in_fit(log_dir: str, seconds: float, measured: Measured, ours: bool) -> None:
+    """Train in Keras' `fit`; the waits of a step include Keras' own, but for the first, a trace."""
     import keras
     import numpy as np
 
@@ -269,8 +262,9 @@ def train_in_fit(log_dir: str, seconds: float, measured: Measured) -> None:
     x, y = np.zeros((64, 4), "float32"), np.zeros((64, 1), "float32")
     model.fit(x, y, verbose=0)  # builds
     ending = until = time.perf_counter() + seconds
-    measured._since = measured._began = time.perf_counter()  # what is broken counts from here
-    callbacks = [Body(), GpuUtilCallback(log_dir)]
+    measured._began = time.perf_counter()  # what is broken counts from here
+    measured._since = 0.0
+    callbacks = [Body(), *([GpuUtilCallback(log_dir)] if ours else [])]
     model.fit(x, y, batch_size=1, epochs=10**6, verbose=0, callbacks=callbacks)
     measured.end(ending)
 
@@ -279,14 +273,14 @@ def train(trial: Trial, folder: Path, fit: bool, without_us: bool) -> None:
     """Train as a trial says; the process that `main` starts."""
     if without_us:
         trial = replace(trial, events=[(0.5, trial.state)], seconds=2.0, trainings=1)
-        if fit:
-            import keras  # noqa: F401 - its end takes its time
     measured = Measured(folder / "measured.json", trial.events)
     measured.happen(0.0)
     method = train_in_fit if fit else train_in_a_loop
     for number in range(trial.trainings):
         where = f"s3://{BUCKET}/{number}" if trial.store else str(folder / "logs" / str(number))
-        (train_without_us if without_us else method)(where, trial.seconds, measured)
+        if without_us:
+            threading.Thread(target=write_elsewhere, args=(where,), daemon=True).start()
+        method(where, trial.seconds, measured, not without_us)
 
 
 # ---- outside of it -------------------------------------------------------------------------------
