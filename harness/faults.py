@@ -7,9 +7,10 @@
 Each trial trains in a process of its own while something is broken, and prints what was broken, the
 longest wait on our account (one step, the ends of the trainings and of the process), what of the
 recording was lost, and how many bytes were searched for the secrets of the environment. A table
-sums up. The end of the process is compared with that of a process without us, whose own thread
-writes to the same place: only what takes longer is ours. The limit of each wait grows with how long
-this machine kept a thread waiting, that of a loss with how late a thread beside ours woke up.
+sums up. Of the end of the process, what runs before the interpreter is taken down is on our
+account; the rest stands beside that of a process without us, whose own thread writes to the same
+place. The limit of each wait grows with how long this machine kept a thread waiting, that of a loss
+with how late a thread beside ours woke up.
 Linux, with a C compiler: `faults.c` stands between the process and its file system; an object
 store needs `moto[server]` and `s3fs`. Exits with 1 where a training waited longer than its trial
 allows, lost what could be kept, or a secret was found.
@@ -18,6 +19,7 @@ allows, lost what could be kept, or a secret was found.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import errno
 import importlib.util
@@ -43,7 +45,7 @@ from urllib.request import urlopen
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.005
-END_S = 6.0  # what hung storage may cost, once a process: 5 s, a last look at it, and some scatter
+END_S = 5.5  # what hung storage may cost, once a process: 5 s, and a last look at it
 SLOW_S = 15.0  # of storage that answers, however slowly: 5 s, and 10 s at the end of the process
 STEP_WAIT_S = 0.5  # a step that waits longer was held up
 KILLED_S = 2.0  # what a killed training may lose
@@ -168,8 +170,15 @@ class Measured:
     def __init__(self, path: Path, events: Sequence[tuple[float, str]]):
         self.path, self.events = path, list(events)
         self.steps, self.longest_s, self.ends_s, self.late_s = 0, 0.0, [], 0.0
-        self._since = self._began = time.perf_counter()
+        self.exit_s = 0.0
+        self._since = self._began = self._ended = time.perf_counter()
+        atexit.register(self._leave, os.getpid())  # the first one: called after all others
         threading.Thread(target=self._be_late, daemon=True).start()
+
+    def _leave(self, pid: int) -> None:
+        if os.getpid() == pid:
+            self.exit_s = time.perf_counter() - self._ended
+            self.write()
 
     def _be_late(self) -> None:
         """Wake up as often as rows are written, with as much to do, and note how late that is."""
@@ -203,13 +212,15 @@ class Measured:
                 HAPPENINGS[name](what.removeprefix(name).strip())
 
     def end(self, since: float) -> None:
-        self.ends_s.append(time.perf_counter() - since)
+        self._ended = time.perf_counter()
+        self.ends_s.append(self._ended - since)
         self.write()
 
     def write(self) -> None:
         facts = {
             "steps": self.steps, "longest_s": self.longest_s, "ends_s": self.ends_s,
-            "late_s": self.late_s, "at": time.time(), "took_s": self._since - self._began,
+            "exit_s": self.exit_s, "late_s": self.late_s, "at": time.time(),
+            "took_s": self._since - self._began,
         }  # fmt: skip
         partial = self.path.with_suffix(".part")
         partial.write_text(json.dumps(facts))
@@ -292,7 +303,8 @@ class Outcome:
 
     step_s: float
     ends_s: list[float]
-    exit_s: float
+    exit_s: float  # until the interpreter is taken down
+    gone_s: float  # from then on until the process is gone
     steps: int
     recorded: int
     statuses: list[str]
@@ -301,13 +313,13 @@ class Outcome:
     took_s: float = 0.0  # the training, as far as it was seen
     delay_s: float = 0.0  # the longest that this machine kept a thread waiting
     late_s: float = 0.0  # of a thread beside ours
-    plain_s: float = 0.0  # the end of a process without us
+    plain_s: float = 0.0  # the same of a process without us
     searched: int = 0  # bytes
 
     @property
     def waited_s(self) -> float:
         """Return how long the ends of the trainings and of the process took on our account."""
-        return sum(self.ends_s) + max(self.exit_s - self.plain_s, 0.0)
+        return sum(self.ends_s) + self.exit_s
 
     @property
     def lost_s(self) -> float:
@@ -407,7 +419,7 @@ _without_us: dict[tuple[bool, str], float] = {}  # seconds, by whether in a stor
 
 
 def end_without_us(trial: Trial, command: list[str], environment: dict, folder: Path) -> float:
-    """Return how long the end of a process takes that does not record, as the trial leaves it."""
+    """Return how long a process that does not record takes to be gone, as the trial leaves it."""
     case = trial.store, trial.state
     if case not in _without_us:
         subprocess.run(
@@ -457,7 +469,7 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         try:
             measured = json.loads((folder / "measured.json").read_text())
         except (OSError, ValueError):
-            return Outcome(0, [], 0, 0, 0, [], printed[1].splitlines(),
+            return Outcome(0, [], 0, 0, 0, 0, [], printed[1].splitlines(),
                            problem or "no step was taken")  # fmt: skip
         try:
             recordings = read_recordings(f"s3://{BUCKET}" if store else folder / "logs")
@@ -469,7 +481,7 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
             files = [path.read_bytes() for path in (folder / "logs").rglob("*") if path.is_file()]
         count, secret = searched([*files, *(text.encode() for text in printed)])
         outcome = Outcome(
-            measured["longest_s"], measured["ends_s"], ended - measured["at"],
+            measured["longest_s"], measured["ends_s"], measured["exit_s"], ended - measured["at"],
             measured["steps"], sum(len(one.steps["step"]) for one in recordings),
             [one.status for one in recordings],
             [line for line in printed[1].splitlines() if "gpu" in line.lower()],
@@ -596,8 +608,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     failed: list[str] = []
     lines = [
-        f"{'trial':14}{'step ms':>9}{'fits s':>8}{'exit s':>8}{'without':>8}{'ours s':>8}"
-        f"{'limit':>7}{'delay ms':>10}{'lost':>6}{'lost s':>8}{'late s':>8}{'searched':>12}"
+        f"{'trial':14}{'step ms':>9}{'fits s':>8}{'exit s':>8}{'ours s':>8}{'limit':>7}"
+        f"{'gone s':>8}{'without':>8}{'delay ms':>10}{'lost':>6}{'lost s':>8}{'late s':>8}"
+        f"{'searched':>12}"
     ]
     with tempfile.TemporaryDirectory() as folder:
         shim = build(Path(folder))
@@ -608,8 +621,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             ends = " + ".join(f"{one:.2f}" for one in outcome.ends_s) or "(no end)"
             print(f"{trial.name}: {trial.broken}")
             print(f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
-                  f"{outcome.exit_s:.2f} s until the process was gone ({outcome.plain_s:.2f} s "
-                  "without us); "
+                  f"{outcome.exit_s:.2f} s as the process ended, {outcome.gone_s:.2f} s until it "
+                  f"was gone ({outcome.plain_s:.2f} s without us); "
                   f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms")  # fmt: skip
             print(f"  lost     {lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
                   f"recordings: {', '.join(outcome.statuses) or 'none'}")  # fmt: skip
@@ -620,9 +633,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 failed.append(trial.name)
             lines.append(
                 f"{trial.name:14}{1e3 * outcome.step_s:9.0f}{sum(outcome.ends_s):8.2f}"
-                f"{outcome.exit_s:8.2f}{outcome.plain_s:8.2f}{outcome.waited_s:8.2f}"
-                f"{trial.end_s:7.1f}{1e3 * outcome.delay_s:10.0f}{lost:6}{outcome.lost_s:8.1f}"
-                f"{outcome.late_s:8.1f}{outcome.searched:12,}  {outcome.problem or 'held'}"
+                f"{outcome.exit_s:8.2f}{outcome.waited_s:8.2f}{trial.end_s:7.1f}"
+                f"{outcome.gone_s:8.2f}{outcome.plain_s:8.2f}{1e3 * outcome.delay_s:10.0f}"
+                f"{lost:6}{outcome.lost_s:8.1f}{outcome.late_s:8.1f}"
+                f"{outcome.searched:12,}  {outcome.problem or 'held'}"
             )
             sys.stdout.flush()
         tab = not args.words or any(word in TAB[0] for word in args.words)
