@@ -276,10 +276,11 @@ class Recorder:
         self.end("interrupted", deadline_s=0)
         most_s = KNOWN_S if self._outputs.failing else deadline_s
         begun, waited_s = time.monotonic(), 0.0
-        while not self._closed.wait(0.1):
+        while not self._closed.is_set():
             waited_s = time.monotonic() - begun
             if waited_s > most_s or self._outputs.unanswered_s > max(_patience_s, ANSWER_S):
                 break
+            self._closed.wait(0.1)
         if not self._closed.is_set():
             _patience_s = max(_patience_s - waited_s, 0.0)
             note(
