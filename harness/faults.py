@@ -284,6 +284,10 @@ def train(trial: Trial, folder: Path, fit: bool, without_us: bool) -> None:
     """Train as a trial says; the process that `main` starts."""
     if without_us:
         trial = replace(trial, events=[(0.5, trial.state)], seconds=2.0, trainings=1)
+    if fit:
+        import keras
+
+        keras.ops.zeros(1)  # TensorFlow prints lines of its own, while somebody reads them
     measured = Measured(folder / "measured.json", trial.events)
     measured.happen(0.0)
     method = train_in_fit if fit else train_in_a_loop

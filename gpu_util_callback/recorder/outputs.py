@@ -404,8 +404,12 @@ class Outputs:
         """Open what is not open yet."""
         if self.path is not None:
             return self._write()
+        self._asked = 0.0  # importing a store's library takes its time: no silence of the store
         from gpu_util_callback.recording.event_files import next_step_offset
+        from gpu_util_callback.recording.storage import storage_for
 
+        storage_for(self._settings.log_dir)
+        self._asked = time.monotonic()
         try:  # looked up before our own recording is among the earlier ones
             self._offset = next_step_offset(self._settings.log_dir)
             self.update(scalar_step_offset=self._offset)
