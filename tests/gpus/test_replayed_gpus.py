@@ -84,8 +84,9 @@ def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monk
             time.sleep(min(0.1, max(0, off - library.time)))
     (recording,) = read_recordings(tmp_path)
     run, begin = run_of(recording), library.start_us * 1000
-    assert active_pct(run, begin, [(on, off)]) >= 97
-    assert active_pct(run, begin, [(off, off + 2)]) <= 5
+    # A poll that comes late on a busy machine moves an edge by up to a window, 0.2 s.
+    assert active_pct(run, begin, [(on, off)]) >= 95
+    assert active_pct(run, begin, [(off, off + 2)]) <= 10
     report = run_report(recording)
     assert report["gpus"][0]["utilization_refresh_ms"] is None or run.lag_ns() < LAG_NS
     assert report["time_s"]["input_wait"] == pytest.approx(2 + on, abs=0.5)
