@@ -70,7 +70,7 @@ class View:
         count = ((self.first + self.count - 1) >> bits) - first + 1
         return replace(self, level=level, first=first, count=count)
 
-    def reduced(self, rows: Rows, columns: Sequence[str], cuts: np.ndarray) -> Range:
+    def reduced(self, rows: Cells, columns: Sequence[str], cuts: np.ndarray) -> Range:
         """Return low, high and mean of rows; `cuts`: where those of each bucket begin and end."""
         inside = slice(int(cuts[0]), int(cuts[-1]))
         fold = Fold(self.count + self.count % 2)
@@ -87,7 +87,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Cells:
     """Rows, or cells of rows: when they begin, since the recording's start; their first step.
 
     `parts`: "low", "high", "total" and "count" of them, [columns, n] each.
@@ -98,7 +98,7 @@ class Rows:
     parts: dict[str, np.ndarray]
 
 
-def joined(rows: Sequence[Rows]) -> Rows:
+def joined(rows: Sequence[Cells]) -> Cells:
     """Return rows one after the other; at least one part."""
     steps = [one.step for one in rows if one.step is not None]
     same: dict[tuple[int, ...], np.ndarray] = {}  # of rows, most parts are the same values
@@ -110,7 +110,7 @@ def joined(rows: Sequence[Rows]) -> Rows:
             same[key] = np.concatenate(pieces, axis=1)
         return same[key]
 
-    return Rows(
+    return Cells(
         np.maximum.accumulate(np.concatenate([one.since_ns for one in rows])),
         np.maximum.accumulate(np.concatenate(steps)) if steps else None,
         {name: part(name) for name in rows[0].parts},
@@ -190,7 +190,7 @@ class TopTiles:
         wide = 0 if single else _bits(int(max(1, np.percentile(lengths, 90, method="higher"))))
         return max(wide, 0 if group == "steps" else _bits(self.top.steps.width))
 
-    def cells(self, group: str, columns: Sequence[str]) -> Rows:
+    def cells(self, group: str, columns: Sequence[str]) -> Cells:
         """Return a group's cells in the order of their rows."""
         fold = self._fold(group)
         if fold is None or not fold.used:
@@ -203,8 +203,8 @@ class TopTiles:
                  for part in ("low", "high", "total", "count")}  # fmt: skip
         if group == "steps":
             step, since = (fold.of("first", name)[some] for name in ("step", "start"))
-            return Rows(np.maximum.accumulate(since), step, parts)
-        return Rows(np.maximum.accumulate(fold.of("first", "time")[some]), None, parts)
+            return Cells(np.maximum.accumulate(since), step, parts)
+        return Cells(np.maximum.accumulate(fold.of("first", "time")[some]), None, parts)
 
     def range(self, group: str, columns: Sequence[str], view: View) -> Range:
         """Return min, max and mean of a group's columns in a view's buckets."""
@@ -233,9 +233,9 @@ def _present(places: np.ndarray) -> np.ndarray:
     return places[places < FAR]
 
 
-def _rows(since: np.ndarray, step: np.ndarray | None, columns: Any, values: np.ndarray) -> Rows:
+def _rows(since: np.ndarray, step: np.ndarray | None, columns: Any, values: np.ndarray) -> Cells:
     """Return rows of their values, float[columns, n]."""
-    return Rows(
+    return Cells(
         since, step, {part: each for part, (_, each) in statistics(columns, values).items()}
     )
 
@@ -358,7 +358,7 @@ class RecordingTiles:
     def _made(self, top: Top, wanted: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
         """Return the buckets of the rows in some segments, and the other axis as the rows say."""
         wanted = {"steps": (), **wanted}
-        parts: dict[str, list[Rows]] = {group: [TopTiles(Top(0), False).cells(group, columns)]
+        parts: dict[str, list[Cells]] = {group: [TopTiles(Top(0), False).cells(group, columns)]
                                         for group, columns in wanted.items()}  # fmt: skip
         for source in self._sources(top, infos, wanted, view):
             for group, rows in source.items():
@@ -379,7 +379,7 @@ class RecordingTiles:
 
     def _sources(
         self, top: Top, infos: Sequence[SegmentInfo], wanted: Wanted, view: View
-    ) -> Iterator[dict[str, Rows]]:
+    ) -> Iterator[dict[str, Cells]]:
         """Yield what a view is made of: cells of a stretch where they are fine enough, or rows."""
         opened: dict[tuple[int, int], TopTiles | None] = {}
         for info in infos:
@@ -419,7 +419,7 @@ class RecordingTiles:
             for column in ("", *columns)
         )
 
-    def _rows(self, top: Top, info: SegmentInfo, wanted: Wanted) -> dict[str, Rows]:
+    def _rows(self, top: Top, info: SegmentInfo, wanted: Wanted) -> dict[str, Cells]:
         """Return columns of a segment's groups; decoded ones are kept, "" being the times."""
         found: dict[str, dict[str, np.ndarray]] = {group: {} for group in wanted}
         missing = {}
@@ -457,7 +457,7 @@ class RecordingTiles:
         }  # fmt: skip
 
 
-def _other_axis(top: Top, view: View, steps: Rows) -> np.ndarray:
+def _other_axis(top: Top, view: View, steps: Cells) -> np.ndarray:
     """Return the other axis at each edge of a view: float64, exact where steps are single rows."""
     at, number, start = view.edges, steps.step, steps.since_ns
     if view.axis == "step":
