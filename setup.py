@@ -46,9 +46,7 @@ def urls(repository: str) -> dict[str, str]:
 if __name__ == "__main__":
     repository_url = os.environ.get("REPOSITORY_URL", "").rstrip("/")
     setup(
-        long_description=description(
-            (HERE / "README.md").read_text(encoding="utf-8"), repository_url
-        ),
+        long_description=description((HERE / "README.md").read_text(encoding="utf-8"), repository_url),
         long_description_content_type="text/markdown",
         project_urls=urls(repository_url),
     )

@@ -59,26 +59,39 @@ Result = tuple[Scenario, dict[str, Any], Verdict]
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="scenarios, and what must be found:\n" + "\n".join(
-            f"  {one.name:<17} {', '.join(sorted(one.expected)) or 'nothing':<16} {one.wrong}"
-            for one in SCENARIOS
+        epilog="scenarios, and what must be found:\n"
+        + "\n".join(
+            f"  {one.name:<17} {', '.join(sorted(one.expected)) or 'nothing':<16} {one.wrong}" for one in SCENARIOS
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     add = parser.add_argument
     add("--backend", choices=("jax", "torch", "tensorflow"), required=True, help="of Keras")
-    add("--only", action="append", choices=[one.name for one in SCENARIOS], metavar="SCENARIO",
-        help="only this one (may be given again)")  # fmt: skip
+    add(
+        "--only",
+        action="append",
+        choices=[one.name for one in SCENARIOS],
+        metavar="SCENARIO",
+        help="only this one (may be given again)",
+    )
     add("--costs", action="store_true", help="measure what recording costs instead")
-    add("--record", type=Path, metavar="DIR",
-        help="keep small, redacted copies of the runs there, and no others")  # fmt: skip
+    add("--record", type=Path, metavar="DIR", help="keep small, redacted copies of the runs there, and no others")
     add("--stand-in", action="store_true", help="no GPU: play one by a script")
-    add("--seconds", type=float, metavar="S",
-        help="of each recorded training (default 15; with --stand-in 5)")  # fmt: skip
-    add("--minutes", type=float, default=7.5, metavar="M",
-        help="end after so many, with what there is by then (default %(default)s)")  # fmt: skip
-    add("--out", type=Path, default=ROOT / "logs" / "gpu-evidence", metavar="DIR",
-        help="for results, logs and recordings (default %(default)s)")  # fmt: skip
+    add("--seconds", type=float, metavar="S", help="of each recorded training (default 15; with --stand-in 5)")
+    add(
+        "--minutes",
+        type=float,
+        default=7.5,
+        metavar="M",
+        help="end after so many, with what there is by then (default %(default)s)",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=ROOT / "logs" / "gpu-evidence",
+        metavar="DIR",
+        help="for results, logs and recordings (default %(default)s)",
+    )
     args = parser.parse_args(argv)
     args.seconds = args.seconds or (5.0 if args.stand_in else 15.0)
     return args
@@ -156,14 +169,15 @@ def run_scenarios(args: argparse.Namespace, facts: dict[str, Any]) -> int:
             label(args, scenario, found)
     print(f"\n{described(facts)}\n\n{table.table(results)}\n\n{table.notes(results)}".rstrip())
     wrong = [scenario.name for scenario, _, verdict in results if not verdict.right]
-    print(f"\n{len(results) - len(wrong)} of {len(results)} verdicts are right"
-          + (f"; wrong: {', '.join(wrong)}" if wrong else ""), flush=True)  # fmt: skip
+    print(
+        f"\n{len(results) - len(wrong)} of {len(results)} verdicts are right"
+        + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
+        flush=True,
+    )
     return 1 if wrong else 0
 
 
-def attempt(
-    scenario: Scenario, args: argparse.Namespace, until: float
-) -> tuple[dict[str, Any], str]:
+def attempt(scenario: Scenario, args: argparse.Namespace, until: float) -> tuple[dict[str, Any], str]:
     """What a scenario's child answered, and why nothing more can be run ("" = it can)."""
     try:
         found = train(scenario, args, until)
@@ -216,16 +230,17 @@ def folder_of(args: argparse.Namespace, name: str) -> Path:
 def new_job(args: argparse.Namespace, scenario: Scenario, name: str) -> Job:
     folder = folder_of(args, name)
     return Job(
-        scenario=scenario.name, backend=args.backend,
-        log_dir=str(folder / time.strftime("%Y%m%d-%H%M%S")), answer=str(folder / "answer.json"),
-        seconds=args.seconds, stand_in=args.stand_in,
+        scenario=scenario.name,
+        backend=args.backend,
+        log_dir=str(folder / time.strftime("%Y%m%d-%H%M%S")),
+        answer=str(folder / "answer.json"),
+        seconds=args.seconds,
+        stand_in=args.stand_in,
         keep=str(args.record / name) if args.record is not None and not args.costs else "",
-    )  # fmt: skip
+    )
 
 
-def child_environment(
-    scenario: Scenario, args: argparse.Namespace, backend_env: bool = True
-) -> dict[str, str]:
+def child_environment(scenario: Scenario, args: argparse.Namespace, backend_env: bool = True) -> dict[str, str]:
     """os.environ with what the scenario needs.
 
     Args:
@@ -258,38 +273,73 @@ def nvml_recorder(args: argparse.Namespace, scenario: Scenario) -> subprocess.Po
         return None
     args.record.mkdir(parents=True, exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, str(program), "--anonymous", "--seconds", "60",
-         "--output", str(args.record / f"{scenario.name}.nvml")],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(program),
+            "--anonymous",
+            "--seconds",
+            "60",
+            "--output",
+            str(args.record / f"{scenario.name}.nvml"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _row(scenario: Scenario, found: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     return {
-        "scenario": scenario.name, "expected": sorted(scenario.expected),
-        "allowed": sorted(scenario.allowed), "right": verdict.right, "note": verdict.note, **found,
-    }  # fmt: skip
+        "scenario": scenario.name,
+        "expected": sorted(scenario.expected),
+        "allowed": sorted(scenario.allowed),
+        "right": verdict.right,
+        "note": verdict.note,
+        **found,
+    }
 
 
 def write(args: argparse.Namespace, facts: dict[str, Any], name: str, found: dict) -> None:
     """Into `<name>-<backend>.json` of the output folder."""
-    text = json.dumps({"version": 1, "backend": args.backend, "stand_in": args.stand_in,
-                       "date": time.strftime("%Y-%m-%d"), "machine": facts, **found},
-                      indent=1)  # fmt: skip
+    text = json.dumps(
+        {
+            "version": 1,
+            "backend": args.backend,
+            "stand_in": args.stand_in,
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": facts,
+            **found,
+        },
+        indent=1,
+    )
     (args.out / f"{name}-{args.backend}.json").write_text(text + "\n")
 
 
 def label(args: argparse.Namespace, scenario: Scenario, found: dict[str, Any]) -> None:
     """What a kept run is evidence of, beside it."""
     known = {
-        "scenario": scenario.name, "wrong": scenario.wrong, "backend": args.backend,
-        "expected": sorted(scenario.expected), "allowed": sorted(scenario.allowed),
-        "stand_in": args.stand_in, "date": time.strftime("%Y-%m-%d"),
-        **{name: found.get(name) for name in (
-            "causes", "driver", "framework", "keras", "nvml_pct", "sm_active_pct",
-            "kernel_busy_pct", "windows", "unavailable")},
+        "scenario": scenario.name,
+        "wrong": scenario.wrong,
+        "backend": args.backend,
+        "expected": sorted(scenario.expected),
+        "allowed": sorted(scenario.allowed),
+        "stand_in": args.stand_in,
+        "date": time.strftime("%Y-%m-%d"),
+        **{
+            name: found.get(name)
+            for name in (
+                "causes",
+                "driver",
+                "framework",
+                "keras",
+                "nvml_pct",
+                "sm_active_pct",
+                "kernel_busy_pct",
+                "windows",
+                "unavailable",
+            )
+        },
         "gpu": found.get("gpu") or found["device"]["name"],  # where NVML told nothing
-    }  # fmt: skip
+    }
     folder = args.record / scenario.name
     (folder / "truth.json").write_text(json.dumps(known, indent=1) + "\n")
 

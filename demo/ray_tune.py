@@ -39,9 +39,7 @@ def trial(config: dict) -> None:
     batch = config["batch_size"]
     log_dir = Path(config["log_dir"]) / tune.get_context().get_trial_name()
     dataset = pipeline(Path(config["pictures"]), batch, max(4, config["samples"] // batch))
-    build_model().fit(
-        dataset, shuffle=False, verbose=0, callbacks=[GpuUtilCallback(log_dir, report=False)]
-    )
+    build_model().fit(dataset, shuffle=False, verbose=0, callbacks=[GpuUtilCallback(log_dir, report=False)])
     tune.report({"log_dir": str(log_dir)})
 
 
@@ -57,10 +55,10 @@ def compare(trials: list[tuple[int, str]]) -> None:
         runs.append(run_report(recording))
     rows = comparison(runs)["runs"]
     # Medians: the first step of each trial compiles.
-    per_sample = [1e3 * run["step_ms"]["p50"] / batch
-                  for (batch, _), run in zip(trials, runs, strict=True)]  # fmt: skip
-    print(f"\n{'batch':>6} {'us a sample':>12} {'ms a step':>10} {'GPU active':>11} "
-          f"{'input wait':>11}  what held it back")  # fmt: skip
+    per_sample = [1e3 * run["step_ms"]["p50"] / batch for (batch, _), run in zip(trials, runs, strict=True)]
+    print(
+        f"\n{'batch':>6} {'us a sample':>12} {'ms a step':>10} {'GPU active':>11} {'input wait':>11}  what held it back"
+    )
     for (batch, _), run, row, us in zip(trials, runs, rows, per_sample, strict=True):
         active = row["gpu_active_pct"]
         used = f"{active:.0f} %" if active is not None else "no GPU"
@@ -92,10 +90,7 @@ def main() -> int:
     pictures = draw(HERE / "logs" / "pictures", count=2000)
     # Trials are processes of their own: they find this checkout where it is not installed.
     paths = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
-    ray.init(
-        include_dashboard=False, log_to_driver=False, logging_level="warning",
-        runtime_env={"env_vars": paths},
-    )  # fmt: skip
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning", runtime_env={"env_vars": paths})
     try:
         space = {
             "batch_size": tune.grid_search(args.batches),

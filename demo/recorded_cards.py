@@ -85,8 +85,7 @@ def attribution(name: str) -> str:
                 pct = active_pct(*data, stretches, polled=polled)
                 figures.setdefault((what, polled), []).append(pct)
     cells = " | ".join(
-        f"{span(figures[what, True])} → {span(figures[what, False])} %"
-        for what in ("in", "out", "stall")
+        f"{span(figures[what, True])} → {span(figures[what, False])} %" for what in ("in", "out", "stall")
     )
     return f"| {title(name)} | 2 s → {span([2 * one for one in refreshes], 1)} s | {cells} |"
 
@@ -100,9 +99,7 @@ def energy(name: str) -> str:
     for counter, instant in ((False, False), (False, True), (True, True)):
         used = run_report(replay(card, counter=counter, instant=instant)[0])["energy"]
         split = used["by_time_j"]
-        parts = (
-            used["total_j"] / meter, split["step"] / step, split["input_wait"] / (meter - step)
-        )  # fmt: skip
+        parts = (used["total_j"] / meter, split["step"] / step, split["input_wait"] / (meter - step))
         cells.append(", ".join(f"{100 * (part - 1):+.1f}" for part in parts))
     if "field:186:0" not in card.readings:
         cells[1] = "no such reading"
@@ -126,9 +123,7 @@ class Picture:
 
     WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 260, 52, 30, 12, 38
 
-    def __init__(
-        self, x: tuple[float, float], y: tuple[float, float], labels: tuple[str, str], log=False
-    ):
+    def __init__(self, x: tuple[float, float], y: tuple[float, float], labels: tuple[str, str], log=False):
         self.x, self.y, self.log = x, y, log
         self._key_at = self.LEFT
         self.parts = [
@@ -186,14 +181,7 @@ class Picture:
                 )
         self.key(text, COLOURS["load"])
 
-    def curve(
-        self,
-        t: Sequence[float],
-        values: Sequence[float],
-        text: str,
-        colour: str,
-        hold: str = "line",
-    ) -> None:
+    def curve(self, t: Sequence[float], values: Sequence[float], text: str, colour: str, hold: str = "line") -> None:
         """Draw values: "line", "after" (each until the next) or "before" (of the time before)."""
         t, values = np.asarray(t, float), np.asarray(values, float)
         if hold == "after":
@@ -211,16 +199,13 @@ class Picture:
                 points.append(f"M{before:.1f} {self._v(values[i - 1]):.1f}V{y:.1f}H{x:.1f}")
             else:
                 points.append(f"L{x:.1f} {y:.1f}")
-        self.parts.append(
-            f'<path d="{"".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        )
+        self.parts.append(f'<path d="{"".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         self.key(text, colour)
 
     def dots(self, x: Sequence[float], y: Sequence[float], text: str, colour: str) -> None:
         for a, b in zip(x, y, strict=True):
             self.parts.append(
-                f'<circle cx="{self._h(a):.1f}" cy="{self._v(b):.1f}" r="3.2" fill="{colour}" '
-                'fill-opacity="0.65"/>'
+                f'<circle cx="{self._h(a):.1f}" cy="{self._v(b):.1f}" r="3.2" fill="{colour}" fill-opacity="0.65"/>'
             )
         self.key(text, colour)
 
@@ -241,10 +226,15 @@ def draw_utilization() -> None:
     recording, begin = replay(card, phase_s=0.07)
     picture = Picture((2.4, 4.2), (0, 100), ("seconds", "% of the time"))
     picture.bands(card.loads, "the card computes")
-    picture.curve(*readings(recording, begin, "gpu0", "utilization_pct"),
-                  "what a query returns then", COLOURS["polled"], "after")  # fmt: skip
-    picture.curve(*readings(recording, begin, "gpu0/utilization", "utilization_pct"),
-                  "the time that it is the mean of", COLOURS["ours"], "before")  # fmt: skip
+    picture.curve(
+        *readings(recording, begin, "gpu0", "utilization_pct"), "what a query returns then", COLOURS["polled"], "after"
+    )
+    picture.curve(
+        *readings(recording, begin, "gpu0/utilization", "utilization_pct"),
+        "the time that it is the mean of",
+        COLOURS["ours"],
+        "before",
+    )
     picture.save("utilization")
 
 
@@ -253,8 +243,9 @@ def draw_square() -> None:
     recording, begin = replay(card)
     picture = Picture((1.2, 3.0), (0, 100), ("seconds", "% of the time"))
     picture.bands(card.loads, "the card computes")
-    picture.curve(*readings(recording, begin, "gpu0/utilization", "utilization_pct"),
-                  "utilization", COLOURS["ours"], "before")  # fmt: skip
+    picture.curve(
+        *readings(recording, begin, "gpu0/utilization", "utilization_pct"), "utilization", COLOURS["ours"], "before"
+    )
     picture.save("square-wave")
 
 
@@ -294,9 +285,7 @@ def table(names: str, rows: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    table("| card | lag assumed → found | steps | outside | stalls of 0.5 s |",
-          map(attribution, LOADS))  # fmt: skip
-    table("| card | meter | power.draw | power.draw.instant | energy counter |",
-          map(energy, LOADS))  # fmt: skip
+    table("| card | lag assumed → found | steps | outside | stalls of 0.5 s |", map(attribution, LOADS))
+    table("| card | meter | power.draw | power.draw.instant | energy counter |", map(energy, LOADS))
     for draw in (draw_utilization, draw_square, draw_power, draw_mfu):
         draw()

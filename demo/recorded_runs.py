@@ -36,8 +36,7 @@ def show_recorded(folder: Path, target: Path) -> list[str]:
         if truth["stand_in"]:
             continue
         title = (
-            f"{truth['date']}, {truth['gpu']}, driver {truth['driver']}, "
-            f"Keras {truth['keras']} on {truth['backend']}"
+            f"{truth['date']}, {truth['gpu']}, driver {truth['driver']}, Keras {truth['keras']} on {truth['backend']}"
         )
         if title != said:
             lines.append(f"\nRecorded earlier, not on this machine now: {title}")
@@ -45,9 +44,7 @@ def show_recorded(folder: Path, target: Path) -> list[str]:
         name = re.sub(r"[^\w .,()+-]", "-", title)
         shutil.copytree(run, target / name / run.name)
         verdicts = [
-            run_report(recording)["verdict"]
-            for recording in read_recordings(run)
-            if not recording.facts.get("source")
+            run_report(recording)["verdict"] for recording in read_recordings(run) if not recording.facts.get("source")
         ]
         lines.append(f"  {run.name}: {truth['wrong']}")
         lines += [f"    {verdict}" for verdict in verdicts]

@@ -43,8 +43,7 @@ def train(log_dir: Path, steps: int, slower_ms: float) -> None:
             time.sleep((4 + slower_ms) / 1e3)
 
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(64),
-                              keras.layers.Dense(1)])  # fmt: skip
+    model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(1)])
     model.compile("adam", "mse")
     x = np.zeros((32 * steps, 64), np.float32)
     callbacks = [Regression(), GpuUtilCallback(str(log_dir), report=False)]
@@ -53,9 +52,20 @@ def train(log_dir: Path, steps: int, slower_ms: float) -> None:
 
 def gate(run: Path, baseline: Path) -> int:
     """Run the check as a workflow's step does; returns its exit code."""
-    command = [sys.executable, "-c", "import sys; from gpu_util_callback.cli import main; "
-               "sys.exit(main())", "report", str(run), "--check", "--baseline", str(baseline),
-               "--max-slowdown", "5", "--junit", str(run / "gate.xml")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from gpu_util_callback.cli import main; sys.exit(main())",
+        "report",
+        str(run),
+        "--check",
+        "--baseline",
+        str(baseline),
+        "--max-slowdown",
+        "5",
+        "--junit",
+        str(run / "gate.xml"),
+    ]
     return subprocess.run(command, check=False).returncode
 
 

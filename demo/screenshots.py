@@ -45,9 +45,7 @@ def of_demo() -> int:
     with TensorBoardServer(logs, load_fast=True) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=FLAGS)
         for scheme in ("light", "dark"):
-            context = browser.new_context(
-                viewport={"width": 1440, "height": 900}, color_scheme=scheme
-            )
+            context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
             tab = Tab(context, server.url, host=True)
             tab.open(f"&p.gpu_utilization.id={quote(runs[-1].id, safe='')}")
             if scheme == "dark":

@@ -12,9 +12,7 @@ READY = re.compile(r"at (http://[^ ]+?)/? ")
 def serve(log_dir: Path) -> int:
     """Run TensorBoard until Ctrl-C, print the tab's URL once it answers; returns an exit code."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(log_dir)]
-    server = subprocess.Popen(
-        [*command, "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True, bufsize=1
-    )
+    server = subprocess.Popen([*command, "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True, bufsize=1)
     # Without this, a SIGTERM (of `timeout`, of a supervisor) would leave TensorBoard running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     said: list[str] = []

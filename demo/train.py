@@ -24,8 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--log-dir", type=Path, default=HERE / "logs", help="where runs go")
     parser.add_argument("--steps", type=int, default=240, help="training steps of each act")
     parser.add_argument("--batch", type=int, default=32, help="pictures a batch")
-    parser.add_argument("--recorded", type=Path, default=HERE / "recorded",
-                        help="runs of a GPU to show beside them")  # fmt: skip
+    parser.add_argument("--recorded", type=Path, default=HERE / "recorded", help="runs of a GPU to show beside them")
     parser.add_argument("--redact", action="store_true", help="record no names of this machine")
     parser.add_argument("--no-serve", action="store_true", help="end after the report")
     args = parser.parse_args()
@@ -72,9 +71,7 @@ def build_model():
         name="shapes",
     )
     model.compile(
-        optimizer="adam",
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+        optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
     )
     return model
 
@@ -110,18 +107,11 @@ def acts(folder: Path, out: Path, steps: int, batch: int):
 
     third = steps // 3
     middle = slow_pipeline(folder, batch, third)
-    yield (
-        "1-healthy",
-        "nothing is wrong",
-        pipeline(folder, batch, steps),
-        {},
-    )
+    yield ("1-healthy", "nothing is wrong", pipeline(folder, batch, steps), {})
     yield (
         "2-slow-map",
         f"from step {third} to {2 * third} an augmentation in Python, under the interpreter lock",
-        pipeline(folder, batch, third)
-        .concatenate(middle)
-        .concatenate(pipeline(folder, batch, third)),
+        pipeline(folder, batch, third).concatenate(middle).concatenate(pipeline(folder, batch, third)),
         {},
     )
     yield (
@@ -148,15 +138,10 @@ def train(log_dir: Path, steps: int, batch: int, redact: bool) -> None:
     folder = draw(HERE / "logs" / "pictures", count=2000)
     for act in log_dir.glob("[123]-*/plugins/gpu_utilization"):
         shutil.rmtree(act.parent.parent)  # what this demo recorded last time
-    for number, (name, wrong, dataset, fit) in enumerate(
-        acts(folder, log_dir / "sheets", steps, batch), 1
-    ):
+    for number, (name, wrong, dataset, fit) in enumerate(acts(folder, log_dir / "sheets", steps, batch), 1):
         print(f"\nAct {number} of 3, {name}: {wrong}.")
         model = build_model()
-        callbacks = [
-            *fit.pop("callbacks", []),
-            GpuUtilCallback(str(log_dir / name), job=name, redact=redact),
-        ]
+        callbacks = [*fit.pop("callbacks", []), GpuUtilCallback(str(log_dir / name), job=name, redact=redact)]
         model.fit(dataset, shuffle=False, callbacks=callbacks, **fit)
 
 

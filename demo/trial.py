@@ -102,10 +102,15 @@ def _try(task, browser, url: str, recording: str) -> list[str]:
     if hand.did:  # all tasks begin alike
         (OUT / pictures.pop(0)).unlink()
     return [
-        "", f"## {task.goal}: {len(hand.did)} {'action' if len(hand.did) == 1 else 'actions'}", "",
-        *(done or ["Nothing to do: it is there when the tab opens."]), "",
-        f"> {said}", "", *(f"![{task.goal}](trial/{name})" for name in pictures),
-    ]  # fmt: skip
+        "",
+        f"## {task.goal}: {len(hand.did)} {'action' if len(hand.did) == 1 else 'actions'}",
+        "",
+        *(done or ["Nothing to do: it is there when the tab opens."]),
+        "",
+        f"> {said}",
+        "",
+        *(f"![{task.goal}](trial/{name})" for name in pictures),
+    ]
 
 
 if __name__ == "__main__":

@@ -53,10 +53,7 @@ def _headed(note: str) -> str:
 
 
 def _index() -> str:
-    rows = "\n".join(
-        f"| [{rule.title}]({rule.cause}.md) | `{rule.cause}` | {_first(rule.__doc__)} |"
-        for rule in RULES
-    )
+    rows = "\n".join(f"| [{rule.title}]({rule.cause}.md) | `{rule.cause}` | {_first(rule.__doc__)} |" for rule in RULES)
     return (
         "# Causes\n\nWhat can hold a training back, as the report and the tab name it. Each page "
         "says what it means, how it is measured, which numbers decide, and what to do.\n\n"

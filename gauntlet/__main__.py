@@ -24,9 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the selected programs; returns an exit code."""
     options = _options(arguments)
     programs = [
-        program for name, program in load().items()
+        program
+        for name, program in load().items()
         if not options.only or any(re.fullmatch(one, name) for one in options.only)
-    ]  # fmt: skip
+    ]
     if not programs:
         print("no program of this name", file=sys.stderr)
         return 2
@@ -53,15 +54,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         description="Train programs with a known bottleneck, follow what is printed about them, "
         "and compare the promised gain with the true one. An hour or two for all of them.",
     )
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="only these (regular expressions)"
-    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these (regular expressions)")
     parser.add_argument("--rounds", type=int, default=3, help="recorded, plain and cured in turns")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="only the first findings: one recorded run each, no cures",
-    )
+    parser.add_argument("--quick", action="store_true", help="only the first findings: one recorded run each, no cures")
     parser.add_argument("--busy", action="store_true", help="keep every core busy beside them")
     parser.add_argument("--json", metavar="FILE", help="write all that was measured")
     parser.add_argument("--table", metavar="FILE", help="write a Markdown table")
@@ -94,10 +89,7 @@ def measure(program: Program, options: argparse.Namespace) -> Result:
 
 def _record(result: Result, program: Program, options: argparse.Namespace) -> None:
     """Train the program as it is, recorded, and note what is printed about it."""
-    with (
-        tempfile.TemporaryDirectory(prefix="gauntlet-logs-") as log_dir,
-        Process(program, options) as process,
-    ):
+    with tempfile.TemporaryDirectory(prefix="gauntlet-logs-") as log_dir, Process(program, options) as process:
         recorded = process.ask(program.name, variant="base", log_dir=log_dir)
         result.seconds.setdefault("recorded", []).append(recorded["seconds"])
         result.note_first(program, first_of(log_dir, recorded["printed"]))
@@ -148,10 +140,13 @@ class Process:
         if program.backend == "jax":
             environment["JAX_PLATFORMS"] = "cpu"
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "gauntlet.child"], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "gauntlet.child"],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=None if options.verbose else self.log,
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Process:
         return self

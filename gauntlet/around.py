@@ -6,19 +6,7 @@ import os
 import subprocess
 import sys
 
-from gauntlet.helpers import (
-    compute,
-    convnet,
-    folder,
-    images,
-    jpegs,
-    keras,
-    mlp,
-    np,
-    rows,
-    sleep_ms,
-    tf,
-)
+from gauntlet.helpers import compute, convnet, folder, images, jpegs, keras, mlp, np, rows, sleep_ms, tf
 from gauntlet.registry import program
 from gauntlet.vision import load_image
 
@@ -29,11 +17,15 @@ VALIDATION = r"[Vv]alidation"
 def _validated(run, validation, cached=False, steps=None, callbacks=()):
     data = tf.data.Dataset.from_tensor_slices((images(320, 64) / 255, np.arange(320) % 2))
     model = convnet(64)
-    model.fit(data.cache().batch(32).prefetch(2), epochs=24, verbose=0,
-              validation_data=validation.cache() if run.does("cached") else validation,
-              validation_freq=run.number(2) if run.does("seldom") else 1,
-              validation_steps=run.number(2) if run.does("steps") else None,
-              callbacks=[*callbacks, *run.callbacks])  # fmt: skip
+    model.fit(
+        data.cache().batch(32).prefetch(2),
+        epochs=24,
+        verbose=0,
+        validation_data=validation.cache() if run.does("cached") else validation,
+        validation_freq=run.number(2) if run.does("seldom") else 1,
+        validation_steps=run.number(2) if run.does("steps") else None,
+        callbacks=[*callbacks, *run.callbacks],
+    )
     return model
 
 
@@ -41,14 +33,23 @@ def _files():
     return tf.data.Dataset.list_files(f"{jpegs()}/*/*.jpg", shuffle=False).map(load_image).batch(32)
 
 
-@program("validation decodes the same files every time", "without:cached", VALIDATION,
-         cures={"cached": CACHED, "seldom": FREQ})  # fmt: skip
+@program(
+    "validation decodes the same files every time",
+    "without:cached",
+    VALIDATION,
+    cures={"cached": CACHED, "seldom": FREQ},
+)
 def validation_decoding(run):
     return _validated(run, _files())
 
 
-@program("a validation of many batches, whose data are in a cache", "without:none", VALIDATION,
-         cures={"seldom": FREQ}, harmful=f"{STEPS}|{CACHED}")  # fmt: skip
+@program(
+    "a validation of many batches, whose data are in a cache",
+    "without:none",
+    VALIDATION,
+    cures={"seldom": FREQ},
+    harmful=f"{STEPS}|{CACHED}",
+)
 def validation_cached(run):
     data = tf.data.Dataset.from_tensor_slices((images(1600, 64) / 255, np.arange(1600) % 2))
     if run.does("none"):
@@ -56,16 +57,24 @@ def validation_cached(run):
     return _validated(run, data.batch(32).cache())
 
 
-@program("validation decodes the same files every time, and EarlyStopping needs its metric",
-         "without:cached", VALIDATION, cures={"cached": CACHED},
-         harmful=f"{STEPS}|{FREQ}")  # fmt: skip
+@program(
+    "validation decodes the same files every time, and EarlyStopping needs its metric",
+    "without:cached",
+    VALIDATION,
+    cures={"cached": CACHED},
+    harmful=f"{STEPS}|{FREQ}",
+)
 def validation_early_stopping(run):
     stop = keras.callbacks.EarlyStopping(monitor="val_loss", patience=20)
     return _validated(run, _files(), callbacks=[stop])
 
 
-@program("validation computes in Python", "without:seldom", VALIDATION,
-         cures={"seldom": FREQ, "steps": STEPS, "workers": r"workers = (\d+)"})  # fmt: skip
+@program(
+    "validation computes in Python",
+    "without:seldom",
+    VALIDATION,
+    cures={"seldom": FREQ, "steps": STEPS, "workers": r"workers = (\d+)"},
+)
 def validation_computing(run):
     x, y = rows(16 * 40, 8)
 
@@ -81,22 +90,34 @@ def validation_computing(run):
     if run.does("workers"):
         validation.workers, validation.use_multiprocessing = run.number(4), True
     model = mlp(8, units=1024, layers=3)
-    model.fit(x, y, batch_size=16, epochs=24, verbose=0, validation_data=validation,
-              validation_freq=run.number(2) if run.does("seldom") else 1,
-              validation_steps=run.number(2) if run.does("steps") else None,
-              callbacks=run.callbacks)  # fmt: skip
+    model.fit(
+        x,
+        y,
+        batch_size=16,
+        epochs=24,
+        verbose=0,
+        validation_data=validation,
+        validation_freq=run.number(2) if run.does("seldom") else 1,
+        validation_steps=run.number(2) if run.does("steps") else None,
+        callbacks=run.callbacks,
+    )
     return model
 
 
-@program("a checkpoint is written every five batches", "without:seldom", r"ModelCheckpoint",
-         cures={"once": r"model\.save\(", "seldom": r"save_freq="})  # fmt: skip
+@program(
+    "a checkpoint is written every five batches",
+    "without:seldom",
+    r"ModelCheckpoint",
+    cures={"once": r"model\.save\(", "seldom": r"save_freq="},
+)
 def checkpoints(run):
     x, y = rows(16 * 100, 8)
     model = mlp(8, units=1024, layers=4)
     path = str(folder() / "model.keras")
     saves = [keras.callbacks.ModelCheckpoint(path, save_freq="epoch" if run.does("seldom") else 5)]
-    model.fit(x, y, batch_size=16, epochs=2, verbose=0,
-              callbacks=[*([] if run.does("once") else saves), *run.callbacks])  # fmt: skip
+    model.fit(
+        x, y, batch_size=16, epochs=2, verbose=0, callbacks=[*([] if run.does("once") else saves), *run.callbacks]
+    )
     if run.does("once"):
         model.save(path)
     return model
@@ -123,23 +144,33 @@ def _with_callback(run, hook, work, epochs=30):
     return model
 
 
-@program("a callback draws samples at the end of every epoch", "without:once",
-         r"Watcher\.on_epoch_end",
-         cures={"once": "on_train_end", "seldom": r"epoch % (\d+)"})  # fmt: skip
+@program(
+    "a callback draws samples at the end of every epoch",
+    "without:once",
+    r"Watcher\.on_epoch_end",
+    cures={"once": "on_train_end", "seldom": r"epoch % (\d+)"},
+)
 def epoch_callback(run):
     return _with_callback(run, "on_epoch_end", lambda model: compute(8_000_000))
 
 
-@program("a callback logs to a server after every batch", "without:seldom",
-         r"Watcher\.on_train_batch_end",
-         cures={"seldom": r"batch % (\d+)", "once": r"on_epoch_end|on_train_end"})  # fmt: skip
+@program(
+    "a callback logs to a server after every batch",
+    "without:seldom",
+    r"Watcher\.on_train_batch_end",
+    cures={"seldom": r"batch % (\d+)", "once": r"on_epoch_end|on_train_end"},
+)
 def batch_callback(run):
     return _with_callback(run, "on_train_batch_end", lambda model: sleep_ms(5), epochs=18)
 
 
-@program("the process is stopped for four seconds from outside", "without:none",
-         r"stopped|suspended|paused", nothing=True,
-         harmful="callback|validation|workers|map")  # fmt: skip
+@program(
+    "the process is stopped for four seconds from outside",
+    "without:none",
+    r"stopped|suspended|paused",
+    nothing=True,
+    harmful="callback|validation|workers|map",
+)
 def stopped(run):
     data = tf.data.Dataset.from_tensor_slices(rows(6400, 8)).batch(16).cache()
     model = mlp(8, units=512, layers=4)

@@ -40,15 +40,20 @@ def pydataset_sleeping(run):
     return _pydataset(lambda: sleep_ms(30), run)
 
 
-@program("__getitem__ waits, one batch at a time", "input", INPUT, cures=CURES,
-         backend="jax")  # fmt: skip
+@program("__getitem__ waits, one batch at a time", "input", INPUT, cures=CURES, backend="jax")
 def pydataset_sleeping_jax(run):
     return _pydataset(lambda: sleep_ms(30), run)
 
 
-@program("__getitem__ waits, one batch at a time; others keep both cores busy", "input",
-         INPUT, cures=CURES, backend="torch", burners=2,
-         harmful="use_multiprocessing = True")  # fmt: skip
+@program(
+    "__getitem__ waits, one batch at a time; others keep both cores busy",
+    "input",
+    INPUT,
+    cures=CURES,
+    backend="torch",
+    burners=2,
+    harmful="use_multiprocessing = True",
+)
 def pydataset_sleeping_torch_busy(run):
     return _pydataset(lambda: sleep_ms(30), run)
 
@@ -58,15 +63,19 @@ def pydataset_computing(run):
     return _pydataset(lambda: compute(500_000), run)
 
 
-@program("__getitem__ computes in Python, in two threads that share its lock", "input",
-         INPUT, cures=CURES)  # fmt: skip
+@program("__getitem__ computes in Python, in two threads that share its lock", "input", INPUT, cures=CURES)
 def pydataset_threads_computing(run):
     return _pydataset(lambda: compute(500_000), run, workers=2)
 
 
-@program("two processes of __getitem__ and the model keep both cores busy", "input",
-         INPUT, cures={"once": ONCE}, backend="torch",
-         harmful=r"\.workers = |num_workers")  # fmt: skip
+@program(
+    "two processes of __getitem__ and the model keep both cores busy",
+    "input",
+    INPUT,
+    cures={"once": ONCE},
+    backend="torch",
+    harmful=r"\.workers = |num_workers",
+)
 def pydataset_processes_full(run):
     return _pydataset(lambda: compute(700_000), run, workers=2, processes=True)
 
@@ -119,13 +128,17 @@ def _grain(function, run):
     return model
 
 
-@program("a Grain map computes in Python; both cores are needed", "input", INPUT,
-         backend="jax", cures={"workers": r"num_workers=(\d+)"})  # fmt: skip
+@program(
+    "a Grain map computes in Python; both cores are needed",
+    "input",
+    INPUT,
+    backend="jax",
+    cures={"workers": r"num_workers=(\d+)"},
+)
 def grain_computing(run):
     return _grain(lambda: compute(40_000), run)
 
 
-@program("nothing: Grain's map is cheap", "any", None, nothing=True, backend="jax",
-         harmful="workers")  # fmt: skip
+@program("nothing: Grain's map is cheap", "any", None, nothing=True, backend="jax", harmful="workers")
 def grain_ready(run):
     return _grain(lambda: None, run)

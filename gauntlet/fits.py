@@ -11,15 +11,24 @@ PREDICT = {"called": r"model\(|predict_on_batch|tf\.function"}
 @program("nothing outside the model: generator and discriminator", "model", None)
 def gan(run):
     layers = keras.layers
-    generator = keras.Sequential([
-        keras.Input((64,)), layers.Dense(7 * 7 * 64), layers.Reshape((7, 7, 64)),
-        layers.Conv2DTranspose(32, 4, strides=2, padding="same", activation="relu"),
-        layers.Conv2DTranspose(1, 4, strides=2, padding="same", activation="sigmoid"),
-    ])  # fmt: skip
-    discriminator = keras.Sequential([
-        keras.Input((28, 28, 1)), layers.Conv2D(32, 4, strides=2, activation="relu"),
-        layers.Conv2D(64, 4, strides=2, activation="relu"), layers.Flatten(), layers.Dense(1),
-    ])  # fmt: skip
+    generator = keras.Sequential(
+        [
+            keras.Input((64,)),
+            layers.Dense(7 * 7 * 64),
+            layers.Reshape((7, 7, 64)),
+            layers.Conv2DTranspose(32, 4, strides=2, padding="same", activation="relu"),
+            layers.Conv2DTranspose(1, 4, strides=2, padding="same", activation="sigmoid"),
+        ]
+    )
+    discriminator = keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(32, 4, strides=2, activation="relu"),
+            layers.Conv2D(64, 4, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
+    )
 
     class GAN(keras.Model):
         def __init__(self):
@@ -36,9 +45,7 @@ def gan(run):
                 d_loss = self.loss_function(tf.ones_like(of_real), of_real)
                 d_loss += self.loss_function(tf.zeros_like(of_fake), of_fake)
                 g_loss = self.loss_function(tf.ones_like(of_fake), of_fake)
-            for part, loss, optimizer in (
-                (self.d, d_loss, self.d_optimizer), (self.g, g_loss, self.g_optimizer)
-            ):  # fmt: skip
+            for part, loss, optimizer in ((self.d, d_loss, self.d_optimizer), (self.g, g_loss, self.g_optimizer)):
                 optimizer.apply(tape.gradient(loss, part.trainable_weights), part.trainable_weights)
             return {"d_loss": d_loss, "g_loss": g_loss}
 
@@ -50,8 +57,9 @@ def gan(run):
     return model
 
 
-@program("model.predict is called for each action, between fits of one batch", "without:called",
-         r"predict", cures=PREDICT)  # fmt: skip
+@program(
+    "model.predict is called for each action, between fits of one batch", "without:called", r"predict", cures=PREDICT
+)
 def dqn(run):
     model = mlp(8, outputs=2)
     state, memory = np.zeros((1, 8), "float32"), []
@@ -66,13 +74,15 @@ def dqn(run):
     return model
 
 
-@program("text is generated with model.predict, one character at a time, between fits",
-         "without:called", r"predict", cures=PREDICT)  # fmt: skip
+@program(
+    "text is generated with model.predict, one character at a time, between fits",
+    "without:called",
+    r"predict",
+    cures=PREDICT,
+)
 def char_rnn(run):
     text = np.random.default_rng(0).integers(0, 50, (640, 21))
-    model = keras.Sequential([
-        keras.layers.Embedding(50, 16), keras.layers.GRU(32), keras.layers.Dense(50),
-    ])  # fmt: skip
+    model = keras.Sequential([keras.layers.Embedding(50, 16), keras.layers.GRU(32), keras.layers.Dense(50)])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     callbacks, call = run.callbacks, tf.function(model)
     for epoch in range(4):
@@ -85,8 +95,7 @@ def char_rnn(run):
     return model
 
 
-@program("each of twelve short fits compiles a model of its own", "without:one",
-         r"compil", harmful=r"pad|bucket")  # fmt: skip
+@program("each of twelve short fits compiles a model of its own", "without:one", r"compil", harmful=r"pad|bucket")
 def grid_search(run):
     x, y = rows(640, 8)
     best = None
@@ -102,8 +111,7 @@ def grid_search(run):
     return best
 
 
-@program("each trial of the tuner compiles a model of its own", "without:few", r"compil",
-         harmful=r"pad|bucket")  # fmt: skip
+@program("each trial of the tuner compiles a model of its own", "without:few", r"compil", harmful=r"pad|bucket")
 def keras_tuner(run):
     import keras_tuner as kt
 
@@ -112,8 +120,12 @@ def keras_tuner(run):
 
     x, y = rows(640, 8)
     tuner = kt.RandomSearch(
-        build, kt.Objective("val_loss", "min"), max_trials=2 if run.does("few") else 8, seed=1,
-        overwrite=True, directory=str(folder() / "tuner"), project_name="gauntlet",
-    )  # fmt: skip
-    tuner.search(x, y, epochs=2, validation_data=(x[:64], y[:64]), verbose=0,
-                 callbacks=run.callbacks)  # fmt: skip
+        build,
+        kt.Objective("val_loss", "min"),
+        max_trials=2 if run.does("few") else 8,
+        seed=1,
+        overwrite=True,
+        directory=str(folder() / "tuner"),
+        project_name="gauntlet",
+    )
+    tuner.search(x, y, epochs=2, validation_data=(x[:64], y[:64]), verbose=0, callbacks=run.callbacks)

@@ -106,11 +106,15 @@ def mlp(width: int, units: int = 64, layers: int = 2, outputs: int = 1, **option
 def convnet(size: int, filters: int = 8, *first: Any, **options: Any) -> Any:
     """Return a compiled convolutional network for square images of two classes."""
     layers = keras.layers
-    model = keras.Sequential([
-        keras.Input((size, size, 3)), *first,
-        layers.Conv2D(filters, 3, strides=2, activation="relu"),
-        layers.Conv2D(2 * filters, 3, strides=2, activation="relu"),
-        layers.GlobalAveragePooling2D(), layers.Dense(2),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((size, size, 3)),
+            *first,
+            layers.Conv2D(filters, 3, strides=2, activation="relu"),
+            layers.Conv2D(2 * filters, 3, strides=2, activation="relu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2),
+        ]
+    )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
     return model

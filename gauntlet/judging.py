@@ -179,9 +179,7 @@ class Result:
 
     @property
     def far_below(self) -> bool:
-        return bool(
-            self.promised and self.followed and self.followed < PROMISED_BELOW * self.promised[0]
-        )
+        return bool(self.promised and self.followed and self.followed < PROMISED_BELOW * self.promised[0])
 
     @property
     def changed_unsaid(self) -> bool | None:
@@ -197,8 +195,7 @@ class Result:
         return sum(_key(first) == _key(self.firsts[0]) for first in self.firsts)
 
     def to_json(self) -> dict:
-        more = ("confirmed", "followed", "promised", "slower", "inside", "far_below",
-                "changed_unsaid", "equal")  # fmt: skip
+        more = ("confirmed", "followed", "promised", "slower", "inside", "far_below", "changed_unsaid", "equal")
         return asdict(self) | {name: getattr(self, name) for name in more}
 
 
@@ -208,9 +205,19 @@ def _key(first: First) -> tuple[str, str]:
 
 
 COLUMNS = (
-    "program", "true cause", "confirmed", "first finding", "right", "cure", "promised",
-    "true gain", "inside", "slower", "results", "equal",
-)  # fmt: skip
+    "program",
+    "true cause",
+    "confirmed",
+    "first finding",
+    "right",
+    "cure",
+    "promised",
+    "true gain",
+    "inside",
+    "slower",
+    "results",
+    "equal",
+)
 
 
 def table(results: Sequence[Result]) -> str:
@@ -229,16 +236,24 @@ def _cells(result: Result) -> list[str]:
     cure = result.cure or ("not tried: " + first.code.partition("\n")[0][:60] if first.code else "")
     changed = result.changed.get(result.cure) if result.cure else None
     return [
-        result.program, result.truth, f"{_mark(result.confirmed)} {alone}".strip(),
-        result.error or first.title or "nothing", _mark(result.right),
+        result.program,
+        result.truth,
+        f"{_mark(result.confirmed)} {alone}".strip(),
+        result.error or first.title or "nothing",
+        _mark(result.right),
         ("harmful: " if result.harmful else "")
-        + ("asks: " if first.question and first.cause else "") + cure.replace("|", "\\|"),
-        promised and f"{promised}×", "" if result.followed is None else f"{result.followed:.2f}×",
-        _mark(result.inside), _mark(result.slower),
-        "" if changed is None else ("changed" if changed else "equal")
+        + ("asks: " if first.question and first.cause else "")
+        + cure.replace("|", "\\|"),
+        promised and f"{promised}×",
+        "" if result.followed is None else f"{result.followed:.2f}×",
+        _mark(result.inside),
+        _mark(result.slower),
+        ""
+        if changed is None
+        else ("changed" if changed else "equal")
         + (" (unsaid)" if result.changed_unsaid else f" ({first.changes or 'nothing said'})"),
         f"{result.equal} of {len(result.firsts)}",
-    ]  # fmt: skip
+    ]
 
 
 def _mark(value: bool | None) -> str:
@@ -260,24 +275,14 @@ def summary(results: Sequence[Result]) -> list[str]:
         "Printed fixes that make it at least 1.05× faster": share(
             [one.followed >= SLOWER for one in tried if one.followed]
         ),
-        "Slower than 1.05× with the printed cure (aim: none)": share(
-            [bool(one.slower) for one in tried]
-        ),
-        "True gain inside the promised range (aim: 80 %)": share(
-            [bool(one.inside) for one in ranges]
-        ),
-        "Below 0.65 of the range's lower end (aim: none)": share(
-            [one.far_below for one in ranges]
-        ),
-        "Equal first findings in all rounds (aim: all)": share(
-            [one.equal == len(one.firsts) for one in judged]
-        ),
+        "Slower than 1.05× with the printed cure (aim: none)": share([bool(one.slower) for one in tried]),
+        "True gain inside the promised range (aim: 80 %)": share([bool(one.inside) for one in ranges]),
+        "Below 0.65 of the range's lower end (aim: none)": share([one.far_below for one in ranges]),
+        "Equal first findings in all rounds (aim: all)": share([one.equal == len(one.firsts) for one in judged]),
         "Results changed without a word (aim: none)": share(
             [bool(one.changed_unsaid) for one in tried if one.changed_unsaid is not None]
         ),
         "Harmful cures (aim: none)": share([one.harmful for one in judged]),
-        "Truths confirmed without our package": share(
-            [one.confirmed for one in results if one.confirmed is not None]
-        ),
-    }  # fmt: skip
+        "Truths confirmed without our package": share([one.confirmed for one in results if one.confirmed is not None]),
+    }
     return [f"- {name}: {value}" for name, value in lines.items()]

@@ -29,8 +29,12 @@ def _in_memory(count=6400, width=8):
     return tf.data.Dataset.from_tensor_slices(rows(count, width)).batch(16).cache().prefetch(2)
 
 
-@program("every operation of the step is started by Python", "without:compiled", EAGER,
-         cures={"compiled": r"@tf\.function|tf\.function\("})  # fmt: skip
+@program(
+    "every operation of the step is started by Python",
+    "without:compiled",
+    EAGER,
+    cures={"compiled": r"@tf\.function|tf\.function\("},
+)
 def tape_eager(run):
     model, data = mlp(8, layers=6), _in_memory(1280)
     step = _tape_step(model, compiled=run.does("compiled"))
@@ -53,8 +57,12 @@ def tape_compiled(run):
     return model
 
 
-@program("a numpy_function waits, one call at a time", "input", INPUT,
-         cures={"calls": r"num_parallel_calls=(\d+|tf)", "cached": r"\.cache\(\)"})  # fmt: skip
+@program(
+    "a numpy_function waits, one call at a time",
+    "input",
+    INPUT,
+    cures={"calls": r"num_parallel_calls=(\d+|tf)", "cached": r"\.cache\(\)"},
+)
 def tape_starved(run):
     def read(x, y):
         def waits(values):
@@ -79,8 +87,12 @@ def tape_starved(run):
     return model
 
 
-@program("the step is traced again for every new Python number", "without:tensor",
-         r"recompilation|retrac", cures={"tensor": r"tf\.constant|[Tt]ensor|shape"})  # fmt: skip
+@program(
+    "the step is traced again for every new Python number",
+    "without:tensor",
+    r"recompilation|retrac",
+    cures={"tensor": r"tf\.constant|[Tt]ensor|shape"},
+)
 def tape_retraced(run):
     model, data = mlp(8), _in_memory(480)
     inner = _tape_step(model, compiled=False)
@@ -95,8 +107,9 @@ def tape_retraced(run):
     return model
 
 
-@program("samples compute in Python, in the loop", "input", INPUT, backend="torch",
-         cures={"workers": r"num_workers=(\d+)"})  # fmt: skip
+@program(
+    "samples compute in Python, in the loop", "input", INPUT, backend="torch", cures={"workers": r"num_workers=(\d+)"}
+)
 def torch_loop(run):
     x, y = rows(640, 8)
 
@@ -109,9 +122,7 @@ def torch_loop(run):
             return x[i], y[i]
 
     workers = run.number(2) if run.does("workers") else 0
-    loader = torch.utils.data.DataLoader(
-        Rows(), batch_size=16, num_workers=workers, persistent_workers=workers > 0
-    )
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=workers, persistent_workers=workers > 0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters())
     with run.monitor() as monitor:
@@ -136,8 +147,9 @@ def _jax_step(layers, compiled):
 
     keys = np.random.default_rng(0)
     sizes = [8, *[256] * layers, 1]
-    parameters = [jax.numpy.asarray(keys.normal(size=pair, scale=0.05), "float32")
-                  for pair in itertools.pairwise(sizes)]  # fmt: skip
+    parameters = [
+        jax.numpy.asarray(keys.normal(size=pair, scale=0.05), "float32") for pair in itertools.pairwise(sizes)
+    ]
     return (jax.jit(step) if compiled else step), parameters
 
 
@@ -153,21 +165,29 @@ def _jax_loop(run, compiled, batches):
     return parameters
 
 
-@program("nothing: a compiled step, batches in memory", "model", None, backend="jax",
-         harmful="Thread|Process")  # fmt: skip
+@program("nothing: a compiled step, batches in memory", "model", None, backend="jax", harmful="Thread|Process")
 def jax_loop(run):
     return _jax_loop(run, True, 1500)
 
 
-@program("every operation of the step is started by Python", "without:compiled", EAGER,
-         backend="jax", cures={"compiled": r"jax\.jit"})  # fmt: skip
+@program(
+    "every operation of the step is started by Python",
+    "without:compiled",
+    EAGER,
+    backend="jax",
+    cures={"compiled": r"jax\.jit"},
+)
 def jax_eager(run):
     return _jax_loop(run, run.does("compiled"), 60)
 
 
-@program("the environment, which Python computes between the steps", "without:cheap",
-         r"outside|between|input|environment|loop|not named|Python", nothing=True,
-         harmful="validation|recompil")  # fmt: skip
+@program(
+    "the environment, which Python computes between the steps",
+    "without:cheap",
+    r"outside|between|input|environment|loop|not named|Python",
+    nothing=True,
+    harmful="validation|recompil",
+)
 def policy_gradient(run):
     model = mlp(8, outputs=2)
     step, choose = _tape_step(model), tf.function(model)
@@ -186,9 +206,13 @@ def policy_gradient(run):
     return model
 
 
-@program("model.predict is called for each action, in a loop", "without:called",
-         r"predict", cures={"called": r"model\(|predict_on_batch|tf\.function"},
-         harmful="pad|shape|steps_per_execution")  # fmt: skip
+@program(
+    "model.predict is called for each action, in a loop",
+    "without:called",
+    r"predict",
+    cures={"called": r"model\(|predict_on_batch|tf\.function"},
+    harmful="pad|shape|steps_per_execution",
+)
 def dqn_loop(run):
     model = mlp(8, outputs=2)
     step, choose = _tape_step(model), tf.function(model)

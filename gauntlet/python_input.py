@@ -45,28 +45,42 @@ def numpy_sleeping(run):
     return _mapped(lambda: sleep_ms(3), run)
 
 
-@program(f"{WAITS}; others keep both cores busy", "input", INPUT,
-         cures={"calls": CALLS, "cached": CACHE}, burners=2, harmful=REWRITE)  # fmt: skip
+@program(
+    f"{WAITS}; others keep both cores busy",
+    "input",
+    INPUT,
+    cures={"calls": CALLS, "cached": CACHE},
+    burners=2,
+    harmful=REWRITE,
+)
 def numpy_sleeping_busy(run):
     return _mapped(lambda: sleep_ms(3), run)
 
 
-@program(f"{WAITS}, and draws random numbers", "input", INPUT, cures={"calls": CALLS},
-         harmful=CACHE)  # fmt: skip
+@program(f"{WAITS}, and draws random numbers", "input", INPUT, cures={"calls": CALLS}, harmful=CACHE)
 def numpy_sleeping_random(run):
     return _mapped(lambda: sleep_ms(3), run, noise=0.1)
 
 
-@program("a numpy_function computes in Python, under its lock", "input", INPUT,
-         cures={"rewritten": REWRITE, "cached": CACHE},
-         harmful=r"num_parallel_calls=\d|threadpool")  # fmt: skip
+@program(
+    "a numpy_function computes in Python, under its lock",
+    "input",
+    INPUT,
+    cures={"rewritten": REWRITE, "cached": CACHE},
+    harmful=r"num_parallel_calls=\d|threadpool",
+)
 def numpy_computing(run):
     return _mapped(lambda: compute(60_000), run)
 
 
-@program("a numpy_function computes in Python; others keep both cores busy", "input",
-         INPUT, cures={"rewritten": REWRITE, "cached": CACHE}, burners=2,
-         harmful=r"num_parallel_calls=\d|threadpool")  # fmt: skip
+@program(
+    "a numpy_function computes in Python; others keep both cores busy",
+    "input",
+    INPUT,
+    cures={"rewritten": REWRITE, "cached": CACHE},
+    burners=2,
+    harmful=r"num_parallel_calls=\d|threadpool",
+)
 def numpy_computing_busy(run):
     return _mapped(lambda: compute(60_000), run, epochs=2)
 
@@ -75,12 +89,15 @@ def _interleaved(generator, types, parts):
     """Return a dataset of `parts` generators; each is given its number and their count."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = parts + 1
-    return tf.data.Dataset.range(parts).interleave(
-        lambda k: tf.data.Dataset.from_generator(
-            generator, output_signature=types, args=(k, parts)
-        ),
-        cycle_length=parts, num_parallel_calls=parts,
-    ).with_options(options)  # fmt: skip
+    return (
+        tf.data.Dataset.range(parts)
+        .interleave(
+            lambda k: tf.data.Dataset.from_generator(generator, output_signature=types, args=(k, parts)),
+            cycle_length=parts,
+            num_parallel_calls=parts,
+        )
+        .with_options(options)
+    )
 
 
 def _generated(function, run, epochs=12):
@@ -103,14 +120,12 @@ def _generated(function, run, epochs=12):
     return model
 
 
-@program("a generator waits for each element", "input", INPUT,
-         cures={"parts": r"cycle_length=(\d+)", "cached": CACHE})  # fmt: skip
+@program("a generator waits for each element", "input", INPUT, cures={"parts": r"cycle_length=(\d+)", "cached": CACHE})
 def from_generator_sleeping(run):
     return _generated(lambda: sleep_ms(3), run)
 
 
-@program("a generator computes in Python", "input", INPUT, cures={"cached": CACHE},
-         harmful="interleave|threadpool")  # fmt: skip
+@program("a generator computes in Python", "input", INPUT, cures={"cached": CACHE}, harmful="interleave|threadpool")
 def from_generator_computing(run):
     return _generated(lambda: compute(60_000), run)
 
@@ -143,8 +158,7 @@ def _plain_generator(function, run, batches=60, epochs=9):
         data = Batches(workers=run.number(2), use_multiprocessing=run.does("processes"))
     else:
         data = endless()
-    model.fit(data, steps_per_epoch=batches, epochs=epochs, shuffle=False, verbose=0,
-              callbacks=run.callbacks)  # fmt: skip
+    model.fit(data, steps_per_epoch=batches, epochs=epochs, shuffle=False, verbose=0, callbacks=run.callbacks)
     return model
 
 
@@ -153,27 +167,27 @@ THREADS = r"workers=(\d+)\)"
 REBUILT = {"processes": PROCESSES, "threads": THREADS, "parts": r"cycle_length=(\d+)"}
 
 
-@program("a generator given to fit waits for each batch", "input", INPUT,
-         cures=REBUILT)  # fmt: skip
+@program("a generator given to fit waits for each batch", "input", INPUT, cures=REBUILT)
 def generator_sleeping(run):
     return _plain_generator(lambda: sleep_ms(25), run)
 
 
-@program("a generator given to fit waits for each batch", "input", INPUT, backend="jax",
-         cures=REBUILT)  # fmt: skip
+@program("a generator given to fit waits for each batch", "input", INPUT, backend="jax", cures=REBUILT)
 def generator_sleeping_jax(run):
     return _plain_generator(lambda: sleep_ms(25), run)
 
 
-@program("a generator given to fit computes in Python", "input", INPUT,
-         cures=REBUILT)  # fmt: skip
+@program("a generator given to fit computes in Python", "input", INPUT, cures=REBUILT)
 def generator_computing(run):
     return _plain_generator(lambda: compute(500_000), run)
 
 
-@program("the shuffle buffer is filled again in every epoch, from a source that waits", "input",
-         INPUT, cures={"repeated": r"\.repeat\(", "calls": CALLS, "cached": CACHE},
-         )  # fmt: skip
+@program(
+    "the shuffle buffer is filled again in every epoch, from a source that waits",
+    "input",
+    INPUT,
+    cures={"repeated": r"\.repeat\(", "calls": CALLS, "cached": CACHE},
+)
 def shuffle_refill(run):
     def read(x):
         def waits(values):
@@ -194,8 +208,7 @@ def shuffle_refill(run):
     data = (data.repeat() if run.does("repeated") else data).batch(16)
     data = data.map(lambda x: (x, x[:, :1] > 0)).prefetch(tf.data.AUTOTUNE)
     model = mlp(8, units=1024, layers=4)
-    model.fit(data, steps_per_epoch=37 if run.does("repeated") else None, epochs=15, verbose=0,
-              callbacks=run.callbacks)  # fmt: skip
+    model.fit(data, steps_per_epoch=37 if run.does("repeated") else None, epochs=15, verbose=0, callbacks=run.callbacks)
     return model
 
 

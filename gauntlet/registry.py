@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-THEMES = (
-    "vision", "text_series", "tables", "python_input", "datasets", "loaders", "loops", "around",
-    "fits", "steps",
-)  # fmt: skip
+THEMES = ("vision", "text_series", "tables", "python_input", "datasets", "loaders", "loops", "around", "fits", "steps")
 
 # A first finding that names a slow input, and not just the start of each epoch.
 INPUT = r"\Ainput_bound(?![\s\S]*Setting the input up)"

@@ -6,8 +6,12 @@ from gauntlet.helpers import convnet, images, keras, mlp, np, rows, tf
 from gauntlet.registry import program
 
 
-@program("every new length of a batch is compiled again", "without:padded", "recompilation",
-         cures={"padded": r"pad|bucket|drop_remainder"})  # fmt: skip
+@program(
+    "every new length of a batch is compiled again",
+    "without:padded",
+    "recompilation",
+    cures={"padded": r"pad|bucket|drop_remainder"},
+)
 def varying_shapes(run):
     lengths = np.random.default_rng(0).permutation(np.arange(20, 60))
 
@@ -16,23 +20,37 @@ def varying_shapes(run):
             width = 64 if run.does("padded") else length
             yield np.ones((16, width, 8), "float32"), np.ones((16, 1), "float32")
 
-    model = keras.Sequential([
-        keras.layers.Conv1D(16, 3, activation="relu"), keras.layers.Conv1D(16, 3),
-        keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.layers.Conv1D(16, 3, activation="relu"),
+            keras.layers.Conv1D(16, 3),
+            keras.layers.GlobalMaxPooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
     model.compile("adam", "mse", jit_compile=True)
     model.fit(batches(), verbose=0, callbacks=run.callbacks)
     return model
 
 
-@program("every new length of a batch is compiled again", "without:padded", "recompilation",
-         cures={"padded": r"pad|bucket|drop_remainder"}, backend="jax")  # fmt: skip
+@program(
+    "every new length of a batch is compiled again",
+    "without:padded",
+    "recompilation",
+    cures={"padded": r"pad|bucket|drop_remainder"},
+    backend="jax",
+)
 def varying_shapes_jax(run):
     return varying_shapes(run)
 
 
-@program("the step prints a tensor", "without:silent", r"print|step", nothing=True,
-         harmful=r"\.map\(|cache|batch\(|validation")  # fmt: skip
+@program(
+    "the step prints a tensor",
+    "without:silent",
+    r"print|step",
+    nothing=True,
+    harmful=r"\.map\(|cache|batch\(|validation",
+)
 def printing(run):
     class Printing(keras.Model):
         def __init__(self):
@@ -53,8 +71,12 @@ def printing(run):
     return model
 
 
-@program("half precision, which this CPU computes more slowly", "without:float32",
-         r"precision|float16", cures={"float32": r"float32|set_global_policy"})  # fmt: skip
+@program(
+    "half precision, which this CPU computes more slowly",
+    "without:float32",
+    r"precision|float16",
+    cures={"float32": r"float32|set_global_policy"},
+)
 def half_precision(run):
     if not run.does("float32"):
         keras.mixed_precision.set_global_policy("mixed_float16")
@@ -78,8 +100,13 @@ def digits_torch(run):
     return digits(run)
 
 
-@program("nothing: digits of 28 by 28 and a dense network; others keep both cores busy", "model",
-         None, burners=2, backend="jax")  # fmt: skip
+@program(
+    "nothing: digits of 28 by 28 and a dense network; others keep both cores busy",
+    "model",
+    None,
+    burners=2,
+    backend="jax",
+)
 def digits_jax_busy(run):
     return digits(run)
 
@@ -92,7 +119,8 @@ def convolutions(run):
     return model
 
 
-@program("the model: wide convolutions; others keep both cores busy", "model", None, burners=2,
-         harmful="map|cache|prefetch")  # fmt: skip
+@program(
+    "the model: wide convolutions; others keep both cores busy", "model", None, burners=2, harmful="map|cache|prefetch"
+)
 def convolutions_busy(run):
     return convolutions(run)

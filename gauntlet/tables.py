@@ -15,21 +15,25 @@ def tabular_arrays(run):
     return model
 
 
-@program("nothing: small arrays, a small model", "any", None, backend="jax",
-         harmful="from_tensor_slices|workers|cache")  # fmt: skip
+@program("nothing: small arrays, a small model", "any", None, backend="jax", harmful="from_tensor_slices|workers|cache")
 def tabular_arrays_jax(run):
     return tabular_arrays(run)
 
 
-@program("nothing: small arrays, a small model", "any", None, backend="torch",
-         harmful="from_tensor_slices|workers|cache")  # fmt: skip
+@program(
+    "nothing: small arrays, a small model", "any", None, backend="torch", harmful="from_tensor_slices|workers|cache"
+)
 def tabular_arrays_torch(run):
     return tabular_arrays(run)
 
 
-@program("rows of ten columns are put together one by one, from memory", "input", INPUT,
-         cures={"batched": r"\.batch\([^)]*\)\.(unbatch|map|shuffle)|gather"},
-         harmful=CACHE)  # fmt: skip
+@program(
+    "rows of ten columns are put together one by one, from memory",
+    "input",
+    INPUT,
+    cures={"batched": r"\.batch\([^)]*\)\.(unbatch|map|shuffle)|gather"},
+    harmful=CACHE,
+)
 def tabular_columns(run):
     x, y = rows(8192, 10)
     columns = {f"c{i}": x[:, i : i + 1] for i in range(10)}
@@ -43,8 +47,13 @@ def tabular_columns(run):
     return model
 
 
-@program("lines of a CSV file are parsed again in every epoch", "input", INPUT,
-         cures={"cached": CACHE}, harmful="num_parallel_reads")  # fmt: skip
+@program(
+    "lines of a CSV file are parsed again in every epoch",
+    "input",
+    INPUT,
+    cures={"cached": CACHE},
+    harmful="num_parallel_reads",
+)
 def csv_lines(run):
     x, y = rows(6000, 30)
     path = folder() / "rows.csv"

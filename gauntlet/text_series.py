@@ -11,9 +11,7 @@ BATCH_FIRST = r"\.batch\([^)]*\)\.map"
 
 def classifier(vectorize=None):
     layers = keras.layers
-    model = keras.Sequential([
-        layers.Embedding(1000, 16), layers.GlobalAveragePooling1D(), layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential([layers.Embedding(1000, 16), layers.GlobalAveragePooling1D(), layers.Dense(1)])
     model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
     return model
 
@@ -24,9 +22,12 @@ def vectorizer(texts):
     return vectorize
 
 
-@program("TextVectorization is called once a sentence instead of once a batch", "input",
-         INPUT,
-         cures={"batched": BATCH_FIRST, "cached": CACHE, "parallel": PARALLEL})  # fmt: skip
+@program(
+    "TextVectorization is called once a sentence instead of once a batch",
+    "input",
+    INPUT,
+    cures={"batched": BATCH_FIRST, "cached": CACHE, "parallel": PARALLEL},
+)
 def text_rows(run):
     texts = sentences(4000)
     vectorize, model = vectorizer(texts), classifier()
@@ -48,10 +49,14 @@ def text_ready(run):
     data = tf.data.Dataset.from_tensor_slices((texts, np.arange(2000) % 2)).batch(32)
     data = data.map(lambda t, y: (vectorize(t), y), num_parallel_calls=tf.data.AUTOTUNE)
     layers = keras.layers
-    model = keras.Sequential([
-        layers.Embedding(1000, 64), layers.Conv1D(64, 5, activation="relu"),
-        layers.GlobalMaxPooling1D(), layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            layers.Embedding(1000, 64),
+            layers.Conv1D(64, 5, activation="relu"),
+            layers.GlobalMaxPooling1D(),
+            layers.Dense(1),
+        ]
+    )
     model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
     model.fit(data.cache().prefetch(2), epochs=45, verbose=0, callbacks=run.callbacks)
     return model
@@ -64,8 +69,13 @@ def tokenize(text):
     return np.array([sum(map(ord, pair)) % 1000 for pair in pairs[:600]], "int64")
 
 
-@program("a tokenizer in Python, which is the same in every epoch", "input", INPUT,
-         cures={"cached": CACHE}, harmful=r"num_parallel_calls=\d|threadpool")  # fmt: skip
+@program(
+    "a tokenizer in Python, which is the same in every epoch",
+    "input",
+    INPUT,
+    cures={"cached": CACHE},
+    harmful=r"num_parallel_calls=\d|threadpool",
+)
 def python_tokenizer(run):
     def tokens(text, label):
         return tf.ensure_shape(tf.numpy_function(tokenize, [text], tf.int64), (600,)), label
@@ -94,8 +104,13 @@ def series_lstm(run):
     return model
 
 
-@program("windows are gathered one by one from a series in memory, for a small model", "input",
-         INPUT, nothing=True, harmful=CACHE)  # fmt: skip
+@program(
+    "windows are gathered one by one from a series in memory, for a small model",
+    "input",
+    INPUT,
+    nothing=True,
+    harmful=CACHE,
+)
 def series_dense(run):
     data = _windows(6000, 240)
     model = keras.Sequential([keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])

@@ -17,8 +17,12 @@ def load_image(path):
     return decode(tf.io.read_file(path)), label
 
 
-@program("JPEG files are decoded again in every epoch, one at a time", "input", INPUT,
-         cures={"cached": CACHE, "parallel": PARALLEL})  # fmt: skip
+@program(
+    "JPEG files are decoded again in every epoch, one at a time",
+    "input",
+    INPUT,
+    cures={"cached": CACHE, "parallel": PARALLEL},
+)
 def image_files(run):
     data = tf.data.Dataset.list_files(f"{jpegs()}/*/*.jpg", shuffle=False)
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
@@ -31,8 +35,12 @@ def image_files(run):
     return model
 
 
-@program("a directory is decoded again in every epoch, on all cores; its shuffle is the helper's",
-         "input", INPUT, cures={"cached": CACHE})  # fmt: skip
+@program(
+    "a directory is decoded again in every epoch, on all cores; its shuffle is the helper's",
+    "input",
+    INPUT,
+    cures={"cached": CACHE},
+)
 def image_directory(run):
     data = keras.utils.image_dataset_from_directory(
         str(jpegs()), image_size=(64, 64), batch_size=8, seed=1, verbose=False
@@ -55,9 +63,13 @@ def image_directory_cached(run):
     return model
 
 
-@program("JPEG images in one TFRecord file are decoded again in every epoch, one at a time",
-         "input", INPUT, cures={"cached": CACHE, "parallel": PARALLEL},
-         harmful="num_parallel_reads")  # fmt: skip
+@program(
+    "JPEG images in one TFRecord file are decoded again in every epoch, one at a time",
+    "input",
+    INPUT,
+    cures={"cached": CACHE, "parallel": PARALLEL},
+    harmful="num_parallel_reads",
+)
 def tfrecord_jpeg(run):
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
     data = tf.data.TFRecordDataset(records())
@@ -76,8 +88,7 @@ def augment(image, label):
     return tf.image.resize(tf.image.random_hue(image, 0.1), (64, 64)), label
 
 
-@program("random augmentation in one thread", "input", INPUT,
-         cures={"parallel": PARALLEL}, harmful=CACHE)  # fmt: skip
+@program("random augmentation in one thread", "input", INPUT, cures={"parallel": PARALLEL}, harmful=CACHE)
 def random_augmentation(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
@@ -87,8 +98,7 @@ def random_augmentation(run):
     return model
 
 
-@program("random augmentation on all cores already", "input", INPUT,
-         harmful=f"{CACHE}|{PARALLEL}|workers")  # fmt: skip
+@program("random augmentation on all cores already", "input", INPUT, harmful=f"{CACHE}|{PARALLEL}|workers")
 def random_augmentation_full(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
     data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=tf.data.AUTOTUNE)
@@ -106,17 +116,19 @@ def augment_in_python(image):
     return np.asarray(moved, "float32") / 255
 
 
-@program("random augmentation computes in Python, under its lock", "input", INPUT,
-         cures={"rewritten": r"TensorFlow operations|_tf\b|tf\.image"},
-         harmful=rf"{CACHE}|num_parallel_calls=\d|threadpool")  # fmt: skip
+@program(
+    "random augmentation computes in Python, under its lock",
+    "input",
+    INPUT,
+    cures={"rewritten": r"TensorFlow operations|_tf\b|tf\.image"},
+    harmful=rf"{CACHE}|num_parallel_calls=\d|threadpool",
+)
 def python_augmentation(run):
     def native(image):
         return tf.roll(tf.cast(image, tf.float32) / 255, tf.random.uniform([], 0, 8, tf.int32), 1)
 
     def python(image):
-        return tf.ensure_shape(
-            tf.numpy_function(augment_in_python, [image], tf.float32), (64, 64, 3)
-        )
+        return tf.ensure_shape(tf.numpy_function(augment_in_python, [image], tf.float32), (64, 64, 3))
 
     data = tf.data.Dataset.from_tensor_slices(images(320, 64))
     data = data.map(native if run.does("rewritten") else python)
@@ -137,16 +149,26 @@ def augmentation_layers(run):
 
 
 def _pooled(*first):
-    model = keras.Sequential([
-        keras.Input((96, 96, 3)), *first, keras.layers.AveragePooling2D(16),
-        keras.layers.Flatten(), keras.layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((96, 96, 3)),
+            *first,
+            keras.layers.AveragePooling2D(16),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
     model.compile("adam", "mse")
     return model
 
 
-@program("images of 0 to 1 are copied out of the arrays, beside a small model", "any",
-         "input_bound", nothing=True, harmful="uint8|from_tensor_slices")  # fmt: skip
+@program(
+    "images of 0 to 1 are copied out of the arrays, beside a small model",
+    "any",
+    "input_bound",
+    nothing=True,
+    harmful="uint8|from_tensor_slices",
+)
 def arrays_0_to_1(run):
     x = (images(1600, 96) / 255).astype("float32")
     model = _pooled()
@@ -154,9 +176,14 @@ def arrays_0_to_1(run):
     return model
 
 
-@program("images of 0 to 255 are copied as float32 out of the arrays, beside a small model",
-         "any", "input_bound", nothing=True, cures={"bytes": r'astype\("uint8"\)'},
-         harmful="from_tensor_slices")  # fmt: skip
+@program(
+    "images of 0 to 255 are copied as float32 out of the arrays, beside a small model",
+    "any",
+    "input_bound",
+    nothing=True,
+    cures={"bytes": r'astype\("uint8"\)'},
+    harmful="from_tensor_slices",
+)
 def arrays_0_to_255(run):
     x = images(1600, 96).astype("uint8" if run.does("bytes") else "float32")
     model = _pooled(keras.layers.Rescaling(1 / 255))

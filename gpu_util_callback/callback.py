@@ -11,16 +11,10 @@ except ModuleNotFoundError as error:
     if error.name != "keras":  # Keras is there, and its backend is not
         raise
     raise ModuleNotFoundError(
-        "GpuUtilCallback needs Keras: pip install keras. Without Keras, use GpuUtilMonitor.",
-        name="keras",
+        "GpuUtilCallback needs Keras: pip install keras. Without Keras, use GpuUtilMonitor.", name="keras"
     ) from None
 
-from gpu_util_callback.recorder.fit import (
-    FitSeries,
-    KerasSession,
-    announce_known_failure,
-    leave_out,
-)
+from gpu_util_callback.recorder.fit import FitSeries, KerasSession, announce_known_failure, leave_out
 from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.redaction import error_text

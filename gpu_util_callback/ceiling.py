@@ -96,8 +96,13 @@ def ceilings(
         if step is not None:
             found = _of_loop(step, data, instead, state, seconds, say)
         else:
-            fit = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size,
-                   "class_weight": class_weight, "shuffle": None if shuffle else False}  # fmt: skip
+            fit = {
+                "y": y,
+                "sample_weight": sample_weight,
+                "batch_size": batch_size,
+                "class_weight": class_weight,
+                "shuffle": None if shuffle else False,
+            }
             found = _of_model(model, data, instead, fit, seconds, say)
     finally:
         say.end()
@@ -218,9 +223,7 @@ class _Parts:
     wait: Callable[[Any], None]
 
 
-def _measure(
-    parts: _Parts, data: Any, instead: Any, seconds: float, say: Callable[[str], None]
-) -> Ceilings:
+def _measure(parts: _Parts, data: Any, instead: Any, seconds: float, say: Callable[[str], None]) -> Ceilings:
     """Time each part; with another input, that one and the first in turns."""
     alone_s, together_s, model_s = (share * seconds for share in _SHARES)
     say("the input alone")
@@ -240,11 +243,7 @@ def _measure(
             say("both together again")
             together.append(parts.together(data, _Clock(together_s, parts.wait)))
         other = Instead(
-            other_alone,
-            (min(rates), max(rates)),
-            (min(together), max(together)),
-            _size(other_batch),
-            clock.passed,
+            other_alone, (min(rates), max(rates)), (min(together), max(together)), _size(other_batch), clock.passed
         )
     say("the model alone")
     steps = parts.model_alone(batch, _Clock(model_s, parts.wait))
@@ -255,12 +254,7 @@ def _measure(
 
 
 def _of_model(
-    model: Any,
-    data: Any,
-    instead: Any,
-    fit: dict[str, Any],
-    seconds: float,
-    say: Callable[[str], None],
+    model: Any, data: Any, instead: Any, fit: dict[str, Any], seconds: float, say: Callable[[str], None]
 ) -> Ceilings:
     import keras
 
@@ -351,13 +345,7 @@ class _Enough(Exception):
     """Enough was measured."""
 
 
-def _fit_rate(
-    model: Any,
-    data: Any,
-    fit: dict[str, Any],
-    clock: _Clock,
-    endless: bool = False,
-) -> float:
+def _fit_rate(model: Any, data: Any, fit: dict[str, Any], clock: _Clock, endless: bool = False) -> float:
     """Return the steps a second of `fit` on a copy of the data."""
     import keras
 
@@ -381,10 +369,14 @@ def _fit_rate(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `fit` itself gives them to the user
             keras.Model.fit(
-                model, given, epochs=_MANY, verbose=0, callbacks=[Stop()],
+                model,
+                given,
+                epochs=_MANY,
+                verbose=0,
+                callbacks=[Stop()],
                 steps_per_epoch=_MANY if endless else None,
                 **{name: value for name, value in fit.items() if value is not None},
-            )  # fmt: skip
+            )
     except _Enough:
         assert clock.rate is not None
         return clock.rate
@@ -430,12 +422,7 @@ def _size(batch: Any) -> int | None:
 
 
 def _of_loop(
-    step: Callable[[Any], Any],
-    data: Any,
-    instead: Any,
-    state: Any,
-    seconds: float,
-    say: Callable[[str], None],
+    step: Callable[[Any], Any], data: Any, instead: Any, state: Any, seconds: float, say: Callable[[str], None]
 ) -> Ceilings:
     framework = framework_in_use() or ""
     _refuse_workers(framework)

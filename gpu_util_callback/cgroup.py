@@ -44,8 +44,9 @@ class MemoryGroup:
     """
 
     def __init__(self, root: str = "/"):
-        limited = [(limit, folder) for folder in control_groups(Path(root))
-                   if (limit := memory_limit(folder)) is not None]  # fmt: skip
+        limited = [
+            (limit, folder) for folder in control_groups(Path(root)) if (limit := memory_limit(folder)) is not None
+        ]
         self._folder = min(limited)[1] if limited else None
 
     @property

@@ -19,9 +19,7 @@ _OF_A_DEPLOYMENT = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}$")
 
 
 def job_facts(
-    job: str | None = None,
-    environ: Mapping[str, str] = os.environ,
-    framework: tuple[str, str, int, int] | None = None,
+    job: str | None = None, environ: Mapping[str, str] = os.environ, framework: tuple[str, str, int, int] | None = None
 ) -> dict[str, Any]:
     """Return {"job", "job_source", "rank", "world_size"}; all workers of a job agree on `job`.
 
@@ -72,9 +70,7 @@ def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int
     if size > 1 and "RANK" in environ:
         run = environ.get("TORCHELASTIC_RUN_ID")
         identity = run if run and run != "none" else None
-        identity = identity or ":".join(
-            environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
-        )
+        identity = identity or ":".join(environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
         return "torchelastic", identity, number("RANK", default=0), size
     size = number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", default=1)
     if size > 1 and "SLURM_JOB_ID" in environ and "SLURM_PROCID" in environ:
@@ -124,9 +120,7 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, Any] | None:
     return {"name": "SLURM", "job": job, "restarts": restarts}
 
 
-def _kubernetes(
-    environ: Mapping[str, str], host: str | None, namespace_file: str
-) -> dict[str, Any] | None:
+def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: str) -> dict[str, Any] | None:
     if "KUBERNETES_SERVICE_HOST" not in environ:
         return None
     pod = socket.gethostname() if host is None else host
@@ -138,8 +132,7 @@ def _kubernetes(
     job, of_a_job = _OF_A_JOB.subn("", pod)
     if of_a_job:
         job = _OF_A_DEPLOYMENT.sub("", job)
-    return {"name": "Kubernetes", "job": f"{namespace}/{job}" if namespace else job,
-            "restarts": None}  # fmt: skip
+    return {"name": "Kubernetes", "job": f"{namespace}/{job}" if namespace else job, "restarts": None}
 
 
 def _ray_job(environ: Mapping[str, str]) -> dict[str, Any] | None:

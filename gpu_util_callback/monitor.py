@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.functions import TimedBatches
-from gpu_util_callback.backends.inputs import (
-    describe_input,
-    describe_validation,
-    seen_through,
-    source_of,
-)
+from gpu_util_callback.backends.inputs import describe_input, describe_validation, seen_through, source_of
 from gpu_util_callback.backends.loop_adapters import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.recorder.fit_windows import open_windows

@@ -60,10 +60,19 @@ _SECRET = re.compile(
 )
 # One of these is in each of their names: a search for them is quick.
 _SECRET_WORDS = (
-    "passw", "pwd", "secret", "token", "sas", "credential", "authorization", *(
-        f"{what}{sign}key" for what in ("api", "access", "private", "account") for sign in "_-"
-    ), "apikey", "accesskey", "privatekey", "accountkey",
-)  # fmt: skip
+    "passw",
+    "pwd",
+    "secret",
+    "token",
+    "sas",
+    "credential",
+    "authorization",
+    *(f"{what}{sign}key" for what in ("api", "access", "private", "account") for sign in "_-"),
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "accountkey",
+)
 # A plain word after one of these names in a sentence is no value: "no credentials: file".
 _SENTENCE = re.compile(
     r"\b(?i:no|not|any|without|find|locate|load|missing|invalid|expired) (?:\w+ )?"
@@ -192,17 +201,65 @@ class CleanStream:
 _HOSTS = {"host", "hostname", "node", "nodename"}
 # Left out everywhere: they identify people, processes or machines.
 _DROPPED = {
-    "pid", "ppid", "pids", "pid_namespace", "boot_id", "process_started", "processes", "process",
-    "other_processes", "user", "users", "username", "uid", "command", "cmdline", "argv", "ip",
-    "address", "addresses", "variables", "kept", "control_group", "group_inode",
-}  # fmt: skip
+    "pid",
+    "ppid",
+    "pids",
+    "pid_namespace",
+    "boot_id",
+    "process_started",
+    "processes",
+    "process",
+    "other_processes",
+    "user",
+    "users",
+    "username",
+    "uid",
+    "command",
+    "cmdline",
+    "argv",
+    "ip",
+    "address",
+    "addresses",
+    "variables",
+    "kept",
+    "control_group",
+    "group_inode",
+}
 # Accounts that many machines have: they identify nobody, and are words of other texts.
 _SHARED_ACCOUNTS = {
-    "admin", "administrator", "app", "build", "data", "debian", "docker", "ec2-user", "gpu", "jax",
-    "jovyan", "keras", "lab", "ml", "model", "nobody", "notebook", "python", "ray", "root",
-    "runner", "runneradmin", "server", "tensorflow", "test", "torch", "train", "ubuntu", "user",
-    "users", "vagrant", "worker",
-}  # fmt: skip
+    "admin",
+    "administrator",
+    "app",
+    "build",
+    "data",
+    "debian",
+    "docker",
+    "ec2-user",
+    "gpu",
+    "jax",
+    "jovyan",
+    "keras",
+    "lab",
+    "ml",
+    "model",
+    "nobody",
+    "notebook",
+    "python",
+    "ray",
+    "root",
+    "runner",
+    "runneradmin",
+    "server",
+    "tensorflow",
+    "test",
+    "torch",
+    "train",
+    "ubuntu",
+    "user",
+    "users",
+    "vagrant",
+    "worker",
+}
 # "ValueError: any text": the name of an error, and what it says, up to "…" where it was cut before.
 _ERROR = re.compile(
     r"((?<![\w.])(?:[\w.]*(?:[Ee]rror|Exception|Interrupt|Exit|Warning|Timeout)\w*|error \w+): )"

@@ -46,17 +46,13 @@ def lightning_callback(log_dir: str = "logs", **settings: Any) -> Any:
     ```
     """
     new = "lightning" in sys.modules or "pytorch_lightning" not in sys.modules
-    return _made(
-        "lightning.pytorch" if new else "pytorch_lightning", {"log_dir": log_dir, **settings}
-    )
+    return _made("lightning.pytorch" if new else "pytorch_lightning", {"log_dir": log_dir, **settings})
 
 
 def _made(library: str, settings: dict[str, Any]) -> Any:
     """Return a callback of this library's own class, which is imported here alone."""
     hooks = _HuggingFace if library == "transformers" else _Lightning
-    base = getattr(
-        import_module(library), "TrainerCallback" if hooks is _HuggingFace else "Callback"
-    )
+    base = getattr(import_module(library), "TrainerCallback" if hooks is _HuggingFace else "Callback")
     callback = type("GpuUtilTrainerCallback", (hooks, base), {})()
     callback._library, callback._settings = library, settings
     callback._new_monitor()  # raises where an argument cannot be used

@@ -30,11 +30,7 @@ def called(framework: str) -> str:
 
 
 def why_unused(
-    framework: str,
-    gpus: int,
-    visible: int,
-    cuda_build: bool | None,
-    environ: Mapping[str, str] | None = None,
+    framework: str, gpus: int, visible: int, cuda_build: bool | None, environ: Mapping[str, str] | None = None
 ) -> Unused:
     """Return why `framework` uses none of the `gpus` GPUs that the driver reports.
 
@@ -59,8 +55,7 @@ def why_unused(
     platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
     if framework == "jax" and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return Unused(
-            f"{there}, and JAX_PLATFORMS={platforms} keeps JAX from using "
-            f"{'them' if gpus > 1 else 'it'}",
+            f"{there}, and JAX_PLATFORMS={platforms} keeps JAX from using {'them' if gpus > 1 else 'it'}",
             "unset JAX_PLATFORMS",
             "unset JAX_PLATFORMS JAX_PLATFORM_NAME",
             chosen=True,

@@ -19,46 +19,28 @@ class Category(NamedTuple):
 # The training thread's account.
 HOST_TIME = {
     "step": Category("training steps", "in the train function, and waiting for the GPU to finish"),
-    "input_wait": Category(
-        "waiting for input", "the next batch was not ready when the step asked for it"
-    ),
+    "input_wait": Category("waiting for input", "the next batch was not ready when the step asked for it"),
     "compile": Category("compiling", "tracing the model and compiling it"),
-    "validation": Category(
-        "validation", "evaluation during fit, with its own input waits and callbacks"
-    ),
+    "validation": Category("validation", "evaluation during fit, with its own input waits and callbacks"),
     "callbacks": Category("callbacks", "all callbacks except this recorder, checkpoints included"),
     "other": Category("other", "wall time in none of the other categories"),
 }
 # A GPU's account: the first ten are the categories of a traced step.
 GPU_TIME = {
     "kernel": Category("kernels", "at least one compute kernel is running"),
-    "copy_h2d": Category(
-        "copies to the GPU", "exposed copies: not overlapped with compute, host to device"
-    ),
-    "copy_d2h": Category(
-        "copies to the host", "exposed copies: not overlapped with compute, device to host"
-    ),
-    "copy_d2d": Category(
-        "copies on the GPU", "exposed copies: not overlapped with compute, device to device"
-    ),
-    "collective": Category(
-        "collectives", "communication between GPUs that is not overlapped with compute"
-    ),
+    "copy_h2d": Category("copies to the GPU", "exposed copies: not overlapped with compute, host to device"),
+    "copy_d2h": Category("copies to the host", "exposed copies: not overlapped with compute, device to host"),
+    "copy_d2d": Category("copies on the GPU", "exposed copies: not overlapped with compute, device to device"),
+    "collective": Category("collectives", "communication between GPUs that is not overlapped with compute"),
     "idle_input": Category("idle: input", "idle while the host waits for the next batch"),
     "idle_launch": Category("idle: launch", "idle until the host launches the next kernel"),
     "idle_sync": Category("idle: sync", "idle around device synchronizations"),
-    "idle_host": Category(
-        "idle: host", "idle with nothing launched: callbacks, Python, other work"
-    ),
+    "idle_host": Category("idle: host", "idle with nothing launched: callbacks, Python, other work"),
     "other": Category("other", "in none of the other categories"),
     # Without a profiler window only NVML's samples tell running from idle.
-    "kernel_active": Category(
-        "kernel active", "NVML saw a kernel running; how much of the GPU it used is not known"
-    ),
+    "kernel_active": Category("kernel active", "NVML saw a kernel running; how much of the GPU it used is not known"),
     "idle": Category("idle", "no kernel was running; the reason is not known"),
-    "outside_steps": Category(
-        "outside steps", "validation, callbacks, compilation: outside all profiler windows"
-    ),
+    "outside_steps": Category("outside steps", "validation, callbacks, compilation: outside all profiler windows"),
 }
 # A traced step without a GPU in the trace.
 HOST_STEP = {
@@ -109,10 +91,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "eager_looks_pct": ("stack samples inside an eager operation", "%"),
     "eager_op_us": ("step time per eager operation", "µs"),
     "error": ("error", ""),
-    "exposed_collective_pct": (
-        "exposed communication (not overlapped with compute), share of a step",
-        "%",
-    ),
+    "exposed_collective_pct": ("exposed communication (not overlapped with compute), share of a step", "%"),
     "exposed_copy_pct": ("exposed copies (not overlapped with compute), share of a step", "%"),
     "exposed_d2h_pct": ("exposed copies to the host, share of a step", "%"),
     "exposed_h2d_pct": ("exposed copies to the GPU, share of a step", "%"),
@@ -219,10 +198,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "stage_flags": ("the stage is", ""),
     "stage_ms_per_batch": ("slowest stage, per batch", "ms"),
     "stage_parallelism": ("its threads", ""),
-    "stage_summed_over_threads_ms_per_batch": (
-        "slowest stage per batch, summed over threads",
-        "ms",
-    ),
+    "stage_summed_over_threads_ms_per_batch": ("slowest stage per batch, summed over threads", "ms"),
     "step_here_without_its_wait_ms": ("step time here without its wait", "ms"),
     "step_ms": ("step time here", "ms"),
     "steps": ("steps", ""),
@@ -249,10 +225,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "wait_pct": ("waiting for input, share of these steps' time", "%"),
     "waited_pct": ("waiting for it, share of the time in collectives", "%"),
     "where": ("where", ""),
-    "work_gap_pct": (
-        "gap between the busiest and the least busy, share of the busiest's time",
-        "%",
-    ),
+    "work_gap_pct": ("gap between the busiest and the least busy, share of the busiest's time", "%"),
     "worker": ("worker", ""),
     "worker_active_pct": ("kernel active on its GPU", "%"),
     "worker_gap_pct": ("difference to the other workers", "%"),
@@ -264,10 +237,22 @@ EVIDENCE: dict[str, tuple[str, str]] = {
 }
 # Units of names that are not listed (from a newer recorder), by their endings.
 _ENDINGS = (
-    ("gb_per_s", "GB/s"), ("bytes", "B"), ("ms_per_step", "ms"), ("ms_per_batch", "ms"),
-    ("pct", "%"), ("share", "share"), ("mhz", "MHz"), ("gib", "GiB"), ("mib", "MiB"),
-    ("ms", "ms"), ("us", "µs"), ("ns", "ns"), ("s", "s"), ("w", "W"), ("c", "°C"),
-)  # fmt: skip
+    ("gb_per_s", "GB/s"),
+    ("bytes", "B"),
+    ("ms_per_step", "ms"),
+    ("ms_per_batch", "ms"),
+    ("pct", "%"),
+    ("share", "share"),
+    ("mhz", "MHz"),
+    ("gib", "GiB"),
+    ("mib", "MiB"),
+    ("ms", "ms"),
+    ("us", "µs"),
+    ("ns", "ns"),
+    ("s", "s"),
+    ("w", "W"),
+    ("c", "°C"),
+)
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 _BYTES = {"B": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 # A few lines of code are shown as one if they are no longer than this together.
@@ -440,13 +425,15 @@ def evidence_rows(finding: Mapping) -> list[dict]:
             continue
         limit = (finding.get("threshold") or {}).get(name)
         both = _is_number(value) and _is_number(limit)
-        rows.append({
-            "name": name,
-            "label": label(name),
-            "value": quantity(name, value),
-            "rule": f"{'≥' if value >= limit else '<'} {quantity(name, limit)}" if both else "",
-            "bar": [value, limit] if both else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "label": label(name),
+                "value": quantity(name, value),
+                "rule": f"{'≥' if value >= limit else '<'} {quantity(name, limit)}" if both else "",
+                "bar": [value, limit] if both else None,
+            }
+        )
     return rows
 
 
@@ -466,8 +453,7 @@ def worded(finding: Mapping) -> dict:
     These are `rows` of evidence, the `culprit` they name, and the key of its `fix`, which findings
     that one change mends have in common.
     """
-    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding),
-            "fix": same_fix(finding)}  # fmt: skip
+    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding), "fix": same_fix(finding)}
 
 
 def _is_number(value: object) -> bool:

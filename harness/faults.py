@@ -97,34 +97,52 @@ TRIALS = [
     Trial("hang-twice", "the mount hangs for three trainings", [(0, "hang")], 2.0, END_S, 3),
     Trial("hang-end", "the mount hangs just before the end", [(3.9, "hang")], end_s=END_S),
     Trial("slow", "each operation takes 200 ms", [(0, "slow 200")], end_s=END_S, kept=1),
-    Trial("eio-first", "nothing can be written in the 1st second",
-          [(0, f"fail {errno.EIO}"), (1, "ok")], kept=0.7),
-    Trial("eio-middle", "nothing can be written in the 3rd second",
-          [(2, f"fail {errno.EIO}"), (3, "ok")], seconds=6, kept=1),
-    Trial("full", "the disk is full from the 3rd second on", [(2, f"fail {errno.ENOSPC}")],
-          end_s=END_S),
-    Trial("removed", "rm -rf of the log directory in the 3rd second", [(2, "remove")],
-          seconds=6, kept=0.3),
-    Trial("pipe-full", "stderr is a full pipe that nobody reads",
-          [(0, "fill stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], reads_stderr=False, kept=1),
-    Trial("pipe-closed", "stderr is closed",
-          [(0, "close stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], kept=1),
+    Trial("eio-first", "nothing can be written in the 1st second", [(0, f"fail {errno.EIO}"), (1, "ok")], kept=0.7),
+    Trial(
+        "eio-middle",
+        "nothing can be written in the 3rd second",
+        [(2, f"fail {errno.EIO}"), (3, "ok")],
+        seconds=6,
+        kept=1,
+    ),
+    Trial("full", "the disk is full from the 3rd second on", [(2, f"fail {errno.ENOSPC}")], end_s=END_S),
+    Trial("removed", "rm -rf of the log directory in the 3rd second", [(2, "remove")], seconds=6, kept=0.3),
+    Trial(
+        "pipe-full",
+        "stderr is a full pipe that nobody reads",
+        [(0, "fill stderr"), (1, f"fail {errno.EIO}"), (2, "ok")],
+        reads_stderr=False,
+        kept=1,
+    ),
+    Trial("pipe-closed", "stderr is closed", [(0, "close stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], kept=1),
     Trial("stopped", "the process is stopped for 3 s", [(2, "stop 3")], kept=1),
     Trial("killed", "kill -9 in the 7th second", [(6, "kill")], seconds=8, kept=0.5),
     Trial("fork", "a forked child leaves the training", [(2, "fork")], kept=1),
-    Trial("fork-hang", "a forked child leaves it, and the mount hangs",
-          [(2, "fork"), (2.5, "hang")], end_s=END_S),
+    Trial("fork-hang", "a forked child leaves it, and the mount hangs", [(2, "fork"), (2.5, "hang")], end_s=END_S),
     Trial("s3", "nothing, in an object store", end_s=END_S, kept=1, store=True),
-    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], 8.0, SLOW_S,
-          kept=1, store=True),
-    Trial("s3-500", "the store answers with 500 in the 2nd and 3rd second",
-          [(1, "fail 500"), (3, "ok")], 8.0, SLOW_S, kept=1, store=True),
-    Trial("s3-500-end", "the store answers with 500 from the 6th second on", [(5, "fail 500")],
-          seconds=6, end_s=END_S, store=True),
+    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], 8.0, SLOW_S, kept=1, store=True),
+    Trial(
+        "s3-500",
+        "the store answers with 500 in the 2nd and 3rd second",
+        [(1, "fail 500"), (3, "ok")],
+        8.0,
+        SLOW_S,
+        kept=1,
+        store=True,
+    ),
+    Trial(
+        "s3-500-end",
+        "the store answers with 500 from the 6th second on",
+        [(5, "fail 500")],
+        seconds=6,
+        end_s=END_S,
+        store=True,
+    ),
     Trial("s3-hang-start", "the store answers nothing", [(0, "hang")], end_s=END_S, store=True),
-    Trial("s3-hang", "the store answers nothing from the 6th second on", [(5, "hang")],
-          seconds=6, end_s=END_S, store=True),
-]  # fmt: skip
+    Trial(
+        "s3-hang", "the store answers nothing from the 6th second on", [(5, "hang")], seconds=6, end_s=END_S, store=True
+    ),
+]
 TAB = ("tab-hang", "the mount of one of two runs hangs under TensorBoard")
 
 
@@ -218,10 +236,14 @@ class Measured:
 
     def write(self) -> None:
         facts = {
-            "steps": self.steps, "longest_s": self.longest_s, "ends_s": self.ends_s,
-            "exit_s": self.exit_s, "late_s": self.late_s, "at": time.time(),
+            "steps": self.steps,
+            "longest_s": self.longest_s,
+            "ends_s": self.ends_s,
+            "exit_s": self.exit_s,
+            "late_s": self.late_s,
+            "at": time.time(),
             "took_s": self._since - self._began,
-        }  # fmt: skip
+        }
         partial = self.path.with_suffix(".part")
         partial.write_text(json.dumps(facts))
         partial.replace(self.path)
@@ -382,9 +404,10 @@ class ObjectStore:
         self._server = make_server("127.0.0.1", 0, self._answer, True, request_handler=quiet)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.environment = SECRETS | {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.port}", "AWS_ACCESS_KEY_ID": "id",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.port}",
+            "AWS_ACCESS_KEY_ID": "id",
             "AWS_DEFAULT_REGION": "us-east-1",
-        }  # fmt: skip
+        }
         os.environ.update(self.environment)
         import s3fs
 
@@ -414,8 +437,7 @@ def searched(data: Sequence[bytes]) -> tuple[int, str]:
         if zipfile.is_zipfile(io.BytesIO(part)):
             archive = zipfile.ZipFile(io.BytesIO(part))
             texts += [archive.read(name) for name in archive.namelist()]
-    found = [name for name, value in SECRETS.items()
-             if any(value.encode() in text for text in texts)]  # fmt: skip
+    found = [name for name, value in SECRETS.items() if any(value.encode() in text for text in texts)]
     return sum(map(len, texts)), f"found {found[0]}" if found else ""
 
 
@@ -427,9 +449,13 @@ def end_without_us(trial: Trial, command: list[str], environment: dict, folder: 
     case = trial.store, trial.state
     if case not in _without_us:
         subprocess.run(
-            [*command, "--without-us"], env=environment, cwd=folder, timeout=TIMEOUT_S,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*command, "--without-us"],
+            env=environment,
+            cwd=folder,
+            timeout=TIMEOUT_S,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         ended = time.time()
         _without_us[case] = ended - json.loads((folder / "measured.json").read_text())["at"]
         (folder / "state").write_text("ok")
@@ -445,10 +471,16 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         folder = Path(name)
         (folder / "logs").mkdir()
         (folder / "state").write_text("ok")
-        environment = os.environ | SECRETS | {
-            "LD_PRELOAD": str(shim), "FAULT_DIR": str(folder / "logs"),
-            "FAULT_STATE": str(folder / "state"), "TF_CPP_MIN_LOG_LEVEL": "3",
-        }  # fmt: skip
+        environment = (
+            os.environ
+            | SECRETS
+            | {
+                "LD_PRELOAD": str(shim),
+                "FAULT_DIR": str(folder / "logs"),
+                "FAULT_STATE": str(folder / "state"),
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            }
+        )
         store = ObjectStore(folder / "state") if trial.store else None
         if store is not None:
             environment |= store.environment
@@ -456,9 +488,14 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         command += ["--fit"] * fit
         delays = Delays()
         process = subprocess.Popen(
-            command, env=environment, cwd=folder, text=True, errors="replace",
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            command,
+            env=environment,
+            cwd=folder,
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         printed, problem = ["", ""], ""
         try:
             if trial.reads_stderr:
@@ -473,8 +510,7 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         try:
             measured = json.loads((folder / "measured.json").read_text())
         except (OSError, ValueError):
-            return Outcome(0, [], 0, 0, 0, 0, [], printed[1].splitlines(),
-                           problem or "no step was taken")  # fmt: skip
+            return Outcome(0, [], 0, 0, 0, 0, [], printed[1].splitlines(), problem or "no step was taken")
         try:
             recordings = read_recordings(f"s3://{BUCKET}" if store else folder / "logs")
         except UnusableInput:
@@ -485,13 +521,21 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
             files = [path.read_bytes() for path in (folder / "logs").rglob("*") if path.is_file()]
         count, secret = searched([*files, *(text.encode() for text in printed)])
         outcome = Outcome(
-            measured["longest_s"], measured["ends_s"], measured["exit_s"], ended - measured["at"],
-            measured["steps"], sum(len(one.steps["step"]) for one in recordings),
+            measured["longest_s"],
+            measured["ends_s"],
+            measured["exit_s"],
+            ended - measured["at"],
+            measured["steps"],
+            sum(len(one.steps["step"]) for one in recordings),
             [one.status for one in recordings],
             [line for line in printed[1].splitlines() if "gpu" in line.lower()],
-            problem or secret, measured["took_s"], delay_s, measured["late_s"],
-            end_without_us(trial, command, environment, folder), count,
-        )  # fmt: skip
+            problem or secret,
+            measured["took_s"],
+            delay_s,
+            measured["late_s"],
+            end_without_us(trial, command, environment, folder),
+            count,
+        )
         if store is not None:
             store.close()
         return outcome
@@ -512,13 +556,27 @@ def attempt_tab(shim: Path) -> str:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         environment = os.environ | {
-            "LD_PRELOAD": str(shim), "FAULT_DIR": str(folder / "mount"), "FAULT_STATE": str(state),
-        }  # fmt: skip
+            "LD_PRELOAD": str(shim),
+            "FAULT_DIR": str(folder / "mount"),
+            "FAULT_STATE": str(state),
+        }
         server = subprocess.Popen(
-            [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host",
-             "127.0.0.1", "--port", str(port), "--load_fast=false"],
-            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "tensorboard.main",
+                "--logdir",
+                str(folder),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--load_fast=false",
+            ],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
         def ask(route: str, **query: Any) -> tuple[int, Any, float]:
             """Return a reply's status, its JSON, and the seconds that it took."""
@@ -550,9 +608,12 @@ def attempt_tab(shim: Path) -> str:
             state.write_text("hang")
             time.sleep(12)  # recordings that ended are looked at again after 10 s
             for route, run, expected in (
-                ("recording", "mount/there", 504), ("runs", "", 200), ("recording", "here", 200),
-                ("tiles", "here", 200), ("total", "", 200),
-            ):  # fmt: skip
+                ("recording", "mount/there", 504),
+                ("runs", "", 200),
+                ("recording", "here", 200),
+                ("tiles", "here", 200),
+                ("total", "", 200),
+            ):
                 status, _, took_s = ask(route, id=ids.get(run, ""), **view)
                 print(f"  waited   {took_s:.2f} s for /{route} {run}: {status}")
                 if status != expected:
@@ -575,17 +636,14 @@ def build(folder: Path) -> Path:
     library = folder / "faults.so"
     compiler = os.environ.get("CC", "cc")
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "faults.c"), "-ldl"],
-        check=True,
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "faults.c"), "-ldl"], check=True
     )
     return library
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the trials; return 1 where a training waited too long."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="run the trials whose names contain one of these")
     parser.add_argument("--fit", action="store_true", help="train in Keras' fit")
     parser.add_argument("--list", action="store_true", help="list the trials")
@@ -597,8 +655,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         trial = next(one for one in TRIALS if one.name == args.inside)
         train(trial, args.folder, args.fit, args.without_us)
         return 0
-    trials = [one for one in TRIALS
-              if not args.words or any(word in one.name for word in args.words)]  # fmt: skip
+    trials = [one for one in TRIALS if not args.words or any(word in one.name for word in args.words)]
     if not all(map(importlib.util.find_spec, ("moto", "s3fs"))):
         print("without object stores: pip install 'moto[server]' s3fs")
         trials = [one for one in trials if not one.store]
@@ -607,9 +664,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{TAB[0]:12} {TAB[1]}")
         return 0
     sys.path.insert(0, str(HERE.parent))
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH", "")]))
     failed: list[str] = []
     lines = [
         f"{'trial':14}{'step ms':>9}{'fits s':>8}{'exit s':>8}{'ours s':>8}{'limit':>7}"
@@ -624,12 +679,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             lost = outcome.steps - outcome.recorded
             ends = " + ".join(f"{one:.2f}" for one in outcome.ends_s) or "(no end)"
             print(f"{trial.name}: {trial.broken}")
-            print(f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
-                  f"{outcome.exit_s:.2f} s as the process ended, {outcome.gone_s:.2f} s until it "
-                  f"was gone ({outcome.plain_s:.2f} s without us); "
-                  f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms")  # fmt: skip
-            print(f"  lost     {lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
-                  f"recordings: {', '.join(outcome.statuses) or 'none'}")  # fmt: skip
+            print(
+                f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
+                f"{outcome.exit_s:.2f} s as the process ended, {outcome.gone_s:.2f} s until it "
+                f"was gone ({outcome.plain_s:.2f} s without us); "
+                f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms"
+            )
+            print(
+                f"  lost     {lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
+                f"recordings: {', '.join(outcome.statuses) or 'none'}"
+            )
             for line in outcome.messages[:4]:
                 print(f"  said     {line[:160]}")
             if outcome.problem:

@@ -51,9 +51,13 @@ def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]
 
 
 def csv_lines(
-    recording: Recording, table: str, first: int | None = None, last: int | None = None,
-    run: str | None = None, header: bool = True,
-) -> Iterator[str]:  # fmt: skip
+    recording: Recording,
+    table: str,
+    first: int | None = None,
+    last: int | None = None,
+    run: str | None = None,
+    header: bool = True,
+) -> Iterator[str]:
     """Yield a table as CSV, header first; `first` and `last` (included) select by step number.
 
     With `run` the first column holds it, so that tables of several runs can follow each other.
@@ -78,10 +82,7 @@ def csv_lines(
         if not by_step and "step" in rows:
             rows = _selected(rows, first, last)
         columns = [_plain(table, name, values) for name, values in rows.items()]
-        writer.writerows(
-            own + ["" if value is None else value for value in row]
-            for row in zip(*columns, strict=True)
-        )
+        writer.writerows(own + ["" if value is None else value for value in row] for row in zip(*columns, strict=True))
         yield taken()
 
 
@@ -91,15 +92,12 @@ def _rows(recording: Recording, table: str) -> Iterator[dict[str, np.ndarray]]:
         yield from tables.values()
 
 
-def _steps_between(
-    recording: Recording, first: int | None, last: int | None
-) -> Iterator[dict[str, np.ndarray]]:
+def _steps_between(recording: Recording, first: int | None, last: int | None) -> Iterator[dict[str, np.ndarray]]:
     for info in recording.segments:
         if info.steps == 0:
             continue
         if info.steps > 0 and (
-            (first is not None and info.last_step < first)
-            or (last is not None and info.first_step > last)
+            (first is not None and info.last_step < first) or (last is not None and info.first_step > last)
         ):
             continue
         segment = recording.open_segment(info)
@@ -110,9 +108,7 @@ def _steps_between(
             yield _selected(tables["steps"], first, last)
 
 
-def _selected(
-    rows: dict[str, np.ndarray], first: int | None, last: int | None
-) -> dict[str, np.ndarray]:
+def _selected(rows: dict[str, np.ndarray], first: int | None, last: int | None) -> dict[str, np.ndarray]:
     numbers = rows["step"]
     inside = np.ones(len(numbers), bool)
     if first is not None:
@@ -169,10 +165,7 @@ PAGE = """<!doctype html>
 
 
 def html_report(
-    recordings: Iterable[Recording],
-    logdir: str = "",
-    thresholds: Mapping | None = None,
-    shown: Sequence[str] = (),
+    recordings: Iterable[Recording], logdir: str = "", thresholds: Mapping | None = None, shown: Sequence[str] = ()
 ) -> str:
     """Return a self-contained page: reports, spans, and lanes at a resolution that fits a file.
 
@@ -208,13 +201,14 @@ def html_report(
             problems.append(unexpected(one.path, error))
     data = {
         "runs": {
-            "version": 1, "server_version": __version__,
+            "version": 1,
+            "server_version": __version__,
             "logdir": without_secrets(logdir),
             "tensorboard_runs": sorted(per_run),
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "words": vocabulary(),
             "recordings": [
-                listed(one, per_run[one.run]) for one in recordings if one.id in held
+                listed(recording, per_run[recording.run]) for recording in recordings if recording.id in held
             ],
             "problems": problems_of([*recordings.problems, *problems]),
         },
@@ -222,7 +216,7 @@ def html_report(
         "total": None if thresholds else _sums([one for one, _ in judged]),
         "shown": [id for id in shown if id in held],
         "recordings": held,
-    }  # fmt: skip
+    }
     text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
     return PAGE.format(
         policy=POLICY,
@@ -243,9 +237,7 @@ def _sums(recordings: Sequence[Recording]) -> dict[str, Any] | None:
     return total_reply(total(Survey(rows))) if len(rows) > 1 else None
 
 
-def _recording(
-    server: TileServer, recording: Recording, report: dict[str, Any], room: int
-) -> dict[str, Any]:
+def _recording(server: TileServer, recording: Recording, report: dict[str, Any], room: int) -> dict[str, Any]:
     """Return a recording's replies; `room`: bytes its lanes may take."""
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
@@ -253,10 +245,7 @@ def _recording(
     buckets = room // (2 * 12 * series)
     buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
     tiles = {}
-    lengths = {
-        "step": extent["last_step"] + 1,
-        "time": extent["end_ns"] - extent["start_ns"],
-    }
+    lengths = {"step": extent["last_step"] + 1, "time": extent["end_ns"] - extent["start_ns"]}
     for axis, length in lengths.items():
         level = 0
         while length > buckets << level:
@@ -268,12 +257,7 @@ def _recording(
             "blocks": [
                 base64.b64encode(
                     server.tile(
-                        recording,
-                        axis,
-                        level,
-                        first,
-                        min(MAX_COUNT, count - first),
-                        names[at : at + MAX_LANES],
+                        recording, axis, level, first, min(MAX_COUNT, count - first), names[at : at + MAX_LANES]
                     )
                 ).decode()
                 for at in range(0, len(names), MAX_LANES)
@@ -282,9 +266,7 @@ def _recording(
         }
     finest = {axis: tiles[axis]["level"] for axis in tiles}
     windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
-    held = {
-        str(one["window"]): window_reply(recording, one["window"], MOST_KERNELS) for one in windows
-    }
+    held = {str(window["window"]): window_reply(recording, window["window"], MOST_KERNELS) for window in windows}
     problems = problems_of(recording.problems)  # some are found when tiles are made
     reply = {**reply, "finest": finest, "windows": windows, "problems": problems}
     return {"reply": reply, "tiles": tiles, "windows": held}

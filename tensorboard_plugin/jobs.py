@@ -29,8 +29,8 @@ class SessionClocks:
 
     def __call__(self, workers: Sequence[Recording]) -> Clocks:
         """Return the clocks of the recordings of one session."""
-        key = tuple(one.id for one in workers)
-        steps = sum(one.step_count for one in workers)
+        key = tuple(worker.id for worker in workers)
+        steps = sum(worker.step_count for worker in workers)
         before, clocks = self._known.get(key, (-1, None))
         if clocks is None or not before <= steps <= 1.25 * before:
             clocks = session_clocks(workers)
@@ -71,22 +71,22 @@ def job_reply(
         verdict = session_verdict(reports, findings)
         clocks = clocks_of(workers)
     elif len(workers) > MAX_WORKERS:
-        verdict = session_verdict([run for one in workers if (run := _as_stored(one))], [])
+        verdict = session_verdict([run for worker in workers if (run := _as_stored(worker))], [])
     return {
         "workers": [
             {
-                "id": one.id,
-                "rank": one.facts.get("rank"),
-                "host": one.facts.get("host"),
-                "status": one.status,
-                "steps": one.step_count,
-                "end_ns": one.end_ns,
-                "clock": _clock(one, clocks),
+                "id": worker.id,
+                "rank": worker.facts.get("rank"),
+                "host": worker.facts.get("host"),
+                "status": worker.status,
+                "steps": worker.step_count,
+                "end_ns": worker.end_ns,
+                "clock": _clock(worker, clocks),
             }
-            for one in workers
+            for worker in workers
         ],
         "verdict": verdict,
-        "findings": [worded(one) for one in findings],
+        "findings": [worded(finding) for finding in findings],
         "since": _since(recording, recordings, report_of),
     }
 
@@ -106,16 +106,14 @@ def _as_stored(recording: Recording) -> Report | None:
     }
 
 
-def _reports(
-    recordings: Iterable[Recording], report_of: Callable[[Recording], Report]
-) -> list[Report]:
+def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], Report]) -> list[Report]:
     """Return their reports, leaving out recordings that have none."""
     found = []
-    for one in recordings:
+    for recording in recordings:
         try:
-            found.append(report_of(one))
+            found.append(report_of(recording))
         except Exception as error:
-            unexpected(one.path, error)  # it is reported where it is shown itself
+            unexpected(recording.path, error)  # it is reported where it is shown itself
     return found
 
 
@@ -123,26 +121,21 @@ def _clock(recording: Recording, clocks: Clocks) -> dict[str, Any] | None:
     known = clocks.of(recording.id)
     if known is None:
         return None
-    return {
-        "offset_ns": known.offset_ns, "drift": known.drift, "at_ns": known.at_ns,
-        "text": clocks.sentence(known),
-    }  # fmt: skip
+    return {"offset_ns": known.offset_ns, "drift": known.drift, "at_ns": known.at_ns, "text": clocks.sentence(known)}
 
 
 def _since(
-    recording: Recording,
-    recordings: Sequence[Recording],
-    report_of: Callable[[Recording], Report],
+    recording: Recording, recordings: Sequence[Recording], report_of: Callable[[Recording], Report]
 ) -> dict | None:
     key = _model(recording)
     if key is None:
         return None
     earlier = [
-        one for one in recordings
-        if one.start_ns < recording.start_ns and one.session != recording.session
-        and _model(one) == key
-    ]  # fmt: skip
-    runs = [dict(one) for one in _reports(earlier[-MAX_EARLIER:], report_of)]
+        one
+        for one in recordings
+        if one.start_ns < recording.start_ns and one.session != recording.session and _model(one) == key
+    ]
+    runs = [dict(report) for report in _reports(earlier[-MAX_EARLIER:], report_of)]
     runs.append(dict(report_of(recording)))
     add_promises(runs)
     return runs[-1]["since"]

@@ -55,10 +55,7 @@ TITLES = {
     "allocator_retries": ("Retried allocations", "after freeing the cache"),
     "kernel_busy_pct": ("Kernels", "share of time in which a kernel ran, by the trace"),
     "any_busy_pct": ("Any GPU activity", "kernels or copies, by the trace"),
-    "exposed_copy_pct": (
-        "Exposed copies",
-        "copies not overlapped with compute, by the trace",
-    ),
+    "exposed_copy_pct": ("Exposed copies", "copies not overlapped with compute, by the trace"),
     "memory_utilization_pct": ("Memory active", "share of time in which VRAM was read or written"),
     "power_mw": ("Power", None),
     "power_energy_mw": ("Power, by energy", "mean since the last sample, by the energy counter"),
@@ -97,48 +94,82 @@ TITLES = {
 }
 # Drawn into one lane where there are several: (lane's title, its columns and their labels).
 TOGETHER = (
-    ("VRAM", {"memory_used_bytes": "device", "memory_process_bytes": "this process",
-              "memory_other_bytes": "other processes", "allocator/allocator_used_bytes": "live",
-              "allocator/allocator_reserved_bytes": "reserved",
-              "allocator/allocator_peak_bytes": "peak",
-              "allocator/allocator_limit_bytes": "allocator's limit"}),
-    ("Host memory", {"process_held_bytes": "this process", "workers_memory_bytes": "workers",
-                     "container_memory_bytes": "container"}),
-    ("Throttled", {"throttle_thermal_pct": "thermal", "throttle_power_pct": "power",
-                   "throttle_other_pct": "other"}),
+    (
+        "VRAM",
+        {
+            "memory_used_bytes": "device",
+            "memory_process_bytes": "this process",
+            "memory_other_bytes": "other processes",
+            "allocator/allocator_used_bytes": "live",
+            "allocator/allocator_reserved_bytes": "reserved",
+            "allocator/allocator_peak_bytes": "peak",
+            "allocator/allocator_limit_bytes": "allocator's limit",
+        },
+    ),
+    (
+        "Host memory",
+        {
+            "process_held_bytes": "this process",
+            "workers_memory_bytes": "workers",
+            "container_memory_bytes": "container",
+        },
+    ),
+    ("Throttled", {"throttle_thermal_pct": "thermal", "throttle_power_pct": "power", "throttle_other_pct": "other"}),
     ("PCIe", {"pcie_rx_bytes_per_s": "to the GPU", "pcie_tx_bytes_per_s": "from the GPU"}),
     ("NVLink", {"nvlink_rx_bytes_per_s": "in", "nvlink_tx_bytes_per_s": "out"}),
     ("CPU", {"cpu_pct": "all cores", "cpu_max_pct": "busiest core"}),
     ("Disk", {"disk_read_bytes_per_s": "read", "disk_write_bytes_per_s": "written"}),
     ("Process disk", {"process_read_bytes_per_s": "read", "process_write_bytes_per_s": "written"}),
     ("Network", {"network_rx_bytes_per_s": "in", "network_tx_bytes_per_s": "out"}),
-)  # fmt: skip
+)
 # Drawn into another lane or into none: limits are the top of their lane; masks and events are no
 # quantities.
 HIDDEN = {
-    "power_limit_mw", "sm_clock_max_mhz", "event_reasons", "xid", "lost", "python_blocks",
-    "process_address_space_bytes", "allocator_live_allocations",
-}  # fmt: skip
+    "power_limit_mw",
+    "sm_clock_max_mhz",
+    "event_reasons",
+    "xid",
+    "lost",
+    "python_blocks",
+    "process_address_space_bytes",
+    "allocator_live_allocations",
+}
 UNITS = (
-    ("_bytes_per_s", "bytes/s"), ("_per_s", "/s"), ("_bytes", "bytes"), ("_pct", "%"),
-    ("_mw", "mW"), ("_mhz", "MHz"), ("_c", "°C"), ("_ns", "ns"),
-)  # fmt: skip
+    ("_bytes_per_s", "bytes/s"),
+    ("_per_s", "/s"),
+    ("_bytes", "bytes"),
+    ("_pct", "%"),
+    ("_mw", "mW"),
+    ("_mhz", "MHz"),
+    ("_c", "°C"),
+    ("_ns", "ns"),
+)
 
 
 def lanes_of(recording: Recording) -> list[Lane]:
     """Return the recording's lanes in drawing order; of a long run without reading its segments."""
     lanes: list[Lane] = [
         {
-            "id": "steps", "group": "training", "title": "Step time", "unit": "ms",
-            "kind": "stack", "max": None, "note": "what the training thread did in each step",
+            "id": "steps",
+            "group": "training",
+            "title": "Step time",
+            "unit": "ms",
+            "kind": "stack",
+            "max": None,
+            "note": "what the training thread did in each step",
             "series": [{"name": name, "title": title} for name, _, title in STACK],
         },
         {
-            "id": "input_wait", "group": "training", "title": "Input wait", "unit": "ms",
-            "kind": "band", "max": None, "note": "how much fetching the batch delayed the step",
+            "id": "input_wait",
+            "group": "training",
+            "title": "Input wait",
+            "unit": "ms",
+            "kind": "band",
+            "max": None,
+            "note": "how much fetching the batch delayed the step",
             "series": [{"name": "input_wait", "title": "input wait"}],
         },
-    ]  # fmt: skip
+    ]
     stages = stage_lane(recording)
     if stages is not None:
         lanes.append(stages)
@@ -169,10 +200,11 @@ def _together(lanes: list[Lane]) -> list[Lane]:
                 part["series"][0].update(name=name, title=columns[name])
             tops = [part["max"] for part in parts if part["max"] is not None]
             first.update(
-                id=f"{group}:{'+'.join(names)}", title=title,
+                id=f"{group}:{'+'.join(names)}",
+                title=title,
                 series=[part["series"][0] for part in parts],
                 max=max(tops, default=None),
-            )  # fmt: skip
+            )
             gone |= {id(part) for part in parts[1:]}
     return [lane for lane in lanes if id(lane) not in gone]
 
@@ -191,8 +223,10 @@ def _add_limits(lanes: list[Lane], recording: Recording) -> None:
         if lane["id"].startswith("host:process_held_bytes"):
             value = min((one for one in (container, total) if one), default=None)
             if value:
-                lane["limit"] = {"value": value, "title": "limit of the container"
-                                 if value == container else "the machine's memory"}  # fmt: skip
+                lane["limit"] = {
+                    "value": value,
+                    "title": "limit of the container" if value == container else "the machine's memory",
+                }
                 if value == container:
                     lane["max"] = max(value, lane["max"] or 0)
         elif lane["title"] == "VRAM" and lane["max"]:
@@ -210,9 +244,7 @@ def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[L
         name = "/".join(filter(None, (part, one["column"])))
         for lane in lanes:
             mine = lane["id"].startswith((f"{group}:", f"{one['group']}:"))
-            if not mine or not any(
-                each["name"] in (name, one["column"]) for each in lane["series"]
-            ):
+            if not mine or not any(each["name"] in (name, one["column"]) for each in lane["series"]):
                 continue
             full, limit = one.get("full_at_step"), one.get("limit_bytes")
             end_ns, value, step = one["until_ns"], one["to_bytes"], None
@@ -222,10 +254,14 @@ def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[L
                 grown = one["to_bytes"] - one["from_bytes"]
                 step = one["since_step"] + round(grown / one["bytes_per_step"])
             lane["trend"] = {
-                "start_ns": one["since_ns"], "end_ns": end_ns, "start_step": one["since_step"],
-                "end_step": step, "start_value": one["from_bytes"], "end_value": value,
+                "start_ns": one["since_ns"],
+                "end_ns": end_ns,
+                "start_step": one["since_step"],
+                "end_step": step,
+                "start_value": one["from_bytes"],
+                "end_value": value,
                 "title": f"full at step {full:,}" if full is not None else "grows",
-            }  # fmt: skip
+            }
             if limit is not None:
                 lane["max"] = max(limit, lane["max"] or 0)
     return lanes
@@ -286,9 +322,15 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
         # A process on several cores, a limit that was raised: never cut off (100.2 % is noise).
         top = 100.0 * math.ceil(min(highest, 1e9) / 100 - 0.01) if unit == "%" else highest
     return {
-        "id": f"{group}:{column}", "group": head, "title": title, "unit": unit, "kind": "band",
-        "series": [series], "max": top, "note": note,
-    }  # fmt: skip
+        "id": f"{group}:{column}",
+        "group": head,
+        "title": title,
+        "unit": unit,
+        "kind": "band",
+        "series": [series],
+        "max": top,
+        "note": note,
+    }
 
 
 def _gpu(recording: Recording, head: str) -> Gpu | None:
@@ -336,11 +378,15 @@ def stage_lane(recording: Recording) -> dict[str, Any] | None:
     if not stages:
         return None
     return {
-        "id": LANE, "group": "training", "title": "Pipeline stages", "unit": "ms", "kind": "band",
+        "id": LANE,
+        "group": "training",
+        "title": "Pipeline stages",
+        "unit": "ms",
+        "kind": "band",
         "max": None,
         "note": "own work of each stage of the input pipeline for a batch, over all its threads",
         "series": [{"name": str(i), "title": name[:60]} for i, name in enumerate(stages)],
-    }  # fmt: skip
+    }
 
 
 def stages_are_gathered(recording: Recording) -> bool:
@@ -354,9 +400,7 @@ def gather_stages(recording: Recording) -> None:
         _gathered(recording).update(recording)
 
 
-def stage_ranges(
-    recording: Recording, axis: str, level: int, first: int, count: int
-) -> list[tuple[str, Range]]:
+def stage_ranges(recording: Recording, axis: str, level: int, first: int, count: int) -> list[tuple[str, Range]]:
     """Return each series' name and (min, max, mean: float32[count]) of buckets of 2^level."""
     found = _gathered(recording).readings if _is_long(recording) else _readings(recording)
     if found is None:
@@ -518,10 +562,9 @@ def _busiest(part: _Part) -> list[str]:
 
 def _put_together(parts: Sequence[_Part], stages: list[str], start_ns: int) -> _Readings:
     batches = np.concatenate([part.batches for part in parts])
-    spent = np.stack([
-        np.concatenate([part.spent.get(name, np.full(len(part.times), np.nan)) for part in parts])
-        for name in stages
-    ])  # fmt: skip
+    spent = np.stack(
+        [np.concatenate([part.spent.get(name, np.full(len(part.times), np.nan)) for part in parts]) for name in stages]
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         ms = np.where(batches > 0, spent / 1e6 / batches, np.nan)
     times = np.concatenate([part.times for part in parts])

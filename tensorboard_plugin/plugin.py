@@ -36,13 +36,7 @@ from tensorboard_plugin.replies import (
     vocabulary,
     window_reply,
 )
-from tensorboard_plugin.runs import (
-    Known,
-    RunIndex,
-    local_directories,
-    log_directory,
-    run_directories,
-)
+from tensorboard_plugin.runs import Known, RunIndex, local_directories, log_directory, run_directories
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -58,9 +52,15 @@ LONG_CELLS = 1 << 20
 MAX_COMPARED = 8
 # A fixed table: some Windows registries give .js another type.
 TYPES = {
-    "js": "text/javascript", "css": "text/css", "map": "application/json", "svg": "image/svg+xml",
-    "png": "image/png", "txt": "text/plain", "json": "application/json", "woff2": "font/woff2",
-}  # fmt: skip
+    "js": "text/javascript",
+    "css": "text/css",
+    "map": "application/json",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "txt": "text/plain",
+    "json": "application/json",
+    "woff2": "font/woff2",
+}
 METHODS = ("GET", "HEAD")
 # Nothing served here is a page of its own: the tab's module runs in TensorBoard's frame, under
 # TensorBoard's policy. A response opened by its own address gets nothing active.
@@ -112,8 +112,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # Made once: while TensorBoard reads event files in Python, each file opened during its
         # plugin listing waits milliseconds for the interpreter.
         self._metadata = FrontendMetadata(
-            es_module_path=f"/static/index.js?v={_frontend_digest()}",
-            tab_name="GPU Utilization",
+            es_module_path=f"/static/index.js?v={_frontend_digest()}", tab_name="GPU Utilization"
         )
 
     def is_active(self) -> bool:
@@ -191,21 +190,19 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                 rows.append(_row(one, per_run[one.recording.run]))
             except Exception as error:
                 problems.append(unexpected(one.recording.path, error))
-        head = _dumped({
-            "version": 1,
-            "server_version": __version__,
-            **self._looked_in(),
-            "tensorboard_runs": self._names,
-            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-            "words": vocabulary(),
-            "complete": complete,
-            "problems": problems_of(problems),
-        })  # fmt: skip
-        return _unkept(
-            http_util.Respond(
-                request, f'{head[:-1]},"recordings":[{",".join(rows)}]}}', "application/json"
-            )
+        head = _dumped(
+            {
+                "version": 1,
+                "server_version": __version__,
+                **self._looked_in(),
+                "tensorboard_runs": self._names,
+                "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+                "words": vocabulary(),
+                "complete": complete,
+                "problems": problems_of(problems),
+            }
         )
+        return _unkept(http_util.Respond(request, f'{head[:-1]},"recordings":[{",".join(rows)}]}}', "application/json"))
 
     def _serve_total(self, request: wrappers.Request) -> wrappers.Response:
         """Serve what all runs lost, and a row for each training."""
@@ -217,10 +214,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         try:
             if self._total is None or self._total[0] != made_of:
                 found, left = self._survey(known)
-                self._total = (
-                    None if left else made_of,
-                    _dumped({**total_reply(total(found)), "left": left}),
-                )
+                self._total = (None if left else made_of, _dumped({**total_reply(total(found)), "left": left}))
             text = self._total[1]
         finally:
             if alone:
@@ -236,10 +230,10 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_job(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
-        return _json(request, job_reply(
-            recording, self._index.recordings(), lambda one: self._report(one, one.revision),
-            self._clocks,
-        ))  # fmt: skip
+        return _json(
+            request,
+            job_reply(recording, self._index.recordings(), lambda one: self._report(one, one.revision), self._clocks),
+        )
 
     def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -255,9 +249,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             )
         except BadTile as error:
             raise _Refused(400, str(error)) from error
-        return _unkept(
-            http_util.Respond(request, content, "application/octet-stream", content_encoding="gzip")
-        )
+        return _unkept(http_util.Respond(request, content, "application/octet-stream", content_encoding="gzip"))
 
     def _serve_steps(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -281,10 +273,16 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             raise _Refused(400, f"no table {table[:40]!r}; there are {', '.join(TABLES)}")
         several = len(recordings) > 1
         tables = [
-            csv_lines(one, table, _bound(request, "first", i), _bound(request, "last", i),
-                      run=one.id if several else None, header=i == 0)
+            csv_lines(
+                one,
+                table,
+                _bound(request, "first", i),
+                _bound(request, "last", i),
+                run=one.id if several else None,
+                header=i == 0,
+            )
             for i, one in enumerate(recordings)
-        ]  # fmt: skip
+        ]
         lines: Iterator[str] = chain.from_iterable(tables)
         # Rows are read as they are sent.
         lines = self._patience.stream(request.args.get("id", ""), lines)
@@ -297,7 +295,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
         recordings = self._recordings(request)
-        shown = [one.id for one in recordings]
+        shown = [recording.id for recording in recordings]
         page = html_report(recordings, self._logdir or self._spec, shown=shown)
         # A file to keep, never a page of this server: its scripts are its own.
         return _download([page], "application/octet-stream", "gpu-utilization.html")
@@ -338,8 +336,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         from tensorboard import plugin_util
 
         runs = self._data_provider.list_runs(
-            plugin_util.context(request.environ),
-            experiment_id=plugin_util.experiment_id(request.environ),
+            plugin_util.context(request.environ), experiment_id=plugin_util.experiment_id(request.environ)
         )
         self._names = sorted(run.run_name for run in runs)
 
@@ -420,9 +417,7 @@ def _app(handler: Handler) -> Any:
     return serve
 
 
-def _json(
-    request: wrappers.Request, value: Any, status: int = 200, download: str | None = None
-) -> wrappers.Response:
+def _json(request: wrappers.Request, value: Any, status: int = 200, download: str | None = None) -> wrappers.Response:
     response = _unkept(http_util.Respond(request, _dumped(value), "application/json", code=status))
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
@@ -450,9 +445,7 @@ def _row(known: Known, of_run: int) -> str:
 
 
 def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
-    response = wrappers.Response(
-        (line.encode() for line in lines), mimetype=kind, direct_passthrough=False
-    )
+    response = wrappers.Response((line.encode() for line in lines), mimetype=kind, direct_passthrough=False)
     response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     response.headers["X-Content-Type-Options"] = "nosniff"
     return _unkept(response)

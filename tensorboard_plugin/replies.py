@@ -36,20 +36,17 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
         "revision": revision,
         "report": {
             **report,
-            "spans": [worded(one) for one in report["spans"]],
-            "findings": [worded(one) for one in report["findings"]],
+            "spans": [worded(span) for span in report["spans"]],
+            "findings": [worded(finding) for finding in report["findings"]],
             "ceilings": ceilings_in_words(report),
             "au": accelerator_in_words(report),
         },
-        "extent": {
-            "start_ns": recording.start_ns, "end_ns": recording.end_ns,
-            "first_step": first, "last_step": last,
-        },
+        "extent": {"start_ns": recording.start_ns, "end_ns": recording.end_ns, "first_step": first, "last_step": last},
         "lanes": add_trends(lanes_of(recording), (report.get("memory") or {}).get("growth") or ()),
         "phases": _phases(recording),
         "windows": windows_of(recording),
         "problems": problems_of(recording.problems),
-    }  # fmt: skip
+    }
 
 
 def vocabulary() -> dict[str, Any]:
@@ -81,26 +78,37 @@ def listed(recording: Recording, of_run: int, status: str | None = None) -> dict
     if world is not None and world > 1:
         label += f" · rank {rank}"
     return {
-        "id": recording.id, "run": recording.run, "session": recording.session,
-        "job": facts.get("job"), "fit_index": fit, "fits": facts.get("fits"),
-        "host": facts.get("host"), "rank": rank,
-        "status": status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
-        "trial": trial, "trial_config": config,
-        "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
-        "verdict": stored and stored.get("verdict"), **_found(stored),
+        "id": recording.id,
+        "run": recording.run,
+        "session": recording.session,
+        "job": facts.get("job"),
+        "fit_index": fit,
+        "fits": facts.get("fits"),
+        "host": facts.get("host"),
+        "rank": rank,
+        "status": status,
+        "start_ns": recording.start_ns,
+        "end_ns": recording.end_ns,
+        "trial": trial,
+        "trial_config": config,
+        "steps": recording.step_count,
+        "framework": facts.get("framework"),
+        "label": label,
+        "verdict": stored and stored.get("verdict"),
+        **_found(stored),
         "revision": recording.revision_as(status),
-    }  # fmt: skip
+    }
 
 
 def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
     findings.sort(key=order)
-    own = [one for one in findings if not one.get("of_s")]
+    own = [finding for finding in findings if not finding.get("of_s")]
     known = [one["lost_s"] for one in own if one.get("lost_s") is not None]
     return {
-        "causes": list(dict.fromkeys(one["cause"] for one in findings)),
-        "titles": list(dict.fromkeys(one["title"] for one in findings))[:MAX_TITLES],
+        "causes": list(dict.fromkeys(finding["cause"] for finding in findings)),
+        "titles": list(dict.fromkeys(finding["title"] for finding in findings))[:MAX_TITLES],
         "lost_s": round(sum(known), 3) if known or stored else None,
     }
 
@@ -116,15 +124,19 @@ def total_reply(report: Mapping[str, Any]) -> dict[str, Any]:
         "said": headline(report),
         "notes": notes(report),
         "hours": report[unit]["total"],
-        "shares": [{"part": part, "title": title, "hours": report[unit][part]}
-                  for part, title, _ in PARTS],
+        "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, _ in PARTS],
         "causes": [
-            {"cause": one["cause"], "title": one["title"], "hours": one[unit],
-             "saves": one[f"saves_{unit}"], "trainings": one["trainings"]}
-            for one in report["causes"]
+            {
+                "cause": cause["cause"],
+                "title": cause["title"],
+                "hours": cause[unit],
+                "saves": cause[f"saves_{unit}"],
+                "trainings": cause["trainings"],
+            }
+            for cause in report["causes"]
         ],
         "runs": [_training(run, unit) for run in report["runs"]],
-    }  # fmt: skip
+    }
 
 
 def _training(run: Mapping[str, Any], unit: str) -> dict[str, Any]:
@@ -163,7 +175,7 @@ def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
 
 def problems_of(problems: Iterable[Problem]) -> list[dict[str, str]]:
     """Return problems as the tab shows them."""
-    return [{"path": one.path, "message": one.message} for one in problems]
+    return [{"path": problem.path, "message": problem.message} for problem in problems]
 
 
 def strict(value: Any) -> Any:
@@ -182,11 +194,7 @@ def strict(value: Any) -> Any:
 def static_file(name: str) -> bytes | None:
     """Return a file of the built frontend, None for anything else."""
     folder = resources.files("tensorboard_plugin") / "static"
-    if (
-        not name
-        or name.startswith(".")
-        or not name.replace(".", "").replace("-", "").replace("_", "").isalnum()
-    ):
+    if not name or name.startswith(".") or not name.replace(".", "").replace("-", "").replace("_", "").isalnum():
         return None
     try:
         return (folder / name).read_bytes()
@@ -241,9 +249,7 @@ def windows_of(recording: Recording) -> list[dict[str, Any]]:
     return windows[::stride]
 
 
-def window_reply(
-    recording: Recording, window: int, kernels: int = MAX_KERNELS
-) -> dict[str, Any] | None:
+def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) -> dict[str, Any] | None:
     """Return what window number `window` traced; None for an unknown window without rows.
 
     Returns:
@@ -262,8 +268,7 @@ def window_reply(
     order = np.lexsort((steps["gpu"], steps["step"]))[:MAX_STEP_ROWS]
     top = np.argsort(-rows["total_ns"], kind="stable")
     totals = {
-        str(gpu): int(rows["total_ns"][rows["gpu"] == gpu].clip(0).sum())
-        for gpu in np.unique(rows["gpu"]).tolist()
+        str(gpu): int(rows["total_ns"][rows["gpu"] == gpu].clip(0).sum()) for gpu in np.unique(rows["gpu"]).tolist()
     }
     return {
         **about,
@@ -289,21 +294,28 @@ def _entry(one: WindowFacts) -> dict[str, Any]:
     if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
         profile = None
     return {
-        **{name: one.get(name) for name in _NUMBERS}, "profile": profile, "profile_run": None,
-        "start_ns": None, "end_ns": None,
-    }  # fmt: skip
+        **{name: one.get(name) for name in _NUMBERS},
+        "profile": profile,
+        "profile_run": None,
+        "start_ns": None,
+        "end_ns": None,
+    }
 
 
 def _blank(window: int, steps: dict[str, np.ndarray]) -> dict[str, Any]:
     numbers, starts = steps["step"], steps["start_ns"]
     some = len(numbers) > 0
     return {
-        "window": window, "events": None, "cost_s": None, "profile": None, "profile_run": None,
+        "window": window,
+        "events": None,
+        "cost_s": None,
+        "profile": None,
+        "profile_run": None,
         "first_step": int(numbers.min()) if some else 0,
         "stop_step": int(numbers.max()) + 1 if some else 0,
         "start_ns": int(starts.min()) if some else None,
         "end_ns": int((starts + steps["duration_ns"]).max()) if some else None,
-    }  # fmt: skip
+    }
 
 
 def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:

@@ -66,9 +66,7 @@ def local_directories(logdir: str, spec: str) -> list[str]:
     Args:
         logdir, spec: as for `log_directory`.
     """
-    named = [logdir] if logdir else [
-        end for one in spec.split(",") for end in (one, one.partition(":")[2]) if end
-    ]  # fmt: skip
+    named = [logdir] if logdir else [end for one in spec.split(",") for end in (one, one.partition(":")[2]) if end]
     return [
         os.path.abspath(os.path.expanduser(one))  # noqa: PTH100, PTH111
         for one in named
@@ -128,9 +126,7 @@ class _Look:
         self._changes = self._taken = 0
         self._since = time.monotonic()
         # A daemon: a store that never answers must not keep TensorBoard from ending.
-        threading.Thread(
-            target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True
-        ).start()
+        threading.Thread(target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True).start()
 
     @property
     def is_silent(self) -> bool:
@@ -229,9 +225,9 @@ class RunIndex:
         """Return whether the local directory of a recording does not answer at the moment."""
         path = Path(known.recording.path)
         return any(
-            one.is_silent and path.is_relative_to(self._entry(one.at))
+            look.is_silent and path.is_relative_to(self._entry(look.at))
             for looks in list(self._looks.values())
-            for one in looks
+            for look in looks
         )
 
     def find(self, id: str) -> Recording | None:
@@ -289,7 +285,7 @@ class RunIndex:
             pending = [one for one in pending if not one.done.is_set() and not one.is_silent]
             for one in looks:
                 changed |= one.take_change()
-            problems = [problem for one in looks for problem in one.problems]
+            problems = [problem for look in looks for problem in look.problems]
             if changed or (not pending and problems != self.problems):
                 self._publish(problems)
                 changed = False
@@ -306,17 +302,16 @@ class RunIndex:
             looks = self._looks.get(store, [])
             for one in looks:
                 self._changed |= one.take_change()
-            looks = self._looks[store] = [one for one in looks if not one.done.is_set()]
-            silent = [one for one in looks if one.is_silent]
+            looks = self._looks[store] = [look for look in looks if not look.done.is_set()]
+            silent = [look for look in looks if look.is_silent]
             most = 1 if is_remote(store) else MOST_SILENT
             if len(silent) == len(looks) < most:
                 waits = {self._entry(one.at) for one in silent}
                 for one in silent:
                     one.replaced = True
-                others = {name: path for name, path in runs.items()
-                          if self._entry(path) not in waits}  # fmt: skip
+                others = {name: path for name, path in runs.items() if self._entry(path) not in waits}
                 looks.append(_Look(others, self._look_at_run))
-        return [one for store in stores for one in self._looks[store]]
+        return [look for store in stores for look in self._looks[store]]
 
     def _store(self, path: str) -> str:
         """Return what answers for a path: a URL's host or bucket, or a local log directory."""
@@ -324,7 +319,7 @@ class RunIndex:
 
     def _home(self, path: str) -> str:
         """Return the local log directory of a path, "" if it is in none."""
-        return next((one for one in self._homes if Path(path).is_relative_to(one)), "")
+        return next((home for home in self._homes if Path(path).is_relative_to(home)), "")
 
     def _entry(self, path: str) -> str:
         """Return the entry of its log directory that a path is, or is below: it may be a mount."""
@@ -341,9 +336,7 @@ class RunIndex:
         self._ordered = found
         self.problems = list(problems)
 
-    def _look_at_run(
-        self, name: str, path: str, heard: Callable[[], None]
-    ) -> tuple[bool, list[Problem]]:
+    def _look_at_run(self, name: str, path: str, heard: Callable[[], None]) -> tuple[bool, list[Problem]]:
         """Refresh one run.
 
         Args:
@@ -396,9 +389,7 @@ class RunIndex:
         now = self._clock()
         try:
             if run.remote:
-                if now - run.listed_at > REMOTE_S or any(
-                    one.status == "live" for one in run.known.values()
-                ):
+                if now - run.listed_at > REMOTE_S or any(one.status == "live" for one in run.known.values()):
                     run.folders, run.listed_at = run.storage.folders(run.folder), now
                 return run.folders
             stamp = run.storage.stamp(run.folder)

@@ -19,9 +19,7 @@ MAX_LINES = 60  # of a function, without its docstring
 
 def main() -> int:
     """Print the figures; return 1 for a circle or a long function."""
-    texts = {
-        path: path.read_text() for name in PACKAGES for path in sorted(Path(name).rglob("*.py"))
-    }
+    texts = {path: path.read_text() for name in PACKAGES for path in sorted(Path(name).rglob("*.py"))}
     trees = {module_name(path): ast.parse(text) for path, text in texts.items()}
     nodes = [(module, node) for module, tree in trees.items() for node in ast.walk(tree)]
     functions = [(m, n) for m, n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]

@@ -54,9 +54,12 @@ def run(job: Job) -> dict[str, Any]:
         print(f"{device.name}: a step takes {1e3 * step_s:.2f} ms; up to {steps} steps", flush=True)
         workload.model.fit(
             workload.batches(steps, delay_s),
-            epochs=workload.epochs, shuffle=False, verbose=0,
-            callbacks=[callback, *enough], **validation,
-        )  # fmt: skip
+            epochs=workload.epochs,
+            shuffle=False,
+            verbose=0,
+            callbacks=[callback, *enough],
+            **validation,
+        )
     found = findings.read(job.log_dir)
     found["device"] = {"name": device.name, "compute_capability": device.capability}
     found["keras"] = keras.__version__

@@ -10,9 +10,7 @@ PARTS = ("idle", "loaded", "1 Hz", "10 Hz", "50 Hz", "windows")
 
 def whole(found: dict[str, Any]) -> bool:
     """Whether everything was measured."""
-    return "error" not in found and all(
-        name in found and "error" not in found[name] for name in PARTS
-    )
+    return "error" not in found and all(name in found and "error" not in found[name] for name in PARTS)
 
 
 def report(found: dict[str, Any]) -> str:
@@ -25,13 +23,14 @@ def report(found: dict[str, Any]) -> str:
     idle, loaded = found.get("idle") or {}, found.get("loaded") or {}
     names = [name for name in {**idle, **loaded} if name != "error"]
     if names:
-        lines.append(
-            f"\n{'µs of each call':<44}{'idle p50':>11}{'p99':>11}{'loaded p50':>12}{'p99':>11}"
-        )
+        lines.append(f"\n{'µs of each call':<44}{'idle p50':>11}{'p99':>11}{'loaded p50':>12}{'p99':>11}")
         for name in names:
             a, b = idle.get(name) or {}, loaded.get(name) or {}
-            cells = [(part.get(key), width) for part, widths in ((a, (11, 11)), (b, (12, 11)))
-                     for key, width in zip(("p50_us", "p99_us"), widths, strict=True)]  # fmt: skip
+            cells = [
+                (part.get(key), width)
+                for part, widths in ((a, (11, 11)), (b, (12, 11)))
+                for key, width in zip(("p50_us", "p99_us"), widths, strict=True)
+            ]
             lines.append(f"{name:<44}" + "".join(_cell(*cell) for cell in cells))
     lines.append("\nstep with recording / without, in alternating blocks of one fit")
     for name in ("1 Hz", "10 Hz", "50 Hz", "windows"):
@@ -66,13 +65,15 @@ def _windows(part: dict[str, Any]) -> list[str]:
         f"\n{part['windows']} windows of {part['window_steps']} steps: "
         f"{part['added_ms_a_window']:+.1f} ms of training each, a file of {part['file_kb']} kB"
     ]
-    for label, what in (("start_ms", "start"), ("halt_ms", "stop (training thread)"),
-                        ("stop_ms", "stop (its own thread)"),
-                        ("read_ms", "read (its own process)")):  # fmt: skip
+    for label, what in (
+        ("start_ms", "start"),
+        ("halt_ms", "stop (training thread)"),
+        ("stop_ms", "stop (its own thread)"),
+        ("read_ms", "read (its own process)"),
+    ):
         one = part.get(label) or {}
         if one.get("count"):
-            said.append(f"  {what:<24}{one['p50']:>8.1f} ms, the first {one['first']:.1f}, "
-                        f"at most {one['max']:.1f}")  # fmt: skip
+            said.append(f"  {what:<24}{one['p50']:>8.1f} ms, the first {one['first']:.1f}, at most {one['max']:.1f}")
     gpm = part.get("gpm")
     if gpm is None:
         return [*said, "GPM: not measured beside windows"]
@@ -82,7 +83,5 @@ def _windows(part: dict[str, Any]) -> list[str]:
             f"  GPM {name + ' windows':<20}SM active {one['sm_active_pct']} %, "
             f"{one['samples']} samples, {one['absent']} of them absent"
         )
-    said.append(
-        f"  GPM samples are {gpm['usual_gap_ms']} ms apart, at most {gpm['longest_gap_ms']} ms"
-    )
+    said.append(f"  GPM samples are {gpm['usual_gap_ms']} ms apart, at most {gpm['longest_gap_ms']} ms")
     return said

@@ -75,9 +75,7 @@ def _alternating(job: Job, device: Any, workload: Any, step_s: float, hz: float)
     blocks = max(5, int(job.seconds / (block * step_s))) | 1
     callback = GpuUtilCallback(f"{job.log_dir}/{hz}hz", sample_hz=hz, trace="off", report=False)
     timed = Blocks(device, block, callback)
-    workload.model.fit(
-        workload.batches(blocks * block + 1), shuffle=False, verbose=0, callbacks=[callback, timed]
-    )
+    workload.model.fit(workload.batches(blocks * block + 1), shuffle=False, verbose=0, callbacks=[callback, timed])
     return {"block_steps": block, **ratio(timed.seconds)}
 
 
@@ -94,16 +92,11 @@ def _windows(job: Job, device: Any, workload: Any, step_s: float) -> dict:
     length = max(5, min(40, int(WINDOW_S / step_s)))
     block = max(4 * length, int(2 * BLOCK_S / step_s))
     blocks = max(5, int(job.seconds / (block * step_s))) | 1
-    ranges = [
-        (start, start + length)
-        for start in (int((k + SKIPPED) * block) + 2 for k in range(2, blocks, 2))
-    ]
+    ranges = [(start, start + length) for start in (int((k + SKIPPED) * block) + 2 for k in range(2, blocks, 2))]
     log_dir = f"{job.log_dir}/windows"
     callback = GpuUtilCallback(log_dir, trace=ranges, report=False)
     timed = Blocks(device, block)
-    workload.model.fit(
-        workload.batches(blocks * block + 1), shuffle=False, verbose=0, callbacks=[callback, timed]
-    )
+    workload.model.fit(workload.batches(blocks * block + 1), shuffle=False, verbose=0, callbacks=[callback, timed])
     on = [k % 2 == 0 and k >= 2 for k in range(len(timed.seconds))]  # as `ranges`
     marked = [(flag, seconds) for flag, (_, seconds) in zip(on, timed.seconds, strict=True)]
     added = ratio(marked)
@@ -113,10 +106,13 @@ def _windows(job: Job, device: Any, workload: Any, step_s: float) -> dict:
         reasons = [entry["reason"] for entry in recorded["unavailable"] or ()]
         recorded["error"] = "no window was recorded: " + ("; ".join(reasons) or "nobody says why")
     return {
-        "block_steps": block, "window_steps": length, **added,
+        "block_steps": block,
+        "window_steps": length,
+        **added,
         "added_ms_a_window": round(added.get("added_us", 0.0) * steps / 1e3, 2),
-        **{name: _spread_ms(values) for name, values in timings.items()}, **recorded,
-    }  # fmt: skip
+        **{name: _spread_ms(values) for name, values in timings.items()},
+        **recorded,
+    }
 
 
 def _timed(session: Any) -> dict[str, list[float]]:
@@ -151,9 +147,11 @@ def _spread_ms(values: list[float]) -> dict[str, float]:
         return {"count": 0}
     ordered = sorted(values)
     return {
-        "count": len(values), "first": round(1e3 * values[0], 2),
-        "p50": round(1e3 * ordered[len(ordered) // 2], 2), "max": round(1e3 * ordered[-1], 2),
-    }  # fmt: skip
+        "count": len(values),
+        "first": round(1e3 * values[0], 2),
+        "p50": round(1e3 * ordered[len(ordered) // 2], 2),
+        "max": round(1e3 * ordered[-1], 2),
+    }
 
 
 def _recorded(log_dir: str) -> dict[str, Any]:
@@ -167,8 +165,7 @@ def _recorded(log_dir: str) -> dict[str, Any]:
     files = [path.stat().st_size for kind in kinds for path in Path(log_dir).rglob(kind)]
     phases = recording.phases
     mine = phases["kind"] == "profiler_window"
-    spans = list(zip(phases["start_ns"][mine].tolist(), phases["end_ns"][mine].tolist(),
-                     strict=True))  # fmt: skip
+    spans = list(zip(phases["start_ns"][mine].tolist(), phases["end_ns"][mine].tolist(), strict=True))
     found: dict[str, Any] = {
         "file_kb": round(sum(files) / len(files) / 1e3, 1) if files else None,
         "windows": len(spans),

@@ -11,9 +11,14 @@ from typing import Any
 
 # module -> the package that has it
 NEEDED = {
-    "numpy": "numpy", "google.protobuf": "protobuf", "pynvml": "nvidia-ml-py", "psutil": "psutil",
-    "fsspec": "fsspec", "tensorboard": "tensorboard", "keras": "keras",
-}  # fmt: skip
+    "numpy": "numpy",
+    "google.protobuf": "protobuf",
+    "pynvml": "nvidia-ml-py",
+    "psutil": "psutil",
+    "fsspec": "fsspec",
+    "tensorboard": "tensorboard",
+    "keras": "keras",
+}
 _TELLING = re.compile(
     r"(keras|jax|jaxlib|jax-cuda\d+-\w+|torch|triton|tensorflow|numpy|nvidia-ml-py"
     r"|nvidia-(cublas|cudnn|cuda-cupti|cuda-runtime)(-cu\d+)?)"
@@ -73,13 +78,17 @@ def machine(environ: dict[str, str]) -> dict[str, Any]:
             except pynvml.NVMLError:
                 pass  # not known on this board
     packages = {
-        str(one.metadata["Name"]): one.version for one in importlib.metadata.distributions()
+        str(one.metadata["Name"]): one.version
+        for one in importlib.metadata.distributions()
         if _TELLING.fullmatch(str(one.metadata["Name"]))
-    }  # fmt: skip
+    }
     return {
-        **found, "python": platform.python_version(), "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)), "packages": dict(sorted(packages.items())),
-    }  # fmt: skip
+        **found,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "packages": dict(sorted(packages.items())),
+    }
 
 
 def gpu_memory_bytes(environ: dict[str, str]) -> float:
@@ -102,12 +111,12 @@ def described(facts: dict[str, Any]) -> str:
     """Two lines for people."""
     if facts["gpu"]:
         mig = ", MIG is on: its instruments are blind" if facts["mig"] else ""
-        one = f"{facts['gpu']}, {facts['memory_gib']} GiB, driver {facts['driver']} " \
-            f"(CUDA {facts['cuda']}){mig}"  # fmt: skip
+        one = f"{facts['gpu']}, {facts['memory_gib']} GiB, driver {facts['driver']} (CUDA {facts['cuda']}){mig}"
     else:
         one = f"no NVIDIA driver answers ({facts['nvml']})"
-    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items()
-                         if not name.startswith("nvidia-"))  # fmt: skip
+    packages = ", ".join(
+        f"{name} {version}" for name, version in facts["packages"].items() if not name.startswith("nvidia-")
+    )
     return f"{one}\n{facts['cpus']} CPU cores, Python {facts['python']}, {packages}"
 
 

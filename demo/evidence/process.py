@@ -23,9 +23,7 @@ _TOLD = re.compile(r"error|fatal|abort|failed|unknown flag", re.IGNORECASE)
 _STACKS = ("Current thread", "Thread 0x", "Extension modules", "  File ", "    ")
 
 
-def run_child(
-    module: str, job: Job, folder: Path, environ: dict[str, str], limit_s: float
-) -> dict[str, Any]:
+def run_child(module: str, job: Job, folder: Path, environ: dict[str, str], limit_s: float) -> dict[str, Any]:
     """What the process answered.
 
     Args:
@@ -44,9 +42,12 @@ def run_child(
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", f"evidence.{module}", str(file)],
-            env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             process.wait(limit_s)
             ended = _ended(process.returncode, answer.exists())

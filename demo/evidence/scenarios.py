@@ -41,17 +41,8 @@ def _causes(*names: str) -> frozenset[str]:
 
 
 SCENARIOS = (
-    Scenario(
-        "healthy",
-        "nothing: a large bfloat16 model of convolutions and matrix products",
-        "healthy",
-    ),
-    Scenario(
-        "healthy-defaults",
-        "nothing, recorded with the callback's default settings",
-        "healthy",
-        trace=False,
-    ),
+    Scenario("healthy", "nothing: a large bfloat16 model of convolutions and matrix products", "healthy"),
+    Scenario("healthy-defaults", "nothing, recorded with the callback's default settings", "healthy", trace=False),
     Scenario(
         "slow-input",
         "each batch takes twice as long to make as a step takes to train on",

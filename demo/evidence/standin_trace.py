@@ -44,9 +44,7 @@ class Played:
 _HEALTHY = Played()
 _PLAYED = {
     "slow-input": Played(idle=0.66, share=0.33),
-    "tiny-kernels": Played(
-        kernels=150, share=0.22, queued=False, name="sm80_xmma_gemm_f32f32_simt_nn_ffma"
-    ),
+    "tiny-kernels": Played(kernels=150, share=0.22, queued=False, name="sm80_xmma_gemm_f32f32_simt_nn_ffma"),
     "copies": Played(kernels=2, copy=0.7, share=0.24, name="input_reduce_fusion"),
     "long-validation": Played(share=0.6),
     "float32": Played(name="void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>"),
@@ -67,9 +65,7 @@ def inject(backend: str, scenario: str) -> None:
     adapter: Any = {
         "jax": lambda: import_module("gpu_util_callback.backends.jax.backend").JaxAdapter,
         "torch": lambda: import_module("gpu_util_callback.backends.torch.backend").TorchAdapter,
-        "tensorflow": lambda: (
-            import_module("gpu_util_callback.backends.tensorflow.backend").TensorFlowAdapter
-        ),
+        "tensorflow": lambda: import_module("gpu_util_callback.backends.tensorflow.backend").TensorFlowAdapter,
     }[backend]()
     adapter.devices = lambda self: claimed
     adapter.memory = lambda self: {0: memory}
@@ -89,10 +85,7 @@ def inject(backend: str, scenario: str) -> None:
         file = stop(folder)
         if file is not None:
             # In a process of its own: here it would hold Python's lock while the model trains.
-            subprocess.run(
-                [sys.executable, "-P", "-m", "evidence.standin_trace", str(file), scenario],
-                check=True,
-            )
+            subprocess.run([sys.executable, "-P", "-m", "evidence.standin_trace", str(file), scenario], check=True)
         return file
 
     session.stop = stop_and_draw  # type: ignore[method-assign]

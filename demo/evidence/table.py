@@ -39,12 +39,8 @@ def table(results: list[tuple[Scenario, dict[str, Any], Verdict]]) -> str:
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-             for row in rows]  # fmt: skip
-    gpus = {
-        f"{found['gpu']}, driver {found.get('driver')}" for _, found, _ in results
-        if found.get("gpu")
-    }  # fmt: skip
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    gpus = {f"{found['gpu']}, driver {found.get('driver')}" for _, found, _ in results if found.get("gpu")}
     return "\n".join([*sorted(gpus), lines[0], "-" * len(lines[0]), *lines[1:]])
 
 

@@ -82,9 +82,7 @@ def _start(line: Any, event: Any) -> int:
 def _cut(plane: Any, span: tuple[int, int], linked: set[int] | None) -> None:
     low, high = span
     known = {entry.key: entry.value.name for entry in plane.event_metadata}
-    correlation = {
-        entry.key for entry in plane.stat_metadata if entry.value.name == b"correlation_id"
-    }
+    correlation = {entry.key for entry in plane.stat_metadata if entry.value.name == b"correlation_id"}
     for line in plane.lines:
         kept = []
         for event in line.events:
@@ -105,8 +103,7 @@ def _cut(plane: Any, span: tuple[int, int], linked: set[int] | None) -> None:
 
 def _linked(event: Any, correlation: set[int], linked: set[int]) -> bool:
     return any(
-        stat.metadata_id in correlation and (stat.int64_value or stat.uint64_value) in linked
-        for stat in event.stats
+        stat.metadata_id in correlation and (stat.int64_value or stat.uint64_value) in linked for stat in event.stats
     )
 
 
@@ -114,9 +111,11 @@ def _correlations(plane: Any) -> set[int]:
     keys = {entry.key for entry in plane.stat_metadata if entry.value.name == b"correlation_id"}
     return {
         stat.int64_value or stat.uint64_value
-        for line in plane.lines for event in line.events for stat in event.stats
+        for line in plane.lines
+        for event in line.events
+        for stat in event.stats
         if stat.metadata_id in keys
-    }  # fmt: skip
+    }
 
 
 def _drop_unused_names(plane: Any) -> None:

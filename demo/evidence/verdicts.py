@@ -48,7 +48,8 @@ def _blind(scenario: Scenario, found: dict[str, Any]) -> str:
     if not scenario.needs_trace or found["windows"]:
         return ""
     reasons = [
-        entry["reason"] for entry in found["unavailable"]
+        entry["reason"]
+        for entry in found["unavailable"]
         if "profil" in entry["source"].lower() or "window" in entry["source"].lower()
-    ]  # fmt: skip
+    ]
     return "; no profiler window shows a GPU" + "".join(f": {reason}" for reason in reasons[:1])

@@ -68,9 +68,7 @@ class Workload:
         return Batches(self.x, self.y, steps, delay_s)
 
 
-def large_model(
-    device: Device, policy: str, step_s: float = STEP_S, widest: int = 8192
-) -> Workload:
+def large_model(device: Device, policy: str, step_s: float = STEP_S, widest: int = 8192) -> Workload:
     """Convolutions and wide matrix products: a step takes about `step_s` on this GPU."""
     keras.mixed_precision.set_global_policy(policy)
     # Weights in 32 bits, gradients, and activations of 2-4 bytes: far below the memory.
@@ -112,9 +110,7 @@ def tiny_kernels(device: Device) -> Workload:
     """Forty layers eight wide on one sample, each operation launched by itself."""
     keras.mixed_precision.set_global_policy("float32")
     layers = 40 if device.is_gpu else 10
-    model = keras.Sequential(
-        [keras.layers.Input((8,)), *(keras.layers.Dense(8, "relu") for _ in range(layers))]
-    )
+    model = keras.Sequential([keras.layers.Input((8,)), *(keras.layers.Dense(8, "relu") for _ in range(layers))])
     eager = keras.backend.backend() != "torch"  # Keras on torch compiles nothing by itself
     model.compile("sgd", "mse", run_eagerly=eager, jit_compile=False)
     rng = np.random.default_rng(5)
@@ -170,8 +166,11 @@ def computing_process() -> Iterator[None]:
     program = Path(__file__).with_name("compete.py")
     process = subprocess.Popen(
         [sys.executable, str(program), keras.backend.backend()],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ),
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+    )
     try:
         assert process.stdout is not None
         if process.stdout.readline() != "computing\n":
@@ -192,8 +191,5 @@ def long_validation(device: Device) -> Workload:
 
 WORKLOADS: dict[str, Callable[[Device], Workload]] = {
     build.__name__: build
-    for build in (
-        healthy, slow_input, tiny_kernels, copies, float32, full_memory, competitor,
-        long_validation,
-    )
-}  # fmt: skip
+    for build in (healthy, slow_input, tiny_kernels, copies, float32, full_memory, competitor, long_validation)
+}

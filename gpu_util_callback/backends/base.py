@@ -63,11 +63,7 @@ class Adapter:
     unavailable: list[tuple[str, str, str]] = field(default_factory=list)
 
     def begin(
-        self,
-        model: Any,
-        timeline: Timeline,
-        stale: Callable[[], None],
-        failed: Callable[[str, BaseException], None],
+        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
     ) -> None:
         """A fit begins.
 

@@ -24,10 +24,26 @@ _LARGEST_BYTES, _LONGEST = 16 << 20, 100_000
 _MOST_OBJECTS = 200_000
 # Packages whose objects are not looked into, but for Keras' layers, optimizers, metrics and losses.
 _FOREIGN = {
-    "builtins", "keras", "tensorflow", "jax", "jaxlib", "torch", "numpy", "threading", "logging",
-    "collections", "abc", "typing", "types", "weakref", "functools", "concurrent", "asyncio",
-    "multiprocessing", "gpu_util_callback",
-}  # fmt: skip
+    "builtins",
+    "keras",
+    "tensorflow",
+    "jax",
+    "jaxlib",
+    "torch",
+    "numpy",
+    "threading",
+    "logging",
+    "collections",
+    "abc",
+    "typing",
+    "types",
+    "weakref",
+    "functools",
+    "concurrent",
+    "asyncio",
+    "multiprocessing",
+    "gpu_util_callback",
+}
 
 
 class Preserved:

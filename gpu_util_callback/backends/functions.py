@@ -10,14 +10,7 @@ from typing import Any, Protocol
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import (
-    ENDED_MEANWHILE,
-    UNSEEN,
-    DeviceProbe,
-    Stamp,
-    shape_of,
-    shape_signature,
-)
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, DeviceProbe, Stamp, shape_of, shape_signature
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
@@ -183,9 +176,22 @@ class TimedBatches:
     """
 
     __slots__ = (
-        "_came", "_ended", "_finished", "_first", "_idle", "_left", "_probe", "_quick",
-        "_requesting", "_shapes", "_signature", "_skip", "iterator", "own_ns", "stamps",
-    )  # fmt: skip
+        "_came",
+        "_ended",
+        "_finished",
+        "_first",
+        "_idle",
+        "_left",
+        "_probe",
+        "_quick",
+        "_requesting",
+        "_shapes",
+        "_signature",
+        "_skip",
+        "iterator",
+        "own_ns",
+        "stamps",
+    )
 
     def __init__(
         self,

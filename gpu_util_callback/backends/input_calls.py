@@ -222,9 +222,7 @@ class _TimedIterator:
         return self._next()
 
 
-def _method(
-    calls: InputCalls, owner: Any, name: str, first: Callable[[Any], None] | None = None
-) -> Callable:
+def _method(calls: InputCalls, owner: Any, name: str, first: Callable[[Any], None] | None = None) -> Callable:
     kind = type(owner)
     timer = calls.timer(f"{kind.__name__}.{name}", kind)
     return timer.around(MethodType(getattr(kind, name), owner), first)
@@ -233,9 +231,7 @@ def _method(
 # ---- inputs of a fit and of a loop ---------------------------------------------------------------
 
 
-def time_fit(
-    calls: InputCalls, data_adapter: Any, given: Any, first: Callable[[Any], None]
-) -> None:
+def time_fit(calls: InputCalls, data_adapter: Any, given: Any, first: Callable[[Any], None]) -> None:
     """Time the Python functions behind Keras' data adapter; on the training thread.
 
     Those that run in worker processes are left alone: what stands in would be sent to them.
@@ -257,9 +253,7 @@ def time_fit(
         batches, made = data_adapter.generator, len(data_adapter._first_batches)
         timer = calls.timer(*_next_of(given))
         first(data_adapter._first_batches[0])
-        calls.replace_attribute(
-            data_adapter, "generator", lambda: _TimedIterator(batches(), timer, made)
-        )
+        calls.replace_attribute(data_adapter, "generator", lambda: _TimedIterator(batches(), timer, made))
     elif kind == "TorchDataLoaderAdapter" and data_adapter._dataloader.num_workers == 0:
         calls.replace_attribute(
             data_adapter,

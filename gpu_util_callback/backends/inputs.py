@@ -63,12 +63,7 @@ def describe_input(dataset: Any) -> dict[str, Any]:
         steps = len(dataset)
     except Exception:  # unknown, endless, or without a length
         steps = None
-    facts = {
-        "input_kind": kind,
-        "steps_per_epoch": steps,
-        "batch_size": _size(given),
-        **_makers(kind, given),
-    }
+    facts = {"input_kind": kind, "steps_per_epoch": steps, "batch_size": _size(given), **_makers(kind, given)}
     if kind == "PyDataset":  # its workers are started by Keras in `fit` alone
         facts.update(input_workers=0, input_processes=None, input_queue=None)
     return facts
@@ -115,9 +110,7 @@ def describe_validation(dataset: Any) -> dict[str, Any]:
         return {}
     given = seen_through(dataset)
     kind = "numpy" if isinstance(given, (tuple, list)) else _kind(given)
-    named = {"kind": kind} | {
-        name.removeprefix("input_"): value for name, value in _makers(kind, given).items()
-    }
+    named = {"kind": kind} | {name.removeprefix("input_"): value for name, value in _makers(kind, given).items()}
     kept = ("kind", "class", "workers", "processes")
     return {f"validation_{name}": named[name] for name in kept if name in named}
 
@@ -218,14 +211,12 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
 
 def _grain(given: Any) -> dict[str, Any]:
     parts = list(_grain_parts(given))
-    names = {name for one in parts[:1] for name in (c.__name__ for c in type(one).__mro__)}
-    names |= {type(one).__name__ for one in parts}
-    facts: dict[str, Any] = {
-        "input_class": next((one for one in _GRAIN_CLASSES if one in names), type(given).__name__)
-    }
-    options = [getattr(one, "multiprocessing_options", None) for one in parts]
-    workers = [one.num_workers for one in options if one is not None]
-    workers += [sum(type(one).__name__ == _GRAIN_PROCESS for one in parts)]
+    names = {name for part in parts[:1] for name in (c.__name__ for c in type(part).__mro__)}
+    names |= {type(part).__name__ for part in parts}
+    facts: dict[str, Any] = {"input_class": next((one for one in _GRAIN_CLASSES if one in names), type(given).__name__)}
+    options = [getattr(part, "multiprocessing_options", None) for part in parts]
+    workers = [option.num_workers for option in options if option is not None]
+    workers += [sum(type(part).__name__ == _GRAIN_PROCESS for part in parts)]
     if max(workers) or len(workers) > 1:  # else nothing says that there are none
         facts |= {"input_workers": max(workers), "input_processes": max(workers) > 0 or None}
     return facts
@@ -241,7 +232,7 @@ def _grain_parts(given: Any) -> Iterator[Any]:
         yield from nodes
         seen |= {id(one) for one in held}
         inside = [one for one in held if type(one) in (list, tuple, dict) and len(one) < _MANY]
-        held = [one for one in gc.get_referents(*nodes, *inside) if id(one) not in seen]
+        held = [referent for referent in gc.get_referents(*nodes, *inside) if id(referent) not in seen]
         held = list({id(one): one for one in held}.values())
 
 
@@ -290,10 +281,10 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
     if spec is None:
         spec = getattr(getattr(adapter, "_dataset", None), "element_spec", None)
     parts = list(_leaves(spec))
-    if any(type(one).__name__ != "TensorSpec" for one in parts):
+    if any(type(part).__name__ != "TensorSpec" for part in parts):
         return None, None  # a ragged or sparse tensor is stamped with the sizes of its own parts
     try:
-        shapes = [one.shape.as_list() for one in parts]
+        shapes = [part.shape.as_list() for part in parts]
     except ValueError:  # of unknown rank
         return None, None
     if not shapes or not all(shapes):

@@ -108,9 +108,13 @@ class PythonAdapter(KerasAdapter):
             failed("compilation", error)
 
         self._train = TimedFunction(
-            model, "train_function", timeline, batches, stale=stale,
+            model,
+            "train_function",
+            timeline,
+            batches,
+            stale=stale,
             raised=stale,  # an exception in there leaves the fit
-        )  # fmt: skip
+        )
         self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
         self._time_input(failed)

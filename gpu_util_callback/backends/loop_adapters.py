@@ -114,10 +114,7 @@ class LoopAdapter(WatchingAdapter):
     def facts(self) -> dict[str, Any]:
         if self.about is None:
             return {"framework": {"name": None, "python": platform.python_version()}}
-        facts = {
-            "framework": self.about.framework(),
-            "fit": {"step_threads": self.about.step_threads()},
-        }
+        facts = {"framework": self.about.framework(), "fit": {"step_threads": self.about.step_threads()}}
         if self._guessed:
             facts["framework"]["guessed"] = True
         keras = sys.modules.get("keras")

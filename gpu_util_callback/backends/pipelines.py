@@ -66,7 +66,7 @@ class TfDataPipelines:
                 reader = self._reader(which)
                 reader.look(self._given.pop(which))
                 if which == "train" and reader.written is not None:
-                    tokens += [one for stage in reader.written.all() for one in stage.py_functions]
+                    tokens += [function for stage in reader.written.all() for function in stage.py_functions]
         return tokens
 
     def functions(self) -> list[dict[str, Any]] | None:

@@ -14,9 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("tensorflow", "jax", "torch"),
         help="check this framework only (default: all that are installed)",
     )
-    parser.add_argument(
-        "--timeout", type=float, default=60, metavar="S", help="seconds to wait for each check"
-    )
+    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds to wait for each check")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,17 +11,24 @@ from gpu_util_callback.errors import UnusableInput
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("logdir", nargs="+", metavar="LOGDIR",
-                        help="a TensorBoard log directory, a run in it, or a URL")  # fmt: skip
-    parser.add_argument("--perfetto", metavar="FILE",
-                        help="write steps, phases, findings and samples as Chrome trace JSON, "
-                        "for ui.perfetto.dev (\"-\" = standard output)")  # fmt: skip
-    parser.add_argument("--parquet", metavar="DIR",
-                        help="write each table into a Parquet file there (pyarrow)")  # fmt: skip
-    parser.add_argument("--run", action="append", metavar="NAME",
-                        help="only this run (may be repeated)")  # fmt: skip
-    parser.add_argument("--timeout", type=length, default=_remote.ANSWER_S, metavar="S",
-                        help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
+    parser.add_argument(
+        "logdir", nargs="+", metavar="LOGDIR", help="a TensorBoard log directory, a run in it, or a URL"
+    )
+    parser.add_argument(
+        "--perfetto",
+        metavar="FILE",
+        help="write steps, phases, findings and samples as Chrome trace JSON, "
+        'for ui.perfetto.dev ("-" = standard output)',
+    )
+    parser.add_argument("--parquet", metavar="DIR", help="write each table into a Parquet file there (pyarrow)")
+    parser.add_argument("--run", action="append", metavar="NAME", help="only this run (may be repeated)")
+    parser.add_argument(
+        "--timeout",
+        type=length,
+        default=_remote.ANSWER_S,
+        metavar="S",
+        help="seconds to wait for a URL (default: %(default)g)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
                     count = write_trace(recordings, file)
             except OSError as error:
                 raise UnusableInput(f"cannot write {args.perfetto}: {error.strerror}") from error
-            print(f"wrote {args.perfetto}: {count:,} events; open it in ui.perfetto.dev",
-                  file=sys.stderr)  # fmt: skip
+            print(f"wrote {args.perfetto}: {count:,} events; open it in ui.perfetto.dev", file=sys.stderr)
     if args.parquet:
         from gpu_util_callback.report.tables import write_parquet
 

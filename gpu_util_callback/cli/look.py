@@ -18,16 +18,18 @@ POLL_S = 0.25
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("logdir", metavar="LOGDIR", help="a TensorBoard log directory")
-    parser.add_argument("--steps", type=int, default=5, metavar="N",
-                        help="steps to profile, at most 20 (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--steps", type=int, default=5, metavar="N", help="steps to profile, at most 20 (default: %(default)s)"
+    )
     parser.add_argument("--run", metavar="NAME", help="only this run")
     parser.add_argument("--rank", type=int, metavar="K", help="the worker (default: the first)")
-    parser.add_argument("--timeout", type=length, default=120, metavar="S",
-                        help="seconds to wait for the window (default: %(default)g)")  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=length, default=120, metavar="S", help="seconds to wait for the window (default: %(default)g)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for a window, wait, and print what it shows; return 1 where none came."""
+    """Request a window, wait, and print what it shows; return 1 where none came."""
     from gpu_util_callback.profiling.windows import MOST_LOOK_STEPS
     from gpu_util_callback.recording.storage import LocalStorage, is_remote
     from gpu_util_callback.recording.writer import LOOK_FILE

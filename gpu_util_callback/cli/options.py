@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 def add_thresholds(parser: argparse.ArgumentParser) -> None:
     """Add the two options."""
-    parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
-                        help="override a threshold of a rule (may be repeated)")  # fmt: skip
     parser.add_argument(
-        "--rules", action="store_true", help="list the causes and their thresholds, with reasons"
+        "--threshold",
+        action="append",
+        default=[],
+        metavar="CAUSE.NAME=VALUE",
+        help="override a threshold of a rule (may be repeated)",
     )
+    parser.add_argument("--rules", action="store_true", help="list the causes and their thresholds, with reasons")
 
 
 def thresholds_given(args: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -38,13 +41,12 @@ def thresholds_given(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how much to print, and how."""
-    parser.add_argument("--evidence", action="store_true",
-                        help="show the evidence and the fix of every finding in full")  # fmt: skip
-    parser.add_argument("--all", action="store_true",
-                        help="show every run, finding and GPU; the summary folds them")  # fmt: skip
+    parser.add_argument(
+        "--evidence", action="store_true", help="show the evidence and the fix of every finding in full"
+    )
+    parser.add_argument("--all", action="store_true", help="show every run, finding and GPU; the summary folds them")
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto",
-                        help="default: auto")  # fmt: skip
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
 
 
 def detail(args: argparse.Namespace) -> "Detail":

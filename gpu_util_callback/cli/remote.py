@@ -10,19 +10,22 @@ from gpu_util_callback.recording.storage import is_remote, storage_for
 # that do not exist, for minutes. Python may take 10 s for a name that cannot be resolved.
 ANSWER_S = 20.0
 
-_GOOGLE = (
-    "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to "
-    "a key file"
-)
+_GOOGLE = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _AMAZON = (
     "log in with `aws configure` or `aws sso login`, or set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for a store that is not Amazon's)"
 )
 _AZURE = "set AZURE_STORAGE_CONNECTION_STRING"
 _LOGIN = {
-    "gs": _GOOGLE, "gcs": _GOOGLE, "s3": _AMAZON, "s3a": _AMAZON, "az": _AZURE, "abfs": _AZURE,
-    "abfss": _AZURE, "adl": _AZURE,
-}  # fmt: skip
+    "gs": _GOOGLE,
+    "gcs": _GOOGLE,
+    "s3": _AMAZON,
+    "s3a": _AMAZON,
+    "az": _AZURE,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+    "adl": _AZURE,
+}
 
 
 def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") -> None:

@@ -28,57 +28,73 @@ FAILED, NOT_COMPARABLE = 1, 3  # exit codes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("logdir", nargs="*", metavar="LOGDIR",
-                        help="a TensorBoard log directory, a run in it, or a URL")  # fmt: skip
+    parser.add_argument(
+        "logdir", nargs="*", metavar="LOGDIR", help="a TensorBoard log directory, a run in it, or a URL"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--html", metavar="FILE",
-                        help="write the tab and its data to one HTML file")  # fmt: skip
-    parser.add_argument("--run", action="append", metavar="NAME",
-                        help="only this run (may be repeated)")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="write the tab and its data to one HTML file")
+    parser.add_argument("--run", action="append", metavar="NAME", help="only this run (may be repeated)")
     options.add_thresholds(parser)
     limits = parser.add_argument_group(
         "check",
         "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
         "2 = unusable input, 3 = not comparable with the baseline); any limit implies --check",
     )
-    limits.add_argument("--check", action="store_true",
-                        help="without limits: fail if any cause is found")  # fmt: skip
-    limits.add_argument("--min-utilization", type=_share, metavar="PCT",
-                        help="lowest mean utilization of the GPUs in use")  # fmt: skip
-    limits.add_argument("--max-input-wait", type=_share, metavar="PCT",
-                        help="highest share of wall time spent waiting for input")  # fmt: skip
-    limits.add_argument("--max-stalls", type=_share, metavar="PCT",
-                        help="highest share of wall time in validation and callbacks")  # fmt: skip
-    limits.add_argument("--max-lost", type=_share, metavar="PCT",
-                        help="highest share of wall time lost in all")  # fmt: skip
-    limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
-    limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
-                        help="causes that must not be found")  # fmt: skip
-    limits.add_argument("--baseline", metavar="LOGDIR",
-                        help="an earlier run, or several, to compare with; a cause that it does "
-                             "not have fails")  # fmt: skip
-    limits.add_argument("--max-slowdown", type=_share, metavar="PCT",
-                        help="largest allowed slowdown, counted only when statistically "
-                             "significant (default: 5)")  # fmt: skip
-    limits.add_argument("--unresolved", choices=("pass", "fail"),
-                        help="where the scatter neither proves nor rules out a slowdown "
-                             "(default: pass)")  # fmt: skip
-    limits.add_argument("--allow-different", action="store_true",
-                        help="compare with a baseline of other GPUs, CPUs, framework, precision "
-                             "or batch size; otherwise exit with 3")  # fmt: skip
-    limits.add_argument("--repeats", action="store_true",
-                        help="runs of one script and model are repeats: compare all of them "
-                             "together; three or more on both sides resolve more")  # fmt: skip
-    limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
-    prices = parser.add_argument_group(
-        "prices", "in your own currency; nothing is converted and no price is assumed"
+    limits.add_argument("--check", action="store_true", help="without limits: fail if any cause is found")
+    limits.add_argument(
+        "--min-utilization", type=_share, metavar="PCT", help="lowest mean utilization of the GPUs in use"
     )
-    prices.add_argument("--price-per-kwh", type=length, metavar="P",
-                        help="price of the energy that the GPUs used")  # fmt: skip
-    prices.add_argument("--price-per-gpu-hour", type=length, metavar="P",
-                        help="price of an hour of each GPU in use, busy or idle")  # fmt: skip
-    parser.add_argument("--timeout", type=length, default=_remote.ANSWER_S, metavar="S",
-                        help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
+    limits.add_argument(
+        "--max-input-wait", type=_share, metavar="PCT", help="highest share of wall time spent waiting for input"
+    )
+    limits.add_argument(
+        "--max-stalls", type=_share, metavar="PCT", help="highest share of wall time in validation and callbacks"
+    )
+    limits.add_argument("--max-lost", type=_share, metavar="PCT", help="highest share of wall time lost in all")
+    limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
+    limits.add_argument(
+        "--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]", help="causes that must not be found"
+    )
+    limits.add_argument(
+        "--baseline",
+        metavar="LOGDIR",
+        help="an earlier run, or several, to compare with; a cause that it does not have fails",
+    )
+    limits.add_argument(
+        "--max-slowdown",
+        type=_share,
+        metavar="PCT",
+        help="largest allowed slowdown, counted only when statistically significant (default: 5)",
+    )
+    limits.add_argument(
+        "--unresolved",
+        choices=("pass", "fail"),
+        help="where the scatter neither proves nor rules out a slowdown (default: pass)",
+    )
+    limits.add_argument(
+        "--allow-different",
+        action="store_true",
+        help="compare with a baseline of other GPUs, CPUs, framework, precision or batch size; otherwise exit with 3",
+    )
+    limits.add_argument(
+        "--repeats",
+        action="store_true",
+        help="runs of one script and model are repeats: compare all of them "
+        "together; three or more on both sides resolve more",
+    )
+    limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
+    prices = parser.add_argument_group("prices", "in your own currency; nothing is converted and no price is assumed")
+    prices.add_argument("--price-per-kwh", type=length, metavar="P", help="price of the energy that the GPUs used")
+    prices.add_argument(
+        "--price-per-gpu-hour", type=length, metavar="P", help="price of an hour of each GPU in use, busy or idle"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=length,
+        default=_remote.ANSWER_S,
+        metavar="S",
+        help="seconds to wait for a URL (default: %(default)g)",
+    )
     options.add_output(parser)
 
 
@@ -148,9 +164,9 @@ def run(args: argparse.Namespace) -> int:
 def _status(broken: list[dict], verdicts: "list[Verdict] | None") -> int:
     from gpu_util_callback.diagnosis.regression import DIFFERENT
 
-    if broken or any(one.failed for one in verdicts or ()):
+    if broken or any(verdict.failed for verdict in verdicts or ()):
         return FAILED
-    return NOT_COMPARABLE if any(one.outcome == DIFFERENT for one in verdicts or ()) else 0
+    return NOT_COMPARABLE if any(verdict.outcome == DIFFERENT for verdict in verdicts or ()) else 0
 
 
 def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
@@ -161,8 +177,10 @@ def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
         run["cost"] = prices.of(run)
         if prices.per_kwh is not None and run["cost"]["energy"] is None:
             name = tame(run["run"])
-            print(f"gpu-util report: {name}: no price: its energy was not measured "
-                  "(no power samples of a GPU in use)", file=sys.stderr)  # fmt: skip
+            print(
+                f"gpu-util report: {name}: no price: its energy was not measured (no power samples of a GPU in use)",
+                file=sys.stderr,
+            )
 
 
 def _within(count: int) -> str:
@@ -172,7 +190,7 @@ def _within(count: int) -> str:
 def _called(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:
     """Return entries about runs, with the log directory's name where it is itself the run."""
     home = _names(logdirs)[logdirs[0]]
-    return [{**one, "run": home if one["run"] == "." else one["run"]} for one in entries]
+    return [{**entry, "run": home if entry["run"] == "." else entry["run"]} for entry in entries]
 
 
 def _compared(
@@ -189,9 +207,13 @@ def _compared(
             if recording.run == ".":  # the log directory itself is the run
                 recording.run = names[logdir]
     verdicts = slowdowns(
-        recordings, before, limit, args.repeats,
-        fail_unresolved=args.unresolved == "fail", allow_different=args.allow_different,
-    )  # fmt: skip
+        recordings,
+        before,
+        limit,
+        args.repeats,
+        fail_unresolved=args.unresolved == "fail",
+        allow_different=args.allow_different,
+    )
     return verdicts, new_causes(report["runs"], logdir_report(before, thresholds)["runs"], verdicts)
 
 
@@ -206,7 +228,7 @@ def _write_outcome(
         _write(args.junit, junit(_called(report["runs"], args.logdir), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
-        slower = {one.id for one in verdicts or () if one.failed}
+        slower = {verdict.id for verdict in verdicts or () if verdict.failed}
         count, runs = len({one["id"] for one in broken} | slower), len(report["runs"])
         said = f"{count} of {runs} runs failed" if count else _within(runs)
         if _status(broken, verdicts) == NOT_COMPARABLE:
@@ -226,8 +248,8 @@ def _write(path: str, text: str) -> None:
 
 
 def _warn(problems: Iterable[Mapping[str, str]]) -> None:
-    for one in problems:
-        print(tame(f"gpu-util report: {one['path']}: {one['message']}"), file=sys.stderr)
+    for problem in problems:
+        print(tame(f"gpu-util report: {problem['path']}: {problem['message']}"), file=sys.stderr)
 
 
 def _share(text: str) -> float:
@@ -278,9 +300,7 @@ def _check(args: argparse.Namespace) -> "Check | None":
     return check if args.check or check.limited else None
 
 
-def open_recordings(
-    logdirs: Iterable[str], only: list[str] | None, timeout_s: float
-) -> "Recordings":
+def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> "Recordings":
     """Open the recordings of log directories, or of some of their runs.
 
     Raises:
@@ -329,8 +349,7 @@ def _names(logdirs: list[str]) -> dict[str, str]:
         name = re.split(r"[/\\]", without_secrets(logdir).rstrip("/\\"))[-1]
         names[logdir] = Path(logdir).resolve().name if name in ("", ".", "..") else name
     shared = Counter(names.values())
-    return {logdir: name if name and shared[name] == 1 else without_secrets(logdir)
-            for logdir, name in names.items()}  # fmt: skip
+    return {logdir: name if name and shared[name] == 1 else without_secrets(logdir) for logdir, name in names.items()}
 
 
 def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:

@@ -40,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
     for option, text in VALUED.items():
         parser.add_argument(option, help=text)
-    parser.add_argument("--redact", action="store_true",
-                        help="record no names of hosts, users and folders")  # fmt: skip
+    parser.add_argument("--redact", action="store_true", help="record no names of hosts, users and folders")
     parser.add_argument("--quiet", action="store_true", help="print no finding and no verdict")
 
 
@@ -187,9 +186,7 @@ class Trainings:
         hook = self._hooks.pop(name, None)
         if hook is None:
             return None
-        found = (
-            finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self
-        )
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module

@@ -21,27 +21,38 @@ _SHOWN_PROBLEMS = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("logdir", nargs="*", metavar="LOGDIR",
-                        help="a log directory, a run in it, a URL, or a glob of them")  # fmt: skip
+    parser.add_argument(
+        "logdir", nargs="*", metavar="LOGDIR", help="a log directory, a run in it, a URL, or a glob of them"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--html", metavar="FILE",
-                        help="write one page, with a table of all runs")  # fmt: skip
-    parser.add_argument("--top", type=int, default=10, metavar="N",
-                        help="how many runs to list (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--rejudge", action="store_true",
-                        help="judge runs of older rules by the current ones; reads all their "
-                             "steps")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="write one page, with a table of all runs")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many runs to list (default: %(default)s)")
+    parser.add_argument(
+        "--rejudge", action="store_true", help="judge runs of older rules by the current ones; reads all their steps"
+    )
     options.add_thresholds(parser)
-    parser.add_argument("--price-per-gpu-hour", type=length, metavar="P",
-                        help="price of an hour of each GPU, in your own currency; nothing is "
-                             "assumed")  # fmt: skip
-    parser.add_argument("--engine", choices=("local", "ray"), default="local",
-                        help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is "
-                             "started here)")  # fmt: skip
-    parser.add_argument("--no-cache", action="store_true",
-                        help="read every run again, also those that have not changed")  # fmt: skip
-    parser.add_argument("--timeout", type=float, default=_remote.ANSWER_S, metavar="S",
-                        help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
+    parser.add_argument(
+        "--price-per-gpu-hour",
+        type=length,
+        metavar="P",
+        help="price of an hour of each GPU, in your own currency; nothing is assumed",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is started here)",
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="read every run again, also those that have not changed"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_remote.ANSWER_S,
+        metavar="S",
+        help="seconds to wait for a URL (default: %(default)g)",
+    )
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 

@@ -61,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
     line = options.StatusLine(after_s=1.0)
     try:
         trace = read_trace(
-            args.trace if args.trace[1:] else args.trace[0],
-            lambda done, total: line.show(_bar(done, total)),
+            args.trace if args.trace[1:] else args.trace[0], lambda done, total: line.show(_bar(done, total))
         )
     finally:
         line.clear()
@@ -74,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             written = write_recordings(analysis, args.log_dir)
         except OSError as error:
-            raise UnusableInput(
-                f"{args.log_dir}: cannot be written ({error.strerror or error})"
-            ) from None
+            raise UnusableInput(f"{args.log_dir}: cannot be written ({error.strerror or error})") from None
         if not written:
             raise UnusableInput(f"{args.trace[0]}: nothing was recorded: no recording to write")
         for path in written:

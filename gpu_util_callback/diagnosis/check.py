@@ -25,8 +25,7 @@ class Check:
 
     @property
     def limited(self) -> bool:
-        numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost,
-                   self.max_step_ms)  # fmt: skip
+        numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost, self.max_step_ms)
         return any(number is not None for number in numbers) or bool(self.forbid or self.compared)
 
     def refuses(self, cause: str) -> bool:
@@ -56,9 +55,7 @@ def failures(report: Mapping, check: Check) -> list[dict]:
     return broken
 
 
-def new_causes(
-    runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Verdict]
-) -> list[dict]:
+def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Verdict]) -> list[dict]:
     """Return one `{"run", "id", "reason"}` per cause that none of a run's baseline runs has.
 
     Args:
@@ -114,11 +111,7 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
     elif check.max_lost is not None:
-        share = (
-            100
-            * sum(one["lost_s"] or 0 for one in findings if not one.get("of_s"))
-            / max(1e-9, run["wall_s"] or 0)
-        )
+        share = 100 * sum(one["lost_s"] or 0 for one in findings if not one.get("of_s")) / max(1e-9, run["wall_s"] or 0)
         if share > check.max_lost:
             yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} allowed"
     if check.max_step_ms is not None:

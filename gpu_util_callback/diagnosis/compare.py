@@ -26,24 +26,26 @@ def comparison(runs: Sequence[Mapping]) -> dict:
     rows = []
     for run in runs:
         causes = _causes(run)
-        rows.append({
-            "id": run["id"],
-            "run": run["run"],
-            "session": run["session"],
-            "status": run["status"],
-            "steps": run["steps"],
-            "ms_per_step": run["step_ms"]["mean"],
-            "batch_size": _batch(run),
-            "ms_per_sample": ms_per_sample(run),
-            "speed": _speed(base, run),
-            "gpu_active_pct": active_pct(run),
-            "time_pct": time_pct(run),
-            "lost_s": round(sum(finding["lost_s"] or 0 for finding in _own_findings(run)), 6),
-            "causes": causes,
-            "unreadable": bool(run.get("problems")),
-            "gone": [cause for cause in before if cause not in causes],
-            "new": [cause for cause in causes if cause not in before],
-        })  # fmt: skip
+        rows.append(
+            {
+                "id": run["id"],
+                "run": run["run"],
+                "session": run["session"],
+                "status": run["status"],
+                "steps": run["steps"],
+                "ms_per_step": run["step_ms"]["mean"],
+                "batch_size": _batch(run),
+                "ms_per_sample": ms_per_sample(run),
+                "speed": _speed(base, run),
+                "gpu_active_pct": active_pct(run),
+                "time_pct": time_pct(run),
+                "lost_s": round(sum(finding["lost_s"] or 0 for finding in _own_findings(run)), 6),
+                "causes": causes,
+                "unreadable": bool(run.get("problems")),
+                "gone": [cause for cause in before if cause not in causes],
+                "new": [cause for cause in causes if cause not in before],
+            }
+        )
     return {"baseline": base["id"], "runs": rows}
 
 
@@ -70,11 +72,14 @@ def add_promises(runs: Sequence[dict]) -> None:
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
         known = latest.setdefault(key, {})
         # Older recordings and notebooks do not record a script.
-        gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or ()
-                         if gpu["used_by_framework"])  # fmt: skip
-        alike = [one for (its, called, on), one in known.items()
-                 if (its == script if None not in (its, script) else called == name)
-                 and (on == gpus or not (on and gpus)) and _after(one, run)]  # fmt: skip
+        gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or () if gpu["used_by_framework"])
+        alike = [
+            one
+            for (its, called, on), one in known.items()
+            if (its == script if None not in (its, script) else called == name)
+            and (on == gpus or not (on and gpus))
+            and _after(one, run)
+        ]
         previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
@@ -96,9 +101,11 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     away. Changes elsewhere (a longer validation) do not matter.
     """
     now = _causes(run)
-    gone = [finding for finding in _own_findings(previous)
-            if finding["cause"] not in now and _would_show(finding, previous, run)
-            and _went_down(finding, previous, run)]  # fmt: skip
+    gone = [
+        finding
+        for finding in _own_findings(previous)
+        if finding["cause"] not in now and _would_show(finding, previous, run) and _went_down(finding, previous, run)
+    ]
     stalls = any(_between_steps(finding) for finding in gone)
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not gone or not old or not new:
@@ -127,10 +134,7 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
     for finding in _findings(run):
         if all(
             finding["cause"] not in _causes(before)
-            and (
-                not finding["lost_s"]
-                or (_would_show(finding, run, before) and _went_down(finding, run, before))
-            )
+            and (not finding["lost_s"] or (_would_show(finding, run, before) and _went_down(finding, run, before)))
             for before in baseline
         ):
             found.setdefault(finding["cause"], finding)
@@ -242,8 +246,11 @@ def active_pct(run: Mapping) -> float | None:
 def time_pct(run: Mapping) -> dict[str, float]:
     """Return the host account in percent of the wall time; empty if unknown."""
     wall = run["wall_s"]
-    return {name: round(100 * seconds / wall, 2) for name, seconds in run["time_s"].items()
-            if seconds is not None} if wall else {}  # fmt: skip
+    return (
+        {name: round(100 * seconds / wall, 2) for name, seconds in run["time_s"].items() if seconds is not None}
+        if wall
+        else {}
+    )
 
 
 def _findings(run: Mapping) -> list[Mapping]:

@@ -16,14 +16,7 @@ from gpu_util_callback.diagnosis.memory import memory_use
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.input_bound import InputBound
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
-from gpu_util_callback.diagnosis.thresholds import (
-    MOSTLY,
-    Constant,
-    Limits,
-    changed,
-    resolve,
-    still_known,
-)
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits, changed, resolve, still_known
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
@@ -164,8 +157,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
     lost = recording.status == "lost"  # its last moments were never judged
     if "verdict" in stored and ((same and not lost) or not (anew or thresholds)):
-        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {},
-                **stored}  # fmt: skip
+        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {}, **stored}
     facts = recording.facts
     if lost:
         facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}
@@ -173,9 +165,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     for tables, samples in recording.parts():
         diagnosis.add(tables, samples)
     found = diagnosis.result(
-        account=recording.account,
-        now_ns=recording.end_ns or None,
-        ended=recording.status in ("ended", "interrupted"),
+        account=recording.account, now_ns=recording.end_ns or None, ended=recording.status in ("ended", "interrupted")
     )
     if not diagnosis.steps and recording.step_count:
         # The manifest counts them: there were some.
@@ -217,10 +207,9 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
         "silent": [
             {"cause": rule.cause, "reason": rule.unknown_in_trace}
             for rule in RULES
-            if rule.unknown_in_trace and rule.cause not in causes
-            and all(rule.missing(run) for run in runs)
+            if rule.unknown_in_trace and rule.cause not in causes and all(rule.missing(run) for run in runs)
         ],
-    }  # fmt: skip
+    }
 
 
 def _cost(found: Mapping) -> tuple[bool, float]:
@@ -281,10 +270,16 @@ def _object(finding: Finding, run: Run) -> dict:
     if severity is None and lost is not None:
         severity = lost / max(1, span_ns)
     span = _saves_range(finding, run)
-    place = {} if where is None else {
-        "start_step": where.start_step, "end_step": where.end_step,
-        "start_ns": where.start_ns, "end_ns": where.end_ns,
-    }  # fmt: skip
+    place = (
+        {}
+        if where is None
+        else {
+            "start_step": where.start_step,
+            "end_step": where.end_step,
+            "start_ns": where.start_ns,
+            "end_ns": where.end_ns,
+        }
+    )
     whole = {} if finding.of_ns is None else {"of_s": _seconds(finding.of_ns, run)}
     return {
         "id": _id(finding),
@@ -363,13 +358,7 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
         finding = findings[index]
         length = int((pieces[index][:, 1] - pieces[index][:, 0]).sum())
         share = (finding.lost_ns or 0) / max(1, length)
-        return (
-            not finding.pieces,
-            finding.confidence != MEASURED,
-            finding.where is None,
-            -share,
-            index,
-        )
+        return (not finding.pieces, finding.confidence != MEASURED, finding.where is None, -share, index)
 
     kept: dict[int, Finding] = {}
     for index in sorted(range(len(findings)), key=rank):
@@ -395,9 +384,7 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
         if not slowed or finding.gpus[0] not in by.gpus:
             return False
         assert finding.where is not None and by.where is not None
-        both = min(finding.where.end_ns, by.where.end_ns) - max(
-            finding.where.start_ns, by.where.start_ns
-        )
+        both = min(finding.where.end_ns, by.where.end_ns) - max(finding.where.start_ns, by.where.start_ns)
         return both >= MOSTLY * (finding.where.end_ns - finding.where.start_ns)
 
     for finding in findings:

@@ -8,9 +8,7 @@ MEASURED = "measured"
 ESTIMATED = "estimated"
 
 Evidence = dict[str, object]
-MODELLED = Constant(
-    1.35, "predicted durations of 84 % of the cures that were applied lie within this factor"
-)
+MODELLED = Constant(1.35, "predicted durations of 84 % of the cures that were applied lie within this factor")
 LEFT_OUT = Constant(1.2, "work that is left out saves its time; that of equal runs differs by this")
 
 
@@ -52,8 +50,10 @@ class Advice:
             return self.otherwise.worth_altering(gain, least)
         return Advice(
             "What helps here is a change of the training itself, of its batch size or precision, "
-            f"and gains less than {100 * (least - 1):.0f} %: leave it as it is.", "", 0.0,
-        )  # fmt: skip
+            f"and gains less than {100 * (least - 1):.0f} %: leave it as it is.",
+            "",
+            0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,7 @@ RUNS = Constant(
 )
 # A step that mostly waits, for a device, depends less on where its process was placed.
 COMPUTES = Constant(80, "percent of a core, used by the process: its steps are the CPU's own")
-RUNS_WAITING = Constant(
-    0.35, "the same where steps wait and the CPU is as fast (`CPU_SHARE`): 0.32 to 0.49 was seen"
-)
+RUNS_WAITING = Constant(0.35, "the same where steps wait and the CPU is as fast (`CPU_SHARE`): 0.32 to 0.49 was seen")
 PROCESS_WAITING = Constant(
     0.007,
     "the same as above where the spread of waiting steps, which may be small, is to say it: 0.007 "
@@ -59,8 +57,21 @@ ENOUGH_RUNS = Count(3, "on each side show by themselves how much their mean step
 MOST_RUNS = 20
 # One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
 # so that a run that has not changed fails in 1 of 100 comparisons at most.
-_T = ((1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (5, 4.032), (6, 3.707), (7, 3.499),
-      (8, 3.355), (10, 3.169), (15, 2.947), (20, 2.845), (30, 2.750), (60, 2.660))  # fmt: skip
+_T = (
+    (1, 63.657),
+    (2, 9.925),
+    (3, 5.841),
+    (4, 4.604),
+    (5, 4.032),
+    (6, 3.707),
+    (7, 3.499),
+    (8, 3.355),
+    (10, 3.169),
+    (15, 2.947),
+    (20, 2.845),
+    (30, 2.750),
+    (60, 2.660),
+)
 _NORMAL = 2.576
 
 
@@ -187,9 +198,7 @@ def _set_up(run: Recording) -> dict[str, str | None]:
     facts, size = run.facts, _batch(run)
     framework, machine = facts.get("framework") or {}, facts.get("machine") or {}
     fit: Mapping[str, Any] = facts.get("fit") or {}
-    names = sorted(
-        str(gpu.get("name")) for gpu in facts.get("gpus") or () if gpu.get("used_by_framework")
-    )
+    names = sorted(str(gpu.get("name")) for gpu in facts.get("gpus") or () if gpu.get("used_by_framework"))
     precision = fit.get("mixed_precision")
     return {
         "GPU": ", ".join(names) or ("none" if "gpus" in facts else None),
@@ -209,14 +218,10 @@ def _least(numbers: Iterable[float | None]) -> str | None:
 def _different(run: Recording, baseline: Recording) -> Verdict:
     found = tuple(differences(run, baseline))
     said = f"{run.run}: not comparable with {baseline.run}: {'; '.join(found)} (--allow-different)"
-    return Verdict(
-        run.run, run.id, DIFFERENT, said, baseline=(baseline.id,), differences=found
-    )  # fmt: skip
+    return Verdict(run.run, run.id, DIFFERENT, said, baseline=(baseline.id,), differences=found)
 
 
-def _comparable(
-    run: Recording, baseline: Sequence[Recording], repeats: bool = False
-) -> list[Recording]:
+def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool = False) -> list[Recording]:
     ranked = [one for one in baseline if (one.rank or 0) == (run.rank or 0)]
     same_job = [one for one in ranked if _job(one) == _job(run)]
     same_name = [] if repeats else [one for one in same_job if one.run == run.run]
@@ -250,18 +255,17 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
         if not after or not before:
             few = baseline[-1] if after else run
             return Verdict(
-                name, run.id, UNKNOWN,
+                name,
+                run.id,
+                UNKNOWN,
                 f"{name}: {few.run} has {few.step_count:,} steps, and "
                 f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare",
                 baseline=tuple(one.id for one in baseline),
-            )  # fmt: skip
+            )
         found.append((measure, *_bounds(after, before)))
     cpu = _cpu_slower(after, before)
     per = " per sample" if per_sample else ""
-    step, mean = (
-        _judged((name, run.id), baseline, measure, bounds, limit, per, cpu)
-        for measure, *bounds in found
-    )
+    step, mean = (_judged((name, run.id), baseline, measure, bounds, limit, per, cpu) for measure, *bounds in found)
     if mean.outcome == SLOWER != step.outcome:
         return mean
     if step.outcome == WITHIN and mean.outcome == UNRESOLVED:
@@ -272,9 +276,14 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
 
 
 def _judged(
-    run: tuple[str, str], baseline: Sequence[Recording], measure: str, bounds: Sequence[float],
-    limit: float, per: str, cpu: float | None,
-) -> Verdict:  # fmt: skip
+    run: tuple[str, str],
+    baseline: Sequence[Recording],
+    measure: str,
+    bounds: Sequence[float],
+    limit: float,
+    per: str,
+    cpu: float | None,
+) -> Verdict:
     name, id = run
     middle, low, high = (100 * math.expm1(bound) for bound in bounds)
     against = f"{len(baseline)} runs" if len(baseline) > 1 else baseline[0].run
@@ -302,9 +311,16 @@ def _judged(
                 "repeated runs on both sides (--repeats), more steps or a quieter machine would"
             )
     return Verdict(
-        name, id, outcome, said, measure, round(middle, 3), round(low, 3), round(high, 3),
+        name,
+        id,
+        outcome,
+        said,
+        measure,
+        round(middle, 3),
+        round(low, 3),
+        round(high, 3),
         tuple(one.id for one in baseline),
-    )  # fmt: skip
+    )
 
 
 def _batch(one: Recording) -> float | None:

@@ -8,12 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.source import (
-    CATEGORIES,
-    Traced,
-    TracedGpu,
-    explains_idle,
-)
+from gpu_util_callback.diagnosis.evidence.source import CATEGORIES, Traced, TracedGpu, explains_idle
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
@@ -31,13 +26,7 @@ from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.facts import AccountFacts, DiagnosisFacts, Facts
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.work import (
-    batch_size,
-    full_rates,
-    mfu_of,
-    peak_text,
-    samples_per_s,
-)
+from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s
 from gpu_util_callback.words import percent
 
 REPORT_VERSION = 1
@@ -85,13 +74,13 @@ def run_reports(
 ) -> tuple[list[tuple[Recording, dict]], list[Problem]]:
     """Return recordings with their reports, and the problems of those without one."""
     judged, problems = [], []
-    for one in recordings:
+    for recording in recordings:
         try:
-            judged.append((one, run_report(one, thresholds)))
+            judged.append((recording, run_report(recording, thresholds)))
         except UnusableInput:  # an unknown threshold
             raise
         except Exception as error:
-            problems.append(unexpected(one.path, error))
+            problems.append(unexpected(recording.path, error))
     return judged, problems
 
 
@@ -104,15 +93,15 @@ def _clocks(recordings: list) -> dict | None:
         "reference": clocks.reference,
         "workers": [
             {
-                "rank": one.rank,
-                "offset_ms": round(one.offset_ns / 1e6, 4),
-                "drift_ppm": round(1e6 * one.drift, 2),
-                "scatter_ms": round(one.scatter_ns / 1e6, 4),
-                "steps": one.steps,
-                "text": clocks.sentence(one),
+                "rank": offset.rank,
+                "offset_ms": round(offset.offset_ns / 1e6, 4),
+                "drift_ppm": round(1e6 * offset.drift, 2),
+                "scatter_ms": round(offset.scatter_ns / 1e6, 4),
+                "steps": offset.steps,
+                "text": clocks.sentence(offset),
             }
-            for one in clocks.offsets
-            if one.rank != clocks.reference
+            for offset in clocks.offsets
+            if offset.rank != clocks.reference
         ],
         "unknown": [{"rank": rank, "reason": reason} for rank, reason in clocks.unknown],
     }
@@ -169,15 +158,26 @@ class Recorded:
 
 
 _AS_RECORDED = (
-    "job", "job_source", "fit_index", "host", "rank", "world_size", "trial", "trial_of",
-    "trial_config", "framework", "model", "fit", "script", "work", "ceilings",
-)  # fmt: skip
+    "job",
+    "job_source",
+    "fit_index",
+    "host",
+    "rank",
+    "world_size",
+    "trial",
+    "trial_of",
+    "trial_config",
+    "framework",
+    "model",
+    "fit",
+    "script",
+    "work",
+    "ceilings",
+)
 _AS_DIAGNOSED = "rules_version", "thresholds", "thresholds_set", "silent", "findings", "spans"
 
 
-def run_report(
-    recording: Recording | Recorded, thresholds: Mapping | None = None, *, anew: bool = True
-) -> dict:
+def run_report(recording: Recording | Recorded, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
     """Return one run of the report: its account, its GPUs, its findings and the advice.
 
     Args:
@@ -218,9 +218,15 @@ def run_report(
         "time_s": dict(account.get("time_s") or {}),
         "gpu_time_est": {
             str(gpu["index"]): _gpu_time(
-                gpu, traced, recording.step_count or 0, wall_s, account,
+                gpu,
+                traced,
+                recording.step_count or 0,
+                wall_s,
+                account,
                 why_idle=explains_idle(facts, recording.step_count or 0),
-            ) for gpu in gpus if gpu["used_by_framework"]
+            )
+            for gpu in gpus
+            if gpu["used_by_framework"]
         },
         "gpus": gpus,
         "traced": _traced(traced),
@@ -234,8 +240,8 @@ def run_report(
         "verdict": _with_mfu(found["verdict"], mfu),
         "headline": _headline(found, wall_s, Script.of(facts.get("process"))),
         **{name: found[name] for name in _AS_DIAGNOSED},
-        "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
-    }  # fmt: skip
+        "problems": [{"path": problem.path, "message": problem.message} for problem in recording.problems],
+    }
 
 
 def _energy_per_sample(found: Mapping, facts: Mapping, steps: int | None) -> float | None:
@@ -293,7 +299,7 @@ def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> di
     clear = found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE))
     if clear or is_unknown(found["verdict"]):
         return None
-    lead = headline([one for one in findings if not one.get("of_s")], wall_s)
+    lead = headline([finding for finding in findings if not finding.get("of_s")], wall_s)
     if lead is not None and script is not None and wall_s:
         saves_s = script.saves(wall_s, lead["all_saves_s"])
         lead["faster_up_to"] = gain_of(script.wall_s, saves_s)
@@ -320,12 +326,14 @@ def _older_rules(found: Mapping) -> list[dict[str, str]]:
     version = found["rules_version"]
     if version == RULES_VERSION:
         return []
-    return [{
-        "source": "current rules",
-        "reason": "the run is long and was judged while it was recorded, "
-                  f"by rules version {version} (now {RULES_VERSION})",
-        "cure": "gpu-util report LOGDIR judges it by the current rules",
-    }]  # fmt: skip
+    return [
+        {
+            "source": "current rules",
+            "reason": "the run is long and was judged while it was recorded, "
+            f"by rules version {version} (now {RULES_VERSION})",
+            "cure": "gpu-util report LOGDIR judges it by the current rules",
+        }
+    ]
 
 
 Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -333,8 +341,7 @@ Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
     return {
-        name: round(durations[name] / 1e6, 4) if durations.get("count") else None
-        for name in ("mean", "p50", "p95")
+        name: round(durations[name] / 1e6, 4) if durations.get("count") else None for name in ("mean", "p50", "p95")
     }
 
 
@@ -356,18 +363,14 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
     """
     known = gpu.get("index")
     index = place if known is None else known
-    groups = [kept.get(group, {}) for group in
-              (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]  # fmt: skip
+    groups = [kept.get(group, {}) for group in (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]
 
     def seen(column: str) -> Mapping[str, float]:
-        return next((group[column] for group in groups
-                     if group.get(column, {}).get("count")), {})  # fmt: skip
+        return next((group[column] for group in groups if group.get(column, {}).get("count")), {})
 
     def spread(column: str) -> dict[str, float | None]:
         found = seen(column)
-        return {
-            name: round(found[name], 2) if found else None for name in ("mean", "p5", "p50", "p95")
-        }
+        return {name: round(found[name], 2) if found else None for name in ("mean", "p5", "p50", "p95")}
 
     def highest(column: str) -> float | None:
         return seen(column).get("max")
@@ -392,9 +395,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         "utilization_refresh_ms": gpu.get("utilization_refresh_ms"),
         "utilization_note": _alternates(use["p50"], gpu.get("utilization_refresh_ms")),
         "sm_active_pct": spread("sm_active_pct"),
-        "throttled_pct": {
-            why: spread(f"throttle_{why}_pct")["mean"] for why in ("thermal", "power", "other")
-        },
+        "throttled_pct": {why: spread(f"throttle_{why}_pct")["mean"] for why in ("thermal", "power", "other")},
         "memory_used_bytes": {"max": whole(highest("memory_used_bytes"))},
         "memory_total_bytes": gpu.get("memory_total_bytes"),
         "power_mw": {"mean": spread(power)["mean"], "max": highest(power)},
@@ -403,20 +404,10 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
     }
 
 
-UNLIKE = Constant(
-    0.15,
-    "of the run: windows that show this much more computing than NVML do not represent it",
-)
+UNLIKE = Constant(0.15, "of the run: windows that show this much more computing than NVML do not represent it")
 
 
-def _gpu_time(
-    gpu: Mapping,
-    traced: Traced,
-    steps: int,
-    wall_s: float | None,
-    account: Mapping,
-    why_idle: bool,
-) -> dict:
+def _gpu_time(gpu: Mapping, traced: Traced, steps: int, wall_s: float | None, account: Mapping, why_idle: bool) -> dict:
     """Return the estimated seconds of the run per category of one GPU.
 
     They add up to the wall time. From profiler windows if there are any (traced steps extrapolated
@@ -436,14 +427,9 @@ def _gpu_time(
         others = in_steps - seconds["idle_input"]
         if waited is not None and seconds["idle_input"] > waited and others > 0:
             scale = (in_steps - waited) / others
-            seconds = {
-                name: waited if name == "idle_input" else scale * part
-                for name, part in seconds.items()
-            }
+            seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
         parts: dict[str, object] = {
-            name: round(part, 6)
-            for name, part in seconds.items()
-            if why_idle or not name.startswith("idle_")
+            name: round(part, 6) for name, part in seconds.items() if why_idle or not name.startswith("idle_")
         }
         if not why_idle:
             idle = [name for name in CATEGORIES if name.startswith("idle_")]

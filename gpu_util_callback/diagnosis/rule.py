@@ -5,14 +5,7 @@ from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import Share
-from gpu_util_callback.diagnosis.finding import (
-    ESTIMATED,
-    MEASURED,
-    Advice,
-    Evidence,
-    Finding,
-    Range,
-)
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 
@@ -88,17 +81,20 @@ class Rule:
             more: further attributes of `Finding`.
         """
         return Finding(
-            cls.cause, cls.title if title is None else title, where, lost_ns, confidence, evidence,
-            dict(threshold or {}), advice, list(gpus), **more,
-        )  # fmt: skip
+            cls.cause,
+            cls.title if title is None else title,
+            where,
+            lost_ns,
+            confidence,
+            evidence,
+            dict(threshold or {}),
+            advice,
+            list(gpus),
+            **more,
+        )
 
     def loss(
-        self,
-        share: Share,
-        advice: Advice,
-        threshold: Mapping[str, float],
-        evidence: Evidence,
-        of_trace: str,
+        self, share: Share, advice: Advice, threshold: Mapping[str, float], evidence: Evidence, of_trace: str
     ) -> Finding:
         """Return a finding for the steps of a share.
 
@@ -107,14 +103,24 @@ class Rule:
         """
         if share.exact:
             return self.finding(
-                title=of_trace, where=share.where, lost_ns=share.lost_ns, evidence=evidence,
-                threshold=threshold, advice=advice, gpus=share.gpus, severity=share.pct / 100,
-            )  # fmt: skip
+                title=of_trace,
+                where=share.where,
+                lost_ns=share.lost_ns,
+                evidence=evidence,
+                threshold=threshold,
+                advice=advice,
+                gpus=share.gpus,
+                severity=share.pct / 100,
+            )
         return self.finding(
-            where=share.where, lost_ns=share.lost_ns, confidence=ESTIMATED,
-            evidence=evidence | {"traced_steps": share.steps}, threshold=threshold,
-            advice=advice, gpus=share.gpus,
-        )  # fmt: skip
+            where=share.where,
+            lost_ns=share.lost_ns,
+            confidence=ESTIMATED,
+            evidence=evidence | {"traced_steps": share.steps},
+            threshold=threshold,
+            advice=advice,
+            gpus=share.gpus,
+        )
 
     def part_of(self, detail: str) -> str:
         """Return the part of the host account in which a finding of this detail is counted."""

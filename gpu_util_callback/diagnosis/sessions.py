@@ -11,25 +11,13 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.words import duration, workers
 
-SAME_PACE = Constant(
-    0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
-)
-WAITED_FOR = Constant(
-    0.5, "a wait of which the others share more does not make the straggler's own steps longer"
-)
+SAME_PACE = Constant(0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not")
+WAITED_FOR = Constant(0.5, "a wait of which the others share more does not make the straggler's own steps longer")
 TRACED_STEPS = Count(3, "fewer traced steps of a worker give no reliable mean")
-WAITING_PCT = Constant(
-    85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout"
-)
-ALIKE_FACTOR = Constant(
-    2.0,
-    "workers with the same causes are alike if their losses differ by less than this ...",
-)
+WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
+ALIKE_FACTOR = Constant(2.0, "workers with the same causes are alike if their losses differ by less than this ...")
 ALIKE_SHARE = Constant(0.05, "... or by less than this share of the run")
-OUTWEIGHS = Constant(
-    2.0,
-    "a straggler is the job's verdict, unless every worker loses so many times as much itself",
-)
+OUTWEIGHS = Constant(2.0, "a straggler is the job's verdict, unless every worker loses so many times as much itself")
 
 
 @dataclass(slots=True)
@@ -104,9 +92,7 @@ _PARTS = {
 }
 
 
-def _own_time(
-    runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]
-) -> Iterator[_Straggler]:
+def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) -> Iterator[_Straggler]:
     """Yield stragglers by input and callbacks, outside of the step's work.
 
     The others' are short meanwhile. If they wait for the straggler, their steps are as long as its
@@ -129,9 +115,7 @@ def _own_time(
             continue
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         said = text.format(rank=rank, ms=ms, others=usual)
-        yield _Straggler(
-            rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), said
-        )
+        yield _Straggler(rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), said)
 
 
 # Categories of a traced step other than waiting for others: label and where to look. `idle_input`
@@ -139,8 +123,7 @@ def _own_time(
 _WORK = {
     "kernel": (
         "its GPU computes longer",
-        "Compare its GPU's model, clocks and temperature with the others', and its share of the "
-        "batch.",
+        "Compare its GPU's model, clocks and temperature with the others', and its share of the batch.",
     ),
     "idle_host": (
         "its host keeps the GPU waiting",
@@ -154,10 +137,7 @@ _WORK = {
         "its host waits for its GPU",
         "Look for a device synchronization that only this worker does: logging, metrics.",
     ),
-    "copy_h2d": (
-        "its copies to the GPU are slow",
-        "Compare its PCIe link with the others': gpu-util doctor shows it.",
-    ),
+    "copy_h2d": ("its copies to the GPU are slow", "Compare its PCIe link with the others': gpu-util doctor shows it."),
 }
 
 
@@ -195,11 +175,16 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
         "traced_steps": min(one["steps"] for one in seen.values()),
     } | _pair(own[f"{part}_ms"], others[part])
     yield _Straggler(
-        rank, part, word, waited * run["steps"] / 1e3, ESTIMATED, evidence,
+        rank,
+        part,
+        word,
+        waited * run["steps"] / 1e3,
+        ESTIMATED,
+        evidence,
         ("worker_wait_pct", limit),
         f"Every step waits for the slowest worker. The others wait {others['collective']:.3g} ms a "
         f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {what}",
-    )  # fmt: skip
+    )
 
 
 def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
@@ -216,15 +201,21 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     others = [pct for other, pct in known.items() if other != rank]
     if min(others) >= WAITING_PCT and min(others) - known[rank] >= gap:
         yield _Straggler(
-            rank, "host", "its GPU idles while the others wait", None, ESTIMATED,
-            {"worker_gap_pct": round(min(others) - known[rank], 1),
-             "worker_active_pct": round(known[rank], 1),
-             "others_active_at_least_pct": round(min(others), 1)},
+            rank,
+            "host",
+            "its GPU idles while the others wait",
+            None,
+            ESTIMATED,
+            {
+                "worker_gap_pct": round(min(others) - known[rank], 1),
+                "worker_active_pct": round(known[rank], 1),
+                "others_active_at_least_pct": round(min(others), 1),
+            },
             ("worker_gap_pct", gap),
             f"Waiting in a collective counts as active, so workers that wait are active all the "
             f"time: only worker {rank} is not ({known[rank]:.0f} %). Its host is late: look at "
             "what else runs on its CPU, and at work that only this worker does.",
-        )  # fmt: skip
+        )
         return
     busy = {run["rank"]: _mean(run, "sm_active_pct") for run in runs}
     if min(known.values()) < WAITING_PCT or any(pct is None for pct in busy.values()):
@@ -234,16 +225,22 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     most = max(pct for other, pct in seen.items() if other != rank)
     if seen[rank] - most >= gap:
         yield _Straggler(
-            rank, "gpu", "its GPU works longest", None, ESTIMATED,
-            {"worker_gap_pct": round(seen[rank] - most, 1),
-             "worker_sm_active_pct": round(seen[rank], 1),
-             "others_sm_active_at_most_pct": round(most, 1)},
+            rank,
+            "gpu",
+            "its GPU works longest",
+            None,
+            ESTIMATED,
+            {
+                "worker_gap_pct": round(seen[rank] - most, 1),
+                "worker_sm_active_pct": round(seen[rank], 1),
+                "others_sm_active_at_most_pct": round(most, 1),
+            },
             ("worker_gap_pct", gap),
             f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
             f"work ({seen[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
             "collective. Compare its GPU's model, clocks and temperature with the others', and its "
             "share of the batch.",
-        )  # fmt: skip
+        )
 
 
 def _pair(ms: float, others: float) -> Evidence:
@@ -274,8 +271,7 @@ def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
     kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()
     if "dataloader" in kind:
         return (
-            "sampler = torch.utils.data.DistributedSampler(dataset)\n"
-            "loader = DataLoader(dataset, ..., sampler=sampler)"
+            "sampler = torch.utils.data.DistributedSampler(dataset)\nloader = DataLoader(dataset, ..., sampler=sampler)"
         )
     return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
 
@@ -294,13 +290,12 @@ def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
         "saves_s": None if one.lost_s is None else round(one.lost_s * shared, 6),
         "severity": None if severity is None else round(severity, 4),
         "confidence": one.confidence,
-        "evidence": {"worker": one.rank, "host": worst["host"], **one.evidence,
-                     "workers": len(runs)},
+        "evidence": {"worker": one.rank, "host": worst["host"], **one.evidence, "workers": len(runs)},
         "threshold": {name: limit},
         "advice": {"text": one.text, "code": _code(one, worst, len(runs)), "before": ""},
         "gpus": [],
         "ranks": [one.rank],
-    }  # fmt: skip
+    }
 
 
 def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dict | None:
@@ -370,9 +365,7 @@ def _promise(finding: Mapping, run: Mapping) -> str:
 
 def _of_group(group: Sequence[Mapping], many: int) -> str:
     """Return the verdict of alike workers, named, after the worst of them."""
-    who = f"All {many} workers" if len(group) == many else (
-        f"{workers([run['rank'] for run in group])} of {many}"
-    )  # fmt: skip
+    who = f"All {many} workers" if len(group) == many else (f"{workers([run['rank'] for run in group])} of {many}")
     return f"{who}: {group[0]['verdict']}"
 
 

@@ -79,8 +79,11 @@ class Cache:
 
     def write(self, rows: Iterable[tuple[Found, Row]]) -> None:
         """Replace everything by these rows; of recordings that still grow, none is kept."""
-        kept = {_key(found): [list(map(str, found.stamp)), row] for found, row in rows
-                if found.stamp and row["status"] != "live"}  # fmt: skip
+        kept = {
+            _key(found): [list(map(str, found.stamp)), row]
+            for found, row in rows
+            if found.stamp and row["status"] != "live"
+        }
         text = json.dumps({"version": _VERSION, "rows": kept})
         if not self.path.is_absolute():
             return
@@ -129,9 +132,7 @@ def survey(
     if thresholds or anew:
         cache = None
     for logdir in logdirs:
-        storage, found = find_recordings(
-            logdir, result.problems, partial(_say_found, progress, len(seen))
-        )
+        storage, found = find_recordings(logdir, result.problems, partial(_say_found, progress, len(seen)))
         for one in found:
             key = _key(one)
             if key in seen:
@@ -146,9 +147,7 @@ def survey(
     damaged: set[str] = set()  # to be read, and reported, each time
     result.read = len(left)
     if left:
-        answers = _by_ray(left, thresholds, anew) if engine == "ray" else _by_threads(
-            left, thresholds, anew
-        )  # fmt: skip
+        answers = _by_ray(left, thresholds, anew) if engine == "ray" else _by_threads(left, thresholds, anew)
         for done, (one, row, problems) in enumerate(answers, 1):
             result.problems += problems
             if problems:
@@ -170,9 +169,7 @@ def _say_found(progress: Progress, before: int, count: int) -> None:
 Answer = tuple[Found, Row | None, list[Problem]]
 
 
-def _by_threads(
-    left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool
-) -> Iterable[Answer]:
+def _by_threads(left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
     """Read rows here: several at a time from a remote store, which answers late."""
     remote = [item for item in left if item[0].remote]
     with ThreadPoolExecutor(REQUESTS, "gpu-util-read") as pool:
@@ -185,9 +182,7 @@ def _by_threads(
             yield (one, *row_of(storage, one, thresholds, anew))
 
 
-def _by_ray(
-    left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool
-) -> Iterable[Answer]:
+def _by_ray(left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
     """Have a Ray cluster read the rows; its nodes must reach the log directories."""
     import ray
 
@@ -195,9 +190,7 @@ def _by_ray(
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
     task = ray.remote(num_cpus=1)(_rows_of_folders)
     parts = [left[at : at + TASK_RUNS] for at in range(0, len(left), TASK_RUNS)]
-    waiting = {
-        task.remote([one for _, one in part], dict(thresholds or {}), anew): part for part in parts
-    }
+    waiting = {task.remote([one for _, one in part], dict(thresholds or {}), anew): part for part in parts}
     while waiting:
         [ready], _ = ray.wait(list(waiting), num_returns=1)
         part = waiting.pop(ready)
@@ -205,11 +198,8 @@ def _by_ray(
             yield one, row, problems
 
 
-def _rows_of_folders(
-    found: Sequence[Found], thresholds: Mapping, anew: bool
-) -> list[tuple[Row | None, list[Problem]]]:
-    storages = {logdir: storage_for(logdir, within=logdir)[0]
-                for logdir in {one.logdir for one in found}}  # fmt: skip
+def _rows_of_folders(found: Sequence[Found], thresholds: Mapping, anew: bool) -> list[tuple[Row | None, list[Problem]]]:
+    storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {one.logdir for one in found}}
     return [row_of(storages[one.logdir], one, thresholds, anew) for one in found]
 
 
@@ -234,9 +224,7 @@ def row_of(
         return None, [unexpected(found.path, error)]
 
 
-def _from_manifest(
-    storage: Storage, found: Found, path: str, anew: bool
-) -> tuple[Row | None, list[Problem]]:
+def _from_manifest(storage: Storage, found: Found, path: str, anew: bool) -> tuple[Row | None, list[Problem]]:
     """Return the row from the manifest alone; None where it lacks something."""
     try:
         facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
@@ -263,21 +251,25 @@ def _of_facts(found: Found, facts: Facts, status: str) -> Row | None:
     if "verdict" not in judged or start is None or not account or rows is None:
         return None
     end = facts.get("ended_ns") or facts.get("heartbeat_ns") or start
-    return _row(found, facts, judged, account, status, start, max(start, end),
-                rows.get("steps", 0), diagnosed=False)  # fmt: skip
+    return _row(found, facts, judged, account, status, start, max(start, end), rows.get("steps", 0), diagnosed=False)
 
 
-def _from_rows(
-    storage: Storage, found: Found, thresholds: Mapping | None
-) -> tuple[Row | None, list[Problem]]:
+def _from_rows(storage: Storage, found: Found, thresholds: Mapping | None) -> tuple[Row | None, list[Problem]]:
     """Return the row from the rows of steps, diagnosed by today's rules."""
     folder = found.path.rstrip("/").rpartition("/")[2]
     recording = Recording(storage, found.path, found.run, recording_id(found.run, folder))
     judged = diagnose(recording, thresholds)
     row = _row(
-        found, recording.facts, judged, recording.account, recording.status, recording.start_ns,
-        recording.end_ns, recording.step_count, diagnosed=True,
-    )  # fmt: skip
+        found,
+        recording.facts,
+        judged,
+        recording.account,
+        recording.status,
+        recording.start_ns,
+        recording.end_ns,
+        recording.step_count,
+        diagnosed=True,
+    )
     return row, recording.problems
 
 
@@ -293,16 +285,31 @@ def row_of_open(recording: Recording, anew: bool = False) -> Row:
         return row | {"id": recording.id}
     judged = diagnose(recording) if anew else {"findings": [], "spans": []}
     row = _row(
-        found, recording.facts, judged, recording.account, recording.status, recording.start_ns,
-        recording.end_ns, recording.step_count, diagnosed=anew,
-    )  # fmt: skip
+        found,
+        recording.facts,
+        judged,
+        recording.account,
+        recording.status,
+        recording.start_ns,
+        recording.end_ns,
+        recording.step_count,
+        diagnosed=anew,
+    )
     return row | {"id": recording.id, "judged": row["judged"] and anew}
 
 
 def _row(
-    found: Found, facts: Facts, judged: Mapping, account: Mapping, status: str, start_ns: int,
-    end_ns: int, steps: int, *, diagnosed: bool,
-) -> Row:  # fmt: skip
+    found: Found,
+    facts: Facts,
+    judged: Mapping,
+    account: Mapping,
+    status: str,
+    start_ns: int,
+    end_ns: int,
+    steps: int,
+    *,
+    diagnosed: bool,
+) -> Row:
     folder = found.path.rstrip("/").rpartition("/")[2]
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
@@ -331,8 +338,11 @@ def _row(
         "parameters": model.get("parameters"),
         "backend": (facts.get("framework") or {}).get("backend"),
         "batch_size": fit.get("batch_size"),
-        "begins": {"epoch": fit.get("first_epoch"), "iteration": fit.get("first_iteration"),
-                   "steps_per_epoch": fit.get("steps_per_epoch")},
+        "begins": {
+            "epoch": fit.get("first_epoch"),
+            "iteration": fit.get("first_iteration"),
+            "steps_per_epoch": fit.get("steps_per_epoch"),
+        },
         "status": status,
         "start_ns": start_ns,
         "end_ns": end_ns,
@@ -348,7 +358,7 @@ def _row(
         "judged": bool(steps and times),
         "imported": "source" in facts,
         "diagnosed": diagnosed,
-    }  # fmt: skip
+    }
 
 
 def _held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
@@ -357,8 +367,9 @@ def _held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], di
     GPUs that the framework did not use count where a scheduler had given them to the job:
     elsewhere, others may have used them.
     """
-    named = {str(gpu): one["cause"] for one in findings if one["cause"] in IDLE_CAUSES
-             for gpu in one["gpus"]}  # fmt: skip
+    named = {
+        str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
+    }
     held: dict[str, str] = {}
     for place, gpu in enumerate(facts.get("gpus") or ()):
         known = gpu.get("index")
@@ -379,16 +390,12 @@ def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:
     The times are None where none of its findings knows them.
     """
     lost: dict[str, Row] = {}
-    for one in claims:
-        known = lost.setdefault(
-            one["cause"], {"title": one["title"], "lost_s": None, "saves_s": None}
-        )
-        if one["lost_s"] is not None:
-            saves = one.get("saves_s")
-            known["lost_s"] = (known["lost_s"] or 0.0) + one["lost_s"]
-            known["saves_s"] = (known["saves_s"] or 0.0) + (
-                one["lost_s"] if saves is None else saves
-            )
+    for claim in claims:
+        known = lost.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
+        if claim["lost_s"] is not None:
+            saves = claim.get("saves_s")
+            known["lost_s"] = (known["lost_s"] or 0.0) + claim["lost_s"]
+            known["saves_s"] = (known["saves_s"] or 0.0) + (claim["lost_s"] if saves is None else saves)
     return lost
 
 

@@ -73,9 +73,8 @@ def shared_constants() -> dict[str, dict[str, Constant | Count]]:
     package = __name__.rpartition(".")[0]
     names = sorted(name for name in sys.modules if name.startswith(f"{package}."))
     found = {
-        name.removeprefix(f"{package}."): constants(name)
-        for name in names if not name.startswith(f"{package}.rules.")
-    }  # fmt: skip
+        name.removeprefix(f"{package}."): constants(name) for name in names if not name.startswith(f"{package}.rules.")
+    }
     return {name: defined for name, defined in found.items() if defined}
 
 
@@ -95,9 +94,7 @@ def parse_threshold(text: str) -> tuple[str, str, float]:
     return cause, key, _number(f"{cause}.{key}", value)
 
 
-def resolve(
-    declared: Declared, given: Mapping | None, before: Mapping | None = None
-) -> dict[str, dict[str, float]]:
+def resolve(declared: Declared, given: Mapping | None, before: Mapping | None = None) -> dict[str, dict[str, float]]:
     """Return the thresholds in force: the defaults, overridden by the user's.
 
     Args:

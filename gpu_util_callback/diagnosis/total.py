@@ -44,12 +44,8 @@ class Sums:
     run_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     gpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     # cause -> [lost, saved by fixing it], of trainings and of their GPUs
-    run_lost: dict[str, list[float]] = field(
-        default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
-    )
-    gpu_lost: dict[str, list[float]] = field(
-        default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
-    )
+    run_lost: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    gpu_lost: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
 
     def add(self, other: Sums, share: float = 1.0) -> None:
         for mine, theirs in ((self.run_s, other.run_s), (self.gpu_s, other.gpu_s)):
@@ -104,10 +100,7 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
         repeated = again * (useful + around)
         parts["productive"] -= again * useful
         parts["other"] -= again * around
-    for weight, seconds, by_cause in (
-        (1, sums.run_s, sums.run_lost),
-        (working, sums.gpu_s, sums.gpu_lost),
-    ):
+    for weight, seconds, by_cause in ((1, sums.run_s, sums.run_lost), (working, sums.gpu_s, sums.gpu_lost)):
         for name, value in parts.items():
             seconds[name] += weight * value
         seconds["lost"] += weight * (lost_s + repeated)
@@ -196,7 +189,7 @@ def total(found: Survey) -> dict:
             "older_rules": sum(row["rules_version"] != RULES_VERSION for row in rows),
             "problems": list(map(vars, found.problems)),
         },
-    }  # fmt: skip
+    }
 
 
 def _causes(sums: Sums, trainings: Mapping[str, int], gpus: bool) -> list[dict[str, Any]]:
@@ -296,17 +289,19 @@ def _run(training: Training, sums: Sums, gpus: bool) -> dict[str, Any]:
         "steps": training.steps,
         "steps_done": sum(start.steps for start in training.starts),
         "restarts": [
-            {"id": start.first["id"], "because": start.because, "begins": start.begins}
-            for start in training.starts[1:]
+            {"id": start.first["id"], "because": start.because, "begins": start.begins} for start in training.starts[1:]
         ],
         "gpus": sum(len(row["gpus"]) for row in last.rows),
         "gpu_models": sorted({model for row in rows for model in row["gpus"].values()}),
         **sums.to_json(),
         "lost": [
-            {"cause": cause, "gpu_hours": _hours(sums.gpu_lost[cause][0]),
-             "hours": _hours(sums.run_lost[cause][0]),
-             "saves_gpu_hours": _hours(sums.gpu_lost[cause][1]),
-             "saves_hours": _hours(sums.run_lost[cause][1])}
+            {
+                "cause": cause,
+                "gpu_hours": _hours(sums.gpu_lost[cause][0]),
+                "hours": _hours(sums.run_lost[cause][0]),
+                "saves_gpu_hours": _hours(sums.gpu_lost[cause][1]),
+                "saves_hours": _hours(sums.run_lost[cause][1]),
+            }
             for cause in causes
         ],
         "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),
@@ -315,7 +310,7 @@ def _run(training: Training, sums: Sums, gpus: bool) -> dict[str, Any]:
         "top": None if top is None else {"cause": top, "title": title, "advice": advice},
         "since": None,
         "goodput": _goodput(training),
-    }  # fmt: skip
+    }
 
 
 def _saves(run: Mapping, gpus: bool) -> float:
@@ -336,9 +331,7 @@ def _restarts(known: Sequence[Training]) -> dict[str, int]:
     return {
         "trainings": len(again),
         "restarts": sum(len(training.starts) - 1 for training in again),
-        "steps_done_again": sum(
-            start.again or 0 for training in again for start in training.starts
-        ),
+        "steps_done_again": sum(start.again or 0 for training in again for start in training.starts),
         "unknown": sum(training.steps is None for training in again),
     }
 
@@ -354,12 +347,18 @@ def _add_speeds(runs: Sequence[dict], known: Sequence[Training]) -> None:
             continue
         job = row["job"] if row["job_source"] == "argument" else None
         script = hashed_script(row["script"]) if row["script"] else None
-        key = (script, row["parameters"], row["backend"], row["world_size"], job,
-               bool(row["batch_size"]), tuple(run["gpu_models"]))  # fmt: skip
+        key = (
+            script,
+            row["parameters"],
+            row["backend"],
+            row["world_size"],
+            job,
+            bool(row["batch_size"]),
+            tuple(run["gpu_models"]),
+        )
         if key in latest:
             before, earlier = latest[key]
-            run["since"] = {"id": before["id"], "run": before["run"],
-                            "speed": round(earlier / pace, 3)}  # fmt: skip
+            run["since"] = {"id": before["id"], "run": before["run"], "speed": round(earlier / pace, 3)}
         latest[key] = run, pace
 
 
@@ -383,10 +382,16 @@ def _goodput(training: Training) -> dict[str, Any] | None:
     if training.steps is None or not all(start.first["judged"] for start in training.starts):
         return None
     productive = 0.0
-    badput = dict.fromkeys((
-        "PROGRAM_STARTUP", "DATA_LOADING_SYNC", "WASTED_PROGRESS_FROM_DISRUPTION",
-        "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", "OTHER",
-    ), 0.0)  # fmt: skip
+    badput = dict.fromkeys(
+        (
+            "PROGRAM_STARTUP",
+            "DATA_LOADING_SYNC",
+            "WASTED_PROGRESS_FROM_DISRUPTION",
+            "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+            "OTHER",
+        ),
+        0.0,
+    )
     elapsed = 0.0
     end_ns = training.starts[0].first["start_ns"]
     for start in training.starts:
@@ -435,11 +440,14 @@ def _goodput_of_all(runs: Sequence[Mapping]) -> dict[str, Any]:
         "productive_hours": _hours(productive),
         "elapsed_hours": _hours(elapsed),
         "badput_hours": {name: _hours(seconds) for name, seconds in badput.items()},
-        "not_included": ["TPU_INITIALIZATION", "TRAINING_PREP",
-                         "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-                         "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME"],
+        "not_included": [
+            "TPU_INITIALIZATION",
+            "TRAINING_PREP",
+            "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+            "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
+        ],
         "unknown_trainings": unknown,
-    }  # fmt: skip
+    }
 
 
 def _hours(seconds: float) -> float:
@@ -551,14 +559,21 @@ def _sessions(rows: Iterable[Row]) -> list[Start]:
     """Group the ranks of a job that trained together; oldest first."""
     members = [
         SimpleNamespace(
-            facts=row, run=row["run"], folder=row["id"], start_ns=row["start_ns"],
-            end_ns=row["end_ns"], rank=row["rank"], session=row["id"], row=row,
-        ) for row in rows
-    ]  # fmt: skip
+            facts=row,
+            run=row["run"],
+            folder=row["id"],
+            start_ns=row["start_ns"],
+            end_ns=row["end_ns"],
+            rank=row["rank"],
+            session=row["id"],
+            row=row,
+        )
+        for row in rows
+    ]
     group_sessions(members)  # type: ignore[arg-type]
     sessions: dict[str, list[Row]] = {}
-    for one in members:
-        sessions.setdefault(one.session, []).append(one.row)
+    for member in members:
+        sessions.setdefault(member.session, []).append(member.row)
     starts = [Start(rows) for rows in sessions.values()]
     return sorted(starts, key=lambda start: (start.start_ns, start.first["id"]))
 

@@ -20,9 +20,7 @@ BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 WORTH_A_WORD = Constant(1.05, 'a promise of "1× faster" is not worth printing')
 STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
-MOSTLY_STEPS_PCT = Constant(
-    80, "a run of so many steps was not held back around them, if no GPU was measured"
-)
+MOSTLY_STEPS_PCT = Constant(80, "a run of so many steps was not held back around them, if no GPU was measured")
 # What follows concerns one recording, of all fits of a script or of one of them.
 IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
@@ -33,9 +31,7 @@ NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are 
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Training was not held up between steps"
 _UNNAMED = f"{HostStall.cause}:{UNMARKED}"  # beginning of the id
-SMALL_OP_US = Constant(
-    100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each"
-)
+SMALL_OP_US = Constant(100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each")
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
     "input_wait": "into waiting for input",
@@ -60,7 +56,7 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     Args:
         findings: of the report, attributed and ordered: the first to fix in front.
     """
-    said = _of_fits(run, [one for one in findings if not one.get("of_s")])
+    said = _of_fits(run, [finding for finding in findings if not finding.get("of_s")])
     script = Script.of(run.manifest.get("process"))
     lead = of_script(findings, run.wall_ns / 1e9, script)
     if lead is None or script is None or not len(run.steps):
@@ -74,17 +70,15 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     return f"{whole}{gains} {inside}: {rest if clear and colon else said}"
 
 
-def of_script(
-    findings: Sequence[Mapping], wall_s: float | None, script: Script | None
-) -> Mapping | None:
+def of_script(findings: Sequence[Mapping], wall_s: float | None, script: Script | None) -> Mapping | None:
     """Return the finding about all fits of a script, if it costs more than a finding of one fit.
 
     Args:
         wall_s: duration of the recording, which the other findings are about.
     """
-    own = [one for one in findings if not one.get("of_s")]
-    whole = max((one for one in findings if one.get("of_s")), key=_lost_s, default=None)
-    if whole is None or script is None or any(one["cause"] in BLOCKING for one in findings):
+    own = [finding for finding in findings if not finding.get("of_s")]
+    whole = max((finding for finding in findings if finding.get("of_s")), key=_lost_s, default=None)
+    if whole is None or script is None or any(finding["cause"] in BLOCKING for finding in findings):
         return None
     lead = headline(own, None)
     lost_s = script.saves(wall_s or 0.0, lead["lost_s"]) if lead is not None else 0.0
@@ -100,7 +94,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
         return "No training step was recorded yet."
     if run.source is not None:
         return trace_sentence([run], findings)
-    blocking = next((one for one in findings if one["cause"] in BLOCKING), None)
+    blocking = next((finding for finding in findings if finding["cause"] in BLOCKING), None)
     if blocking is not None:
         return f"{blocking['title']}."
     wall_s = run.wall_ns / 1e9
@@ -111,10 +105,10 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
         return _healthy(run)
     lost_s = min(lead["lost_s"], wall_s)
     if is_unnamed(lead) or not shows(run, round(1e9 * lost_s)):
-        unknown = next((one for one in findings if one["lost_s"] is None), None)
+        unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
         if unknown is not None:
             return _of_unknown_cost(unknown)
-        unnamed_s = sum(one["lost_s"] for one in findings if is_unnamed(one))
+        unnamed_s = sum(finding["lost_s"] for finding in findings if is_unnamed(finding))
         if shows(run, round(1e9 * min(unnamed_s, wall_s))):
             passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
             return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
@@ -133,15 +127,12 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
 def named_gpus(report: Mapping) -> set[int]:
     """Return the indices of the GPUs that findings are about, where not about all of them."""
     found = [*report["findings"], *report["spans"]]
-    return {
-        int(gpu) for one in found if len(one["gpus"] or ()) < len(report["gpus"])
-        for gpu in one["gpus"] or ()
-    }  # fmt: skip
+    return {int(gpu) for one in found if len(one["gpus"] or ()) < len(report["gpus"]) for gpu in one["gpus"] or ()}
 
 
 def _on_gpus(lead: Mapping, findings: Sequence[Mapping], count: int) -> str:
     """Return " on gpu37" where all that the verdict is about concerns some of `count` GPUs."""
-    about = [one.get("gpus") or () for one in findings if one["id"] in lead["ids"]]
+    about = [finding.get("gpus") or () for finding in findings if finding["id"] in lead["ids"]]
     gpus = {int(gpu) for named in about for gpu in named}
     return f" on {gpu_names(sorted(gpus))}" if all(about) and 0 < len(gpus) < count else ""
 
@@ -166,9 +157,14 @@ def order(finding: Mapping) -> tuple:
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
     asked = finding.get("advice", {}).get("question") and finding.get("saves_range_s")
     return (
-        finding["cause"] not in BLOCKING, is_unnamed(finding), lost_s is None, -least_s,
-        -(saves_s or 0.0), -asked[1] if asked else 0.0, -(lost_s or 0.0),
-    )  # fmt: skip
+        finding["cause"] not in BLOCKING,
+        is_unnamed(finding),
+        lost_s is None,
+        -least_s,
+        -(saves_s or 0.0),
+        -asked[1] if asked else 0.0,
+        -(lost_s or 0.0),
+    )
 
 
 def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
@@ -204,9 +200,9 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
 
 def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
     """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
-    lost = [one["lost_s"] for one in findings if one.get("lost_s") is not None]
-    saves_s = round(sum(one.get("saves_s") or 0.0 for one in findings), 6)
-    spans = [one["saves_range_s"] for one in findings if one.get("saves_range_s")]
+    lost = [finding["lost_s"] for finding in findings if finding.get("lost_s") is not None]
+    saves_s = round(sum(finding.get("saves_s") or 0.0 for finding in findings), 6)
+    spans = [finding["saves_range_s"] for finding in findings if finding.get("saves_range_s")]
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
         "saves_s": saves_s,
@@ -226,9 +222,7 @@ def saves_range(findings: Iterable[Mapping]) -> tuple[float, float]:
     return least_s, most_s
 
 
-def _promise_or_limit(
-    lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None
-) -> str:
+def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None) -> str:
     """Return what following the advice gains, or what limits the run where none is known to."""
     what, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
     if script is not None:
@@ -238,15 +232,14 @@ def _promise_or_limit(
     gains = promise(wall_s, span_s, saves_s, what)
     if gains:
         return gains
-    first = next(one for one in findings if one["id"] == lead["ids"][0])
+    first = next(finding for finding in findings if finding["id"] == lead["ids"][0])
     limit = str(first["evidence"].get("held_up_by") or "")
     return f" {capitalized(limit)}." if limit else ""
 
 
 def _eager_too(findings: Sequence[Mapping]) -> str:
     """Return a note on an eager step: its unknown cost may exceed the largest known one."""
-    eager = [one for one in findings
-             if one["cause"] == LaunchBound.cause and one["lost_s"] is None]  # fmt: skip
+    eager = [finding for finding in findings if finding["cause"] == LaunchBound.cause and finding["lost_s"] is None]
     return f" {eager[0]['title']}; its cost is not known." if eager else ""
 
 
@@ -278,9 +271,7 @@ def factors_text(least: float, most: float) -> str:
     return high if low == high else f"{low.removesuffix('×')} to {high}"
 
 
-def promise(
-    wall_s: float, span_s: Sequence[float] | None, saves_s: float | None, what: str = "run"
-) -> str:
+def promise(wall_s: float, span_s: Sequence[float] | None, saves_s: float | None, what: str = "run") -> str:
     """Return the sentence on what fixing a cause gains, after a space; "" if that is little.
 
     Args:
@@ -316,9 +307,11 @@ def _kernel_pct(runs: Sequence[Run]) -> float | None:
     """Return the share of the traced time in which kernels ran, mean over the GPUs at work."""
     shares = [
         100 * run.traced.gpus[gpu].kernel_busy_ns / max(1, run.steps.total("duration_ns"))
-        for run in runs if run.source is not None
-        for gpu in run.source.gpus if gpu in run.traced.gpus
-    ]  # fmt: skip
+        for run in runs
+        if run.source is not None
+        for gpu in run.source.gpus
+        if gpu in run.traced.gpus
+    ]
     return min(100.0, sum(shares) / len(shares)) if shares else None
 
 
@@ -338,7 +331,7 @@ def _activity(runs: Sequence[Run], findings: Sequence[Mapping]) -> list[str]:
     if pct is None:
         return []
     total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
-    lost_s = sum(one["lost_s"] or 0.0 for one in findings)
+    lost_s = sum(finding["lost_s"] or 0.0 for finding in findings)
     if 2 * lost_s >= (1 - pct / 100) * total_s and lost_s:
         return []
     return [f"Kernels ran {percent(pct)} of {_traced_time(runs)}."]
@@ -350,12 +343,14 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     if pct is None:
         tpu = any(run.source is not None and run.source.tpu for run in runs)
         return (
-            "No findings: what the TPU did is not read from its trace." if tpu
+            "No findings: what the TPU did is not read from its trace."
+            if tpu
             else "No findings: what a GPU did is not in this trace."
-        )  # fmt: skip
+        )
     of = f"of {_traced_time(runs)}"
-    judged = all(run.source is not None and run.source.idle_judged for run in runs
-                 if run.source is not None and run.source.gpus)  # fmt: skip
+    judged = all(
+        run.source is not None and run.source.idle_judged for run in runs if run.source is not None and run.source.gpus
+    )
     if not judged:
         return f"{UNKNOWN}: too little GPU work to judge, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
@@ -379,12 +374,16 @@ SHOWN_PCT = Constant(5, "of the traced time: smaller parts say nothing in a sent
 
 def _idle_parts(runs: Sequence[Run]) -> str:
     """Return what the rest of the time went into, the largest part first."""
-    gpus = [run.traced.gpus[gpu] for run in runs if run.source is not None
-            for gpu in run.source.gpus if gpu in run.traced.gpus]  # fmt: skip
+    gpus = [
+        run.traced.gpus[gpu]
+        for run in runs
+        if run.source is not None
+        for gpu in run.source.gpus
+        if gpu in run.traced.gpus
+    ]
     total = sum(gpu.duration_ns for gpu in gpus)
     parts = {
-        name: 100 * sum(gpu.ns[category] for gpu in gpus) / max(1, total)
-        for category, name in _NOT_KERNELS.items()
+        name: 100 * sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category, name in _NOT_KERNELS.items()
     }
     shown = sorted((name for name in parts if parts[name] >= SHOWN_PCT), key=lambda n: -parts[n])
     return ": " + ", ".join(f"{percent(parts[name])} {name}" for name in shown) if shown else ""
@@ -427,9 +426,10 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
 def _not_measured(run: Run, waits: bool) -> str:
     """Return the aspects that an all-clear does not cover."""
     within = (
-        "how busy the GPU was in them was not measured" if run.used_gpus
+        "how busy the GPU was in them was not measured"
+        if run.used_gpus
         else "how well they use the CPU was not measured (no GPU in use)"
-    )  # fmt: skip
+    )
     seen = looks(run)
     if run.framework == "torch" and seen is not None and (seen.op_us or SMALL_OP_US) < SMALL_OP_US:
         within += (
@@ -484,8 +484,11 @@ class Announcer:
             if finding["lost_s"] is None or (enough and finding["severity"] >= self.LEAST_SEVERITY):
                 costly.setdefault(finding["cause"], finding)
         self._streaks = {cause: self._streaks.get(cause, 0) + 1 for cause in costly}
-        new = [cause for cause, streak in self._streaks.items()
-               if streak >= self._needed(costly[cause]) and cause not in self._said]  # fmt: skip
+        new = [
+            cause
+            for cause, streak in self._streaks.items()
+            if streak >= self._needed(costly[cause]) and cause not in self._said
+        ]
         self._said.update(new)
         return [_line(costly[cause]) for cause in new]
 

@@ -45,11 +45,7 @@ def yardstick(gpu: Mapping[str, Any], parameters: float | None) -> dict[str, Any
     card = next((card for card in TABLE if re.fullmatch(f"(NVIDIA )?{card}", name)), None)
     if card is None or not parameters:
         return None
-    alike = [
-        row
-        for row in TABLE[card].get(precision, ())
-        if row[0] / SIZE <= parameters <= SIZE * row[0]
-    ]
+    alike = [row for row in TABLE[card].get(precision, ()) if row[0] / SIZE <= parameters <= SIZE * row[0]]
     if not alike:
         return None
     sizes = sorted({f"{size / 1e9:.1f}" for size, _, _ in alike})

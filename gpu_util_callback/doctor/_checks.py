@@ -48,10 +48,7 @@ def installed(framework: str) -> list[tuple[str, str]]:
 def run_probes(wanted: dict[str, list[str]], timeout_s: float) -> dict[str, dict[str, Any]]:
     """Run probes (name -> arguments); return name -> its answer, {"error"} if it failed or hung."""
     with ThreadPoolExecutor(max(len(wanted), 1)) as pool:
-        running = {
-            name: pool.submit(_run, [name, *arguments], timeout_s)
-            for name, arguments in wanted.items()
-        }
+        running = {name: pool.submit(_run, [name, *arguments], timeout_s) for name, arguments in wanted.items()}
         return {name: future.result() for name, future in running.items()}
 
 
@@ -62,8 +59,12 @@ def _run(arguments: list[str], timeout_s: float) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "gpu_util_callback.doctor.probe", *arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {timeout_s:g} s", "timeout": True}
     except OSError as error:
@@ -109,16 +110,25 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     for name, distributions in present.items():
         answer = answers[name]
         lines += check_framework(
-            name, distributions, answer, nvml, cuda, environ,
-            libraries if name == "tensorflow" else {}, used=backend in (None, name),
-        )  # fmt: skip
+            name,
+            distributions,
+            answer,
+            nvml,
+            cuda,
+            environ,
+            libraries if name == "tensorflow" else {},
+            used=backend in (None, name),
+        )
     if not present:
         lines.append(none_installed(names))
     facts = {
-        "nvml": nvml, "cuda": cuda, "libraries": libraries, "backend": backend,
+        "nvml": nvml,
+        "cuda": cuda,
+        "libraries": libraries,
+        "backend": backend,
         "environment": relevant(environ),
         "frameworks": {name: answers[name] for name in present},
-    }  # fmt: skip
+    }
     return Report(lines, facts)
 
 
@@ -162,33 +172,48 @@ def quick_check(
     if own < visible:
         return [
             _finding(
-                "gpus_unused", "warning", f"{visible} GPUs are free to use and {own} is used"
-                if own == 1 else f"{visible} GPUs are free to use and {own} are used",
+                "gpus_unused",
+                "warning",
+                f"{visible} GPUs are free to use and {own} is used"
+                if own == 1
+                else f"{visible} GPUs are free to use and {own} are used",
                 "train on all of them with `tf.distribute.MirroredStrategy` (JAX, torch: "
                 "`keras.distribution`), or set CUDA_VISIBLE_DEVICES to the one you want",
                 evidence,
             )
-        ]  # fmt: skip
+        ]
     return []
 
 
-def _finding(
-    cause: str, status: str, reason: str, cure: str, evidence: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "cause": cause, "status": status, "reason": reason, "cure": cure, "evidence": evidence
-    }  # fmt: skip
+def _finding(cause: str, status: str, reason: str, cure: str, evidence: dict[str, Any]) -> dict[str, Any]:
+    return {"cause": cause, "status": status, "reason": reason, "cure": cure, "evidence": evidence}
 
 
 _SECTION = "environment"
 _NAMES = (
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
-    "KERAS_BACKEND", "JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "TF_XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION",
-    "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_GPU_THREAD_MODE", "TF_DETERMINISTIC_OPS",
-    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "LD_LIBRARY_PATH",
-)  # fmt: skip
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "KERAS_BACKEND",
+    "JAX_PLATFORMS",
+    "JAX_PLATFORM_NAME",
+    "XLA_FLAGS",
+    "TF_XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_CLIENT_MEM_FRACTION",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_ALLOCATOR",
+    "TF_GPU_THREAD_MODE",
+    "TF_DETERMINISTIC_OPS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "LD_LIBRARY_PATH",
+)
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
@@ -207,21 +232,12 @@ def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[
     gpus = nvml.get("gpus") or []
     lines = [*_visible(environ, nvml, gpus), *_settings(environ, gpus)]
     named = {line.check for line in lines}
-    rest = {
-        name: value
-        for name, value in relevant(environ).items()
-        if name not in named and name != "LD_LIBRARY_PATH"
-    }
+    rest = {name: value for name, value in relevant(environ).items() if name not in named and name != "LD_LIBRARY_PATH"}
     if rest or not lines:
-        text = (
-            ", ".join(f"{name}={value}" for name, value in rest.items())
-            or "none that matter is set"
-        )
+        text = ", ".join(f"{name}={value}" for name, value in rest.items()) or "none that matter is set"
         lines.append(Line(_SECTION, "variables", OK, text))
     if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
-        lines.append(
-            Line(_SECTION, "MPS", OK, "a CUDA MPS server is configured: processes share GPUs")
-        )
+        lines.append(Line(_SECTION, "MPS", OK, "a CUDA MPS server is configured: processes share GPUs"))
     return lines
 
 
@@ -231,29 +247,30 @@ def _visible(environ: Mapping[str, str], nvml: dict[str, Any], gpus: list[Any]) 
     value = environ.get(name)
     visible = sum(gpu["visible"] for gpu in gpus)
     if nvml.get("visible_problem"):
+        lines.append(Line(_SECTION, name, PROBLEM, nvml["visible_problem"], "name GPUs that exist, or unset it"))
+    elif value is not None and gpus and visible == 0:
+        hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
         lines.append(
             Line(
                 _SECTION,
                 name,
                 PROBLEM,
-                nvml["visible_problem"],
-                "name GPUs that exist, or unset it",
+                f"{name}={value} hides {hidden}",
+                f"unset {name}, or set it to the GPUs you want",
             )
         )
-    elif value is not None and gpus and visible == 0:
-        hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
-        lines.append(
-            Line(_SECTION, name, PROBLEM, f"{name}={value} hides {hidden}",
-                 f"unset {name}, or set it to the GPUs you want")
-        )  # fmt: skip
     elif value is not None and gpus:
         lines.append(Line(_SECTION, name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs"))
     if not nvml.get("order_certain", True) and visible > 1:
         lines.append(
-            Line(_SECTION, "CUDA_DEVICE_ORDER", WARNING,
-                 "these GPUs differ, and CUDA numbers them by speed while nvidia-smi goes by bus",
-                 "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-        )  # fmt: skip
+            Line(
+                _SECTION,
+                "CUDA_DEVICE_ORDER",
+                WARNING,
+                "these GPUs differ, and CUDA numbers them by speed while nvidia-smi goes by bus",
+                "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            )
+        )
     return lines
 
 
@@ -264,25 +281,35 @@ def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
         lines.append(Line(_SECTION, name, status, text, cure))
 
     if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        warn("CUDA_LAUNCH_BLOCKING", WARNING, "the host waits for every single kernel",
-             "unset CUDA_LAUNCH_BLOCKING (it is for debugging)")  # fmt: skip
+        warn(
+            "CUDA_LAUNCH_BLOCKING",
+            WARNING,
+            "the host waits for every single kernel",
+            "unset CUDA_LAUNCH_BLOCKING (it is for debugging)",
+        )
     for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
         value = environ.get(name, "").lower()
         if gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
             warn(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
     old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     if environ.get(old) and environ.get(new):
-        warn(new, PROBLEM if gpus else WARNING,
-             f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")  # fmt: skip
+        warn(new, PROBLEM if gpus else WARNING, f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")
     capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
     if gpus and not {"all", "compute"} & set(capabilities):
-        warn("NVIDIA_DRIVER_CAPABILITIES", PROBLEM,
-             "this container may query GPUs but not compute on them",
-             "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")  # fmt: skip
+        warn(
+            "NVIDIA_DRIVER_CAPABILITIES",
+            PROBLEM,
+            "this container may query GPUs but not compute on them",
+            "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
     percentage = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     if percentage and percentage != "100":
-        warn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", WARNING,
-             f"MPS gives this process {percentage} % of each GPU", "unset it")  # fmt: skip
+        warn(
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            WARNING,
+            f"MPS gives this process {percentage} % of each GPU",
+            "unset it",
+        )
     return lines
 
 
@@ -300,11 +327,15 @@ def check_tensorboard() -> list[Line]:
         return []
     lacking = f"setuptools {versions['setuptools']}" if versions["setuptools"] else "no setuptools"
     return [
-        Line(_SECTION, "TensorBoard", WARNING,
-             f"TensorBoard {versions['tensorboard']} does not start: it imports pkg_resources, "
-             f"which is not here ({lacking})",
-             'pip install "setuptools<82"')
-    ]  # fmt: skip
+        Line(
+            _SECTION,
+            "TensorBoard",
+            WARNING,
+            f"TensorBoard {versions['tensorboard']} does not start: it imports pkg_resources, "
+            f"which is not here ({lacking})",
+            'pip install "setuptools<82"',
+        )
+    ]
 
 
 def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line]:
@@ -313,14 +344,26 @@ def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line
         return []
     cupti = next((found for name, found in libraries.items() if name.startswith("libcupti")), None)
     if cupti is not None and not cupti.get("loads"):
-        return [Line(_SECTION, "profiler", WARNING, "CUPTI does not load: no kernel times",
-                     'pip install "tensorflow[and-cuda]"')]  # fmt: skip
+        return [
+            Line(
+                _SECTION,
+                "profiler",
+                WARNING,
+                "CUPTI does not load: no kernel times",
+                'pip install "tensorflow[and-cuda]"',
+            )
+        ]
     if _admin_only() and not _is_admin():
         return [
-            Line(_SECTION, "profiler", WARNING, "CUPTI: only administrators may profile here",
-                 "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
-                 "reboot; in a container `--cap-add=SYS_ADMIN`")
-        ]  # fmt: skip
+            Line(
+                _SECTION,
+                "profiler",
+                WARNING,
+                "CUPTI: only administrators may profile here",
+                "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
+                "reboot; in a container `--cap-add=SYS_ADMIN`",
+            )
+        ]
     return [Line(_SECTION, "profiler", OK, "profiling is allowed")]
 
 
@@ -376,10 +419,12 @@ def check_driver(nvml: dict[str, Any], cuda: dict[str, Any]) -> list[Line]:
         return [Line("driver", "NVML", status, problem["reason"], problem["cure"])]
     lines = [
         Line(
-            "driver", "NVIDIA driver", OK,
+            "driver",
+            "NVIDIA driver",
+            OK,
             f"{nvml.get('driver_version')}, supports CUDA {nvml.get('cuda_version') or '?'}",
         )
-    ]  # fmt: skip
+    ]
     lines.append(_cuda_line(cuda, nvml))
     return lines
 
@@ -390,10 +435,12 @@ def _cuda_line(cuda: dict[str, Any], nvml: dict[str, Any]) -> Line:
         return Line("driver", check, PROBLEM, cuda["error"])
     if not cuda.get("loads"):
         return Line(
-            "driver", check, PROBLEM, "libcuda.so.1 does not load, though NVML works",
-            "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility and `--gpus all`; "
-            "else reinstall the driver",
-        )  # fmt: skip
+            "driver",
+            check,
+            PROBLEM,
+            "libcuda.so.1 does not load, though NVML works",
+            "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility and `--gpus all`; else reinstall the driver",
+        )
     code = cuda.get("init")
     hidden = nvml.get("gpus") and not any(gpu["visible"] for gpu in nvml["gpus"])
     if code in (100, 101) and hidden:
@@ -454,11 +501,7 @@ def _one(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
         say(WARNING, f"PCIe link ×{width} of ×{full}", "reseat the card, or use a full slot")
     if gpu.get("ecc_uncorrected"):
         text = f"{gpu['ecc_uncorrected']} uncorrected ECC errors since the last reboot"
-        say(
-            WARNING,
-            text,
-            "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace the GPU if they keep coming",
-        )
+        say(WARNING, text, "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace the GPU if they keep coming")
     if (gpu.get("event_reasons") or 0) & _SLOWED_DOWN:
         text = "the GPU slows itself down (heat or power) right now"
         say(WARNING, text, "check cooling and the power supply")
@@ -485,13 +528,31 @@ def _processes(processes: list[dict[str, Any]], nvml: dict[str, Any]) -> str:
 
 # CUDA major version -> the libraries TensorFlow loads before it accepts a GPU.
 _CUDA_LIBRARIES = {
-    11: ("libcudart.so.11.0", "libcublasLt.so.11", "libcublas.so.11", "libcufft.so.10",
-         "libcusparse.so.11", "libcusolver.so.11"),
-    12: ("libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",
-         "libcusparse.so.12", "libcusolver.so.11"),
-    13: ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcufft.so.12",
-         "libcusparse.so.12", "libcusolver.so.12"),
-}  # fmt: skip
+    11: (
+        "libcudart.so.11.0",
+        "libcublasLt.so.11",
+        "libcublas.so.11",
+        "libcufft.so.10",
+        "libcusparse.so.11",
+        "libcusolver.so.11",
+    ),
+    12: (
+        "libcudart.so.12",
+        "libcublasLt.so.12",
+        "libcublas.so.12",
+        "libcufft.so.11",
+        "libcusparse.so.12",
+        "libcusolver.so.11",
+    ),
+    13: (
+        "libcudart.so.13",
+        "libcublasLt.so.13",
+        "libcublas.so.13",
+        "libcufft.so.12",
+        "libcusparse.so.12",
+        "libcusolver.so.12",
+    ),
+}
 # Messages that frameworks print when they skip a GPU.
 _TELLING = re.compile(
     r"cannot dlopen|could not load dynamic library|dlerror|failed call to cuinit|"
@@ -518,12 +579,19 @@ def none_installed(names: list[str]) -> Line:
     wanted = ", ".join(names)
     if len(names) > 1:
         return Line(
-            "framework", "installed", OK,
+            "framework",
+            "installed",
+            OK,
             f"none of {wanted}: this environment is for viewing only. Reports and the TensorBoard "
             "tab work; to record a training, install this package next to its framework",
-        )  # fmt: skip
-    return Line("framework", "installed", PROBLEM, f"none of {wanted} is installed here",
-                f"{INSTALL[names[0]]} in this Python environment")  # fmt: skip
+        )
+    return Line(
+        "framework",
+        "installed",
+        PROBLEM,
+        f"none of {wanted} is installed here",
+        f"{INSTALL[names[0]]} in this Python environment",
+    )
 
 
 def check_framework(
@@ -550,15 +618,21 @@ def check_framework(
         both = " and ".join(f"{other} {number}" for other, number in distributions)
         names = " ".join(other for other, _ in distributions)
         lines.append(
-            Line(name, "installed", severe, f"{both} overwrite each other",
-                 f"pip uninstall -y {names}; {INSTALL[name]}")
-        )  # fmt: skip
+            Line(
+                name, "installed", severe, f"{both} overwrite each other", f"pip uninstall -y {names}; {INSTALL[name]}"
+            )
+        )
     if "build" not in answer:
         return [
             *lines,
-            Line(name, "import", severe, f"{distribution} {version}: {answer.get('error')}",
-                 f"pip install --force-reinstall {distribution}")
-        ]  # fmt: skip
+            Line(
+                name,
+                "import",
+                severe,
+                f"{distribution} {version}: {answer.get('error')}",
+                f"pip install --force-reinstall {distribution}",
+            ),
+        ]
     build = answer["build"]
     lines.append(_build_line(name, distributions, build, visible, severe))
     missing = _missing(libraries)
@@ -573,11 +647,7 @@ def check_framework(
 
 
 def _build_line(
-    name: str,
-    distributions: list[tuple[str, str]],
-    build: dict[str, Any],
-    visible: list[Any],
-    severe: str,
+    name: str, distributions: list[tuple[str, str]], build: dict[str, Any], visible: list[Any], severe: str
 ) -> Line:
     distribution, version = distributions[0]
     if build.get("is_rocm_build"):
@@ -602,15 +672,11 @@ def _build_line(
 
 def _missing(libraries: dict[str, Any]) -> list[str]:
     return [
-        library
-        for library, found in libraries.items()
-        if not found.get("loads") and not library.startswith("libcupti")
+        library for library, found in libraries.items() if not found.get("loads") and not library.startswith("libcupti")
     ]
 
 
-def _libraries_line(
-    name: str, libraries: dict[str, Any], missing: list[str], visible: list[Any], severe: str
-) -> Line:
+def _libraries_line(name: str, libraries: dict[str, Any], missing: list[str], visible: list[Any], severe: str) -> Line:
     needed = [library for library in libraries if not library.startswith("libcupti")]
     if not missing:
         folders = sorted({libraries[library]["path"].rsplit("/", 1)[0] for library in needed})
@@ -630,18 +696,20 @@ def _major(needed: list[str]) -> str:
     return runtime.split(".so.")[-1].split(".")[0]
 
 
-def _fits(
-    name: str, build: dict[str, Any], nvml: dict[str, Any], visible: list[Any], severe: str
-) -> list[Line]:
+def _fits(name: str, build: dict[str, Any], nvml: dict[str, Any], visible: list[Any], severe: str) -> list[Line]:
     """Check that the driver supports this CUDA and that the build has code for these GPUs."""
     lines = []
     wanted, offered = build.get("cuda_version"), nvml.get("cuda_version")
     if wanted and offered and _numbers(wanted)[0] > _numbers(offered)[0]:
         lines.append(
-            Line(name, "driver", severe,
-                 f"this build needs CUDA {wanted}; driver {nvml.get('driver_version')} supports "
-                 f"{offered}", "update the NVIDIA driver")
-        )  # fmt: skip
+            Line(
+                name,
+                "driver",
+                severe,
+                f"this build needs CUDA {wanted}; driver {nvml.get('driver_version')} supports {offered}",
+                "update the NVIDIA driver",
+            )
+        )
     codes = build.get("cuda_compute_capabilities") or []
     for capability in sorted({gpu.get("compute_capability") for gpu in visible} - {None}):
         own = _numbers(capability)
@@ -652,18 +720,25 @@ def _fits(
             continue
         if any(code <= own for code in portable):
             lines.append(
-                Line(name, "compute capability", WARNING,
-                     f"no machine code for {capability}: kernels are compiled at the first start, "
-                     "which takes minutes",
-                     "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
-                     "CUDA_CACHE_MAXSIZE=4294967296")
-            )  # fmt: skip
+                Line(
+                    name,
+                    "compute capability",
+                    WARNING,
+                    f"no machine code for {capability}: kernels are compiled at the first start, which takes minutes",
+                    "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
+                    "CUDA_CACHE_MAXSIZE=4294967296",
+                )
+            )
         else:
             lines.append(
-                Line(name, "compute capability", severe,
-                     f"this build has no code for compute capability {capability} (it has "
-                     f"{', '.join(codes)})", f"another version of {name}, or another GPU")
-            )  # fmt: skip
+                Line(
+                    name,
+                    "compute capability",
+                    severe,
+                    f"this build has no code for compute capability {capability} (it has {', '.join(codes)})",
+                    f"another version of {name}, or another GPU",
+                )
+            )
     return lines
 
 
@@ -730,8 +805,13 @@ def _growth_line(answer: dict[str, Any], visible: list[Any]) -> Line:
         return Line("tensorflow", "memory growth", OK, "on: memory is taken as it is needed")
     text = "off: TensorFlow reserves nearly all GPU memory at startup"
     if any(gpu.get("processes") for gpu in visible):
-        return Line("tensorflow", "memory growth", WARNING, text + "; others use these GPUs, too",
-                    "TF_FORCE_GPU_ALLOW_GROWTH=true")  # fmt: skip
+        return Line(
+            "tensorflow",
+            "memory growth",
+            WARNING,
+            text + "; others use these GPUs, too",
+            "TF_FORCE_GPU_ALLOW_GROWTH=true",
+        )
     return Line("tensorflow", "memory growth", OK, text)
 
 
@@ -787,11 +867,7 @@ class Report:
             if line.section != section:
                 section = line.section
                 out.append(f"{_BOLD}{section}{_RESET}" if color else section)
-            mark = (
-                f"{_COLORS[line.status]}{_MARKS[line.status]}{_RESET}"
-                if color
-                else _MARKS[line.status]
-            )
+            mark = f"{_COLORS[line.status]}{_MARKS[line.status]}{_RESET}" if color else _MARKS[line.status]
             words = textwrap.wrap(f"{line.check}: {line.text}", width - 7) or [""]
             out.append(mark + words[0])
             out += [" " * 9 + rest for rest in words[1:]]

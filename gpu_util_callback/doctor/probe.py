@@ -63,8 +63,7 @@ def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
         "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
         "lost": key in gate.memory.gone,
         "processes": [
-            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": _process_name(p.pid)}
-            for p in listed or ()
+            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": _process_name(p.pid)} for p in listed or ()
         ],
     }
 
@@ -133,10 +132,7 @@ def tensorflow() -> dict[str, Any]:
     return {
         "version": tf.__version__,
         "build": build,
-        "gpus": [
-            {"name": gpu.name, **_plain(tf.config.experimental.get_device_details(gpu))}
-            for gpu in gpus
-        ],
+        "gpus": [{"name": gpu.name, **_plain(tf.config.experimental.get_device_details(gpu))} for gpu in gpus],
         "memory_growth": growth,
     }
 
@@ -188,9 +184,7 @@ def torch() -> dict[str, Any]:
 
 
 def _plain(details: Any) -> dict[str, Any]:
-    return {
-        key: list(value) if isinstance(value, tuple) else value for key, value in details.items()
-    }
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in details.items()}
 
 
 def loaded_path(soname: str) -> str | None:

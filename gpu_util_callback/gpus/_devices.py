@@ -35,9 +35,7 @@ class NvmlGpu:
 
 def driver_facts(gate: Gate) -> dict[str, Any]:
     """Return {"driver_version", "nvml_version", "cuda_version"}; unknown values are None."""
-    cuda = gate.first_of(
-        ("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",)
-    )
+    cuda = gate.first_of(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
     return {
         "driver_version": _text(gate.ask("nvmlSystemGetDriverVersion")),
         "nvml_version": _text(gate.ask("nvmlSystemGetNVMLVersion")),

@@ -60,11 +60,7 @@ class Memory:
     def note(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
         """Remember why something is missing, in words for people."""
         source = SOURCES.get(symbol.partition("/")[0], symbol)
-        self._reasons[symbol, gpu] = {
-            "source": f"{gpu} {source}".strip(),
-            "reason": reason,
-            "cure": cure,
-        }
+        self._reasons[symbol, gpu] = {"source": f"{gpu} {source}".strip(), "reason": reason, "cure": cure}
 
     def back_off(self, symbol: str, gpu: str, reason: str) -> None:
         """Try again later; report a value that fails repeatedly as unavailable."""
@@ -80,9 +76,7 @@ class Memory:
         pause_s = min(10 * took_s, BACK_OFF_S[-1])
         self.blocked[key] = max(self.blocked.get(key, 0.0), time.perf_counter() + pause_s)
         if took_s > 0.5:
-            self.note(
-                *key, f"the driver took {took_s:.1f} s to answer; asked every {pause_s:.0f} s"
-            )
+            self.note(*key, f"the driver took {took_s:.1f} s to answer; asked every {pause_s:.0f} s")
 
     def lost(self, gpu: str, reason: str) -> None:
         """Mark the GPU as gone and try it again later."""
@@ -124,9 +118,7 @@ class Memory:
     @property
     def unavailable(self) -> list[dict[str, str]]:
         """Everything that is missing: [{"source", "reason", "cure"}]."""
-        return list(
-            {reason["source"]: dict(reason) for reason in list(self._reasons.values())}.values()
-        )
+        return list({reason["source"]: dict(reason) for reason in list(self._reasons.values())}.values())
 
 
 class Gate:
@@ -252,8 +244,7 @@ def nvidia_gpus(root: str = "/") -> int | None:
             return None
         devices = list((base / "sys/bus/pci/devices").iterdir())
         texts = [
-            ((device / "vendor").read_text().strip(), (device / "class").read_text().strip())
-            for device in devices
+            ((device / "vendor").read_text().strip(), (device / "class").read_text().strip()) for device in devices
         ]
     except OSError:
         return None
@@ -266,9 +257,13 @@ _NO_LIBRARY = 12
 _NAME = "libnvidia-ml.so.1"
 # Driver folders that the loader does not know: containers without ldconfig, GKE, WSL, NixOS.
 _FOLDERS = (
-    "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
-)  # fmt: skip
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+)
 _lock = threading.Lock()
 _started_in: int | None = None
 _starting_since: float | None = None  # perf seconds
@@ -280,9 +275,7 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
     try:
         import pynvml
     except ImportError:
-        return None, _problem(
-            "the Python package nvidia-ml-py is missing", "pip install nvidia-ml-py"
-        )
+        return None, _problem("the Python package nvidia-ml-py is missing", "pip install nvidia-ml-py")
     if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
         # PyPI's `pynvml` before 12 and `nvidia-ml-py3` install a module of the same name.
         return None, _problem(

@@ -8,13 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.cgroup import (
-    MemoryGroup,
-    control_groups,
-    cpu_quota,
-    cpus_allowed,
-    memory_limit,
-)
+from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
@@ -62,16 +56,29 @@ class Host:
             memory.note("psutil", "", f"{type(error).__name__}: {error}", "pip install psutil")
         self._cores = (self._psutil and self._psutil.cpu_count()) or os.cpu_count() or 1
         self.columns: tuple[str, ...] = (
-            "process_cpu_pct", "process_memory_bytes", "process_threads",
-            "process_read_bytes_per_s", "process_write_bytes_per_s",
-            "process_held_bytes", "process_address_space_bytes", "python_blocks",
-            "workers", "workers_memory_bytes", "children_cpu_pct", "container_memory_bytes",
-            "cpu_pct", "cpu_max_pct", "iowait_pct",
-            "memory_used_bytes", "memory_available_bytes",
-            "disk_read_bytes_per_s", "disk_write_bytes_per_s",
-            "network_rx_bytes_per_s", "network_tx_bytes_per_s",
+            "process_cpu_pct",
+            "process_memory_bytes",
+            "process_threads",
+            "process_read_bytes_per_s",
+            "process_write_bytes_per_s",
+            "process_held_bytes",
+            "process_address_space_bytes",
+            "python_blocks",
+            "workers",
+            "workers_memory_bytes",
+            "children_cpu_pct",
+            "container_memory_bytes",
+            "cpu_pct",
+            "cpu_max_pct",
+            "iowait_pct",
+            "memory_used_bytes",
+            "memory_available_bytes",
+            "disk_read_bytes_per_s",
+            "disk_write_bytes_per_s",
+            "network_rx_bytes_per_s",
+            "network_tx_bytes_per_s",
             *(f"cpu{i}_pct" for i in range(self._cores)),
-        )  # fmt: skip
+        )
 
     def read(self) -> None:
         """Store one row; the first one only starts the counters."""
@@ -144,10 +151,7 @@ class Host:
         held = _held_bytes()
         row["process_held_bytes"] = row["process_memory_bytes"] if held is None else held
         row["python_blocks"] = float(sys.getallocatedblocks())
-        row["workers"], row["workers_memory_bytes"] = self._try("workers", self._read_workers) or (
-            NAN,
-            NAN,
-        )
+        row["workers"], row["workers_memory_bytes"] = self._try("workers", self._read_workers) or (NAN, NAN)
         row["children_cpu_pct"] = self._read_children()
         held = self._group.held()
         row["container_memory_bytes"] = NAN if held is None else held

@@ -75,14 +75,10 @@ def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
         gpu = _named(entry, ordered)
         if gpu is None:
             if wanted.strip() and entry not in ("-1", "NoDevFiles"):
-                problem = (
-                    f"CUDA_VISIBLE_DEVICES={wanted}: no GPU is {entry!r}; CUDA ignores the rest"
-                )
+                problem = f"CUDA_VISIBLE_DEVICES={wanted}: no GPU is {entry!r}; CUDA ignores the rest"
             break  # CUDA cuts the list at the first invalid entry
         if any(gpu is other for other in chosen):
-            return Visible(
-                [], True, f"CUDA_VISIBLE_DEVICES={wanted} names a GPU twice: CUDA sees none"
-            )
+            return Visible([], True, f"CUDA_VISIBLE_DEVICES={wanted} names a GPU twice: CUDA sees none")
         chosen.append(gpu)
         if gpu.mig:
             break  # a process sees at most one MIG device
@@ -126,8 +122,7 @@ def match(
 def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) -> bool:
     """Return whether NVML and this device provide an identity of the same kind."""
     return device is not None and bool(
-        (device.uuid and any(gpu.uuid for gpu in pool))
-        or (device.pci_bus_id and any(gpu.pci_bus_id for gpu in pool))
+        (device.uuid and any(gpu.uuid for gpu in pool)) or (device.pci_bus_id and any(gpu.pci_bus_id for gpu in pool))
     )
 
 
@@ -160,10 +155,7 @@ def _named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
     if legacy:
         uuid, gi, ci = legacy[1].lower(), int(legacy[2]), int(legacy[3])
         found = [
-            mig
-            for gpu in ordered
-            for mig in gpu.migs
-            if gpu.uuid.lower() == uuid and (mig.gi, mig.ci) == (gi, ci)
+            mig for gpu in ordered for mig in gpu.migs if gpu.uuid.lower() == uuid and (mig.gi, mig.ci) == (gi, ci)
         ]
     elif entry.upper().startswith("MIG-"):
         found = [mig for gpu in ordered for mig in gpu.migs if _begins(mig.uuid, entry)]

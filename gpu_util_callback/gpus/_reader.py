@@ -61,9 +61,7 @@ class Refreshes:
         last = self._new([(changed_ns - window_ns, before[1])], window_ns // 2)
         return last + self._new([(changed_ns, polled)], 1)
 
-    def _new(
-        self, rows: list[tuple[int, Sequence[float]]], apart_ns: int
-    ) -> list[tuple[int, Sequence[float]]]:
+    def _new(self, rows: list[tuple[int, Sequence[float]]], apart_ns: int) -> list[tuple[int, Sequence[float]]]:
         """Return the rows at least `apart_ns` after the last one."""
         rows = [row for row in rows if row[0] >= self._written_ns + apart_ns]
         self._written_ns = rows[-1][0] if rows else self._written_ns
@@ -150,9 +148,13 @@ class UtilizationBuffer:
     def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:
         last = self._last_us[column]
         answer = self._gate.ask(
-            "nvmlDeviceGetSamples", self._gpu.handle, kind, last, gpu=self._key,
+            "nvmlDeviceGetSamples",
+            self._gpu.handle,
+            kind,
+            last,
+            gpu=self._key,
             name=("nvmlDeviceGetSamples", "nvmlDeviceGetSamples/memory")[column],
-        )  # fmt: skip
+        )
         if answer is None:
             return []
         value_type, samples = answer
@@ -169,9 +171,7 @@ class UtilizationBuffer:
 
 
 # NVML's value types -> the member of its value union.
-VALUE_MEMBERS = {
-    0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal",
-}  # fmt: skip
+VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
 
 def origin_ns(stamp_us: int) -> int:
@@ -234,10 +234,14 @@ FIELDS = (
 # Clock event reasons -> the column their share of time belongs to. Idle and clocks set by the user
 # are not throttling.
 REASON_COLUMNS = {
-    0x20: "throttle_thermal_pct", 0x40: "throttle_thermal_pct",
-    0x4: "throttle_power_pct", 0x80: "throttle_power_pct",
-    0x10: "throttle_other_pct", 0x200: "throttle_other_pct", 0x400: "throttle_other_pct",
-}  # fmt: skip
+    0x20: "throttle_thermal_pct",
+    0x40: "throttle_thermal_pct",
+    0x4: "throttle_power_pct",
+    0x80: "throttle_power_pct",
+    0x10: "throttle_other_pct",
+    0x200: "throttle_other_pct",
+    0x400: "throttle_other_pct",
+}
 _HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that distinguish them are newer
 
 
@@ -269,10 +273,7 @@ class Counters:
         self._share_positions = [self.columns.index(column) for column in _SHARES]
         # The binding's structures read attributes in Python; their descriptors do it in C.
         structure = gate.binding.c_nvmlFieldValue_t
-        self._getters = [
-            getattr(structure, name).__get__
-            for name in ("nvmlReturn", "timestamp", "valueType", "value")
-        ]
+        self._getters = [getattr(structure, name).__get__ for name in ("nvmlReturn", "timestamp", "valueType", "value")]
         self._prepare()
 
     def read(self) -> list[float]:
@@ -283,9 +284,7 @@ class Counters:
             answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
             if answer is None:
                 # A gap: no rate over an unobserved interval, but all of its energy.
-                self._before = {
-                    field: count for field, count in self._before.items() if field.spans
-                }
+                self._before = {field: count for field, count in self._before.items() if field.spans}
                 uncounted = list(_SHARES)
                 if self._gate.lacks(_BATCH, self._key):
                     self._drop_all()
@@ -302,9 +301,7 @@ class Counters:
 
     def _prepare(self) -> None:
         """Compute everything that depends on the remaining fields."""
-        self._asked = [
-            (field.id, field.scope) if field.scope else field.id for field in self._fields
-        ]
+        self._asked = [(field.id, field.scope) if field.scope else field.id for field in self._fields]
         self._positions = [self.columns.index(field.column) for field in self._fields]
         counted = {field.column for field in self._fields}
         self._uncounted = [column for column in _SHARES if column not in counted]
@@ -341,11 +338,7 @@ class Counters:
         seconds = at_s - before[0]
         grown = count - before[1]
         if grown < 0:
-            if (
-                not field.wraps
-                or before[1] >= _WRAP
-                or self._too_fast(field, grown + _WRAP, seconds)
-            ):
+            if not field.wraps or before[1] >= _WRAP or self._too_fast(field, grown + _WRAP, seconds):
                 return NAN  # the driver was reloaded: the counter was reset
             grown += _WRAP
             self._wrapped.add(field)
@@ -393,9 +386,7 @@ class Counters:
         self._throughput_due_s = now_s + _THROUGHPUT_S
         for column in self._unmetered:
             name = f"{_PCIE}/{column}"
-            rate = self._gate.ask(
-                _PCIE, self._gpu.board, _THROUGHPUT[column], gpu=self._key, name=name
-            )
+            rate = self._gate.ask(_PCIE, self._gpu.board, _THROUGHPUT[column], gpu=self._key, name=name)
             if rate is not None:
                 row[self.columns.index(column)] = 1024.0 * rate
                 self._gate.memory.forget(column, self._key)
@@ -520,10 +511,7 @@ class Gpm:
     def _take(self, sample: Any) -> bool:
         gpu, key = self._gpu, self._key
         if gpu.mig and gpu.gi is not None:
-            return (
-                self._gate.ask("nvmlGpmMigSampleGet", gpu.board, gpu.gi, sample, gpu=key)
-                is not None
-            )
+            return self._gate.ask("nvmlGpmMigSampleGet", gpu.board, gpu.gi, sample, gpu=key) is not None
         return self._gate.ask("nvmlGpmSampleGet", gpu.handle, sample, gpu=key) is not None
 
     def _values(self, older: Any, newer: Any) -> list[float] | None:
@@ -589,9 +577,7 @@ class Health:
         ]
 
     def _value(self, symbol: str, *args: Any, name: str = "") -> float:
-        value = self._gate.ask(
-            symbol, self._gpu.board, *args, gpu=self._key, name=f"{symbol}/{name}" if name else ""
-        )
+        value = self._gate.ask(symbol, self._gpu.board, *args, gpu=self._key, name=f"{symbol}/{name}" if name else "")
         return NAN if value is None else float(value)
 
 
@@ -743,9 +729,7 @@ class Processes:
 
     def _descent(self, pids: Iterable[int]) -> dict[int, bool]:
         """Return whether each process is this one or descends from it; each is looked up once."""
-        self._ours = {
-            pid: self._ours[pid] if pid in self._ours else descends(pid, self._own) for pid in pids
-        }
+        self._ours = {pid: self._ours[pid] if pid in self._ours else descends(pid, self._own) for pid in pids}
         return self._ours
 
     def _of_samples(self, sampled: Mapping[int, int], found: Mapping[int, float]) -> list[float]:
@@ -791,15 +775,11 @@ class Processes:
     def _utilization(self) -> dict[int, int]:
         """Return pid -> its newest SM utilization in percent."""
         since_us = time.time_ns() // 1000 - 1_000_000  # 0 would average the whole buffer
-        samples = self._gate.ask(
-            "nvmlDeviceGetProcessUtilization", self._gpu.handle, since_us, gpu=self._key
-        )
+        samples = self._gate.ask("nvmlDeviceGetProcessUtilization", self._gpu.handle, since_us, gpu=self._key)
         latest: dict[int, tuple[int, int]] = {}
         for sample in samples or ():
             if 0 < sample.pid < 1 << 31 and sample.smUtil <= 100:  # bogus records have been seen
-                latest[sample.pid] = max(
-                    latest.get(sample.pid, (0, 0)), (int(sample.timeStamp), int(sample.smUtil))
-                )
+                latest[sample.pid] = max(latest.get(sample.pid, (0, 0)), (int(sample.timeStamp), int(sample.smUtil)))
         return {pid: value for pid, (_, value) in latest.items()}
 
 
@@ -908,13 +888,7 @@ class GpuReader:
     columns = (*Gauges.columns, *Counters.columns, *Processes.columns, *Health.columns)
 
     def __init__(
-        self,
-        gate: Gate,
-        gpu: NvmlGpu,
-        index: int,
-        store: Store,
-        clock: Clock,
-        expected: bool = False,
+        self, gate: Gate, gpu: NvmlGpu, index: int, store: Store, clock: Clock, expected: bool = False
     ) -> None:
         self.key = f"gpu{index}"
         self.index = index

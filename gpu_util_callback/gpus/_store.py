@@ -49,9 +49,7 @@ class Store:
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, tuple[str, ...]], list[tuple[int, Sequence[float]]]] = {}
 
-    def add(
-        self, group: str, columns: tuple[str, ...], time_ns: int, values: Sequence[float]
-    ) -> None:
+    def add(self, group: str, columns: tuple[str, ...], time_ns: int, values: Sequence[float]) -> None:
         """Append one row."""
         with self._lock:
             rows = self._rows.setdefault((group, columns), [])

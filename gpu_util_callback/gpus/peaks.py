@@ -38,9 +38,7 @@ _A100 = _DATA_CENTER + "a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.
 _A30 = _DATA_CENTER + "products/a30-gpu/pdf/a30-datasheet.pdf"
 _A40 = "https://images.nvidia.com/content/Solutions/data-center/a40/nvidia-a40-datasheet.pdf"
 _A10 = _DATA_CENTER + "a10/pdf/datasheet-new/nvidia-a10-datasheet.pdf"
-_A10G = (
-    "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
-)
+_A10G = "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
 _A2 = _DATA_CENTER + "a2/pdf/a2-datasheet.pdf"
 _L4 = "https://www.nvidia.com/en-us/data-center/l4/"
 _L40 = "https://www.nvidia.com/en-us/data-center/l40/"
@@ -49,9 +47,7 @@ _V100 = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-dat
 _T4 = _DATA_CENTER + "tesla-t4/t4-tensor-core-datasheet-951643.pdf"
 _P100 = _DATA_CENTER + "tesla-p100/pdf/nvidia-tesla-p100-datasheet.pdf"
 _TURING = "https://images.nvidia.com/aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf"
-_GA102 = (
-    "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
-)
+_GA102 = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
 _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 
@@ -155,9 +151,7 @@ def _rate(rates: tuple[Any, ...], precision: str) -> tuple[Any, str]:
     return known[precision], precision
 
 
-def _derived(
-    gpu: Mapping[str, Any], name: str, capability: str, precision: str
-) -> tuple[Peak | None, str]:
+def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str) -> tuple[Peak | None, str]:
     """Return the peak at the highest clock, by what the architecture does per clock."""
     architecture = _ARCHITECTURES.get(capability)
     clock, cores = gpu.get("sm_clock_max_mhz"), gpu.get("cores")

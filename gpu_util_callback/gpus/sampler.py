@@ -53,11 +53,7 @@ class Worker(threading.Thread):
     """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung."""
 
     def __init__(
-        self,
-        open_driver: "Callable[[Worker], Opened]",
-        hz: float,
-        stopped: threading.Event,
-        patient: bool = False,
+        self, open_driver: "Callable[[Worker], Opened]", hz: float, stopped: threading.Event, patient: bool = False
     ) -> None:
         super().__init__(name="gpu-util-sampler", daemon=True)
         self.patient = patient  # its GPU hung before: the driver may be slow rather than dead
@@ -136,11 +132,7 @@ class SamplerThreads:
     """
 
     def __init__(
-        self,
-        open_driver: Callable[[Worker], Opened],
-        memory: Memory,
-        host: Callable[[], Host],
-        hz: float,
+        self, open_driver: Callable[[Worker], Opened], memory: Memory, host: Callable[[], Host], hz: float
     ) -> None:
         self._memory = memory
         self._open_driver = open_driver
@@ -224,9 +216,11 @@ class SamplerThreads:
         self._hanging[worker] = call
         what = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
         self._memory.note(
-            _HANG + symbol, key, f"the driver has not answered {what} for {HANG_S:g} s",
+            _HANG + symbol,
+            key,
+            f"the driver has not answered {what} for {HANG_S:g} s",
             "see `dmesg`; `nvidia-smi` probably hangs as well",
-        )  # fmt: skip
+        )
         stuck = worker.reading
         others = [reader for reader in worker.readers if reader is not stuck]
         if worker.opened and others and worker.gate is not None:
@@ -279,12 +273,7 @@ class Sampler:
         sampler.stop()
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        hz: float = 10,
-        framework_gpus: Sequence[FrameworkGpu] | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock, hz: float = 10, framework_gpus: Sequence[FrameworkGpu] | None = None) -> None:
         self._clock = clock
         self._hz = hz
         self._framework_gpus = framework_gpus
@@ -392,14 +381,7 @@ class Sampler:
             self._memory.modes[key] = mode_of(gate, found.gpu)
             used[key] = found.gpu
             readers.append(
-                GpuReader(
-                    gate,
-                    found.gpu,
-                    found.index,
-                    self._store,
-                    self._clock,
-                    expected=found.framework is not None,
-                )
+                GpuReader(gate, found.gpu, found.index, self._store, self._clock, expected=found.framework is not None)
             )
         xid = XidWatch(gate, used, self._store, self._clock) if used else None
         self._sampled.update(used)

@@ -45,9 +45,7 @@ def run(path: str, out: str) -> int:
     tables = recording_tables(analysis)
     device_events = sum(len(d.events) for p in trace.processes for d in p.devices)
     arrays: dict[str, Any] = {
-        f"{table}/{column}": _array(values)
-        for table in TABLES
-        for column, values in tables.get(table, {}).items()
+        f"{table}/{column}": _array(values) for table in TABLES for column, values in tables.get(table, {}).items()
     }
     allocators = analysis.processes[0].allocators
     for number, allocator in enumerate(allocators):

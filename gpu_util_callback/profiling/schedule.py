@@ -10,14 +10,7 @@ from enum import Enum
 from statistics import median
 from typing import Any
 
-__all__ = [
-    "Action",
-    "Budget",
-    "PlannedWindow",
-    "Planner",
-    "TraceSchedule",
-    "WindowCost",
-]
+__all__ = ["Action", "Budget", "PlannedWindow", "Planner", "TraceSchedule", "WindowCost"]
 
 
 @dataclass(frozen=True)
@@ -69,9 +62,7 @@ class TraceSchedule:
             if not _is_int(value) or value < 1:
                 raise ValueError(f"TraceSchedule({name}={value!r}): must be a positive number")
         if self.every is not None and self.every <= self.steps:
-            raise ValueError(
-                f"TraceSchedule(every={self.every}, steps={self.steps}): windows would overlap"
-            )
+            raise ValueError(f"TraceSchedule(every={self.every}, steps={self.steps}): windows would overlap")
 
     @property
     def explicit(self) -> bool:
@@ -100,8 +91,7 @@ class TraceSchedule:
                 items = [tuple(items)]  # one range without its list
             return cls(ranges=_ranges(items)) if items else None
         raise ValueError(
-            f'trace={trace!r}: use "auto", "off", a list of step ranges such as [(100, 105)], '
-            "or a TraceSchedule"
+            f'trace={trace!r}: use "auto", "off", a list of step ranges such as [(100, 105)], or a TraceSchedule'
         )
 
 
@@ -118,9 +108,7 @@ def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
         else:
             pair = tuple(item) if isinstance(item, Iterable) else ()
         if len(pair) != 2 or not all(_is_int(v) for v in pair) or not 0 <= pair[0] < pair[1]:
-            raise ValueError(
-                f"trace: {item!r} is not a step range; use (first, stop) with 0 <= first < stop"
-            )
+            raise ValueError(f"trace: {item!r} is not a step range; use (first, stop) with 0 <= first < stop")
         pairs.append((int(pair[0]), int(pair[1])))
     merged: list[tuple[int, int]] = []
     for first, stop in sorted(pairs):
@@ -247,9 +235,7 @@ class Planner:
     LOOK_AHEAD = 33  # calls
     RETRY_NS = 2_000_000_000  # after finding the profiler taken
 
-    def __init__(
-        self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0
-    ):
+    def __init__(self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0):
         self.schedule = schedule
         self.budget = Budget(share, first_guess_s)
         self.warmup = warmup
@@ -454,25 +440,17 @@ class Planner:
         if self.refusals:
             return (
                 "another profiler was running whenever a window was due",
-                "end the other profile, or choose steps after it: "
-                f"GpuUtilCallback(trace=[({steps}, {steps + 5})])",
+                f"end the other profile, or choose steps after it: GpuUtilCallback(trace=[({steps}, {steps + 5})])",
             )
         first, stop = _middle(max(1, steps))
-        cure = (
-            f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the "
-            "overhead budget"
-        )
+        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
             named = self._pending[0][0] if self._pending else schedule.first
             return f"the fit ended after {steps} steps, before step {named} of trace", cure
         elapsed_s = (now_ns - self._begin_ns) / 1e9
         wait_s = self.budget.opens_at_s(self._length())
         if wait_s > elapsed_s:
-            return (
-                f"the run ended after {elapsed_s:.1f} s, before the first window, "
-                f"due at {wait_s:.0f} s",
-                cure,
-            )
+            return (f"the run ended after {elapsed_s:.1f} s, before the first window, due at {wait_s:.0f} s", cure)
         return "no part of the run left time for a window", cure
 
     def idle_s(self, now_ns: int) -> float:
@@ -569,10 +547,7 @@ class Planner:
             if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
                 return Action.NONE
         else:
-            first, stop = wanted or (
-                self._next_first or 0,
-                (self._next_first or 0) + self._length(),
-            )
+            first, stop = wanted or (self._next_first or 0, (self._next_first or 0) + self._length())
             length = stop - first
             # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
@@ -583,9 +558,7 @@ class Planner:
                 self._wake_step = first - self._per_call * (1 + self.warmup) + 1
                 return Action.NONE
         with self._lock:
-            self.window = PlannedWindow(
-                self.windows_opened, first, stop, self._per_call, wanted, request
-            )
+            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted, request)
             self._plan()
         return Action.OPEN
 

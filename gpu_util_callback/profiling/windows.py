@@ -24,20 +24,8 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner, TraceSchedule
-from gpu_util_callback.profiling.session import (
-    Marker,
-    ProfilerBusy,
-    ProfilerFailed,
-    ProfilerSession,
-    profile_claims,
-)
-from gpu_util_callback.profiling.window_reader import (
-    AllocatorCurve,
-    ReadFailed,
-    WindowReader,
-    WindowRows,
-    cure_for,
-)
+from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFailed, ProfilerSession, profile_claims
+from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.redaction import redacted_file
@@ -112,12 +100,7 @@ class ProfilerWindows:
 
     # -- on the training thread ----------------------------------------------------------------
 
-    def begin(
-        self,
-        callbacks: Iterable[Any] = (),
-        steps_per_epoch: int | None = None,
-        steps_per_call: int = 1,
-    ) -> None:
+    def begin(self, callbacks: Iterable[Any] = (), steps_per_epoch: int | None = None, steps_per_call: int = 1) -> None:
         """Begin the fit.
 
         Args:
@@ -275,9 +258,7 @@ class ProfilerWindows:
         try:
             folder = Path(tempfile.mkdtemp(prefix="gpu-util-window-"))
         except OSError as error:
-            self._give_up(
-                f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room"
-            )
+            self._give_up(f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room")
             return
         window = Window(self, planner, folder, began_ns)
         asked = time.perf_counter()
@@ -345,9 +326,7 @@ class ProfilerWindows:
         """Note what is missing, once per cure."""
         with self._lock:
             # By its cure: a reason may contain figures that differ from window to window.
-            self._unavailable.setdefault(
-                (source, cure), {"source": source, "reason": reason, "cure": cure}
-            )
+            self._unavailable.setdefault((source, cure), {"source": source, "reason": reason, "cure": cure})
 
     def _give_up(self, reason: str, cure: str) -> None:
         self.note(reason, cure)
@@ -690,9 +669,7 @@ class Window:
             if curve.gpu >= 0
         ]
 
-    def _converted(
-        self, rows: WindowRows, planned: PlannedWindow
-    ) -> dict[str, dict[str, np.ndarray]]:
+    def _converted(self, rows: WindowRows, planned: PlannedWindow) -> dict[str, dict[str, np.ndarray]]:
         """Return the rows with the window's index and the recording's times."""
         tables = {name: dict(columns) for name, columns in rows.tables.items()}
         traced = tables["traced_steps"]
@@ -702,9 +679,7 @@ class Window:
             if "start_ns" in traced:
                 known = traced["start_ns"] > 0
                 traced["start_ns"] = np.where(
-                    known,
-                    self._windows.clock.from_wall(traced["start_ns"], self._began_ns),
-                    traced["start_ns"],
+                    known, self._windows.clock.from_wall(traced["start_ns"], self._began_ns), traced["start_ns"]
                 )
             traced["batches"] = np.full(len(traced["step"]), planned.per_call, np.int64)
             tables["traced_steps"] = traced
@@ -779,9 +754,7 @@ class WindowResult:
         kernel = np.where(busy >= 0, busy, rows["kernel_ns"])
         found = [
             (int(step), int(gpu), float(ns) / 1e6 / int(batches))
-            for step, gpu, ns, batches in zip(
-                rows["step"], rows["gpu"], kernel, rows["batches"], strict=True
-            )
+            for step, gpu, ns, batches in zip(rows["step"], rows["gpu"], kernel, rows["batches"], strict=True)
             if gpu >= 0 and ns >= 0
         ]
         return sorted(found)
@@ -791,8 +764,7 @@ class WindowResult:
         rows = self.traced_steps
         if not rows:
             return []
-        ends = dict(zip(rows["step"].tolist(), (rows["start_ns"] + rows["duration_ns"]).tolist(),
-                        strict=True))  # fmt: skip
+        ends = dict(zip(rows["step"].tolist(), (rows["start_ns"] + rows["duration_ns"]).tolist(), strict=True))
         points: dict[int, dict[str, float]] = {}
         for step, gpu, ms in self.kernel_times_ms():
             points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms

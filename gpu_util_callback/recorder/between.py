@@ -21,14 +21,24 @@ _DEEPEST = 200  # frames
 
 # Keras' functions, as a program calls them -> what they do between fits.
 _CALLS = {
-    "predict": "predict", "predict_on_batch": "predict", "evaluate": "evaluate",
-    "test_on_batch": "evaluate", "fit": "fit outside its callbacks",
-    "train_on_batch": "fit outside its callbacks", "__call__": "calls of the model",
-    "__init__": "building", "build": "building", "compile": "building", "clone_model": "building",
-    "from_config": "building", "load_model": "loading and saving",
-    "load_weights": "loading and saving", "save": "loading and saving",
-    "save_weights": "loading and saving", "save_model": "loading and saving",
-}  # fmt: skip
+    "predict": "predict",
+    "predict_on_batch": "predict",
+    "evaluate": "evaluate",
+    "test_on_batch": "evaluate",
+    "fit": "fit outside its callbacks",
+    "train_on_batch": "fit outside its callbacks",
+    "__call__": "calls of the model",
+    "__init__": "building",
+    "build": "building",
+    "compile": "building",
+    "clone_model": "building",
+    "from_config": "building",
+    "load_model": "loading and saving",
+    "load_weights": "loading and saving",
+    "save": "loading and saving",
+    "save_weights": "loading and saving",
+    "save_model": "loading and saving",
+}
 _KERAS = ("/keras/src/", "/tf_keras/src/")
 OTHER = "other code"
 WAITING = "waiting for the user"  # a notebook between two cells, a prompt
@@ -91,9 +101,7 @@ class ProcessTime:
             self._trains = thread or 0
             self._paused.set()
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._sample, name="between-fits", daemon=True
-                )
+                self._thread = threading.Thread(target=self._sample, name="between-fits", daemon=True)
                 try:
                     self._thread.start()
                 except RuntimeError:  # no more threads: the time has no names
@@ -129,9 +137,7 @@ class ProcessTime:
                 "fits_s": round(fits_ns / 1e9, 6),
                 "compilations": self._compilations,
                 "compile_s": round(self._compile_ns / 1e9, 6),
-                "between_s": {
-                    name: round(share * between_s, 6) for name, share in sorted(shares.items())
-                },
+                "between_s": {name: round(share * between_s, 6) for name, share in sorted(shares.items())},
                 "waiting_s": round(idle * between_s, 6),
                 "predict_set_up_s": round(set_up / max(total, 1e-9) * between_s, 6),
             }
@@ -173,9 +179,7 @@ def activity(stack: list[CodeType]) -> tuple[str, bool]:
     Args:
         stack: its functions, the innermost first.
     """
-    if not stack or (
-        stack[0].co_name == "select" and stack[0].co_filename.endswith("selectors.py")
-    ):
+    if not stack or (stack[0].co_name == "select" and stack[0].co_filename.endswith("selectors.py")):
         return WAITING, False
     name = OTHER
     for depth in range(len(stack) - 1, -1, -1):

@@ -23,11 +23,7 @@ from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.work import mfu_of
-from gpu_util_callback.steps.callback_list import (
-    CallbackTimer,
-    describe_callbacks,
-    find_callback_list,
-)
+from gpu_util_callback.steps.callback_list import CallbackTimer, describe_callbacks, find_callback_list
 from gpu_util_callback.steps.fit_frame import (
     FitWatch,
     InputTimer,
@@ -112,9 +108,7 @@ class FitSeries:
         return alike and self.recorder.may_continue and self.recorder.acquire()
 
 
-def _kind_of(
-    model: Any, params: dict, frame: Any, adapter: str, facts: dict[str, Any]
-) -> tuple[Any, ...]:
+def _kind_of(model: Any, params: dict, frame: Any, adapter: str, facts: dict[str, Any]) -> tuple[Any, ...]:
     """Return what fits of one series share; None = unknown (a model that is not built yet)."""
     built = bool(getattr(model, "built", False))
     first = frame.f_locals.get("initial_epoch") if frame is not None else 0
@@ -144,11 +138,7 @@ class KerasSession:
     """
 
     def __init__(
-        self,
-        callback: Any,
-        settings: Settings,
-        outer: KerasSession | None = None,
-        series: FitSeries | None = None,
+        self, callback: Any, settings: Settings, outer: KerasSession | None = None, series: FitSeries | None = None
     ):
         self.outer = outer
         self._before = series
@@ -212,9 +202,7 @@ class KerasSession:
             recorder = Recorder(self._settings, adapter_for(backend))
         close_left_over(
             keep=lambda other: (
-                other is recorder
-                or other.idles_elsewhere(recorder.settings.log_dir)
-                or _goes_on(other.watch, watch)
+                other is recorder or other.idles_elsewhere(recorder.settings.log_dir) or _goes_on(other.watch, watch)
             )
         )
         self._recorder = recorder
@@ -286,13 +274,7 @@ class KerasSession:
         recorder.intake.take_sums(timer.sums)
 
     def _open(
-        self,
-        recorder: Recorder,
-        watch: FitWatch,
-        params: dict,
-        callbacks: Any,
-        backend: str,
-        facts: dict[str, Any],
+        self, recorder: Recorder, watch: FitWatch, params: dict, callbacks: Any, backend: str, facts: dict[str, Any]
     ) -> None:
         """Begin a recording."""
         recorder.facts["fit"] = {

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 # at a time crash the process: not to be done to a training without the user's request.
 ASKED_FOR_ON_TORCH = {
     "source": "profiler windows",
-    "reason": "on PyTorch they are taken only on request: each delays training by some "
-    "10 to 100 ms",
+    "reason": "on PyTorch they are taken only on request: each delays training by some 10 to 100 ms",
     "cure": "trace=[(100, 105)] takes these steps",
 }
 ASKED_FOR_ON_GPUS = {
@@ -66,11 +65,7 @@ def open_windows(
         redact=hashed_host if settings.redact else None,
     )
     windows = KerasWindows(
-        recorder.windows,
-        recorder.timeline,
-        callbacks,
-        steps_per_epoch,
-        recorder.timeline.steps_per_execution,
+        recorder.windows, recorder.timeline, callbacks, steps_per_epoch, recorder.timeline.steps_per_execution
     )
     if isinstance(recorder.adapter, FetchesBefore):
         recorder.adapter.before_fetch(windows.batch_requested)

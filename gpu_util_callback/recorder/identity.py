@@ -128,9 +128,8 @@ def _train_worker() -> RayContext | None:
     trial = _first(context, "get_trial_id") or ""  # of a Ray before 2.50: a run in a sweep
     identity = f"{runtime.gcs_address} {runtime.get_job_id()} {name} {trial}"
     return RayContext(
-        "Ray Train", name, rank=int(context.get_world_rank() or 0), world_size=int(size),
-        identity=identity,
-    )  # fmt: skip
+        "Ray Train", name, rank=int(context.get_world_rank() or 0), world_size=int(size), identity=identity
+    )
 
 
 def _trial() -> RayContext | None:

@@ -24,7 +24,7 @@ Tables = dict[str, dict[str, Any]]
 
 
 class Intake:
-    """What is taken of a training since the last time.
+    """Rows and samples of a training since the last time.
 
     Args:
         timeline: of the training thread.
@@ -39,11 +39,7 @@ class Intake:
     """
 
     def __init__(
-        self,
-        timeline: Timeline,
-        gpus: GpuSamples,
-        fail: Callable[..., None],
-        distrust: Callable[[Exception], None],
+        self, timeline: Timeline, gpus: GpuSamples, fail: Callable[..., None], distrust: Callable[[Exception], None]
     ):
         self.hook_sums: list[HookSums] = []
         self.on_rows: Callable[[Tables, list[Any]], None] | None = None
@@ -61,13 +57,10 @@ class Intake:
 
     def begin(self, adapter: Adapter, offset_ns: int) -> None:
         """Begin to make rows of the timeline."""
-        compilations = Compilations(
-            adapter.shapes, adapter.shapes_compile, adapter.every_shape_compiles
-        )
+        compilations = Compilations(adapter.shapes, adapter.shapes_compile, adapter.every_shape_compiles)
         self.assembler = Assembler(
-            offset_ns, compilations, self._timeline.device_done,
-            lambda error: self._fail("input wait", error),
-        )  # fmt: skip
+            offset_ns, compilations, self._timeline.device_done, lambda error: self._fail("input wait", error)
+        )
 
     @property
     def steps(self) -> int:
@@ -125,9 +118,7 @@ class Intake:
             place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
             outside = (place < 0) | (block.time_ns >= times[place, 1])
             if outside.any():
-                training.append(
-                    replace(block, time_ns=block.time_ns[outside], values=block.values[outside])
-                )
+                training.append(replace(block, time_ns=block.time_ns[outside], values=block.values[outside]))
         return training
 
     def _take_rows(self, last: bool) -> Tables:

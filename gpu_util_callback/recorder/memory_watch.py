@@ -29,25 +29,46 @@ _ERRORS = {"ResourceExhaustedError", "OutOfMemoryError", "MemoryError"}
 _LATE = {"JaxRuntimeError", "XlaRuntimeError"}  # raised where a step's result is read
 _SAID = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|can't allocate memory|not enough memory|bad_alloc|"
-    r"Unable to allocate|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
-)  # fmt: skip
+    r"Unable to allocate|CUDA_ERROR_OUT_OF_MEMORY",
+    re.IGNORECASE,
+)
 _MOST_TEXT = 2000
-_SIZES = {"B": 1, "BYTES": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
-          "KB": 10**3, "MB": 10**6, "GB": 10**9}  # fmt: skip
+_SIZES = {
+    "B": 1,
+    "BYTES": 1,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "TIB": 1 << 40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
 _SIZE = r"([\d.]+)\s?([KMGT]?i?B|bytes)"
 _ASKED = re.compile(rf"(?:allocate|allocating|allocation of)\s+{_SIZE}", re.IGNORECASE)
 _FREE = re.compile(rf"of which {_SIZE} is free", re.IGNORECASE)
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated", re.IGNORECASE)
 _SHAPE = re.compile(r"with shape\s?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
-_WIDTHS = {"float": 4, "half": 2, "double": 8, "float64": 8, "float32": 4, "float16": 2,
-           "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}  # fmt: skip
+_WIDTHS = {
+    "float": 4,
+    "half": 2,
+    "double": 8,
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+    "int8": 1,
+}
 _HOOK = re.compile(r"\.on_(?:train|epoch|batch|test|predict)_\w+$")
 _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
 
 def owners_in_fit(model: Any, callbacks: Iterable[Any]) -> list[tuple[str, str, Any]]:
     """Return the objects of a fit whose lists may grow: (kind, name, object)."""
-    found = [("callback", type(one).__name__, one) for one in callbacks]
+    found = [("callback", type(callback).__name__, callback) for callback in callbacks]
     found += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
     return found
 
@@ -56,9 +77,9 @@ def _metrics(model: Any) -> list[Any]:
     """Return a model's metrics, also those that Keras wraps once the first step has made them."""
     found = []
     try:
-        for one in list(model.metrics):
-            inner = getattr(one, "metrics", None)
-            found += list(inner) if isinstance(inner, list) else [one]
+        for metric in list(model.metrics):
+            inner = getattr(metric, "metrics", None)
+            found += list(inner) if isinstance(inner, list) else [metric]
     except Exception:  # a model that is not compiled or not built
         return []
     return found
@@ -115,17 +136,17 @@ class KeptItems:
                 elif length - before >= FEW and step > since:
                     about, bound = _newest(value), getattr(value, "maxlen", None)
                     gained = length - before
-                    if about is not None and (
-                        gained >= LEAST or gained * about["item_bytes"] >= LARGE
-                    ):
-                        found.append({
-                            "name": f"{name}.{attribute}" if name else attribute,
-                            "of": kind,
-                            "per_step": round((length - before) / (step - since), 4),
-                            "items": length,
-                            **({"bound": bound} if bound else {}),
-                            **about,
-                        })  # fmt: skip
+                    if about is not None and (gained >= LEAST or gained * about["item_bytes"] >= LARGE):
+                        found.append(
+                            {
+                                "name": f"{name}.{attribute}" if name else attribute,
+                                "of": kind,
+                                "per_step": round((length - before) / (step - since), 4),
+                                "items": length,
+                                **({"bound": bound} if bound else {}),
+                                **about,
+                            }
+                        )
             del owner
         found.sort(key=lambda one: (not one["graph"], -one["per_step"] * one["item_bytes"]))
         return found[:SHOWN]
@@ -195,12 +216,7 @@ class MemoryWatch:
 
     COUNTED_S = 5.0
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        steps: Callable[[], int],
-        keep: Callable[[str, bytes], None] | None = None,
-    ):
+    def __init__(self, adapter: Adapter, steps: Callable[[], int], keep: Callable[[str, bytes], None] | None = None):
         self._keep = keep
         self.kept = KeptItems(steps)
         self._adapter = adapter

@@ -47,9 +47,7 @@ class _Printer:
             if self._waiting.qsize() < MOST_WAITING:
                 self._waiting.put(write)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="gpu-util-messages", daemon=True
-                )
+                self._thread = threading.Thread(target=self._work, name="gpu-util-messages", daemon=True)
                 self._thread.start()
         except Exception:  # no more threads, or no memory
             self._thread = None
@@ -168,7 +166,7 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
 
         news, said = _news(run)
         if said != run["verdict"]:  # what concerns all fits has been said, or will be
-            own = [one for one in run["findings"] if not one.get("of_s")]
+            own = [finding for finding in run["findings"] if not finding.get("of_s")]
             run = {**run, "verdict": said, "findings": own}
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):

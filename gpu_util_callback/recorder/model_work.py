@@ -145,10 +145,7 @@ class ModelWork:
             self._settle()  # a loop on a CPU has neither a work to count nor a peak
         found: dict[str, Any] = {"gpus": list(gpus)}
         if self._samples == self._samples and self._samples and self._training_ns > 0:
-            found["throughput"] = {
-                "samples": int(self._samples),
-                "training_s": round(self._training_ns / 1e9, 6),
-            }
+            found["throughput"] = {"samples": int(self._samples), "training_s": round(self._training_ns / 1e9, 6)}
         if self._work is not None and self._given is None and _varies(facts):
             self._work, self.rates = None, {}
             self._miss("the inputs have more than one shape, and the work of each differs")
@@ -173,10 +170,7 @@ class ModelWork:
         except Exception as error:  # a framework whose internals moved
             self._miss(" ".join(f"{type(error).__name__}: {error}".split()))
         else:
-            self._work = {
-                "flops_per_sample": round(sum(self._by_kind.values()), 1),
-                "source": "counted",
-            }
+            self._work = {"flops_per_sample": round(sum(self._by_kind.values()), 1), "source": "counted"}
         self._settled = True
 
     def _miss(self, reason: str, source: str = "model FLOPs", cure: str = CURE) -> None:
@@ -184,9 +178,7 @@ class ModelWork:
         if entry not in self.unavailable:
             self.unavailable.append(entry)
 
-    def _with_peaks(
-        self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]
-    ) -> list[dict[str, Any]]:
+    def _with_peaks(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the GPUs, those that do the work with their peaks."""
         from gpu_util_callback.gpus.peaks import peak_of
 
@@ -221,7 +213,7 @@ def _at_work(facts: Mapping[str, Any], gpus: list[dict[str, Any]]) -> list[dict[
     """Return the GPUs that share the training's work; None where that is not known."""
     used = [gpu for gpu in gpus if gpu.get("used_by_framework")]
     fit = facts.get("fit") or {}
-    replicas = {one.get("gpu") for one in fit.get("replicas") or ()} - {None}
+    replicas = {replica.get("gpu") for replica in fit.get("replicas") or ()} - {None}
     if replicas:
         return [gpu for gpu in used if gpu["index"] in replicas]
     if len(used) < 2:
@@ -235,9 +227,7 @@ def _at_work(facts: Mapping[str, Any], gpus: list[dict[str, Any]]) -> list[dict[
 _TYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
-def precision_of(
-    by_kind: Mapping[tuple[str, str], float], policy: str, tf32: Mapping[str, bool]
-) -> str:
+def precision_of(by_kind: Mapping[tuple[str, str], float], policy: str, tf32: Mapping[str, bool]) -> str:
     """Return the precision in which most of the work is done.
 
     Args:

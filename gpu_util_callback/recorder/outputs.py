@@ -144,9 +144,7 @@ class Outputs:
 
     def _start(self) -> bool:
         """Begin the writing thread; False where there is no room for another one."""
-        self._thread = thread = threading.Thread(
-            target=self._work, name="gpu-util-writer", daemon=True
-        )
+        self._thread = thread = threading.Thread(target=self._work, name="gpu-util-writer", daemon=True)
         self._due.set()  # the folder and the first manifest come at once
         try:
             thread.start()
@@ -171,8 +169,8 @@ class Outputs:
         due = self._unappended
         due += [(self._writer.append, item) for item in tables.items()]
         due += [
-            (self._writer.append_samples, (one.group, one.columns, one.time_ns, one.values))
-            for one in samples
+            (self._writer.append_samples, (sample.group, sample.columns, sample.time_ns, sample.values))
+            for sample in samples
         ]
         try:
             while due:
@@ -194,9 +192,7 @@ class Outputs:
         """Write scalars given as (the fit's step, values, time in ns)."""
         self._points_due.extend(points)
 
-    def write_scalars(
-        self, tables: Tables, work: ModelWork, last: tuple[int, int] | None = None
-    ) -> None:
+    def write_scalars(self, tables: Tables, work: ModelWork, last: tuple[int, int] | None = None) -> None:
         """Write the scalars of new rows.
 
         Args:
@@ -373,8 +369,7 @@ class Outputs:
     def _give_up(self, error: Exception) -> None:
         self._fail(
             "the recording",
-            f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training "
-            "continues without it",
+            f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training continues without it",
             "give another log_dir",
         )
         self._events.impossible()
@@ -389,8 +384,7 @@ class Outputs:
                 raise
             self.failing = True
             self._report_trouble(
-                f"{self._settings.log_dir}: {reason_of(error)}; retrying, training continues",
-                self._cure(error),
+                f"{self._settings.log_dir}: {reason_of(error)}; retrying, training continues", self._cure(error)
             )
             self._events.failed()
             return error
@@ -450,9 +444,7 @@ class Outputs:
             self._scalars.reopen()
             due, offset = self._points_due, self._offset
             points = [due.popleft() for _ in range(len(due))]
-            self._scalars.points(
-                (offset + step, values, when / 1e9) for step, values, when in points
-            )
+            self._scalars.points((offset + step, values, when / 1e9) for step, values, when in points)
             self._scalars.flush()
         except OSError:
             raise
@@ -550,14 +542,10 @@ class RunningDiagnosis:
         if "traced_steps" in tables:
             self._traced.append(tables["traced_steps"])
 
-    def result(
-        self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool
-    ) -> dict[str, Any]:
+    def result(self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool) -> dict[str, Any]:
         """Return the diagnosis so far, as the manifest keeps it."""
         account = self._account_so_far = self._account.result(start_ns, now_ns)
-        self._found = self._diagnosis.result(
-            facts=facts, account=account, now_ns=now_ns, ended=ended
-        )
+        self._found = self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
         return self._found
 
     def recorded(self, facts: dict[str, Any], path: str | None) -> Recorded:
@@ -603,9 +591,7 @@ class ScalarPoints:
         self._trained = 0.0  # samples; NaN where a batch's size is not known
         self._full_rates: dict[str, float] = {}
 
-    def add_samples(
-        self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
-    ) -> None:
+    def add_samples(self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray) -> None:
         """Add samples of one GPU; others are ignored. Call before the steps they belong to."""
         gpu, _, part = group.partition("/")
         if not gpu.startswith("gpu") or part not in ("", "utilization"):
@@ -649,9 +635,7 @@ class ScalarPoints:
         trained = [float(part.sum()) for part in np.split(sizes, ends)]
         stops = [*(start + duration)[[end - 1 for end in ends]].tolist(), None]
         points = []
-        for end, stop, size, count, took, waited, with_wait in zip(
-            [*ends, 0], stops, trained, *sums, strict=True
-        ):
+        for end, stop, size, count, took, waited, with_wait in zip([*ends, 0], stops, trained, *sums, strict=True):
             self._trained += size
             self._steps += count
             self._duration += took

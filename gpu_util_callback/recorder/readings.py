@@ -72,9 +72,7 @@ class GpuSamples:
 
             now = np.array([self._clock.now()])
             return [
-                SampleBlock(
-                    f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())])
-                )
+                SampleBlock(f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())]))
                 for index, values in self._adapter.memory().items()
                 if values
             ]
@@ -167,12 +165,7 @@ class PipelineReadings:
             last: whether there will be no later reading.
         """
         now = time.monotonic()
-        if (
-            not self._works
-            or not self._adapter.has_stages
-            or not steps
-            or (now < self._next and not last)
-        ):
+        if not self._works or not self._adapter.has_stages or not steps or (now < self._next and not last):
             return None
         self._next = now + min(SELDOM_S, 1 + self._readings)
         self._readings += 1

@@ -133,11 +133,12 @@ class Recorder:
         self._enter(State.RECORDING)
         self.unavailable: list[dict[str, str]] = []
         self._outputs = Outputs(
-            self.settings, self.clock, self.fail, self.recovered,
-            WritingEvents(
-                self._files_closed, self._write_failed, lambda: self.end("interrupted", 0.0)
-            ),
-        )  # fmt: skip
+            self.settings,
+            self.clock,
+            self.fail,
+            self.recovered,
+            WritingEvents(self._files_closed, self._write_failed, lambda: self.end("interrupted", 0.0)),
+        )
         self._told: set[str] = set()
         self._begun = threading.Event()
         self._stop = threading.Event()
@@ -452,9 +453,7 @@ class Recorder:
         """Return "ended" or "interrupted"; "" before."""
         return self._state.value if self.off else ""
 
-    def fail(
-        self, source: str, error: BaseException | str, cure: str = "", for_good: bool = True
-    ) -> None:
+    def fail(self, source: str, error: BaseException | str, cure: str = "", for_good: bool = True) -> None:
         """Switch off a failed source: report it once and list it. Never raises.
 
         Args:
@@ -769,9 +768,7 @@ class Recorder:
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(),
-                "recorder_cpu_pct": round(
-                    100e9 * (self._cpu_s + self._outputs.cpu_s + time.thread_time()) / wall, 3
-                ),
+                "recorder_cpu_pct": round(100e9 * (self._cpu_s + self._outputs.cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes)}
@@ -800,9 +797,7 @@ class Recorder:
             if process:
                 facts["process"] = process
             self.facts.update(facts)
-            self._outputs.update(
-                **{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")}
-            )
+            self._outputs.update(**{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")})
         except Exception as error:
             self.fail("facts about the run", error)
 
@@ -839,20 +834,14 @@ class Recorder:
     def _unkept(self, steps: int) -> list[tuple[str, str, str]]:
         if not self._skipped:
             return []
-        reason = (
-            f"{self._skipped:,} of {steps:,} steps have none: they came faster than they could be "
-            "recorded"
-        )
+        reason = f"{self._skipped:,} of {steps:,} steps have none: they came faster than they could be recorded"
         return [("step times", reason, "")]
 
     def _without_input(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self.intake.assembler.lost_rows if self.intake.assembler is not None else 0
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
-        reason = (
-            f"it is missing for {lost} of {steps} steps: the train function's records do not "
-            "match its calls"
-        )
+        reason = f"it is missing for {lost} of {steps} steps: the train function's records do not match its calls"
         return [("input wait", reason, "")]
 
     def _own_us(self) -> float | None:

@@ -78,9 +78,7 @@ def _ceilings(value: Any) -> dict[str, Any]:
     if hasattr(value, "to_dict") and hasattr(value, "input_per_s"):
         return {"ceilings": value.to_dict()}
     if not isinstance(value, int | float):
-        raise TypeError(
-            f"ceilings must be True, seconds or what ceilings() returned, got {value!r}"
-        )
+        raise TypeError(f"ceilings must be True, seconds or what ceilings() returned, got {value!r}")
     return {"ceilings_s": _number("ceilings", value, 0, 3600, above=True)}
 
 

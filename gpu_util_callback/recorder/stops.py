@@ -66,9 +66,7 @@ def stop_between(
     start, latest = before.perf_ns, after.perf_ns - late_ns
     for back in range(1, min(len(queue), LOOKED_AT) + 1):
         entry = queue[-back]
-        end = entry.end if isinstance(entry, Phase) else entry[CALL["end"]] if isinstance(
-            entry, tuple
-        ) else 0  # fmt: skip
+        end = entry.end if isinstance(entry, Phase) else entry[CALL["end"]] if isinstance(entry, tuple) else 0
         if start < end <= latest:
             start = end
             break

@@ -72,7 +72,7 @@ class Clocks:
 
     def of(self, id: str) -> ClockOffset | None:
         """Return the offset of a recording, None where it is not known."""
-        return next((one for one in self.offsets if one.id == id), None)
+        return next((offset for offset in self.offsets if offset.id == id), None)
 
     def sentence(self, one: ClockOffset) -> str:
         """Return a sentence about a worker's clock; "" where there is nothing to report."""
@@ -130,11 +130,7 @@ def session_clocks(recordings: Sequence[Recording]) -> Clocks:
         return Clocks(None, (), tuple(unknown))
     middle = sorted(found.values(), key=lambda one: one.offset_ns)[(len(found) - 1) // 2]
     reference = found[base] if len(found) == 2 else middle
-    return Clocks(
-        reference.rank,
-        tuple(_against(one, reference) for one in found.values()),
-        tuple(unknown),
-    )
+    return Clocks(reference.rank, tuple(_against(one, reference) for one in found.values()), tuple(unknown))
 
 
 @dataclass(frozen=True)
@@ -216,8 +212,7 @@ def _line(when: np.ndarray, apart: np.ndarray) -> tuple[float, float, float]:
     flat = float(np.median(apart))
     tilted = float(np.median(apart - slope * when))
     noise = max(
-        _spread(middles - slope * times),
-        1.25 * _spread(apart - slope * when) / np.sqrt(len(when) / len(parts)),
+        _spread(middles - slope * times), 1.25 * _spread(apart - slope * when) / np.sqrt(len(when) / len(parts))
     )
     if abs(slope) * (times[-1] - times[0]) <= max(4 * noise, NOTABLE_NS):
         return flat, 0.0, slope
@@ -277,6 +272,11 @@ def _against(one: ClockOffset, reference: ClockOffset) -> ClockOffset:
         return ClockOffset(one.id, one.rank, 0, 0.0, one.at_ns, 0, max(one.steps, reference.steps))
     moved = reference.offset_ns + round(reference.drift * (one.at_ns - reference.at_ns))
     return ClockOffset(
-        one.id, one.rank, one.offset_ns - moved, one.drift - reference.drift, one.at_ns,
-        round(float(np.hypot(one.scatter_ns, reference.scatter_ns))), one.steps or reference.steps,
-    )  # fmt: skip
+        one.id,
+        one.rank,
+        one.offset_ns - moved,
+        one.drift - reference.drift,
+        one.at_ns,
+        round(float(np.hypot(one.scatter_ns, reference.scatter_ns))),
+        one.steps or reference.steps,
+    )

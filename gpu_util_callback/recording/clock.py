@@ -30,11 +30,7 @@ class Clock:
     SLEW = 0.001
     TOLERANCE_NS = 2_000_000
 
-    def __init__(
-        self,
-        perf_ns: Callable[[], int] = time.perf_counter_ns,
-        wall_ns: Callable[[], int] = time.time_ns,
-    ):
+    def __init__(self, perf_ns: Callable[[], int] = time.perf_counter_ns, wall_ns: Callable[[], int] = time.time_ns):
         self._perf_ns = perf_ns
         self._wall_ns = wall_ns
         self._lock = threading.Lock()
@@ -91,10 +87,7 @@ class Clock:
         """Drop every second pair of the older half; the ends of an era stay."""
         half = len(self._ours) // 2
         era = self._era
-        keep = [
-            i >= half or i % 2 == 0 or era[i] != era[i - 1] or era[i] != era[i + 1]
-            for i in range(len(era))
-        ]
+        keep = [i >= half or i % 2 == 0 or era[i] != era[i - 1] or era[i] != era[i + 1] for i in range(len(era))]
         if all(keep):  # nothing but jumps: forget the oldest
             keep = [i >= half for i in range(len(era))]
         for values in (self._ours, self._wall, self._era):

@@ -102,9 +102,7 @@ class Container:
                 raise Damaged(f"{member.filename[:60]!r} is packed in another way; refused")
             total += member.file_size
             if member.file_size > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES:
-                raise Damaged(
-                    f"{member.filename[:60]!r} would inflate to {total >> 20} MiB or more; refused"
-                )
+                raise Damaged(f"{member.filename[:60]!r} would inflate to {total >> 20} MiB or more; refused")
         self._members = {member.filename: member for member in members}
         if len(self._members) < len(members):
             raise Damaged("it holds two members of one name")
@@ -241,9 +239,7 @@ def encode_frame(
     return {"rows": rows, "columns": described}, matrix
 
 
-def plain_frame(
-    columns: Mapping[str, np.ndarray], kinds: Mapping[str, str]
-) -> tuple[dict[str, Any], np.ndarray]:
+def plain_frame(columns: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> tuple[dict[str, Any], np.ndarray]:
     """Encode as `encode_frame` does, in a tenth of the time and a few times the space.
 
     Nothing is sought that would make columns smaller; floats are kept exactly. For rows that are
@@ -299,11 +295,7 @@ def decode_frame(
 
 
 def _decode_column(
-    name: str,
-    described: Mapping[str, Any],
-    matrix: np.ndarray,
-    done: dict[str, np.ndarray],
-    depth: int = 0,
+    name: str, described: Mapping[str, Any], matrix: np.ndarray, done: dict[str, np.ndarray], depth: int = 0
 ) -> None:
     """Put a column into `done`, after the columns it depends on."""
     if name in done:
@@ -325,9 +317,7 @@ def _decode_column(
 # --- integers -------------------------------------------------------------------------------------
 
 
-def _encode_ints(
-    values: np.ndarray, planes: list[np.ndarray], differences: int = 2
-) -> dict[str, Any]:
+def _encode_ints(values: np.ndarray, planes: list[np.ndarray], differences: int = 2) -> dict[str, Any]:
     """Describe int64[n] and append its planes; a constant column needs none.
 
     First and second differences are taken where they are smaller than their source.
@@ -418,9 +408,7 @@ def _weighted(weights: Mapping[str, int], columns: Mapping[str, Any]) -> np.ndar
     return total
 
 
-def _residual(
-    values: np.ndarray, rule: Prediction, columns: Mapping[str, Any]
-) -> tuple[int, np.ndarray]:
+def _residual(values: np.ndarray, rule: Prediction, columns: Mapping[str, Any]) -> tuple[int, np.ndarray]:
     how, weights = rule
     predicted = _weighted(weights, columns)
     if how == "sum":
@@ -430,9 +418,7 @@ def _residual(
     return int(values[0]), rest
 
 
-def _undo_residual(
-    rest: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def _undo_residual(rest: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     how, weights = rule
     predicted = _weighted(weights, columns)
     if how == "sum":
@@ -447,9 +433,7 @@ def _undo_residual(
 # --- floats ---------------------------------------------------------------------------------------
 
 
-def _encode_floats(
-    values: np.ndarray, quantum: float | None, planes: list[np.ndarray]
-) -> dict[str, Any]:
+def _encode_floats(values: np.ndarray, quantum: float | None, planes: list[np.ndarray]) -> dict[str, Any]:
     """Describe float64[n]: scaled integers where that is exact (or `quantum` allows it)."""
     absent = np.isnan(values)
     entry: dict[str, Any] = {}
@@ -518,9 +502,7 @@ def _encode_text(values: Sequence[Any] | np.ndarray, planes: list[np.ndarray]) -
 def _codes(values: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Return (int64[n], the words that these number)."""
     words: dict[str, int] = {}
-    codes = np.fromiter(
-        (words.setdefault(str(value), len(words)) for value in values), np.int64, len(values)
-    )
+    codes = np.fromiter((words.setdefault(str(value), len(words)) for value in values), np.int64, len(values))
     return codes, list(words)
 
 

@@ -21,13 +21,7 @@ from gpu_util_callback.recording.manifest import UnknownFormat
 from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
-from gpu_util_callback.recording.storage import (
-    LeadsOutside,
-    RemoteStorage,
-    Storage,
-    is_remote,
-    storage_for,
-)
+from gpu_util_callback.recording.storage import LeadsOutside, RemoteStorage, Storage, is_remote, storage_for
 
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
@@ -50,11 +44,9 @@ class Recordings(list[Recording]):
         return self.unread + [problem for one in self for problem in one.problems]
 
     def _repr_html_(self) -> str:
-        heads = ("run", "session", "rank", "started", "wall", "steps", "step time", "input wait",
-                 "status")  # fmt: skip
+        heads = ("run", "session", "rank", "started", "wall", "steps", "step time", "input wait", "status")
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(one)) + "</tr>"
-            for one in self
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(one)) + "</tr>" for one in self
         )
         table = (
             "<table><thead><tr>"
@@ -146,9 +138,7 @@ def recording_id(run: str, folder: str) -> str:
     return "/".join(part.replace("~", "~7E").replace("%", "~") for part in parts)
 
 
-def _open(
-    storage: Storage, path: str, run: str, recordings: list[Recording], problems: list[Problem]
-) -> None:
+def _open(storage: Storage, path: str, run: str, recordings: list[Recording], problems: list[Problem]) -> None:
     folder = os.path.basename(path.rstrip("/"))
     try:
         recordings.append(Recording(storage, path, run, recording_id(run, folder)))
@@ -160,9 +150,7 @@ def _open(
         problems.append(unexpected(path, error))
 
 
-def _runs(
-    storage: Storage, path: str, run: str, problems: list[Problem], depth: int = 0
-) -> Iterator[tuple[str, str]]:
+def _runs(storage: Storage, path: str, run: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield (run name, directory) of every directory below that has recordings."""
     try:
         folders = storage.folders(path)
@@ -193,7 +181,7 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
         jobs.setdefault(key, []).append(one)
     for members in jobs.values():
         members.sort(key=lambda one: (one.start_ns, one.folder))
-        counts = Counter(one.rank for one in members)
+        counts = Counter(member.rank for member in members)
         apart = CLOCKS_APART_NS if len(set(counts.values())) == 1 else 0
         starts: list[list[Recording]] = []
         for one in members:
@@ -263,8 +251,7 @@ def _matches(pattern: str) -> list[str]:
         names = fs.glob(path, detail=True)
     except Exception as error:  # whatever the store's library raises
         raise UnusableInput(f"{pattern} cannot be opened: {error}") from None
-    return sorted(fs.unstrip_protocol(name) for name, info in names.items()
-                  if info.get("type") == "directory")  # fmt: skip
+    return sorted(fs.unstrip_protocol(name) for name, info in names.items() if info.get("type") == "directory")
 
 
 def find_recordings(
@@ -338,9 +325,7 @@ def _run_of(root: str, folder: str) -> str | None:
     return run if found and not rest and not hidden else None
 
 
-def _walked(
-    storage: Storage, root: str, problems: list[Problem]
-) -> Iterator[tuple[str, str, tuple]]:
+def _walked(storage: Storage, root: str, problems: list[Problem]) -> Iterator[tuple[str, str, tuple]]:
     """Walk a remote file system's folders, several at a time."""
 
     def look(run: str, path: str, depth: int) -> tuple[list, list]:
@@ -361,7 +346,7 @@ def _walked(
         except OSError as error:
             problems.append(Problem(path, unreadable(error)))
             return [], []
-        found = [(run, one, _stamp(storage, one)) for one in recordings]
+        found = [(run, recording, _stamp(storage, recording)) for recording in recordings]
         for name in folders:
             if name != "plugins" and not name.startswith(".") and depth < _DEEPEST:
                 inside = name if run == "." else f"{run}/{name}"

@@ -18,12 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import (
-    DATA_CLASS_SCALAR,
-    DATA_CLASS_TENSOR,
-    Summary,
-    SummaryMetadata,
-)
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
@@ -84,15 +79,9 @@ class ScalarWriter:
             data_class=DATA_CLASS_TENSOR,
             summary_description="A gpu-util-callback recording; see the GPU Utilization tab.",
         )
-        tensor = TensorProto(
-            dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[b"gpu-util-callback"]
-        )
+        tensor = TensorProto(dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[b"gpu-util-callback"])
         value = Summary.Value(tag=MARKER_TAG, metadata=metadata, tensor=tensor)
-        event = Event(
-            wall_time=time.time() if wall_time is None else wall_time,
-            step=0,
-            summary=Summary(value=[value]),
-        )
+        event = Event(wall_time=time.time() if wall_time is None else wall_time, step=0, summary=Summary(value=[value]))
         self._write(event.SerializeToString())
 
     def scalars(self, step: int, values: Mapping[str, float], wall_time: float) -> None:
@@ -109,11 +98,7 @@ class ScalarWriter:
         """Write many points, each the arguments of `scalars`: far cheaper than one by one."""
         events = []
         for step, values, wall_time in points:
-            known = {
-                tag: float(value)
-                for tag, value in values.items()
-                if value is not None and math.isfinite(value)
-            }
+            known = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
             if known:
                 events.append(self._event(step, known, wall_time))
         if events:

@@ -769,8 +769,13 @@ def encodable(text: str) -> str:
 
 # Type of a declared field -> the types of its values in JSON.
 _JSON_TYPES: dict[Any, tuple[type, ...]] = {
-    int: (int,), float: (int, float), str: (str,), bool: (bool,), list: (list,), dict: (dict,),
-}  # fmt: skip
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    bool: (bool,),
+    list: (list,),
+    dict: (dict,),
+}
 
 
 @cache
@@ -1026,9 +1031,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_times(facts: Facts, problems: _Problems) -> None:
-    start, end, heartbeat = (
-        facts.get("started_ns"), facts.get("ended_ns"), facts.get("heartbeat_ns")
-    )  # fmt: skip
+    start, end, heartbeat = (facts.get("started_ns"), facts.get("ended_ns"), facts.get("heartbeat_ns"))
     if start is None:
         return
     if end is not None and not 0 <= end - start <= MOST_LENGTH_NS:

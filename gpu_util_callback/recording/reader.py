@@ -109,7 +109,7 @@ class RecordingFiles:
         """Return (first, last) of the segments that share a top with this one, if it has one."""
         stored = self._stored_top()
         stretches = [] if stored is None else stored.index.stretches
-        return next((one for one in stretches if one[0] <= info.first <= one[1]), None)
+        return next((stretch for stretch in stretches if stretch[0] <= info.first <= stretch[1]), None)
 
     def open_stretch(self, stretch: tuple[int, int]) -> Top | None:
         """Return the top of a stretch of segments, or None (and a problem) where it is damaged."""
@@ -134,7 +134,7 @@ class RecordingFiles:
     def having(self, table: str) -> list[SegmentInfo]:
         """Return the segments that have, or may have, rows of a table."""
         holding = self._holding(table)
-        return [one for one in self.segments if holding.get((one.first, one.last), True)]
+        return [segment for segment in self.segments if holding.get((segment.first, segment.last), True)]
 
     def _group_problem(self, error: Damaged) -> None:
         path = self._storage.join(self.path, "top.npz")
@@ -410,8 +410,9 @@ class Recording(RecordingFiles):
         found = account(self.steps, self.phases, self.start_ns, self.end_ns)
         if adds_up(found):
             return found
-        self._problem(self.path, "its steps and phases take longer than the recording; "
-                      "where its time went is not shown")  # fmt: skip
+        self._problem(
+            self.path, "its steps and phases take longer than the recording; where its time went is not shown"
+        )
         return {"wall_s": found["wall_s"], "time_s": {}}
 
     @property
@@ -518,9 +519,7 @@ class Recording(RecordingFiles):
             f"tables/{table}",
             lambda: (
                 self._gather(
-                    f"tables/{table}",
-                    table,
-                    lambda segment: segment.table(table) if segment.rows(table) else {},
+                    f"tables/{table}", table, lambda segment: segment.table(table) if segment.rows(table) else {}
                 )
                 or {name: empty_column(kind, 0) for name, kind in TABLES[table].items()}
             ),

@@ -137,10 +137,7 @@ ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 #   host                the machine and this process
 
 # The columns of `steps` that are drawn and folded into the top, in nanoseconds per step.
-STEP_SERIES = (
-    "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns",
-    "callbacks_ns",
-)  # fmt: skip
+STEP_SERIES = ("duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
 
 # Sampled values that are neither integers nor short decimals (derived rates, mostly) are kept to
 # this resolution, by suffix of the column's name: finer than any of the instruments.

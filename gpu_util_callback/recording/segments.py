@@ -22,12 +22,7 @@ from gpu_util_callback.recording.container import (
     plain_frame,
 )
 from gpu_util_callback.recording.facts import MOST_NS, encodable
-from gpu_util_callback.recording.schema import (
-    ABSENT_INT,
-    FORMAT_MAJOR,
-    SAMPLE_QUANTA,
-    TABLES,
-)
+from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, SAMPLE_QUANTA, TABLES
 
 # The writer starts a new segment at this many rows of any table or group; a reader accepts more,
 # but not arbitrarily many.
@@ -50,16 +45,13 @@ _PREDICTIONS: dict[str, dict[str, Prediction]] = {
         "input_get_ns": ("sum", {"input_wait_ns": 1}),
         "body_ns": (
             "sum",
-            {
-                "duration_ns": 1, "input_wait_ns": -1, "compile_ns": -1, "gpu_wait_ns": -1,
-                "callbacks_ns": -1,
-            },
+            {"duration_ns": 1, "input_wait_ns": -1, "compile_ns": -1, "gpu_wait_ns": -1, "callbacks_ns": -1},
         ),
     },
     "phases": {"end_ns": ("sum", {"start_ns": 1}), "self_ns": ("sum", {})},
     "validation_steps": {"start_ns": ("chain", {"duration_ns": 1})},
     "clock": {"wall_ns": ("sum", {"mono_ns": 1})},
-}  # fmt: skip
+}
 
 
 def segment_name(first: int, last: int) -> str:
@@ -104,10 +96,7 @@ def complete(table: str, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if len(lengths) > 1:
         raise ValueError(f"columns of {table} differ in length: {sorted(lengths)}")
     rows = lengths.pop() if lengths else 0
-    return {
-        name: made[name] if name in made else empty_column(kind, rows)
-        for name, kind in kinds.items()
-    }
+    return {name: made[name] if name in made else empty_column(kind, rows) for name, kind in kinds.items()}
 
 
 def _column(kind: str, values: Any) -> np.ndarray:
@@ -136,9 +125,7 @@ def concatenate(table: str | None, parts: list[dict[str, np.ndarray]]) -> dict[s
     for name in names:
         kind = _kind(table, name)
         pieces = [
-            part[name] if name in part else empty_column(kind, len(next(iter(part.values()))))
-            for part in parts
-            if part
+            part[name] if name in part else empty_column(kind, len(next(iter(part.values())))) for part in parts if part
         ]
         result[name] = np.concatenate(pieces)
     return result
@@ -150,9 +137,9 @@ def joined(parts: Sequence[Part]) -> Part:
         return parts[0]
     found: Part = ({}, {})
     for rows, *all_rows in zip(found, *parts, strict=True):
-        for name in dict.fromkeys(name for one in all_rows for name in one):
+        for name in dict.fromkeys(name for row in all_rows for name in row):
             table = name if rows is found[0] else None
-            rows[name] = concatenate(table, [one[name] for one in all_rows if name in one])
+            rows[name] = concatenate(table, [row[name] for row in all_rows if name in row])
     return found
 
 
@@ -229,10 +216,7 @@ class Segment:
         wanted = list(TABLES[table] if names is None else names)
         found = self._decode(f"tables/{table}", wanted)
         rows = self.rows(table)
-        return {
-            name: found[name] if name in found else empty_column(TABLES[table][name], rows)
-            for name in wanted
-        }
+        return {name: found[name] if name in found else empty_column(TABLES[table][name], rows) for name in wanted}
 
     def samples(self, group: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Return columns of a sample group, `time_ns` included; {} where the segment has none."""
@@ -245,9 +229,7 @@ class Segment:
         """Return tables (all of them: None) and samples, skipping damaged ones."""
         found: Part = ({}, {})
         wanted = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
-        for into, read, names in zip(
-            found, (self.table, self.samples), (wanted, self.groups), strict=True
-        ):
+        for into, read, names in zip(found, (self.table, self.samples), (wanted, self.groups), strict=True):
             for name in names:
                 try:
                     into[name] = read(name)
@@ -308,9 +290,7 @@ class SegmentInfo:
 Index = Mapping[tuple[int, int], Sequence[int]]
 
 
-def list_segments(
-    names: Iterable[str], index: Index, written: int
-) -> tuple[list[SegmentInfo], list[SegmentInfo]]:
+def list_segments(names: Iterable[str], index: Index, written: int) -> tuple[list[SegmentInfo], list[SegmentInfo]]:
     """Order the segments among a folder's files.
 
     Args:
@@ -345,11 +325,14 @@ def _gap(first: int, last: int, index: Index) -> SegmentInfo:
     if not entries:
         return SegmentInfo(first, last)
     return SegmentInfo(
-        first, last,
-        steps=sum(one[3] for one in entries),
-        first_step=min(one[4] for one in entries), last_step=max(one[5] for one in entries),
-        start_ns=min(one[6] for one in entries), end_ns=max(one[7] for one in entries),
-    )  # fmt: skip
+        first,
+        last,
+        steps=sum(entry[3] for entry in entries),
+        first_step=min(entry[4] for entry in entries),
+        last_step=max(entry[5] for entry in entries),
+        start_ns=min(entry[6] for entry in entries),
+        end_ns=max(entry[7] for entry in entries),
+    )
 
 
 # This many of the longest phases are kept where the first view finds them.
@@ -392,9 +375,11 @@ class SealedIndex:
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return (index, arrays) to be stored in `top.npz`."""
         index: dict[str, Any] = {
-            "segments": self.entries, "tables": list(TABLES), "holds": self._holds,
+            "segments": self.entries,
+            "tables": list(TABLES),
+            "holds": self._holds,
             "stretches": self.stretches,
-        }  # fmt: skip
+        }
         frame, planes = encode_frame(self._phases, TABLES["phases"])
         return {**index, "phases": frame}, {"phases": planes}
 
@@ -456,10 +441,10 @@ def stored_index(container: Container) -> StoredIndex:
         before = entry[1]
         entries[entry[0], entry[1]] = entry
     origin_ns = checked_ns(index.get("origin_ns"))
-    if not all(_are_numbers(one, 2) for one in stretches):
+    if not all(_are_numbers(stretch, 2) for stretch in stretches):
         raise Damaged("not a top: its list of stretches makes no sense")
     tables = _tables(index, list(entries))
-    return StoredIndex(entries, tables, [(one[0], one[1]) for one in stretches], origin_ns)
+    return StoredIndex(entries, tables, [(stretch[0], stretch[1]) for stretch in stretches], origin_ns)
 
 
 def _is_entry(entry: Any) -> bool:
@@ -467,16 +452,20 @@ def _is_entry(entry: Any) -> bool:
         return False
     first, last, size, steps, first_step, last_step, start_ns, end_ns = entry
     return (
-        0 <= first <= last < _MOST_SEGMENTS and size >= 0 and steps >= 0
-        and -1 <= first_step <= last_step and 0 <= start_ns <= end_ns <= MOST_NS
-    )  # fmt: skip
+        0 <= first <= last < _MOST_SEGMENTS
+        and size >= 0
+        and steps >= 0
+        and -1 <= first_step <= last_step
+        and 0 <= start_ns <= end_ns <= MOST_NS
+    )
 
 
 def _are_numbers(values: Any, count: int) -> bool:
     return (
-        isinstance(values, list) and len(values) == count
+        isinstance(values, list)
+        and len(values) == count
         and all(type(value) is int and abs(value) <= MOST_NS for value in values)
-    )  # fmt: skip
+    )
 
 
 def _tables(index: dict[str, Any], of: list[tuple[int, int]]) -> dict[tuple[int, int], set[str]]:

@@ -54,9 +54,7 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in text and not text.startswith(("file://", "local://"))
 
 
-def storage_for(
-    path: str | os.PathLike, within: str | os.PathLike | None = None
-) -> tuple[Storage, str]:
+def storage_for(path: str | os.PathLike, within: str | os.PathLike | None = None) -> tuple[Storage, str]:
     """Return the storage that holds `path`, and `path` as that storage writes it.
 
     Args:

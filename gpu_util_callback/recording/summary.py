@@ -64,10 +64,7 @@ class Distribution:
         """Return everything as JSON; `restore` reads it."""
         if not self.count:
             return [0, 0.0, 0.0, 0.0, [], []]
-        return [
-            self.count, self.total, self.low, self.high, self._buckets.tolist(),
-            self._counts.tolist(),
-        ]  # fmt: skip
+        return [self.count, self.total, self.low, self.high, self._buckets.tolist(), self._counts.tolist()]
 
     @classmethod
     def restore(cls, state: list) -> "Distribution":
@@ -90,9 +87,7 @@ class Distribution:
         if not self.count:
             return {"count": 0}
         reached = np.cumsum(self._counts)
-        found = {
-            "count": self.count, "mean": self.total / self.count, "min": self.low, "max": self.high,
-        }  # fmt: skip
+        found = {"count": self.count, "mean": self.total / self.count, "min": self.low, "max": self.high}
         ranks = np.minimum(_SHARES * self.count, reached[-1])
         buckets = self._buckets[np.searchsorted(reached, ranks)].tolist()
         for percent, bucket in zip(_QUANTILES, buckets, strict=True):
@@ -223,10 +218,7 @@ class Account:
         named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
         other = wall - sum(named.values())
         times = {name: value / 1e9 for name, value in named.items()}
-        result: facts.AccountFacts = {
-            "wall_s": wall / 1e9,
-            "time_s": {**times, "other": other / 1e9},
-        }
+        result: facts.AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
         if self._between_ns:
             result["between_fits_s"] = self._between_ns / 1e9
         if self._stopped_ns:

@@ -1,4 +1,4 @@
-"""What a run is known by, at a fixed size however long it is: `top.npz`.
+"""Summary of a run at a fixed size, however long it is: `top.npz`.
 
 It has the run's steps and samples in a few thousand cells, their distributions, the longest phases
 and the list of segments, and is rewritten when a segment is sealed: the first view of a long run
@@ -45,10 +45,7 @@ def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndar
     """Return the parts of `Fold.add` for measured values, float[columns, n], NaN = absent."""
     here = ~np.isnan(values)
     known = values if here.all() else np.where(here, values, 0)
-    return {
-        "low": (columns, values), "high": (columns, values), "total": (columns, known),
-        "count": (columns, here),
-    }  # fmt: skip
+    return {"low": (columns, values), "high": (columns, values), "total": (columns, known), "count": (columns, here)}
 
 
 class Top:
@@ -91,7 +88,7 @@ class Top:
     @property
     def nbytes(self) -> int:
         """Return about how much memory its cells take."""
-        return self.steps.nbytes + sum(one.nbytes for one in list(self._samples.values()))
+        return self.steps.nbytes + sum(sample.nbytes for sample in list(self._samples.values()))
 
     @property
     def step_range(self) -> tuple[int, int]:
@@ -160,10 +157,11 @@ class Top:
         end = start + np.maximum(steps["duration_ns"], 0)
         self.values += len(number) * len(STEP_SERIES)
         self.steps.add(
-            number, first=(_PLACES["first"], np.stack([number, start])),
+            number,
+            first=(_PLACES["first"], np.stack([number, start])),
             last=(_PLACES["last"], np.stack([number, end])),
             **statistics(STEP_SERIES, step_series(steps)),
-        )  # fmt: skip
+        )
 
     def _grown(self, fold: Fold | None, columns: Mapping[str, np.ndarray]) -> Fold:
         """Return a group's fold with samples added, in place; None: a new one."""
@@ -186,8 +184,9 @@ class Top:
         if self.phases is not None and "phases" in tables:
             other.phases = concatenate("phases", [self.phases, tables["phases"]])
         other._samples = {}
-        other._stored = {group: partial(self._later, group, samples) for group in
-                         dict.fromkeys([*self.groups, *samples])}  # fmt: skip
+        other._stored = {
+            group: partial(self._later, group, samples) for group in dict.fromkeys([*self.groups, *samples])
+        }
         return other
 
     def _later(self, group: str, samples: Rows) -> Fold:
@@ -201,9 +200,12 @@ class Top:
     def pack(self, index: dict[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> bytes:
         """Return the bytes of `top.npz`; `index` and arrays `beside` are stored with it."""
         about: dict[str, Any] = {
-            "format": FORMAT_MAJOR, "origin_ns": self.origin_ns, "summary": self.summary.state(),
-            "folds": {}, **index,
-        }  # fmt: skip
+            "format": FORMAT_MAJOR,
+            "origin_ns": self.origin_ns,
+            "summary": self.summary.state(),
+            "folds": {},
+            **index,
+        }
         arrays: dict[str, np.ndarray] = dict(beside or {})
         for name in ["steps", *self.groups]:
             fold = self.steps if name == "steps" else self.samples(name)
@@ -238,23 +240,13 @@ class Top:
             top.summary = Summary.restore(index["summary"])
             if "phases" in index:
                 top.phases = stored_phases(container)
-            folds = {
-                encodable(str(name)): _checked(about) for name, about in index["folds"].items()
-            }
+            folds = {encodable(str(name)): _checked(about) for name, about in index["folds"].items()}
             if "steps" in folds:
                 top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS)
             top._stored = {
-                name: partial(_samples_of, container, name, about, on_damage)
-                for name, about in folds.items()
+                name: partial(_samples_of, container, name, about, on_damage) for name, about in folds.items()
             }
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            OverflowError,
-        ) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             if isinstance(error, Damaged):
                 raise
             raise Damaged(f"not a top: {error!r}") from error

@@ -161,9 +161,7 @@ class RecordingWriter:
                 rows[name][:] = [clean(text) for text in rows[name]]
         self._put(("tables", table), rows)
 
-    def append_samples(
-        self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
-    ) -> None:
+    def append_samples(self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray) -> None:
         """Append samples to a group.
 
         Args:
@@ -177,9 +175,7 @@ class RecordingWriter:
         times = np.array(time_ns, np.int64)
         table = np.array(values, np.float64)
         if times.ndim != 1 or table.shape != (len(times), len(columns)):
-            raise ValueError(
-                f"{group}: {table.shape} values for {len(times)} times and {len(columns)} columns"
-            )
+            raise ValueError(f"{group}: {table.shape} values for {len(times)} times and {len(columns)} columns")
         if not len(times):
             return
         rows: dict[str, np.ndarray] = {"time_ns": times}
@@ -225,9 +221,7 @@ class RecordingWriter:
     def account(self, now_ns: int | None = None) -> AccountFacts:
         """Return the host account so far (see `Account.result`), of all flushed rows."""
         with self._lock:
-            return self._account.result(
-                self.facts["started_ns"], self._clock.now() if now_ns is None else now_ns
-            )
+            return self._account.result(self.facts["started_ns"], self._clock.now() if now_ns is None else now_ns)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -327,7 +321,7 @@ class RecordingWriter:
             with self._lock:
                 for key, parts in new.items():
                     self._new[key] = parts + self._new.get(key, [])
-                    self._new_rows[key] += sum(len(next(iter(one.values()))) for one in parts)
+                    self._new_rows[key] += sum(len(next(iter(part.values()))) for part in parts)
             raise
         if self._open_since is None:
             self._open_since = self._clock.now()
@@ -361,7 +355,7 @@ class RecordingWriter:
         self._open.append(part)
         self._open_rows += _sizes(part)
         tables = (columns for rows in part for columns in rows.values())
-        self._open_bytes += sum(column.nbytes for one in tables for column in one.values())
+        self._open_bytes += sum(column.nbytes for table in tables for column in table.values())
 
     def _seal(self, new: Part | None = None) -> None:
         """Write the small segments as one, and with them rows that are in no file yet.

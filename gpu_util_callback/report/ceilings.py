@@ -131,20 +131,14 @@ def _rounded(value: Any) -> Any:
 def _verdict(found: Ceilings) -> str:
     perfect, at_once = times(found.input_gain), times(found.overlap_gain)
     if found.input_gain <= 1 + _ALIKE:
-        return (
-            "The model is the ceiling: a perfect input would gain "
-            f"{100 * (found.input_gain - 1):.0f} % at most."
-        )
+        return f"The model is the ceiling: a perfect input would gain {100 * (found.input_gain - 1):.0f} % at most."
     takes_turns = found.overlap_gain > 1 + _ALIKE
     if found.ceiling == "input":
         more = f"; made while the model computes, {at_once}" if takes_turns else ""
-        return (
-            f"The input is the ceiling: a perfect one makes training up to {perfect} faster{more}."
-        )
+        return f"The input is the ceiling: a perfect one makes training up to {perfect} faster{more}."
     if not takes_turns or perfect == at_once:
         return (
-            "The input takes time from the model: made while the model computes, training is up to "
-            f"{perfect} faster."
+            f"The input takes time from the model: made while the model computes, training is up to {perfect} faster."
         )
     return (
         "Input and model take turns: an input that is made while the model computes makes training "
@@ -162,10 +156,7 @@ def _instead_verdict(found: Ceilings) -> list[str]:
     elif most < 1 / (1 + _ALIKE):
         text = f"The other input makes training {_range(1 / most, 1 / least)} slower."
     else:
-        text = (
-            f"The other input makes no clear difference: {least:.2f} to {most:.2f} times as fast, "
-            "measured in turns."
-        )
+        text = f"The other input makes no clear difference: {least:.2f} to {most:.2f} times as fast, measured in turns."
     if not found.instead.passed:
         text += " Its first pass was not over: a cache would show only after it. Give more seconds."
     return [text]

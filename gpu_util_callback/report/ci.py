@@ -11,9 +11,7 @@ from gpu_util_callback.report.screen import tame
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(
-    runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Verdict] | None
-) -> str:
+def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Verdict] | None) -> str:
     """Return one test case a run for its limits, and one for its comparison with the baseline.
 
     A comparison that the runs' scatter does not resolve is a skipped test, one of runs that are not
@@ -29,9 +27,7 @@ def junit(
 
     def case(of: str, name: str, seconds: float | None) -> ElementTree.Element:
         counts["tests"] += 1
-        return ElementTree.SubElement(
-            suite, "testcase", classname=_xml(of), name=name, time=f"{seconds or 0:.3f}"
-        )
+        return ElementTree.SubElement(suite, "testcase", classname=_xml(of), name=name, time=f"{seconds or 0:.3f}")
 
     def fail(test: ElementTree.Element, message: str) -> None:
         counts["failures"] += 1
@@ -71,9 +67,9 @@ def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Verdic
     """
     lines = [f"### gpu-util: {_md(sentence)}", ""]
     lines += [f"- ❌ {_md(one['run'])}: {_md(one['reason'])}" for one in broken]
-    for one in verdicts or ():
-        mark = "❌" if one.failed else "⚠️" if one.outcome in (DIFFERENT, UNRESOLVED) else "✅"
-        lines.append(f"- {mark} {_md(one.sentence)}")
+    for verdict in verdicts or ():
+        mark = "❌" if verdict.failed else "⚠️" if verdict.outcome in (DIFFERENT, UNRESOLVED) else "✅"
+        lines.append(f"- {mark} {_md(verdict.sentence)}")
     return "\n".join(lines) + "\n"
 
 

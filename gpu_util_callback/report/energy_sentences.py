@@ -54,14 +54,15 @@ def _energy(run: Mapping) -> str:
     estimated = " (estimated from power samples)" if found["estimated"] else ""
     text = f"Energy: {energy(total)}{estimated}"
     spent = sorted(
-        ((joules, name) for name, joules in found["by_time_j"].items()
-         if name in HOST_TIME and name not in ("step", "other") and joules > _WORTH_SAYING * total),
+        (
+            (joules, name)
+            for name, joules in found["by_time_j"].items()
+            if name in HOST_TIME and name not in ("step", "other") and joules > _WORTH_SAYING * total
+        ),
         reverse=True,
-    )  # fmt: skip
+    )
     if spent:
-        text += ", of it " + _listed(
-            [f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2]]
-        )
+        text += ", of it " + _listed([f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2]])
     if run.get("energy_j_per_sample"):
         text += f"; {run['energy_j_per_sample']:.3g} J a sample"
     wall = run.get("wall_s") or 0

@@ -93,10 +93,7 @@ def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str,
         "wall_s": wall,
         "steps": run.get("steps"),
         **{f"step_ms_{name}": step_ms.get(name) for name in ("mean", "p50", "p95")},
-        **{
-            f"{name}_pct": round(100 * spent[name] / wall, 3) if wall and name in spent else None
-            for name in HOST_TIME
-        },
+        **{f"{name}_pct": round(100 * spent[name] / wall, 3) if wall and name in spent else None for name in HOST_TIME},
         "samples_per_s": run.get("samples_per_s"),
         "mfu_pct": mfu.get("pct"),
         "mfu_peak_tflops": mfu.get("peak_tflops"),
@@ -121,9 +118,13 @@ def recording_card(recording: Recording) -> str:
 
 # Styles are inline, and colours hold on light and dark pages: notebooks strip style sheets.
 _COLOURS = {
-    "step": "#3b7dc4", "input_wait": "#e69f00", "compile": "#8a5fd0", "validation": "#b07aa1",
-    "callbacks": "#8a8b1c", "other": "#9aa3ad",
-}  # fmt: skip
+    "step": "#3b7dc4",
+    "input_wait": "#e69f00",
+    "compile": "#8a5fd0",
+    "validation": "#b07aa1",
+    "callbacks": "#8a8b1c",
+    "other": "#9aa3ad",
+}
 _CARD = (
     "max-width:760px;border:1px solid rgba(128,128,128,.4);border-radius:8px;padding:14px 18px;"
     "margin:4px 0;font:14px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif"
@@ -152,8 +153,7 @@ def card(run: Mapping[str, Any], recording: Recording | None = None) -> str:
     if recording is not None:
         path = _text(repr(printable(_from_here(recording.path))))
         parts.append(
-            f'<div style="{_DIM};margin-top:10px">The timeline: '
-            f"<code>read_recordings({path})[0].show()</code></div>"
+            f'<div style="{_DIM};margin-top:10px">The timeline: <code>read_recordings({path})[0].show()</code></div>'
         )
     return f'<div class="gpu-util-card" style="{_CARD}">{"".join(parts)}</div>'
 
@@ -281,9 +281,7 @@ def _gpu_curve(recording: Recording, gpu: str) -> Iterator[str]:
 
 def _curve(layers: Iterable[tuple[np.ndarray, str]], top: float, said: str) -> str:
     """Return areas over the run's time as an image of 40 pixels' height, with a caption."""
-    areas = "".join(
-        f'<path fill="{colour}" d="{_area(values, top)}"></path>' for values, colour in layers
-    )
+    areas = "".join(f'<path fill="{colour}" d="{_area(values, top)}"></path>' for values, colour in layers)
     return (
         f'<svg viewBox="0 0 {POINTS} 40" preserveAspectRatio="none" role="img" '
         f'aria-label="{_text(said)}" style="display:block;width:100%;height:40px;margin-top:12px">'
@@ -294,9 +292,7 @@ def _curve(layers: Iterable[tuple[np.ndarray, str]], top: float, said: str) -> s
 def _area(values: np.ndarray, top: float) -> str:
     width = POINTS / len(values)
     heights = 40 * np.clip(np.nan_to_num(values) / max(top, 1e-9), 0, 1)
-    steps_ = "".join(
-        f"V{40 - height:.1f}H{(place + 1) * width:.1f}" for place, height in enumerate(heights)
-    )
+    steps_ = "".join(f"V{40 - height:.1f}H{(place + 1) * width:.1f}" for place, height in enumerate(heights))
     return f"M0 40{steps_}V40Z"
 
 
@@ -318,7 +314,7 @@ def _findings(run: Mapping[str, Any]) -> Iterator[str]:
 def _about(group: Group, run: Mapping[str, Any]) -> str:
     """Return where the findings of a group lie, and what they cost together."""
     parts = []
-    placed = [one for one in group.members if "start_step" in one]
+    placed = [member for member in group.members if "start_step" in member]
     if placed:
         first, last = min(o["start_step"] for o in placed), max(o["end_step"] for o in placed)
         spans = f"{len(placed)} spans, " if len(placed) > 1 else ""

@@ -31,16 +31,28 @@ from gpu_util_callback.words import (
 TITLE = "Bottlenecks and fixes"
 # category -> colour, and the letter of the bar without Unicode or colours.
 HOST_LOOK = {
-    "step": ("34", "#"), "input_wait": ("33", "~"), "compile": ("36", "c"),
-    "validation": ("35", "v"), "callbacks": ("32", "k"), "other": ("90", "."),
-}  # fmt: skip
+    "step": ("34", "#"),
+    "input_wait": ("33", "~"),
+    "compile": ("36", "c"),
+    "validation": ("35", "v"),
+    "callbacks": ("32", "k"),
+    "other": ("90", "."),
+}
 GPU_LOOK = {
-    "kernel": ("34", "#"), "kernel_active": ("34", "#"), "copy_h2d": ("31", ">"),
-    "copy_d2h": ("31", "<"), "copy_d2d": ("31", "="), "collective": ("35", "c"),
-    "idle_input": ("33", "i"), "idle_launch": ("33", "l"), "idle_sync": ("33", "s"),
-    "idle_host": ("33", "h"), "idle": ("33", "-"), "other": ("90", "."),
+    "kernel": ("34", "#"),
+    "kernel_active": ("34", "#"),
+    "copy_h2d": ("31", ">"),
+    "copy_d2h": ("31", "<"),
+    "copy_d2d": ("31", "="),
+    "collective": ("35", "c"),
+    "idle_input": ("33", "i"),
+    "idle_launch": ("33", "l"),
+    "idle_sync": ("33", "s"),
+    "idle_host": ("33", "h"),
+    "idle": ("33", "-"),
+    "other": ("90", "."),
     "outside_steps": ("90", " "),
-}  # fmt: skip
+}
 _LISTED, _EXPLAINED = 5, 3  # findings: in a line each; with evidence and fix
 _CODE, _EVIDENCE, _TEXT = 4, 2, 3  # lines of each of these
 COMPARING = frozenset(rule.cause for rule in RULES if rule.comparing)
@@ -56,8 +68,9 @@ class Detail:
     all: bool = False
 
 
-_PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
-                        "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
+_PLAIN = str.maketrans(
+    {"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->", "≥": ">=", "≤": "<=", "’": "'", "°": " "}
+)
 # Keep a number and its unit on one line.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµum]?s|[mhd]|[GM]iB|GB/s|MHz|W)\b)")
 _HELD = "\u00a0"
@@ -93,9 +106,13 @@ class Pen:
             text = text.translate(_PLAIN)
         text = _BEFORE_UNIT.sub(_HELD, text)
         return textwrap.wrap(
-            text, self.width, initial_indent=indent if first is None else first,
-            subsequent_indent=indent, break_long_words=True, break_on_hyphens=False,
-        )  # fmt: skip
+            text,
+            self.width,
+            initial_indent=indent if first is None else first,
+            subsequent_indent=indent,
+            break_long_words=True,
+            break_on_hyphens=False,
+        )
 
     def cut(self, text: str, room: int | None = None) -> str:
         """Return the text, cut to one line of `room` columns."""
@@ -121,7 +138,7 @@ class Group:
     members: tuple[Mapping, ...]
 
     def total(self, name: str) -> float | None:
-        known = [one[name] for one in self.members if one.get(name) is not None]
+        known = [member[name] for member in self.members if member.get(name) is not None]
         return sum(known) if known else None
 
 
@@ -153,8 +170,7 @@ def finding_lines(
         return []
     shown = groups if detail.all or detail.evidence else groups[:_LISTED]
     lines = ["", pen.bold(TITLE)]
-    costs = [f"(in {same})" if (same := _within(groups, place)) else _cost(group)
-             for place, group in enumerate(shown)]  # fmt: skip
+    costs = [f"(in {same})" if (same := _within(groups, place)) else _cost(group) for place, group in enumerate(shown)]
     titles = [group.first["title"] for group in shown]
     cost_size = max(map(len, costs))
     title_size = min(max(map(len, titles)), max(16, pen.width // 2 - 14))
@@ -202,15 +218,15 @@ def _cost(group: Group) -> str:
 
 
 def _who(group: Group, who: str) -> str:
-    ranks = {rank for one in group.members for rank in one.get("ranks") or ()}
+    ranks = {rank for member in group.members for rank in member.get("ranks") or ()}
     worker = f"rank {next(iter(ranks))}" if who and len(ranks) == 1 else who
-    gpus = {gpu for one in group.members for gpu in one.get("gpus") or ()}
+    gpus = {gpu for member in group.members for gpu in member.get("gpus") or ()}
     more = gpus > {*(group.first.get("gpus") or ())}  # than those in its title
     return ", ".join(filter(None, [worker, gpu_names([*gpus]) if more else ""]))
 
 
 def _where(group: Group, run: Mapping | None) -> str:
-    placed = [one for one in group.members if "start_step" in one]
+    placed = [member for member in group.members if "start_step" in member]
     if not placed:
         return ""
     first = min(one["start_step"] for one in placed)
@@ -219,16 +235,11 @@ def _where(group: Group, run: Mapping | None) -> str:
     return f"{len(placed)} spans, {said}" if len(placed) > 1 else said
 
 
-def _explained(
-    place: int, group: Group, pen: Pen, detail: Detail, run: Mapping | None
-) -> list[str]:
+def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping | None) -> list[str]:
     """Return a finding with its evidence, what to do, and what that saves."""
     finding = group.first
     estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
-    lines = [
-        pen.bold(pen.paint(f"{place}. {finding['title']}", "33"))
-        + pen.dim(f"{estimate}  {finding['cause']}"),
-    ]
+    lines = [pen.bold(pen.paint(f"{place}. {finding['title']}", "33")) + pen.dim(f"{estimate}  {finding['cause']}")]
     for one in group.members if detail.evidence else [finding]:
         facts = _evidence(one, None if detail.evidence else _EVIDENCE * (pen.width - 4))
         if detail.evidence:
@@ -261,10 +272,7 @@ def _evidence(finding: Mapping, room: int | None) -> str:
     """Return the evidence as prose: as much of it as fits, what crossed a limit in front."""
     rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
     rows.sort(key=lambda row: not row["rule"])
-    said = [
-        f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "")
-        for row in rows
-    ]
+    said = [f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "") for row in rows]
     named = culprit(finding)
     if room is not None:
         if named and not any(named in one for one in said):
@@ -294,7 +302,7 @@ def _ending(text: str, room: int) -> str:
 def _saving(group: Group, run: Mapping | None) -> str:
     """Return the gain of following the advice; "" if unknown (same wording as the tab)."""
     question = group.first["advice"].get("question")
-    spans = [one["saves_range_s"] for one in group.members if one.get("saves_range_s")]
+    spans = [member["saves_range_s"] for member in group.members if member.get("saves_range_s")]
     # During training the elapsed time is newer than the diagnosis.
     if run is None or run["status"] == "live" or not (group.total("saves_s") or question):
         return ""
@@ -326,14 +334,11 @@ def _code(code: str, pen: Pen, sign: str) -> list[str]:
             line, _, comment = line.partition("  # ")
             shown += pen.wrap(comment, f"     {sign}# ") if comment else []
         indent = " " * (len(line) - len(line.lstrip()))
-        shown += pen.wrap(line.strip(), f"     {' ' * len(sign)}{indent}    ",
-                          f"     {sign}{indent}")  # fmt: skip
+        shown += pen.wrap(line.strip(), f"     {' ' * len(sign)}{indent}    ", f"     {sign}{indent}")
     return shown
 
 
-def account_lines(
-    title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: bool = False
-) -> list[str]:
+def account_lines(title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: bool = False) -> list[str]:
     """Return an account of time: a stacked bar over the whole width, and its legend.
 
     Args:
@@ -342,8 +347,7 @@ def account_lines(
     """
     names: Mapping[str, Category] = GPU_TIME if gpu else HOST_TIME
     looks = GPU_LOOK if gpu else HOST_LOOK
-    parts = [(names[key].title, seconds[key], *look) for key, look in looks.items()
-             if seconds.get(key)]  # fmt: skip
+    parts = [(names[key].title, seconds[key], *look) for key, look in looks.items() if seconds.get(key)]
     return [*pen.wrap(title), *_bar(parts, total, pen)] if parts and total > 0 else []
 
 
@@ -385,9 +389,7 @@ def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[s
     return [pen.dim(pen.cut(line, pen.width - len(hint)) + hint)]
 
 
-def missing_lines(
-    missing: Sequence[Mapping], pen: Pen, detail: Detail, title: str = "Not measured"
-) -> list[str]:
+def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: str = "Not measured") -> list[str]:
     """Return what was not measured: in a line, or each with its reason and cure."""
     if not detail.evidence:
         items = [f"{one['source']} ({one['reason']})" for one in missing]

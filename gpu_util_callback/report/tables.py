@@ -57,7 +57,7 @@ def _clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
         for one in members:
             offset = clocks.of(one.id)
             shifts[one.id] = int if offset is None else offset.on_reference
-    return min(shifts[one.id](one.start_ns) for one in recordings), shifts
+    return min(shifts[recording.id](recording.start_ns) for recording in recordings), shifts
 
 
 def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event]:
@@ -107,16 +107,25 @@ class _Tracks:
                 lanes.append((self._count, 0))
                 yield _named("thread_name", self._pid, self._count, name)
                 yield {
-                    "ph": "M", "name": "thread_sort_index", "pid": self._pid, "tid": self._count,
+                    "ph": "M",
+                    "name": "thread_sort_index",
+                    "pid": self._pid,
+                    "tid": self._count,
                     "args": {"sort_index": self._count},
-                }  # fmt: skip
+                }
             tid = lanes[place][0]
             lanes[place] = (tid, end)
             at = self._since(start)
             yield {
-                "ph": "X", "name": title, "cat": name, "pid": self._pid, "tid": tid,
-                "ts": at / 1e3, "dur": max(0, self._since(end) - at) / 1e3, "args": arguments,
-            }  # fmt: skip
+                "ph": "X",
+                "name": title,
+                "cat": name,
+                "pid": self._pid,
+                "tid": tid,
+                "ts": at / 1e3,
+                "dur": max(0, self._since(end) - at) / 1e3,
+                "args": arguments,
+            }
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> Event:
@@ -126,12 +135,7 @@ def _named(what: str, pid: int, tid: int, name: str) -> Event:
 def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
     columns = {name: steps[name].tolist() for name in (*STEP_PARTS, "input_get_ns", "estimated")}
     for row, (number, start, duration) in enumerate(
-        zip(
-            steps["step"].tolist(),
-            steps["start_ns"].tolist(),
-            steps["duration_ns"].tolist(),
-            strict=True,
-        )
+        zip(steps["step"].tolist(), steps["start_ns"].tolist(), steps["duration_ns"].tolist(), strict=True)
     ):
         known = {
             f"{name.removesuffix('_ns')}_ms": values[row] / 1e6
@@ -178,15 +182,10 @@ def _traced(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Sl
         start = int(traced["start_ns"][row])
         parts = {f"{name}_ms": int(traced[f"{name}_ns"][row]) / 1e6 for name in CATEGORIES}
         arguments = {**parts, "kernels": int(traced["kernels"][row])}
-        yield (
-            start, start + int(traced["duration_ns"][row]), f"step {int(traced['step'][row])}",
-            arguments,
-        )  # fmt: skip
+        yield (start, start + int(traced["duration_ns"][row]), f"step {int(traced['step'][row])}", arguments)
 
 
-def _counters(
-    pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarray]
-) -> Iterator[Event]:
+def _counters(pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarray]) -> Iterator[Event]:
     """Yield a counter per column; a viewer holds a value until the next, so only changes count."""
     times = columns["time_ns"]
     for name, values in columns.items():
@@ -199,9 +198,13 @@ def _counters(
         changed[-1] = True  # shows how far it was sampled
         for row in known[changed].tolist():
             yield {
-                "ph": "C", "name": f"{group} {name}", "pid": pid, "tid": 0,
-                "ts": since(times[row]) / 1e3, "args": {"value": float(values[row])},
-            }  # fmt: skip
+                "ph": "C",
+                "name": f"{group} {name}",
+                "pid": pid,
+                "tid": 0,
+                "ts": since(times[row]) / 1e3,
+                "args": {"value": float(values[row])},
+            }
 
 
 # In front of every table's own columns: which recording the row is of.
@@ -224,9 +227,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
     except ImportError as error:
         raise UnusableInput(f"Parquet needs pyarrow: pip install pyarrow ({error})") from None
     schemas = {name: _schema(pa, columns) for name, columns in TABLES.items()}
-    schemas["samples"] = _schema(
-        pa, {"group": "text", "time_ns": "int", "column": "text", "value": "float"}
-    )
+    schemas["samples"] = _schema(pa, {"group": "text", "time_ns": "int", "column": "text", "value": "float"})
     rows = dict.fromkeys(schemas, 0)
     writers: dict[str, Any] = {}
     try:
@@ -263,23 +264,24 @@ def _blocks(recording: Recording) -> Iterator[tuple[str, dict[str, np.ndarray]]]
             yield from _values(group, columns)
 
 
-def _values(
-    group: str, columns: Mapping[str, np.ndarray]
-) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def _values(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     times = columns["time_ns"]
     for name, values in columns.items():
         known = np.isfinite(values) if name != "time_ns" else np.zeros(0, bool)
         count = int(known.sum())
         if count:
-            yield "samples", {
-                "group": np.full(count, group, object), "time_ns": times[known],
-                "column": np.full(count, name, object), "value": values[known],
-            }  # fmt: skip
+            yield (
+                "samples",
+                {
+                    "group": np.full(count, group, object),
+                    "time_ns": times[known],
+                    "column": np.full(count, name, object),
+                    "value": values[known],
+                },
+            )
 
 
-def _table(
-    pa: Any, schema: Any, recording: Recording, columns: Mapping[str, Iterable], count: int
-) -> Any:
+def _table(pa: Any, schema: Any, recording: Recording, columns: Mapping[str, Iterable], count: int) -> Any:
     owner = {"run": recording.run, "recording": recording.id, "rank": recording.rank}
     arrays = []
     for field in schema:

@@ -35,15 +35,7 @@ from gpu_util_callback.report.screen import (
     grouped,
     missing_lines,
 )
-from gpu_util_callback.words import (
-    duration,
-    gpu_names,
-    percent,
-    rate,
-    times,
-    what_to_do,
-    workers,
-)
+from gpu_util_callback.words import duration, gpu_names, percent, rate, times, what_to_do, workers
 
 _SHOWN_ROWS = 20  # of the table
 _SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
@@ -76,11 +68,7 @@ class _Unit:
 
 
 def render(
-    report: Mapping,
-    width: int = 80,
-    color: bool = False,
-    unicode: bool = True,
-    detail: Detail = _SUMMARY,
+    report: Mapping, width: int = 80, color: bool = False, unicode: bool = True, detail: Detail = _SUMMARY
 ) -> str:
     """Render a `logdir_report` as text: a summary that fits one screen.
 
@@ -119,8 +107,7 @@ def render(
         costly = sorted((unit for unit in units if unit.groups), key=_lost, reverse=True)
         for unit in costly[:_SHOWN_RUNS]:
             lines += ["", *_brief(unit, pen, apart)]
-        kept = [line for unit in units if unit not in costly[:_SHOWN_RUNS]
-                for line in _since(unit.run, pen, apart)]  # fmt: skip
+        kept = [line for unit in units if unit not in costly[:_SHOWN_RUNS] for line in _since(unit.run, pen, apart)]
         lines += ["", *kept[-_SHOWN_RUNS:]] if kept else []
         lines += ["", "gpu-util report LOGDIR --run NAME shows one run in full, --all every run."]
     return pen.finish(lines)
@@ -142,17 +129,15 @@ def _units(report: Mapping) -> list[_Unit]:
         elif run["session"] not in seen:
             seen.add(run["session"])
             members = [one for one in report["runs"] if one["session"] == run["session"]]
-            worst = next((one for one in members if one["id"] == session["verdict"]["id"]), None)
+            worst = next((member for member in members if member["id"] == session["verdict"]["id"]), None)
             if worst is None or len(members) < 2:  # --run chose among the workers
-                units += [_Unit(one, [one]) for one in members]
+                units += [_Unit(member, [member]) for member in members]
             else:
                 units.append(_Unit(worst, members, session))
     return units
 
 
-def _whole(
-    unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | None = None
-) -> list[str]:
+def _whole(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | None = None) -> list[str]:
     """Return everything about a run or a job: verdict, findings, time, GPUs, what is missing."""
     run = unit.run
     lines = _head(unit, pen, apart or {})
@@ -167,8 +152,7 @@ def _whole(
     notes += _thresholds_set(run, pen) + _overhead(run, pen)
     lines += ["", *notes] if notes else []
     for problem in run.get("problems", ()):
-        lines += [pen.paint(line, "33") for line in
-                  pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]  # fmt: skip
+        lines += [pen.paint(line, "33") for line in pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]
     return lines
 
 
@@ -214,9 +198,7 @@ def _clocks(unit: _Unit, pen: Pen, detail: Detail) -> list[str]:
     parts = []
     if known:
         most = max(abs(one["offset_ms"]) for one in known)
-        parts.append(
-            f"{len(known):,} aligned with rank {clocks['reference']}, at most {most:,.3g} ms apart"
-        )
+        parts.append(f"{len(known):,} aligned with rank {clocks['reference']}, at most {most:,.3g} ms apart")
     if clocks["unknown"]:
         parts.append(f"{len(clocks['unknown']):,} unknown")
     return folded("Workers' clocks", parts, pen)
@@ -229,8 +211,7 @@ def _everywhere(runs: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
 
 
 def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
-    return [one for one in runs[0]["unavailable"]
-            if all(one in run["unavailable"] for run in runs[1:])]  # fmt: skip
+    return [one for one in runs[0]["unavailable"] if all(one in run["unavailable"] for run in runs[1:])]
 
 
 def two_lines(run: Mapping) -> str:
@@ -318,10 +299,7 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     called = since["run"]
     if called == run["run"]:
         called = apart.get(since["id"]) or "the run before"
-    text = (
-        f"Since {called}: {', '.join(since['gone'])} gone; "
-        f"{since_text(since)}measured {times(since['got'])}."
-    )
+    text = f"Since {called}: {', '.join(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
     return pen.wrap(text)
 
 
@@ -329,8 +307,7 @@ def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
     if which[:1].isdigit():  # its fit and rank follow below
         parts.append(f"began {which}")
-    parts += [one for one in (run.get("trial"), run.get("trial_config"))
-              if one and one not in run["run"]]  # fmt: skip
+    parts += [one for one in (run.get("trial"), run.get("trial_config")) if one and one not in run["run"]]
     if run.get("fit_index") or (run.get("fits") or 1) > 1:  # the first and only one: no word
         parts.append(_fits(run))
     if workers_ > 1:
@@ -351,8 +328,11 @@ def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
     if (run.get("fit") or {}).get("run_eagerly"):
         parts.append("runs eagerly (run_eagerly=True)")
     if run["status"] != "ended":
-        parts.append({"live": "still running", "lost": "lost: its process ended unexpectedly",
-                      "interrupted": "interrupted"}.get(run["status"], run["status"]))  # fmt: skip
+        parts.append(
+            {"live": "still running", "lost": "lost: its process ended unexpectedly", "interrupted": "interrupted"}.get(
+                run["status"], run["status"]
+            )
+        )
     return " · ".join(parts)
 
 
@@ -404,23 +384,15 @@ def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     for gpu in run["gpus"]:
         of_finding = gpu["index"] in named
         kind = next(
-            (
-                kind for kind in kinds
-                if (kind[0]["index"] in named) == of_finding and _alike(kind[0], gpu)
-            ),
-            None,
-        )  # fmt: skip
+            (kind for kind in kinds if (kind[0]["index"] in named) == of_finding and _alike(kind[0], gpu)), None
+        )
         if kind is None or detail.all:
             kinds.append([gpu])
         else:
             kind.append(gpu)
     used = [kind for kind in kinds if kind[0]["used_by_framework"]]
     if len(used) > 1 and not detail.all:  # what a finding names, then the least busy
-        used.sort(
-            key=lambda kind: (
-                kind[0]["index"] not in named, _mean(kind, "utilization_pct") or 0.0
-            )
-        )  # fmt: skip
+        used.sort(key=lambda kind: (kind[0]["index"] not in named, _mean(kind, "utilization_pct") or 0.0))
     shown = [*used, *(kind for kind in kinds if not kind[0]["used_by_framework"])]
     lines = []
     for kind in shown if detail.all else shown[:_MAX_GROUPS]:
@@ -483,9 +455,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
     peaks = [one["memory_used_bytes"]["max"] for one in kind]
     total = gpu.get("memory_total_bytes")
     if None not in peaks:
-        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (
-            f" of {total / 2**30:.0f} GiB" if total else " GiB"
-        )
+        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (f" of {total / 2**30:.0f} GiB" if total else " GiB")
     return text
 
 
@@ -495,9 +465,7 @@ def _not_judged(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     if not silent or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return []
     if not detail.evidence:
-        return folded(
-            "Not checked", [RULE_OF[one["cause"]].title for one in silent], pen, " (--evidence)"
-        )
+        return folded("Not checked", [RULE_OF[one["cause"]].title for one in silent], pen, " (--evidence)")
     lines = [pen.bold("Not checked")]
     for one in silent:
         lines += pen.wrap(f"{RULE_OF[one['cause']].title}: {one['reason']}", "    ", "  - ")
@@ -523,9 +491,8 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
         most = waited > 20 and waited > own / 2
         said.append(
             f"{_microseconds(own)} a step on the training thread"
-            + (f" ({_microseconds(waited)} of it waiting for the GIL or for a core)"
-               if most else "")
-        )  # fmt: skip
+            + (f" ({_microseconds(waited)} of it waiting for the GIL or for a core)" if most else "")
+        )
     if cost.get("sampler_cpu_pct") is not None:
         said.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
     if cost.get("windows_s"):
@@ -592,9 +559,7 @@ def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str
         return f"{'both' if len(known) == 2 else 'all'} are about as fast"
     said = f"{names[fastest['id']]} is the fast{'er' if len(known) == 2 else 'est'}"
     near = factor < ALIKE
-    said += f", {names[other['id']]} about as fast" if near else (
-        f", {times(factor)} as fast as {names[other['id']]}"
-    )  # fmt: skip
+    said += f", {names[other['id']]} about as fast" if near else (f", {times(factor)} as fast as {names[other['id']]}")
     changed = [f"without {', '.join(fastest['gone'])}"] if fastest["gone"] else []
     return "; ".join([said, *changed])
 
@@ -606,15 +571,11 @@ def _basis(rows: Sequence[Mapping]) -> str | None:
 
 
 def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, str]:
-    return {row["id"]: f"{row['run']} {(apart or {}).get(row['id'], '')}".rstrip()
-            for row in comparison["runs"]}  # fmt: skip
+    return {row["id"]: f"{row['run']} {(apart or {}).get(row['id'], '')}".rstrip() for row in comparison["runs"]}
 
 
 def comparison_table(
-    comparison: Mapping,
-    width: int,
-    apart: Mapping[str, str] | None = None,
-    most: int | None = None,
+    comparison: Mapping, width: int, apart: Mapping[str, str] | None = None, most: int | None = None
 ) -> list[str]:
     """Return the comparison as lines of at most `width` columns, without those that do not fit.
 
@@ -624,10 +585,7 @@ def comparison_table(
     """
     names_of = _names(comparison, apart)
     picked = _costliest(comparison["runs"], most)
-    rows = [
-        {**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]}
-        for row in picked
-    ]
+    rows = [{**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]} for row in picked]
     names = list(_COLUMNS)
     for dropped in ("ms/sample", "stalls", "lost", "GPU", "ms/step"):
         if _needed(names, rows) <= width:
@@ -655,16 +613,16 @@ def comparison_table(
         notes.append(f"speed: times as fast as the first, {per}, without compilation")
     shown = [name for name in ("ms/step", "ms/sample") if name in names]
     if shown:
-        notes.append(
-            f"{' and '.join(shown)}: {'means' if shown[1:] else 'the mean'} over all steps"
-        )
+        notes.append(f"{' and '.join(shown)}: {'means' if shown[1:] else 'the mean'} over all steps")
     if "GPU" in names:
         notes.append("GPU: mean share of time in which a kernel ran")
     lines += textwrap.wrap("; ".join(notes), width)
     for row in picked if not rest else ():
-        changes = [_UNFINISHED.get(row["status"], ""),
-                   f"without {', '.join(row['gone'])}" if row["gone"] else "",
-                   f"new: {', '.join(row['new'])}" if row["new"] else ""]  # fmt: skip
+        changes = [
+            _UNFINISHED.get(row["status"], ""),
+            f"without {', '.join(row['gone'])}" if row["gone"] else "",
+            f"new: {', '.join(row['new'])}" if row["new"] else "",
+        ]
         said = "; ".join(change for change in changes if change)
         if said:
             lines.append(_cut(f"{names_of[row['id']]}: {said}", width))
@@ -700,8 +658,7 @@ def _needed(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
     """Return the columns needed, with room for a short name of the run and of a cause."""
     sizes = [max(len(name), *(len(cells[name]) for cells in rows)) for name in names]
     flexible = {"run": 14, "causes": 14}
-    return sum(min(size, flexible.get(name, size)) + 2
-               for name, size in zip(names, sizes, strict=True))  # fmt: skip
+    return sum(min(size, flexible.get(name, size)) + 2 for name, size in zip(names, sizes, strict=True))
 
 
 def _line(cells: Mapping[str, str], names: Sequence[str], sizes: Mapping[str, int]) -> str:

@@ -16,8 +16,7 @@ PARTS = (
     ("other", "outside steps, unexplained", "36"),
     ("not_judged", "not checked", "90"),
 )
-_OF = {"script": "By script", "user": "By user", "host": "By host", "gpu_model": "By GPU model",
-       "week": "By week"}  # fmt: skip
+_OF = {"script": "By script", "user": "By user", "host": "By host", "gpu_model": "By GPU model", "week": "By week"}
 _SHOWN = 5  # values of a dimension; weeks: the newest ones
 _WEEKS = 8
 _CHECKPOINTS = "Save checkpoints more often: keras.callbacks.BackupAndRestore(..., save_freq=500)"
@@ -31,9 +30,7 @@ def amount(hours: float) -> str:
     return duration(3600 * hours) if hours > 0 else "0 s"
 
 
-def render(
-    report: Mapping, width: int = 80, color: bool = False, unicode: bool = True, top: int = 10
-) -> str:
+def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool = True, top: int = 10) -> str:
     """Render a `total` as text.
 
     Args:
@@ -115,10 +112,17 @@ def _cut(text: str, width: int) -> str:
 def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
     whole = report[unit]["total"]
     rows = [
-        (one["title"], one["cause"], amount(one[unit]), percent(100 * one[unit] / whole),
-         amount(one[f"saves_{unit}"]), f"{one['trainings']:,}")
-        for one in report["causes"] if whole and one[unit]
-    ]  # fmt: skip
+        (
+            cause["title"],
+            cause["cause"],
+            amount(cause[unit]),
+            percent(100 * cause[unit] / whole),
+            amount(cause[f"saves_{unit}"]),
+            f"{cause['trainings']:,}",
+        )
+        for cause in report["causes"]
+        if whole and cause[unit]
+    ]
     lines = []
     if rows:
         lines = ["", pen.bold("Lost to")]
@@ -167,11 +171,15 @@ def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> lis
         return []
     shown = groups[-_WEEKS:] if name == "week" else groups[:_SHOWN]
     rows = [
-        (one["name"], amount(one[unit]["total"]),
-         percent(100 * one[unit]["lost"] / one[unit]["total"]) if one[unit]["total"] else "",
-         one["top_cause"] or "", f"{one['trainings']:,}")
+        (
+            one["name"],
+            amount(one[unit]["total"]),
+            percent(100 * one[unit]["lost"] / one[unit]["total"]) if one[unit]["total"] else "",
+            one["top_cause"] or "",
+            f"{one['trainings']:,}",
+        )
         for one in shown
-    ]  # fmt: skip
+    ]
     lines = ["", pen.bold(_OF[name])]
     lines += _table(("", "in all", "lost", "most to", "trainings"), rows, pen)
     if len(groups) > len(shown):
@@ -203,9 +211,7 @@ def notes(report: Mapping) -> list[str]:
     active, again = report["kernel_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])
-        notes.append(
-            f"A kernel ran in {share} of the GPU time (NVML; not every kernel fills a GPU)."
-        )
+        notes.append(f"A kernel ran in {share} of the GPU time (NVML; not every kernel fills a GPU).")
     if again["restarts"]:
         said = (
             f"{_count(again['trainings'], 'training')} continued after "
@@ -233,9 +239,7 @@ def notes(report: Mapping) -> list[str]:
     return notes
 
 
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none'"
-)
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none'"
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --dim: #777; --bar: #d33; }
 body { font: 14px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 82rem;

@@ -7,20 +7,8 @@ import re
 import numpy as np
 
 from gpu_util_callback.diagnosis.rules import RULE_OF
-from gpu_util_callback.report.screen import (
-    COMPARING,
-    Detail,
-    Pen,
-    account_lines,
-    finding_lines,
-    folded,
-    grouped,
-)
-from gpu_util_callback.traces.analysis import (
-    Analysis,
-    DeviceAnalysis,
-    ProcessAnalysis,
-)
+from gpu_util_callback.report.screen import COMPARING, Detail, Pen, account_lines, finding_lines, folded, grouped
+from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 from gpu_util_callback.words import duration
@@ -33,11 +21,7 @@ _SUMMARY = Detail()
 
 
 def render(
-    analysis: Analysis,
-    width: int = 100,
-    color: bool = False,
-    unicode: bool = True,
-    detail: Detail = _SUMMARY,
+    analysis: Analysis, width: int = 100, color: bool = False, unicode: bool = True, detail: Detail = _SUMMARY
 ) -> str:
     """Render the analysis as text for a terminal: a summary that fits one screen.
 
@@ -183,11 +167,7 @@ def _title(d: DeviceAnalysis) -> str:
 def _step_table(p: ProcessAnalysis, pen: Pen) -> list[str]:
     shown = p.active[0]
     others = f" (GPU {shown.index})" if len(p.devices) > 1 else ""
-    rows = [
-        c
-        for c in CATEGORIES
-        if shown.account.steps[c].sum() >= 0.005 * (p.steps.end_ps - p.steps.start_ps).sum()
-    ]
+    rows = [c for c in CATEGORIES if shown.account.steps[c].sum() >= 0.005 * (p.steps.end_ps - p.steps.start_ps).sum()]
     out = ["", pen.bold(f"Steps{others}, ms")]
     out.append("  " + "step".rjust(8) + "total".rjust(10) + "".join(_short(c) for c in rows))
     count = len(p.steps)
@@ -258,6 +238,7 @@ def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
     if not detail.evidence:
         return folded("Not checked", titles, pen, " (--evidence)")
     return [
-        line for title, one in zip(titles, silent, strict=True)
+        line
+        for title, one in zip(titles, silent, strict=True)
         for line in pen.wrap(f"{title}: {one['reason']}", "    ", "  - ")
-    ]  # fmt: skip
+    ]

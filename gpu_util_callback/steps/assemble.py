@@ -28,9 +28,7 @@ from gpu_util_callback.steps.timeline import (
 )
 
 
-def delays(
-    requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int
-) -> tuple[np.ndarray, np.ndarray]:
+def delays(requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how far each batch of a call delayed its step, and when each step ended.
 
     Args:
@@ -54,33 +52,24 @@ def delays(
     return wait, np.minimum(np.maximum.accumulate(ends), done)
 
 
-def seen_delays(
-    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def seen_delays(requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the same where the ends of the steps are known: int64 (n,)."""
     free = np.append(requested[:1], ended[:-1])
     wait = np.minimum(np.maximum(delivered - free, 0), delivered - requested)
     return wait, np.maximum.accumulate(ended)
 
 
-def _fetches(
-    rows: InputRows, part: slice, begin: int, end: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return when a call requested and received its batches, and the signatures of these."""
     received = rows.delivered_ns[part] >= 0
     requested, delivered = (
-        np.clip(column[part][received], begin, end)
-        for column in (rows.requested_ns, rows.delivered_ns)
+        np.clip(column[part][received], begin, end) for column in (rows.requested_ns, rows.delivered_ns)
     )
     return requested, delivered, rows.signature[part][received]
 
 
 def _waits_and_ends(
-    requested: np.ndarray,
-    delivered: np.ndarray,
-    ended: np.ndarray | None,
-    done: int,
-    function: Function,
+    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray | None, done: int, function: Function
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the waits for the batches of one call, and when their steps ended.
 
@@ -186,9 +175,8 @@ def _by_function(calls: list[Call]) -> list[tuple[bool, _Calls]]:
     cuts = np.flatnonzero(np.diff(tests)) + 1
     own = np.cumsum(counts)[cuts - 1]
     parts = zip(
-        np.split(tests, cuts), np.split(table, cuts), np.split(stamps, own),
-        np.split(counts, cuts), strict=True,
-    )  # fmt: skip
+        np.split(tests, cuts), np.split(table, cuts), np.split(stamps, own), np.split(counts, cuts), strict=True
+    )
     return [(bool(test[0]), (calls, some, n)) for test, calls, some, n in parts]
 
 
@@ -373,9 +361,7 @@ class Assembler:
         if per_call is None or used > len(rows):
             if function.which == "train":
                 self.lost_rows += n
-            self._early[function.which] = rows[
-                rows.requested_ns >= int(block.table[-1, CALL["call_end"]])
-            ]
+            self._early[function.which] = rows[rows.requested_ns >= int(block.table[-1, CALL["call_end"]])]
             return
         block.rows, block.per_call = rows[:used], per_call
         rest = rows[used:]
@@ -388,8 +374,16 @@ class Assembler:
     def _skip(self, skipped: SkippedCalls, phases: list[tuple[Phase, int]]) -> None:
         """Count calls without rows; their time has a name, but belongs to no part of a step."""
         batches = self._functions["train"].batches
-        row = Phase("gap", "steps that were not kept", skipped.start, skipped.end, "other",
-                    skipped.own, self._calls, skipped.calls)  # fmt: skip
+        row = Phase(
+            "gap",
+            "steps that were not kept",
+            skipped.start,
+            skipped.end,
+            "other",
+            skipped.own,
+            self._calls,
+            skipped.calls,
+        )
         phases.append((row, self.steps))
         steps_before = self.steps + batches * np.arange(skipped.calls + 1)
         self._calls += skipped.calls
@@ -427,9 +421,7 @@ class Assembler:
 
     # ---- training ------------------------------------------------------------------------
 
-    def _train(
-        self, block: _Block, phases: list[tuple[Phase, int]]
-    ) -> tuple[Columns | None, np.ndarray]:
+    def _train(self, block: _Block, phases: list[tuple[Phase, int]]) -> tuple[Columns | None, np.ndarray]:
         calls, rows = block.table, block.rows
         before = self.steps
         self._calls += len(calls)
@@ -450,14 +442,9 @@ class Assembler:
             parts.append(columns)
             self.steps += len(columns["step"])
             steps_before.append(self.steps)
-        return (
-            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
-            np.array(steps_before),
-        )
+        return ({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, np.array(steps_before))
 
-    def _single(
-        self, calls: np.ndarray, rows: InputRows | None, phases: list[tuple[Phase, int]]
-    ) -> Columns:
+    def _single(self, calls: np.ndarray, rows: InputRows | None, phases: list[tuple[Phase, int]]) -> Columns:
         """Return the rows of calls with one batch each: every part is exact."""
         n = len(calls)
         at = {name: calls[:, column] for name, column in CALL.items()}
@@ -486,12 +473,7 @@ class Assembler:
             self._compilation(phases, calls[i], int(rest[i]), bool(at["flags"][i] & TRACED), int(i))
         if rows is not None:
             for i in np.flatnonzero(((at["flags"] & FIRST) > 0) & ~unseen):
-                self._first_batch(
-                    phases,
-                    int(rows.requested_ns[i]),
-                    int(rows.delivered_ns[i]),
-                    self.steps + int(i),
-                )
+                self._first_batch(phases, int(rows.requested_ns[i]), int(rows.delivered_ns[i]), self.steps + int(i))
         known = seen & (at["logs"] > 0)
         apart = known & ((at["flags"] & ONE_PIECE) == 0)
         return {
@@ -503,30 +485,20 @@ class Assembler:
             "compile_ns": np.where(compiles, rest, 0),
             "body_ns": np.where(seen, np.where(compiles, 0, rest), ABSENT),
             "gpu_wait_ns": np.where(apart, at["logs"] - at["call_end"], ABSENT),
-            "callbacks_ns": np.where(
-                known,
-                at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"],
-                ABSENT,
-            ),
+            "callbacks_ns": np.where(known, at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"], ABSENT),
             "batches": np.ones(n, np.int64),
             "estimated": np.zeros(n, np.int64),
             "shape_id": shape,
         }
 
-    def _compilation(
-        self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int
-    ) -> None:
+    def _compilation(self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int) -> None:
         name = "train function traced" if traced else "new input shape compiled"
         times, spent = self.compiled
         self.compiled = (times + 1, spent + ns)
-        phase = Phase(
-            "compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0
-        )
+        phase = Phase("compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0)
         phases.append((phase, self.steps + int(i)))
 
-    def _first_batch(
-        self, phases: list[tuple[Phase, int]], start: int, end: int, step: int
-    ) -> None:
+    def _first_batch(self, phases: list[tuple[Phase, int]], start: int, end: int, step: int) -> None:
         # A detail: the time is counted in its step's input wait.
         phase = Phase("input_setup", "first batch", start, end, "", end - start, 0)
         phases.append((phase, step))
@@ -614,12 +586,8 @@ class Assembler:
             waits = np.clip(rows.delivered_ns - rows.requested_ns, 0, durations)
             waits[rows.requested_ns < 0] = ABSENT  # the request was not observed
         elif rows is not None:
-            shared = [
-                self._shared(*each, rows) for each in zip(starts, ends, block.per_call, strict=True)
-            ]
-            starts, durations, waits = (
-                np.concatenate(column) for column in zip(*shared, strict=True)
-            )
+            shared = [self._shared(*each, rows) for each in zip(starts, ends, block.per_call, strict=True)]
+            starts, durations, waits = (np.concatenate(column) for column in zip(*shared, strict=True))
         return {
             "step": np.full(len(starts), self.steps, np.int64),
             "start_ns": starts + self.offset_ns,
@@ -627,9 +595,7 @@ class Assembler:
             "input_wait_ns": waits,
         }
 
-    def _shared(
-        self, start: int, end: int, part: slice, rows: InputRows
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _shared(self, start: int, end: int, part: slice, rows: InputRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return start, duration and wait of a validation call's batches, which share its time."""
         keep = rows.delivered_ns[part] >= 0
         get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
@@ -665,6 +631,16 @@ def leave_out_stop(columns: Columns, start_ns: int, end_ns: int) -> None:
 
 
 STEP_COLUMNS = (
-    "step", "start_ns", "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
-    "gpu_wait_ns", "callbacks_ns", "batches", "estimated", "shape_id",
-)  # fmt: skip
+    "step",
+    "start_ns",
+    "duration_ns",
+    "input_get_ns",
+    "input_wait_ns",
+    "compile_ns",
+    "body_ns",
+    "gpu_wait_ns",
+    "callbacks_ns",
+    "batches",
+    "estimated",
+    "shape_id",
+)

@@ -15,13 +15,8 @@ from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
 # Hooks that run once a batch: summed by name. All others get a row each.
-BATCH_HOOKS = (
-    "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end",
-)  # fmt: skip
-OTHER_HOOKS = (
-    "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end",
-    "on_test_begin", "on_test_end",
-)  # fmt: skip
+BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end")
+OTHER_HOOKS = ("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_test_begin", "on_test_end")
 ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
 LONG_NS = 10_000_000  # a batch hook this long gets a row of its own, so that its step is known
@@ -65,11 +60,7 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
         if isinstance(watched, str) and watched.startswith("val_"):
             said["monitor"] = watched
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
-            said |= {
-                "every": _rhythms(callback),
-                "names": _first_arguments(callback),
-                "library": _library(kind),
-            }
+            said |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
         if any(said.values()):
             found[kind.__name__] = {name: value for name, value in said.items() if value}
     return found
@@ -185,11 +176,9 @@ class CallbackTimer:
         # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
         pooled = {
             hook
-            for hook, flag in (
-                ("on_train_batch_end", "_async_train"), ("on_test_batch_end", "_async_test")
-            )
+            for hook, flag in (("on_train_batch_end", "_async_train"), ("on_test_batch_end", "_async_test"))
             if getattr(callback_list, flag, False)
-        }  # fmt: skip
+        }
         callbacks = list(callback_list.callbacks)
         for callback in callbacks:
             if callback is not self._ours:

@@ -168,16 +168,17 @@ def names_in_fit(frame: FrameType | None, source: Any = None) -> dict[str, str]:
         return {}
     given = frame.f_locals
     wanted = {
-        "input": given.get("x"), "input_source": source, "validation": given.get("validation_data"),
-        "model": given.get("self"), "y": given.get("y"),
+        "input": given.get("x"),
+        "input_source": source,
+        "validation": given.get("validation_data"),
+        "model": given.get("self"),
+        "y": given.get("y"),
         "sample_weight": given.get("sample_weight"),
-    }  # fmt: skip
+    }
     return names_of(frame.f_back, wanted)
 
 
-def names_in_loop(
-    frame: FrameType | None, monitor: Any, dataset: Any, source: Any, validating: bool
-) -> dict[str, str]:
+def names_in_loop(frame: FrameType | None, monitor: Any, dataset: Any, source: Any, validating: bool) -> dict[str, str]:
     """Return the names of what the loop in `frame` passed to `monitor.batches`."""
     kind = "validation" if validating else "input"
     return names_of(frame, {"monitor": monitor, kind: dataset, f"{kind}_source": source})

@@ -43,9 +43,7 @@ def _marked(code: CodeType) -> CodeType:
     return code.replace(co_filename=code.co_filename + _MARK, co_consts=constants)
 
 
-def stack_of(
-    thread: int, until: CodeType | None = None, deepest: int = 10_000
-) -> list[tuple[int, CodeType]]:
+def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> list[tuple[int, CodeType]]:
     """Return the stack of another thread as it runs, from the innermost frame on.
 
     Args:

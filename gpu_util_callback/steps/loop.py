@@ -98,9 +98,7 @@ class Loop:
         self._epochs += 1
         self._in_epoch = True
 
-    def step_begin(
-        self, requested: int, delivered: int, signature: float = 0.0, busy: int = 0
-    ) -> None:
+    def step_begin(self, requested: int, delivered: int, signature: float = 0.0, busy: int = 0) -> None:
         """Begin a step; its batch was requested and delivered (`UNSEEN`, now: request not seen).
 
         Args:

@@ -217,7 +217,4 @@ class HandedOver:
             return {}
         taken = self._taken.copy()
         ms = round(statistics.median(taken) / 1e6, 3) if len(taken) >= _ENOUGH else None
-        return {
-            "input_ready_pct": round(100 * self._ready / self.looked, 1),
-            "input_handover_ms": ms,
-        }
+        return {"input_ready_pct": round(100 * self._ready / self.looked, 1), "input_handover_ms": ms}

@@ -133,7 +133,7 @@ class Timeline:
         "serial",
         "stamps",
         "steps_per_execution",
-    )  # fmt: skip
+    )
 
     def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
         self.queue: deque[Call | Function | Phase] = deque()
@@ -207,10 +207,7 @@ class Timeline:
 
     @uncounted
     def around_begin(
-        self,
-        hook: Callable | None,
-        begun: Callable[[int], None] | None,
-        failed: Callable[[BaseException], None],
+        self, hook: Callable | None, begun: Callable[[int], None] | None, failed: Callable[[BaseException], None]
     ) -> Callable:
         """Return a list's `on_train_batch_begin` that begins a step first, and is timed.
 
@@ -267,9 +264,7 @@ class Timeline:
 
         return timed
 
-    def worked(
-        self, start: int, own_end: int, end: int, flags: int, stamps: Sequence[float]
-    ) -> None:
+    def worked(self, start: int, own_end: int, end: int, flags: int, stamps: Sequence[float]) -> None:
         """Note the work of a step without hooks: one piece, a wait for the device included.
 
         Args:
@@ -293,10 +288,20 @@ class Timeline:
         return self._logs_end if self.open else 0
 
     def _close_step(self, end: int) -> None:
-        self._append((
-            self._start, self._hooks, self._hooks_end, self.call, self.call_end,
-            self._logs, self._logs_end, end, self.flags, *self.stamps,
-        ))  # fmt: skip
+        self._append(
+            (
+                self._start,
+                self._hooks,
+                self._hooks_end,
+                self.call,
+                self.call_end,
+                self._logs,
+                self._logs_end,
+                end,
+                self.flags,
+                *self.stamps,
+            )
+        )
         self.calls += 1
         self.flags = 0
         self.open = self._tested = False
@@ -366,10 +371,20 @@ class Timeline:
         self.open = False
 
     def _close_test(self, end: int) -> None:
-        self._append((
-            self._start, self._hooks, self._hooks, self.call, self.call_end,
-            self._logs, self._logs_end, end, self.flags | TESTING, *self.stamps,
-        ))  # fmt: skip
+        self._append(
+            (
+                self._start,
+                self._hooks,
+                self._hooks,
+                self.call,
+                self.call_end,
+                self._logs,
+                self._logs_end,
+                end,
+                self.flags | TESTING,
+                *self.stamps,
+            )
+        )
         self.open = False
 
     def test_end(self) -> None:
@@ -389,9 +404,7 @@ class Timeline:
             begun, done = self._computed
             self.phase("gap", "steps of the epoch", begun, done, "step")
             self._input_ns += done - begun
-        self.phase(
-            "validation", "validation", start, now, "validation", now - start - self._input_ns
-        )
+        self.phase("validation", "validation", start, now, "validation", now - start - self._input_ns)
         self.in_test = False
         self._tested = True
         self._input_ns = 0
@@ -423,9 +436,7 @@ class Timeline:
             self._close_step(self._logs_end)
             self.cursor = self._logs_end
 
-    def phase(
-        self, kind: str, name: str, start: int, end: int, account: str, own: int | None = None
-    ) -> None:
+    def phase(self, kind: str, name: str, start: int, end: int, account: str, own: int | None = None) -> None:
         """Note an interval outside the steps, or a part of one that deserves a row of its own.
 
         Args:

@@ -251,10 +251,7 @@ def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.n
     rows = np.flatnonzero(events.kind == DeviceKind.COLLECTIVE)
     step = np.searchsorted(p.steps.start_ps, events.start_ps[rows], "right") - 1
     took = events.end_ps - events.start_ps
-    return {
-        int(p.steps.label[at]): (events.name[rows[mine]], took[rows[mine]])
-        for at, mine in groups(step) if at >= 0
-    }  # fmt: skip
+    return {int(p.steps.label[at]): (events.name[rows[mine]], took[rows[mine]]) for at, mine in groups(step) if at >= 0}
 
 
 def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
@@ -291,20 +288,14 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
     if p.devices and not p.enough_work:
         kernels = max(d.launches.kernels for d in p.devices)
         some = "one kernel" if kernels == 1 else f"{kernels} kernels"
-        notes.append(
-            f"too little GPU work to judge idle time: {some} on the busiest GPU of the trace"
-        )
+        notes.append(f"too little GPU work to judge idle time: {some} on the busiest GPU of the trace")
     aside = [d for d in p.devices if d.launches.kernels and d not in p.active]
     if aside:
         indexes = ", ".join(str(d.index) for d in aside)
-        notes.append(
-            f"GPU {indexes} ran hardly any kernels: left out where the GPUs at work are judged"
-        )
+        notes.append(f"GPU {indexes} ran hardly any kernels: left out where the GPUs at work are judged")
     if p.unused_devices and p.devices:
         indexes = ", ".join(str(i) for i in sorted(p.unused_devices))
-        notes.append(
-            f"the trace has no events of GPU {indexes}: idle, or not recorded: it does not say"
-        )
+        notes.append(f"the trace has no events of GPU {indexes}: idle, or not recorded: it does not say")
     return notes
 
 

@@ -74,9 +74,7 @@ def waits(process: Process) -> Intervals:
     return union(events.start_ps[rows], events.end_ps[rows])
 
 
-def account(
-    process: Process, device: Device, steps: Steps, once: Sequence[tuple[int, int]] = ()
-) -> DeviceAccount:
+def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple[int, int]] = ()) -> DeviceAccount:
     """Return the ten categories of one GPU over the process's steps.
 
     Args:
@@ -101,9 +99,7 @@ def account(
             sets[category] = sets[category] - started
         sets["idle_host"] = sets["idle_host"] | started
     rows = {
-        category: sets[category].measure(steps.start_ps, steps.end_ps)
-        for category in CATEGORIES
-        if category != "other"
+        category: sets[category].measure(steps.start_ps, steps.end_ps) for category in CATEGORIES if category != "other"
     }
     rest = steps.end_ps - steps.start_ps
     for column in rows.values():
@@ -112,9 +108,7 @@ def account(
     return DeviceAccount(device, sets, {c: rows[c] for c in CATEGORIES})
 
 
-def _idle(
-    process: Process, device: Device, steps: Steps, low: int, high: int
-) -> dict[str, Intervals]:
+def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -> dict[str, Intervals]:
     """Return the four idle categories of the GPU between `low` and `high`, disjoint."""
     events = device.events
     calls = process.events
@@ -163,12 +157,7 @@ def _idle(
     idle_launch = dispatch | launching
     # Where no work is linked to its launch, nobody knows that the host was late.
     late_host = rest - dispatch if known.any() or not has_next.any() else EMPTY
-    return {
-        "idle_input": idle_input,
-        "idle_launch": idle_launch,
-        "idle_sync": idle_sync,
-        "idle_host": late_host,
-    }
+    return {"idle_input": idle_input, "idle_launch": idle_launch, "idle_sync": idle_sync, "idle_host": late_host}
 
 
 @dataclass(frozen=True, slots=True)

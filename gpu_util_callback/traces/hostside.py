@@ -10,21 +10,13 @@ import numpy as np
 from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
 from gpu_util_callback.traces.kernels import op_name
-from gpu_util_callback.traces.model import (
-    PS_PER_MS,
-    HostKind,
-    Names,
-    Process,
-    Trace,
-    groups,
-)
+from gpu_util_callback.traces.model import PS_PER_MS, HostKind, Names, Process, Trace, groups
 
 _CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
 # A waiting op does no work: another thread does.
 _WAITS = re.compile(
-    r"block_until_ready|try_to_block|blockhostuntil|synchronize|await|\b(wait|join|acquire)\b",
-    re.IGNORECASE,
+    r"block_until_ready|try_to_block|blockhostuntil|synchronize|await|\b(wait|join|acquire)\b", re.IGNORECASE
 )
 
 
@@ -54,15 +46,7 @@ def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
     result = []
     for i in np.argsort(-total, kind="stable")[:limit].tolist():
         name, kind = op_name(names[int(unique[i])])
-        result.append(
-            HostOp(
-                name=name,
-                kind=kind,
-                count=int(count[i]),
-                total_ps=int(total[i]),
-                max_ps=int(longest[i]),
-            )
-        )
+        result.append(HostOp(name=name, kind=kind, count=int(count[i]), total_ps=int(total[i]), max_ps=int(longest[i])))
     return result
 
 
@@ -103,9 +87,7 @@ def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
     for path, (_, _, spans) in active.items():
         feeding.setdefault(path.rpartition("::")[0], []).append(spans)
     pulled = {
-        consumer: union(
-            np.concatenate([s.start for s in parts]), np.concatenate([s.end for s in parts])
-        )
+        consumer: union(np.concatenate([s.start for s in parts]), np.concatenate([s.end for s in parts]))
         for consumer, parts in feeding.items()
     }
     stages = [
@@ -171,9 +153,7 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
                 device=device,
                 peak_bytes=_known(mine.peak_bytes.max()),
                 max_allocated_bytes=_known(mine.allocated_bytes[top]),
-                min_available_bytes=_known(
-                    min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)
-                ),
+                min_available_bytes=_known(min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)),
                 fragmentation_at_peak=fragmentation if np.isfinite(fragmentation) else None,
                 events=len(mine),
                 time_ps=mine.time_ps[edges],
@@ -293,16 +273,15 @@ def _of_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
     runs = np.flatnonzero((events.kind == HostKind.RUN) & (events.value != -1))
     calls = np.unique(events.value[runs[~process.of_pipeline(runs)]])
     executors = np.flatnonzero(
-        (events.kind == HostKind.FRAMEWORK) & np.isin(events.value, calls)
+        (events.kind == HostKind.FRAMEWORK)
+        & np.isin(events.value, calls)
         & np.isin(events.thread, np.unique(events.thread[ops]))
-    )  # fmt: skip
+    )
     inside = np.zeros(len(ops), bool)
     works = dict(groups(events.thread[executors]))
     for thread, mine in groups(events.thread[ops]):
         rows = executors[works.get(thread, np.empty(0, np.int64))]
-        inside[mine] = union(events.start_ps[rows], events.end_ps[rows]).contains(
-            events.start_ps[ops[mine]]
-        )
+        inside[mine] = union(events.start_ps[rows], events.end_ps[rows]).contains(events.start_ps[ops[mine]])
     return inside
 
 
@@ -313,7 +292,7 @@ _KERAS = re.compile(r"(multi|one)_step_on_(iterator|data)|__inference_train_func
 # Names of the backward pass and of optimizers, on the host or on the GPU.
 _TRAINS = re.compile(
     r"autograd::engine|Backward\d|backward|bwd|Optimizer\.step|[dw]grad|gradient|transpose\(jvp"
-    r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_",
+    r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_"
 )
 _LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
 

@@ -19,38 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import (
-    RULES,
-    Diagnosis,
-    diagnose_together,
-    thresholds_in_force,
-    thresholds_set,
-)
+from gpu_util_callback.diagnosis import RULES, Diagnosis, diagnose_together, thresholds_in_force, thresholds_set
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, measure
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
 from gpu_util_callback.traces.read import Progress, read_trace
-from gpu_util_callback.traces.recorded import (
-    facts,
-    kernel_rows,
-    recording_tables,
-    step_rows,
-    traced_rows,
-)
+from gpu_util_callback.traces.recorded import facts, kernel_rows, recording_tables, step_rows, traced_rows
 
-__all__ = [
-    "analyse",
-    "import_trace",
-    "trace_handler",
-    "write_recordings",
-]
+__all__ = ["analyse", "import_trace", "trace_handler", "write_recordings"]
 
 logger = logging.getLogger("gpu_util_callback")
 
-_TOOLS = {
-    "xplane": "TensorFlow/JAX profiler",
-    "kineto": "PyTorch profiler",
-    "nsys": "Nsight Systems",
-}
+_TOOLS = {"xplane": "TensorFlow/JAX profiler", "kineto": "PyTorch profiler", "nsys": "Nsight Systems"}
 # Facts that no trace contains.
 _CANNOT = (
     ("NVML", "a trace holds no power, clocks, temperature or memory of other processes"),
@@ -119,13 +98,7 @@ def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
     return written - start, False
 
 
-def _write(
-    analysis: Analysis,
-    place: int,
-    number: int,
-    count: int,
-    log_dir: str | os.PathLike[str],
-) -> str:
+def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str | os.PathLike[str]) -> str:
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
@@ -154,32 +127,35 @@ def _write(
 
 
 def _facts(
-    analysis: Analysis,
-    p: ProcessAnalysis,
-    number: int,
-    count: int,
-    start_ns: int,
-    end_ns: int,
-    known: bool,
+    analysis: Analysis, p: ProcessAnalysis, number: int, count: int, start_ns: int, end_ns: int, known: bool
 ) -> dict[str, Any]:
     trace = analysis.trace
     tool = _TOOLS[trace.format]
     names = [Path(path).name for path in trace.paths]
     cannot = [
-        {"source": source, "reason": f"imported from a {tool} trace: {reason}",
-         "cure": "record the training with GpuUtilCallback"}
+        {
+            "source": source,
+            "reason": f"imported from a {tool} trace: {reason}",
+            "cure": "record the training with GpuUtilCallback",
+        }
         for source, reason in _CANNOT
-    ]  # fmt: skip
+    ]
     if not known:
         cannot.append(
-            {"source": "clock", "reason": "the file does not say when it was recorded; its own "
-             "date is shown instead", "cure": ""}
-        )  # fmt: skip
+            {
+                "source": "clock",
+                "reason": "the file does not say when it was recorded; its own date is shown instead",
+                "cure": "",
+            }
+        )
     if not p.process.has_host:
         cannot.append(
-            {"source": "host", "reason": "host threads were not traced: why the GPU was idle is "
-             "unknown", "cure": "trace the host as well"}
-        )  # fmt: skip
+            {
+                "source": "host",
+                "reason": "host threads were not traced: why the GPU was idle is unknown",
+                "cure": "trace the host as well",
+            }
+        )
     said = facts(p, trace.names, analysis.wording, lambda d: d.device.index)
     return {
         "host": p.process.host or socket.gethostname(),
@@ -199,12 +175,7 @@ def _facts(
             "cannot_know": [entry["source"] for entry in cannot],
         },
         "gpus": [
-            {
-                **of_rules,
-                "name": d.device.name,
-                "uuid": d.device.facts.get("uuid"),
-                "label": f"GPU {d.device.index}",
-            }
+            {**of_rules, "name": d.device.name, "uuid": d.device.facts.get("uuid"), "label": f"GPU {d.device.index}"}
             for d, of_rules in zip(p.devices, said["gpus"], strict=True)
         ],
         "unavailable": cannot,
@@ -252,20 +223,14 @@ def _scalars(p: ProcessAnalysis, writer: Any) -> None:
         if label <= highest:
             continue
         highest = label
-        values = {
-            "gpu_util/step_time_ms": float(duration[i]) / 1e9,
-            "gpu_util/input_wait_ms": float(wait[i]) / 1e9,
-        }
+        values = {"gpu_util/step_time_ms": float(duration[i]) / 1e9, "gpu_util/input_wait_ms": float(wait[i]) / 1e9}
         for d, busy in zip(p.devices, kernels, strict=True):
             values[f"gpu_util/gpu{d.device.index}/kernel_time_ms"] = float(busy[i]) / 1e9
         writer.scalars(label, values, now)
 
 
 def trace_handler(
-    log_dir: str | os.PathLike[str],
-    *,
-    keep_trace: bool = True,
-    thresholds: Mapping | None = None,
+    log_dir: str | os.PathLike[str], *, keep_trace: bool = True, thresholds: Mapping | None = None
 ) -> Callable[[Any], None]:
     """Return a handler that shows your own PyTorch profile in the tab as a run.
 
@@ -331,14 +296,10 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
     """
     limits = thresholds_in_force(thresholds)
     analysis = measure(trace)
-    found = diagnose_together(
-        [_diagnosis(analysis, place, limits) for place in range(len(analysis.processes))], limits
-    )
+    found = diagnose_together([_diagnosis(analysis, place, limits) for place in range(len(analysis.processes))], limits)
     analysis.verdict = found["verdict"]
     analysis.findings, analysis.silent = found["findings"], found["silent"]
-    analysis.thresholds = {
-        rule.cause: limits[rule.cause] for rule in RULES if rule.unknown_in_trace
-    }
+    analysis.thresholds = {rule.cause: limits[rule.cause] for rule in RULES if rule.unknown_in_trace}
     analysis.thresholds_set = thresholds_set(limits)
     return analysis
 
@@ -346,9 +307,11 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
 def _diagnosis(analysis: Analysis, place: int, limits: Mapping) -> Diagnosis:
     p = analysis.processes[place]
     diagnosis = Diagnosis(facts(p, analysis.trace.names, analysis.wording), limits)
-    diagnosis.add({
-        "steps": step_rows(p, 0),
-        "traced_steps": traced_rows(p, 0, 0, lambda d: d.index),
-        "kernels": kernel_rows(p, 0, lambda d: d.index),
-    })  # fmt: skip
+    diagnosis.add(
+        {
+            "steps": step_rows(p, 0),
+            "traced_steps": traced_rows(p, 0, 0, lambda d: d.index),
+            "kernels": kernel_rows(p, 0, lambda d: d.index),
+        }
+    )
     return diagnosis

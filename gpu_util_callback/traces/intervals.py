@@ -34,9 +34,7 @@ class Intervals:
             return self
         if not len(self):
             return other
-        return union(
-            np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end))
-        )
+        return union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
 
     def __and__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
@@ -51,8 +49,7 @@ class Intervals:
         offset = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
         theirs = first[mine] + offset
         return Intervals(
-            np.maximum(self.start[mine], other.start[theirs]),
-            np.minimum(self.end[mine], other.end[theirs]),
+            np.maximum(self.start[mine], other.start[theirs]), np.minimum(self.end[mine], other.end[theirs])
         )
 
     def __sub__(self, other: Intervals) -> Intervals:

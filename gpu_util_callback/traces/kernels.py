@@ -94,11 +94,7 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
     if len(rest):
         sums = int(count[rest].sum()), int(total[rest].sum()), int(low[rest].min())
         title = f"{len(rest):,} other kernels"
-        groups.append(
-            KernelGroup(
-                title, "", False, "unknown", *sums, int(high[rest].max()), KernelShape(), None
-            )
-        )
+        groups.append(KernelGroup(title, "", False, "unknown", *sums, int(high[rest].max()), KernelShape(), None))
     return groups
 
 
@@ -197,9 +193,7 @@ def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     busy = device.busy()
     gaps = busy.complement(int(busy.start[0]), int(busy.end[-1])) if len(busy) else EMPTY
     # Work still running a launch delay after the call: the kernel could be queued behind it.
-    queued = busy.contains(called[linked]) & (
-        events.start_ps[linked] - called[linked] > QUEUE_DELAY_PS // 100
-    )
+    queued = busy.contains(called[linked]) & (events.start_ps[linked] - called[linked] > QUEUE_DELAY_PS // 100)
     return LaunchStats(
         kernels=int(kernel.sum()),
         linked=int(linked.sum()),

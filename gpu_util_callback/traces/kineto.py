@@ -132,9 +132,8 @@ class DeviceRows:
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
     def _append(
-        self, wide: tuple[int, ...], kind: int, name: str, op: int, shape: int, memory: int,
-        graph: int,
-    ) -> None:  # fmt: skip
+        self, wide: tuple[int, ...], kind: int, name: str, op: int, shape: int, memory: int, graph: int
+    ) -> None:
         for column, value in zip(self._wide, wide, strict=True):
             column.append(value)
         self._kind.append(kind)
@@ -174,9 +173,7 @@ class DeviceRows:
             max(integer(arguments.get("graph id")), 0),
         )
 
-    def add_plain(
-        self, device: int, stream: int, name: str, kept: dict, start: int, end: int
-    ) -> None:
+    def add_plain(self, device: int, stream: int, name: str, kept: dict, start: int, end: int) -> None:
         """Add an event of the trace viewer: details as in XPlane, as texts."""
         kind, memory, size, shape = int(device_kind(name)), 0, -1, -1
         details = kept.get("memcpy_details")
@@ -218,10 +215,7 @@ class DeviceRows:
         registers, shared = get("registers per thread"), get("shared memory")
         key: tuple | None
         try:
-            key = (
-                registers, shared, occupancy, blocks,
-                tuple(grid) if grid else None, tuple(block) if block else None,
-            )  # fmt: skip
+            key = (registers, shared, occupancy, blocks, tuple(grid) if grid else None, tuple(block) if block else None)
             known = self._launched.get(key)
         except TypeError:  # odd values, which are not hashable
             key, known = None, None
@@ -249,9 +243,7 @@ class DeviceRows:
             ops: external id -> name of the framework's op.
             ignored: counts impossible numbers.
         """
-        device, start, end, stream, correlation, external, size = (
-            np.frombuffer(c, np.int64) for c in self._wide
-        )
+        device, start, end, stream, correlation, external, size = (np.frombuffer(c, np.int64) for c in self._wide)
         op = np.frombuffer(self._op, np.int32).copy()
         for row in np.flatnonzero((op < 0) & (external >= 0)).tolist():
             op[row] = ops.get(int(external[row]), -1)
@@ -338,10 +330,19 @@ _HOST_KINDS = {
 # Not activity: copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans.
 _OTHER_CATEGORIES = frozenset(
     (
-        "gpu_user_annotation", "cuda_sync", "cuda_event", "ac2g", "async", "fwdbwd", "trace",
-        "cpu_instant_event", "cuda_profiler_range", "collective_comm", "async_cpu_to_gpu",
+        "gpu_user_annotation",
+        "cuda_sync",
+        "cuda_event",
+        "ac2g",
+        "async",
+        "fwdbwd",
+        "trace",
+        "cpu_instant_event",
+        "cuda_profiler_range",
+        "collective_comm",
+        "async_cpu_to_gpu",
     )
-)  # fmt: skip
+)
 _KNOWN_CATEGORIES = _DEVICE_CATEGORIES | _OTHER_CATEGORIES | frozenset(_HOST_KINDS)
 
 
@@ -576,9 +577,7 @@ class _TextReader:
     def _settle_plain(self) -> None:
         """Assign events without categories to GPUs by their process's name."""
         gpus = {
-            pid: ordinal(found[1])
-            for pid, name in self.process_names.items()
-            if (found := _DEVICE_NAME.search(name))
+            pid: ordinal(found[1]) for pid, name in self.process_names.items() if (found := _DEVICE_NAME.search(name))
         }
         tpus = {pid for pid, name in self.process_names.items() if "/device:TPU:" in name}
         self.tpu = bool(tpus)
@@ -625,9 +624,7 @@ class _TextReader:
         zero = self.zero or 0
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
-        host_events, external = self.host.finish(
-            None if self.window_end is None else self.window_end - zero
-        )
+        host_events, external = self.host.finish(None if self.window_end is None else self.window_end - zero)
         by_external = _ops_by_external(host_events, external)
         groups, shapes, unlinked = self.device.finish(by_external, self.ignored)
         facts, names = device_facts(members.get("deviceProperties"))
@@ -643,9 +640,7 @@ class _TextReader:
         kernels = sum(len(d.events) for d in devices)
         if kernels and unlinked == kernels and len(host_events):
             self.problems.append("no GPU event could be linked to the call that launched it")
-        threads = [
-            Thread(self.thread_names.get(key, key[1]), index) for key, index in self.threads.items()
-        ]
+        threads = [Thread(self.thread_names.get(key, key[1]), index) for key, index in self.threads.items()]
         process = Process(
             host=self._host_name(members, rank),
             devices=devices,
@@ -691,9 +686,16 @@ class _PlainEvents:
     """Events without a category (JAX's, TensorFlow's), until their processes' names are known."""
 
     _KEPT = (
-        "correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r",
-        "id", "allocator_name",
-    )  # fmt: skip
+        "correlation_id",
+        "kernel_details",
+        "memcpy_details",
+        "tf_op",
+        "hlo_op",
+        "step_num",
+        "_r",
+        "id",
+        "allocator_name",
+    )
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -723,9 +725,7 @@ class _PlainEvents:
 
 def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
     """Return the name of the framework op behind each external id."""
-    rows = np.flatnonzero(
-        (external >= 0) & np.isin(events.kind, (HostKind.OP, HostKind.COLLECTIVE))
-    )
+    rows = np.flatnonzero((external >= 0) & np.isin(events.kind, (HostKind.OP, HostKind.COLLECTIVE)))
     return dict(zip(external[rows].tolist(), events.name[rows].tolist(), strict=True))
 
 
@@ -851,9 +851,7 @@ class Document:
                 cut = "Unterminated" in str(error)
                 if (edge or cut) and self._more():
                     continue
-                raise BrokenJson(
-                    "it ends in the middle" if edge or cut else f"not JSON: {error}"
-                ) from None
+                raise BrokenJson("it ends in the middle" if edge or cut else f"not JSON: {error}") from None
             except RecursionError:
                 raise BrokenJson("nested too deeply") from None
             # A number that touches the edge may continue behind it.

@@ -150,9 +150,7 @@ class Columns:
             return cls.build(**{fields(cls)[0].name: ()})
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)}
-        )
+        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
 
 _INT64 = {"dtype": np.int64, "absent": -1}
@@ -354,8 +352,7 @@ class Process:
         if self._calls is None:
             calls = self.events
             rows = np.flatnonzero(
-                (calls.correlation >= 0)
-                & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
+                (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
             )
             order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest first
             self._calls = order, calls.correlation[order]

@@ -15,22 +15,11 @@ _COLLECTIVE = re.compile(
 )
 _MEMSET = re.compile(r"^(cu|hip|cuda)?mem_?set|__amd_rocclr_fillBuffer|^FillBuffer", re.IGNORECASE)
 # ROCm copies with a separate kernel; the host requested a copy, so it counts as a copy.
-_COPY = re.compile(
-    r"^(cu|hip|cuda)?mem_?cpy|^Copy(Host|Device)To|__amd_rocclr_copyBuffer", re.IGNORECASE
-)
+_COPY = re.compile(r"^(cu|hip|cuda)?mem_?cpy|^Copy(Host|Device)To|__amd_rocclr_copyBuffer", re.IGNORECASE)
 _DIRECTIONS = (
-    (
-        DeviceKind.COPY_H2D,
-        re.compile(r"H(ost)?_?To?_?D(evice)?|H2D|HtoA|CopyHostToDevice|Host\s*->\s*Dev", re.I),
-    ),
-    (
-        DeviceKind.COPY_D2H,
-        re.compile(r"D(evice)?_?To?_?H(ost)?|D2H|AtoH|CopyDeviceToHost", re.I),
-    ),
-    (
-        DeviceKind.COPY_D2D,
-        re.compile(r"D(evice)?_?To?_?D(evice)?|D2D|P2P|PtoP|AtoA|AtoD|DtoA|Peer", re.I),
-    ),
+    (DeviceKind.COPY_H2D, re.compile(r"H(ost)?_?To?_?D(evice)?|H2D|HtoA|CopyHostToDevice|Host\s*->\s*Dev", re.I)),
+    (DeviceKind.COPY_D2H, re.compile(r"D(evice)?_?To?_?H(ost)?|D2H|AtoH|CopyDeviceToHost", re.I)),
+    (DeviceKind.COPY_D2D, re.compile(r"D(evice)?_?To?_?D(evice)?|D2D|P2P|PtoP|AtoA|AtoD|DtoA|Peer", re.I)),
 )
 
 
@@ -81,11 +70,11 @@ def memory_kind(*ends: str) -> MemoryKind:
 _API = re.compile(r"^(cu|cuda|hip|nvtx)[A-Z]\w*")
 _SYNC = re.compile(
     r"^(cu|cuda|hip)(Ctx|Device|Stream|Event|Thread)Synchronize"
-    r"|BlockHostUntilDone|block_until_ready|BlockUntilReady|^torch_?\S*synchronize",
+    r"|BlockHostUntilDone|block_until_ready|BlockUntilReady|^torch_?\S*synchronize"
 )
 _LAUNCH = re.compile(
     r"^(cu|cuda|hip)(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset|Graph.*Launch)"
-    r"|^(cu|cuda|hip)LaunchKernel",
+    r"|^(cu|cuda|hip)LaunchKernel"
 )
 
 

@@ -93,10 +93,7 @@ class Export:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._connection.close()
 
@@ -114,16 +111,13 @@ class Export:
         else:
             why = "its tables' definitions are garbled"
         return UnusableInput(
-            f"{self.path}: damaged Nsight Systems export ({why}); export it again with "
-            "`nsys export --type sqlite`"
+            f"{self.path}: damaged Nsight Systems export ({why}); export it again with `nsys export --type sqlite`"
         )
 
     def has(self, table: str, *columns: str) -> bool:
         return table in self.tables and all(c in self.tables[table] for c in columns)
 
-    def integers(
-        self, table: str, columns: tuple[str, ...], where: str = ""
-    ) -> dict[str, np.ndarray]:
+    def integers(self, table: str, columns: tuple[str, ...], where: str = "") -> dict[str, np.ndarray]:
         """Return columns as int64; absent columns and NULL are -1. Empty without the table."""
         empty = {c: np.empty(0, np.int64) for c in columns}
         present = [c for c in columns if self.has(table, c)]
@@ -175,10 +169,7 @@ class Export:
             while rows := cursor.fetchmany(_ROWS):
                 left -= len(rows)
                 if left < 0 and self._max_rows == MAX_ROWS:
-                    raise UnusableInput(
-                        f"{self.path}: more than {MAX_ROWS:,} rows in a table; export a shorter "
-                        "range"
-                    )
+                    raise UnusableInput(f"{self.path}: more than {MAX_ROWS:,} rows in a table; export a shorter range")
                 if left < 0:
                     raise _Overfull("its pages hold more rows than they can")
                 yield rows
@@ -208,9 +199,7 @@ _REPEATED = re.compile(r"^(train(ing)?[ _-]?(step|batch|iteration)|train|step|it
 _TRACE_ME = re.compile(r"^(?:TSL:)?([^#]*)#(.*)#$", re.DOTALL)
 _STEP_NUM = re.compile(r"(?:^|,)step_num=(\d{1,17})(?:,|$)")
 _TORCH_OP = re.compile(r"^(.*?),\s*(?:seq = \d+,\s*)?op_id = \d+")
-_LOADER = re.compile(
-    r"^enumerate\(|dataloader.{0,80}next|^next batch$|^(load|fetch)[ _]batch", re.I
-)
+_LOADER = re.compile(r"^enumerate\(|dataloader.{0,80}next|^next batch$|^(load|fetch)[ _]batch", re.I)
 
 
 def range_kind(text: str) -> tuple[int, int, str]:
@@ -249,9 +238,7 @@ def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndar
         return result
     order = calls[np.argsort(host.correlation[calls], kind="stable")]
     at = np.minimum(np.searchsorted(host.correlation[order], events.correlation), len(order) - 1)
-    linked = np.flatnonzero(
-        (host.correlation[order[at]] == events.correlation) & (events.correlation >= 0)
-    )
+    linked = np.flatnonzero((host.correlation[order[at]] == events.correlation) & (events.correlation >= 0))
     call = order[at[linked]]
     by_thread = dict(groups(host.thread[ops]))
     for thread, mine in groups(host.thread[call]):
@@ -298,11 +285,7 @@ _MEMORY = {
     5: MemoryKind.DEVICE,
     6: MemoryKind.MANAGED,
 }
-_GPU_EVENTS = (
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-)
+_GPU_EVENTS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
 @contextmanager
@@ -316,15 +299,7 @@ def export(path: Path) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="gpu-util-") as folder:
         target = Path(folder) / "report.sqlite"
-        command = [
-            nsys,
-            "export",
-            "--type",
-            "sqlite",
-            "--output",
-            os.fspath(target),
-            os.fspath(path),
-        ]
+        command = [nsys, "export", "--type", "sqlite", "--output", os.fspath(target), os.fspath(path)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -389,9 +364,7 @@ class _TableReader:
         if not pids:
             pids.update(np.unique(range_pid).tolist())
         if len(pids) > limits.MAX_PROCESSES:
-            raise UnusableInput(
-                f"{file.path}: {len(pids):,} processes; export those of the training alone"
-            )
+            raise UnusableInput(f"{file.path}: {len(pids):,} processes; export those of the training alone")
         of_all = _Common(
             epoch=self._epoch(),
             shapes=self.shapes.known(),
@@ -444,15 +417,21 @@ class _TableReader:
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
         """Return process id, device number and events of one of the three GPU tables."""
-        base = (
-            "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId",
-            "graphId",
-        )  # fmt: skip
+        base = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "graphId")
         if table.endswith("KERNEL"):
             extra: tuple[str, ...] = (
-                "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY",
-                "blockZ", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
-            )  # fmt: skip
+                "demangledName",
+                "shortName",
+                "gridX",
+                "gridY",
+                "gridZ",
+                "blockX",
+                "blockY",
+                "blockZ",
+                "registersPerThread",
+                "staticSharedMemory",
+                "dynamicSharedMemory",
+            )
         elif table.endswith("MEMCPY"):
             extra = ("bytes", "copyKind", "srcKind", "dstKind")
         else:
@@ -473,9 +452,7 @@ class _TableReader:
             kind = np.full(n, int(DeviceKind.COPY_OTHER), np.int8)
             for code, meaning in _COPY_KINDS.items():
                 kind[data["copyKind"] == code] = int(meaning)
-            name = np.array([self.names.id(f"Memcpy {k.name[5:]}") for k in DeviceKind], np.int32)[
-                kind
-            ]
+            name = np.array([self.names.id(f"Memcpy {k.name[5:]}") for k in DeviceKind], np.int32)[kind]
             # The host's end of the copy: the source of an upload, the target of a download.
             down = kind == DeviceKind.COPY_D2H
             ends = np.where(down, data["dstKind"], data["srcKind"])
@@ -494,18 +471,23 @@ class _TableReader:
             shape=shape,
             bytes=data.get("bytes"),
             memory=memory,
-            graph=np.where(
-                data["graphNodeId"] > 0, np.where(data["graphId"] > 0, data["graphId"], -1), 0
-            ),
+            graph=np.where(data["graphNodeId"] > 0, np.where(data["graphId"] > 0, data["graphId"], -1), 0),
         )
         device = data["deviceId"]
         return _pid(data["globalPid"]), np.where(device == -1, 0, device), events
 
     def _shapes_of(self, data: dict[str, np.ndarray]) -> np.ndarray:
         columns = (
-            "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread",
-            "staticSharedMemory", "dynamicSharedMemory",
-        )  # fmt: skip
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
+            "registersPerThread",
+            "staticSharedMemory",
+            "dynamicSharedMemory",
+        )
         if not len(data["gridX"]):
             return np.empty(0, np.int32)
         # Rows are grouped by their hash: sorting nine columns takes seconds.
@@ -578,13 +560,7 @@ class _TableReader:
     # --- one process --------------------------------------------------------------------------
 
     def _process(
-        self,
-        pid: int,
-        events: DeviceEvents,
-        device: np.ndarray,
-        host: HostEvents,
-        tids: np.ndarray,
-        of_all: _Common,
+        self, pid: int, events: DeviceEvents, device: np.ndarray, host: HostEvents, tids: np.ndarray, of_all: _Common
     ) -> None:
         unique, thread = np.unique(tids, return_inverse=True)
         host.thread = thread.reshape(-1).astype(np.int32)
@@ -605,9 +581,7 @@ class _TableReader:
             Process(
                 host=of_all.hosts.get(pid, "process"),
                 devices=devices,
-                threads=[
-                    Thread(labels.get(t, f"thread {t & 0xFFFFFF}"), t) for t in unique.tolist()
-                ],
+                threads=[Thread(labels.get(t, f"thread {t & 0xFFFFFF}"), t) for t in unique.tolist()],
                 events=host,
                 allocator=of_all.memory.get(pid, AllocatorEvents.concat([])),
                 shapes=of_all.shapes,
@@ -638,17 +612,24 @@ class _TableReader:
 
     def _gpu_facts(self, pid: int) -> tuple[dict[int, dict], dict[int, str]]:
         """Return facts and names by the process's device number; {} where the export lacks them."""
-        columns = ("id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor",
-                   "computeMinor", "uuid", "busLocation")  # fmt: skip
+        columns = (
+            "id",
+            "name",
+            "smCount",
+            "totalMemory",
+            "memoryBandwidth",
+            "computeMajor",
+            "computeMinor",
+            "uuid",
+            "busLocation",
+        )
         present = tuple(c for c in columns if self.file.has("TARGET_INFO_GPU", c))
         if "id" not in present:
             return {}, {}
         # Device numbers are per process (CUDA_VISIBLE_DEVICES); this table maps them.
         numbers = {
             gpu: own
-            for gpu, own, owner in self.file.rows(
-                "TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid")
-            )
+            for gpu, own, owner in self.file.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
             if owner == pid
         }
         facts: dict[int, dict] = {}
@@ -717,9 +698,7 @@ class _TableReader:
         data = self.file.integers("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))
         titles = {
             (kind, metric): name
-            for kind, metric, name in self.file.rows(
-                "TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName")
-            )
+            for kind, metric, name in self.file.rows("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
             if isinstance(name, str)
         }
         if not titles or not len(data["timestamp"]):

@@ -14,10 +14,7 @@ VERSION = 1
 
 
 # In this order.
-_ROWS = (
-    "devices", "steps", "kernels", "copies", "launches", "gaps", "counters", "memory", "host_ops",
-    "pipeline",
-)  # fmt: skip
+_ROWS = ("devices", "steps", "kernels", "copies", "launches", "gaps", "counters", "memory", "host_ops", "pipeline")
 
 
 def _ms(ps: float) -> float:
@@ -62,9 +59,13 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
             result["launches"].append(_launches(d))
             result["gaps"] += _gaps(d)
         rows = {
-            "devices": map(_device, p.devices), "steps": _steps(p), "counters": _counters(p),
-            "memory": _memory(p), "host_ops": _host_ops(p), "pipeline": _pipeline(p),
-        }  # fmt: skip
+            "devices": map(_device, p.devices),
+            "steps": _steps(p),
+            "counters": _counters(p),
+            "memory": _memory(p),
+            "host_ops": _host_ops(p),
+            "pipeline": _pipeline(p),
+        }
         for name, found in rows.items():
             result[name] += [{**row, **origin} for row in found]
     return result
@@ -75,11 +76,7 @@ def _device(d: DeviceAnalysis) -> dict[str, Any]:
     start, end = d.span
     busy = {
         key: _ms(d.device.busy(kind).total)
-        for key, kind in (
-            ("h2d", DeviceKind.COPY_H2D),
-            ("d2h", DeviceKind.COPY_D2H),
-            ("d2d", DeviceKind.COPY_D2D),
-        )
+        for key, kind in (("h2d", DeviceKind.COPY_H2D), ("d2h", DeviceKind.COPY_D2H), ("d2d", DeviceKind.COPY_D2D))
     }
     copies = (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H, DeviceKind.COPY_D2D, DeviceKind.COPY_OTHER)
     return {
@@ -105,10 +102,7 @@ def _steps(p: ProcessAnalysis) -> list[dict[str, Any]]:
     ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
     duration = p.steps.end_ps - p.steps.start_ps
     busy = [
-        (
-            d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps),
-            d.any_busy.measure(p.steps.start_ps, p.steps.end_ps),
-        )
+        (d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps), d.any_busy.measure(p.steps.start_ps, p.steps.end_ps))
         for d in p.devices
     ]
     rows = []
@@ -219,10 +213,7 @@ def _memory(p: ProcessAnalysis) -> list[dict[str, Any]]:
             "min_available_bytes": a.min_available_bytes,
             "fragmentation_at_peak": a.fragmentation_at_peak,
             "events": a.events,
-            "curve": {
-                "time_ms": [_ms(t) for t in a.time_ps.tolist()],
-                "allocated_bytes": a.allocated_bytes.tolist(),
-            },
+            "curve": {"time_ms": [_ms(t) for t in a.time_ps.tolist()], "allocated_bytes": a.allocated_bytes.tolist()},
         }
         for a in p.allocators
     ]

@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.traces import limits
-from gpu_util_callback.traces.model import (
-    AllocatorEvents,
-    Columns,
-    HostKind,
-    KernelShape,
-    Process,
-    Trace,
-)
+from gpu_util_callback.traces.model import AllocatorEvents, Columns, HostKind, KernelShape, Process, Trace
 
 WILD = -(1 << 63)
 _MAX_DIGITS = 1_000
@@ -180,9 +173,7 @@ def _sane_shape(shape: KernelShape) -> tuple[KernelShape, list[str]]:
             wild[name] = called
     for name, most in (("grid", limits.MAX_GRID), ("block", limits.MAX_BLOCK)):
         size = getattr(shape, name)
-        if size is not None and not (
-            all(0 < part <= most for part in size) and math.prod(size) <= _MOST_OF[name]
-        ):
+        if size is not None and not (all(0 < part <= most for part in size) and math.prod(size) <= _MOST_OF[name]):
             wild[name] = f"{name} size"
     return (replace(shape, **dict.fromkeys(wild)) if wild else shape), list(wild.values())
 

@@ -20,15 +20,12 @@ from gpu_util_callback.traces.plausible import drop_implausible
 # (bytes read, total bytes) of the files on disk, compressed as they are.
 Progress = Callable[[int, int], None]
 
-_NAMES = re.compile(
-    r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$"
-)
+_NAMES = re.compile(r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$")
 _GZIP = b"\x1f\x8b"
 
 
 def read_trace(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    progress: Progress | None = None,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], progress: Progress | None = None
 ) -> Trace:
     """Read a trace file, or the newest session in a folder (one file per host or rank).
 
@@ -48,9 +45,7 @@ def read_trace(
     files, skipped = find_traces(path)
     trace = _read(files, progress)
     if skipped:
-        trace.problems.append(
-            f"{skipped} older sessions in this folder were not read; name one to see it"
-        )
+        trace.problems.append(f"{skipped} older sessions in this folder were not read; name one to see it")
     return trace
 
 
@@ -72,9 +67,7 @@ def _read(files: list[Path], progress: Progress | None) -> Trace:
     except RecursionError:
         raise UnusableInput(f"{path}: nested too deeply to be a trace") from None
     except MemoryError:
-        raise UnusableInput(
-            f"{path}: needs more memory than is available; profile fewer steps"
-        ) from None
+        raise UnusableInput(f"{path}: needs more memory than is available; profile fewer steps") from None
     return trace
 
 
@@ -105,8 +98,7 @@ def sniff(path: Path) -> str:
     if head[0] in (0x0A, 0x12, 0x1A, 0x22):  # a field of XSpace: planes, errors, warnings, hosts
         return "xplane"
     raise UnusableInput(
-        f"{path}: unrecognized trace format; expected *.xplane.pb, *.trace.json[.gz], or an "
-        "Nsight Systems *.sqlite"
+        f"{path}: unrecognized trace format; expected *.xplane.pb, *.trace.json[.gz], or an Nsight Systems *.sqlite"
     )
 
 

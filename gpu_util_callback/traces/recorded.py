@@ -79,9 +79,7 @@ def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
     return [*result, total - before]
 
 
-def traced_rows(
-    p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _own_index
-) -> dict[str, np.ndarray]:
+def traced_rows(p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `traced_steps`: the account of each step on each GPU.
 
     Args:
@@ -144,9 +142,7 @@ _KERNEL_COLUMNS = (
 )
 
 
-def kernel_rows(
-    p: ProcessAnalysis, window: int, index: Index = _own_index
-) -> dict[str, np.ndarray]:
+def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `kernels`; `index` as for `traced_rows`."""
     kernels: dict[str, list[Any]] = {column: [] for column in _KERNEL_COLUMNS}
 
@@ -210,9 +206,7 @@ def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.
     return {"window": np.full(size, window, np.int64), **joined} if size else {}
 
 
-def _by_step(
-    p: ProcessAnalysis, events: Any, chosen: np.ndarray, text: list[str], gpu: int
-) -> dict[str, np.ndarray]:
+def _by_step(p: ProcessAnalysis, events: Any, chosen: np.ndarray, text: list[str], gpu: int) -> dict[str, np.ndarray]:
     """Return the events of each step summed by name; `text`: the sorted names in use."""
     begin, end = events.start_ps[chosen], events.end_ps[chosen]
     step = np.searchsorted(p.steps.start_ps, begin, "right") - 1
@@ -220,9 +214,7 @@ def _by_step(
     inside = np.asarray(inside, bool)
     name = np.unique(events.name[chosen], return_inverse=True)[1][inside]
     step, duration = step[inside], (end - begin)[inside]
-    pair, at, count = np.unique(
-        step * max(1, len(text)) + name, return_inverse=True, return_counts=True
-    )
+    pair, at, count = np.unique(step * max(1, len(text)) + name, return_inverse=True, return_counts=True)
     total = np.zeros(len(pair), np.int64)
     np.add.at(total, at, duration)
     longest = np.zeros(len(pair), np.int64)
@@ -244,12 +236,7 @@ def _by_step(
     }
 
 
-def facts(
-    p: ProcessAnalysis,
-    names: Names,
-    said: Wording,
-    index: Index = lambda d: d.index,
-) -> dict[str, Any]:
+def facts(p: ProcessAnalysis, names: Names, said: Wording, index: Index = lambda d: d.index) -> dict[str, Any]:
     """Return what a manifest says of a recording made of this process, as far as a trace shows it.
 
     Args:
@@ -307,22 +294,18 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
         "host_activity": _host_activity(p, names),
         "trains": trains,
         "collectives": _collectives(p),
-        "late_rank": p.late_rank and {
-            "name": p.late_rank.name, "waited_pct": p.late_rank.waited_pct,
-        },
+        "late_rank": p.late_rank and {"name": p.late_rank.name, "waited_pct": p.late_rank.waited_pct},
         "once": _once(p),
         "host_calls": {
             "name": called,
             "total_ns": int(calls.measure(p.steps.start_ps, p.steps.end_ps).sum()) // PS_PER_NS,
             "idle_ns": _mean_idle(p, calls, *_IDLE) // PS_PER_NS,
             "idle_host_ns": _mean_idle(p, calls, "idle_host") // PS_PER_NS,
-        } if called else None,
+        }
+        if called
+        else None,
         "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
-        "slowest_stage": stage and {
-            "name": stage.name,
-            "path": stage.path,
-            "self_ms": stage.self_ps / PS_PER_MS,
-        },
+        "slowest_stage": stage and {"name": stage.name, "path": stage.path, "self_ms": stage.self_ps / PS_PER_MS},
         "gpus": [
             {
                 "index": index(d),
@@ -330,19 +313,14 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
                 "linked_kernels": d.launches.linked,
                 "short_kernels_pct": 100 * (d.launches.short_share or 0.0),
                 "copies": [
-                    {
-                        "direction": c.direction,
-                        "memory": c.memory,
-                        "bytes": c.bytes,
-                        "total_ns": c.total_ps / PS_PER_NS,
-                    }
+                    {"direction": c.direction, "memory": c.memory, "bytes": c.bytes, "total_ns": c.total_ps / PS_PER_NS}
                     for c in d.copies
                     if c.direction in ("h2d", "d2h")
                 ],
             }
             for d in p.devices
         ],
-    }  # fmt: skip
+    }
 
 
 _IDLE = "idle_launch", "idle_sync", "idle_host", "other"
@@ -369,10 +347,7 @@ def _once(p: ProcessAnalysis) -> dict[str, Any] | None:
     # Ops nest: the last to begin within it that takes nearly as long names it best.
     least = _AS_LONG * longest.length_ps
     within = (longest.start_ps, longest.end_ps)
-    inner = [
-        one for one in p.once
-        if within[0] <= one.start_ps <= within[1] and one.length_ps >= least
-    ]  # fmt: skip
+    inner = [one for one in p.once if within[0] <= one.start_ps <= within[1] and one.length_ps >= least]
     first = max(inner, key=lambda one: one.start_ps)
     return {
         "name": first.name,

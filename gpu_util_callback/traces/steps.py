@@ -228,9 +228,7 @@ def _by_range(process: Process, names: Names) -> Steps | None:
     calls = (events.kind == HostKind.LAUNCH) & (events.correlation >= 0)
     launched = np.sort(events.start_ps[calls])
     known = names.matching(_ONCE_EACH.search)[events.name]
-    annotated = np.flatnonzero(
-        (events.kind == HostKind.RANGE) | (known & (events.kind == HostKind.OP))
-    )
+    annotated = np.flatnonzero((events.kind == HostKind.RANGE) | (known & (events.kind == HostKind.OP)))
     if not len(annotated) or not len(launched):
         return None
     best: np.ndarray | None = None
@@ -298,9 +296,7 @@ def _between(process: Process, start: np.ndarray, basis: str) -> Steps:
     return steps
 
 
-def _tile(
-    process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarray, basis: str
-) -> Steps:
+def _tile(process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarray, basis: str) -> Steps:
     """Return steps that extend to the next one's start; the last to the end of its GPU work."""
     start = start.astype(np.int64, copy=True)
     end = end.astype(np.int64, copy=True)
@@ -333,9 +329,7 @@ def _tile(
 def _reach(process: Process, start: int, until: int, end: int, limit: int) -> int:
     """Return the end of the GPU work launched within `[start, until)`, at least `end`."""
     calls = process.events
-    launched = calls.correlation[
-        (calls.kind == HostKind.LAUNCH) & (calls.start_ps >= start) & (calls.start_ps < until)
-    ]
+    launched = calls.correlation[(calls.kind == HostKind.LAUNCH) & (calls.start_ps >= start) & (calls.start_ps < until)]
     launched = launched[launched >= 0]
     for device in process.devices:
         if len(launched):

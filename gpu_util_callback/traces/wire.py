@@ -163,9 +163,7 @@ class Buffer:
         self.bytes = padded
         self.size = len(data)
         # An overlapping little-endian word at every byte.
-        self.words: np.ndarray = np.ndarray(
-            (len(data) + 8,), np.dtype("<u8"), padded.data, strides=(1,)
-        )
+        self.words: np.ndarray = np.ndarray((len(data) + 8,), np.dtype("<u8"), padded.data, strides=(1,))
 
     def slice(self, start: int, end: int) -> bytes:
         return self.bytes[start:end].tobytes()
@@ -187,21 +185,13 @@ def _numbers(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     value = words & (((low << _ONE) - _ONE) & _LOW)
     # `low` is a power of two, 2**(8k+7): its exponent is exact in a double.
     size = np.frexp(low.astype(np.float64))[1].astype(np.int64) // 8
-    value = (value & np.uint64(0x007F007F007F007F)) | (
-        (value & np.uint64(0x7F007F007F007F00)) >> _ONE
-    )
-    value = (value & np.uint64(0x00003FFF00003FFF)) | (
-        (value & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2)
-    )
-    value = (value & np.uint64(0x000000000FFFFFFF)) | (
-        (value & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4)
-    )
+    value = (value & np.uint64(0x007F007F007F007F)) | ((value & np.uint64(0x7F007F007F007F00)) >> _ONE)
+    value = (value & np.uint64(0x00003FFF00003FFF)) | ((value & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
+    value = (value & np.uint64(0x000000000FFFFFFF)) | ((value & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
     return value, size
 
 
-def _long_numbers(
-    buffer: Buffer, at: np.ndarray, value: np.ndarray, size: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _long_numbers(buffer: Buffer, at: np.ndarray, value: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Extend `_numbers` by those of nine and ten bytes (negative ones); `at`: the tags."""
     rows = np.flatnonzero(size == 0)
     word = buffer.words[at[rows] + 1]
@@ -240,10 +230,7 @@ def decode(
     Raises: BadMessage, TooMany.
     """
     n = len(start)
-    table = {
-        number: Fields(np.zeros(n, bool), np.zeros(n, np.uint64), np.zeros(n, np.int64))
-        for number in wanted
-    }
+    table = {number: Fields(np.zeros(n, bool), np.zeros(n, np.uint64), np.zeros(n, np.int64)) for number in wanted}
     spans: list[tuple[np.ndarray, ...]] = [(start[:0],) * 3]  # owner, start, end
     position = start.astype(np.int64, copy=True)
     live = np.flatnonzero(position < end)
@@ -257,9 +244,7 @@ def decode(
             if chosen.any():
                 rows = live[chosen]
                 column.present[rows] = True
-                column.value[rows] = np.where(
-                    is_bytes[chosen], payload[chosen].astype(np.uint64), value[chosen]
-                )
+                column.value[rows] = np.where(is_bytes[chosen], payload[chosen].astype(np.uint64), value[chosen])
                 column.end[rows] = after[chosen]
         if repeated:
             chosen = (number == repeated) & is_bytes & (payload < after)  # empty ones are skipped

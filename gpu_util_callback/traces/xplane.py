@@ -18,13 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import wire
-from gpu_util_callback.traces.limits import (
-    MAX_EVENTS,
-    MAX_FIELDS,
-    MAX_LINES,
-    MAX_METADATA,
-    MAX_PLANES,
-)
+from gpu_util_callback.traces.limits import MAX_EVENTS, MAX_FIELDS, MAX_LINES, MAX_METADATA, MAX_PLANES
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     AllocatorEvents,
@@ -40,12 +34,7 @@ from gpu_util_callback.traces.model import (
     Trace,
 )
 from gpu_util_callback.traces.plausible import ordinal
-from gpu_util_callback.traces.xplane_events import (
-    Metadata,
-    PlaneEvents,
-    device_columns,
-    host_columns,
-)
+from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
 
 # Events, and bytes of events, decoded at a time: bounds the temporary memory.
 _CHUNK = 200_000
@@ -115,13 +104,9 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
                 "name a *.xplane.pb file that was written to its end"
             ) from None
         except wire.TooMany as error:
-            raise UnusableInput(
-                f"{path}: too large to read ({error}); profile fewer steps"
-            ) from None
+            raise UnusableInput(f"{path}: too large to read ({error}); profile fewer steps") from None
         trace.processes.append(process)
-        trace.problems.extend(
-            problems if len(files) == 1 else [f"{process.host}: {p}" for p in problems]
-        )
+        trace.problems.extend(problems if len(files) == 1 else [f"{process.host}: {p}" for p in problems])
     _align(trace)
     return trace
 
@@ -183,9 +168,8 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
     zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
 
     process = Process(
-        host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [],
-        epoch_ns=zero_ns or None,
-    )  # fmt: skip
+        host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [], epoch_ns=zero_ns or None
+    )
     shapes = Shapes()
     host_parts: list[HostEvents] = []
     allocator_parts: list[AllocatorEvents] = []
@@ -344,9 +328,16 @@ def _decode(
 
 
 _DEVICE_STATS = (
-    "core_count", "memory_size", "memory_bandwidth", "clock_rate", "compute_cap_major",
-    "compute_cap_minor", "device_vendor", "gpu_device_name", "device_type_string",
-)  # fmt: skip
+    "core_count",
+    "memory_size",
+    "memory_bandwidth",
+    "clock_rate",
+    "compute_cap_major",
+    "compute_cap_minor",
+    "device_vendor",
+    "gpu_device_name",
+    "device_type_string",
+)
 
 
 def _device_facts(stats: dict[str, Any]) -> dict:
@@ -383,12 +374,7 @@ def _device_name(facts: dict, stats: dict[str, Any]) -> str:
 
 _PACKAGE = "gpu_util_callback.xplane"
 _Field = descriptor_pb2.FieldDescriptorProto
-_INT, _UINT, _DOUBLE, _BYTES = (
-    _Field.TYPE_INT64,
-    _Field.TYPE_UINT64,
-    _Field.TYPE_DOUBLE,
-    _Field.TYPE_BYTES,
-)
+_INT, _UINT, _DOUBLE, _BYTES = (_Field.TYPE_INT64, _Field.TYPE_UINT64, _Field.TYPE_DOUBLE, _Field.TYPE_BYTES)
 
 # message -> (field, number, type or message name, repeated, member of the oneof)
 _MESSAGES: dict[str, tuple[tuple[str, int, Any, bool, bool], ...]] = {
@@ -431,14 +417,8 @@ _MESSAGES: dict[str, tuple[tuple[str, int, Any, bool, bool], ...]] = {
         ("description", 3, _BYTES, False, False),
     ),
     # Maps are repeated key/value messages on the wire; spelt out, they need no map machinery.
-    "EventMetadataEntry": (
-        ("key", 1, _INT, False, False),
-        ("value", 2, "XEventMetadata", False, False),
-    ),
-    "StatMetadataEntry": (
-        ("key", 1, _INT, False, False),
-        ("value", 2, "XStatMetadata", False, False),
-    ),
+    "EventMetadataEntry": (("key", 1, _INT, False, False), ("value", 2, "XEventMetadata", False, False)),
+    "StatMetadataEntry": (("key", 1, _INT, False, False), ("value", 2, "XStatMetadata", False, False)),
     "XPlane": (
         ("id", 1, _INT, False, False),
         ("name", 2, _BYTES, False, False),
@@ -458,18 +438,14 @@ _MESSAGES: dict[str, tuple[tuple[str, int, Any, bool, bool], ...]] = {
 
 @cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="gpu_util_callback/xplane.proto", package=_PACKAGE, syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(name="gpu_util_callback/xplane.proto", package=_PACKAGE, syntax="proto3")
     for message, fields in _MESSAGES.items():
         built = file.message_type.add(name=message)
         if any(one_of for *_, one_of in fields):
             built.oneof_decl.add(name="value")
         for name, number, kind, repeated, one_of in fields:
             field = built.field.add(
-                name=name,
-                number=number,
-                label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL,
+                name=name, number=number, label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
             )
             if isinstance(kind, str):
                 field.type = _Field.TYPE_MESSAGE

@@ -70,9 +70,7 @@ _INPUT_WAIT = re.compile(
     r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::\w+)?$"
     r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
 )
-_PIPELINE = re.compile(
-    r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)"
-)
+_PIPELINE = re.compile(r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)")
 _RUN = re.compile(r"^(FunctionRun|SessionRun|PjitFunction\(|TfrtModelRunner|RunGraph$)")
 _OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
 
@@ -242,9 +240,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     ).take(batch.keep)
 
 
-def _texts(
-    batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Callable[[str], str] = str
-) -> np.ndarray:
+def _texts(batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Callable[[str], str] = str) -> np.ndarray:
     """Return a stat's text for each event, by default that of its metadata; int32[n], -1 = none."""
     texts = stats[name].strings(convert)
     defaults = batch.plane.texts(name)
@@ -471,9 +467,7 @@ class _Entries:
     @cached_property
     def stats(self) -> tuple[np.ndarray, dict[int, wire.Fields]]:
         """The entry id of each stat, and the stats."""
-        table, _ = wire.decode(
-            self.buffer, self._stat_start, self._stat_end, STAT_FIELDS, payloads=STAT_TEXTS
-        )
+        table, _ = wire.decode(self.buffer, self._stat_start, self._stat_end, STAT_FIELDS, payloads=STAT_TEXTS)
         return self._owner, table
 
 
@@ -541,9 +535,5 @@ def _value(buffer: wire.Buffer, table: dict[int, wire.Fields], row: int, names: 
             return buffer.slice(int(raw), int(column.end[row])).decode("utf-8", "replace")
         if number == 7:
             return names.get(int(raw), "")
-        return (
-            float(raw.view(np.float64))
-            if number == 2
-            else int(raw if number == 3 else raw.view(np.int64))
-        )
+        return float(raw.view(np.float64)) if number == 2 else int(raw if number == 3 else raw.view(np.int64))
     return None

@@ -100,18 +100,18 @@ class Cells:
 
 def joined(rows: Sequence[Cells]) -> Cells:
     """Return rows one after the other; at least one part."""
-    steps = [one.step for one in rows if one.step is not None]
+    steps = [row.step for row in rows if row.step is not None]
     same: dict[tuple[int, ...], np.ndarray] = {}  # of rows, most parts are the same values
 
     def part(name: str) -> np.ndarray:
-        pieces = [one.parts[name] for one in rows]
+        pieces = [row.parts[name] for row in rows]
         key = tuple(map(id, pieces))
         if key not in same:
             same[key] = np.concatenate(pieces, axis=1)
         return same[key]
 
     return Cells(
-        np.maximum.accumulate(np.concatenate([one.since_ns for one in rows])),
+        np.maximum.accumulate(np.concatenate([row.since_ns for row in rows])),
         np.maximum.accumulate(np.concatenate(steps)) if steps else None,
         {name: part(name) for name in rows[0].parts},
     )
@@ -199,8 +199,7 @@ class TopTiles:
             return _rows(none, none if group == "steps" else None, columns, values)
         place = "step" if group == "steps" else "time"
         some = fold.of("first", place) < FAR
-        parts = {part: fold.matrix(part, columns)[:, some]
-                 for part in ("low", "high", "total", "count")}  # fmt: skip
+        parts = {part: fold.matrix(part, columns)[:, some] for part in ("low", "high", "total", "count")}
         if group == "steps":
             step, since = (fold.of("first", name)[some] for name in ("step", "start"))
             return Cells(np.maximum.accumulate(since), step, parts)
@@ -235,9 +234,7 @@ def _present(places: np.ndarray) -> np.ndarray:
 
 def _rows(since: np.ndarray, step: np.ndarray | None, columns: Any, values: np.ndarray) -> Cells:
     """Return rows of their values, float[columns, n]."""
-    return Cells(
-        since, step, {part: each for part, (_, each) in statistics(columns, values).items()}
-    )
+    return Cells(since, step, {part: each for part, (_, each) in statistics(columns, values).items()})
 
 
 class RecordingTiles:
@@ -350,16 +347,18 @@ class RecordingTiles:
             end = int(start[at[1]]) if at[1] < len(start) else 2**61
         since, until = top.origin_ns + begin, top.origin_ns + end
         return [
-            info for info in self.recording.segments
+            info
+            for info in self.recording.segments
             # One of unknown extent may hold any time.
             if info.steps < 0 or (info.start_ns < until and info.end_ns >= since)
-        ]  # fmt: skip
+        ]
 
     def _made(self, top: Top, wanted: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
         """Return the buckets of the rows in some segments, and the other axis as the rows say."""
         wanted = {"steps": (), **wanted}
-        parts: dict[str, list[Cells]] = {group: [TopTiles(Top(0), False).cells(group, columns)]
-                                        for group, columns in wanted.items()}  # fmt: skip
+        parts: dict[str, list[Cells]] = {
+            group: [TopTiles(Top(0), False).cells(group, columns)] for group, columns in wanted.items()
+        }
         for source in self._sources(top, infos, wanted, view):
             for group, rows in source.items():
                 parts[group].append(rows)
@@ -372,8 +371,7 @@ class RecordingTiles:
             rows = every[group]
             keys = rows.step if view.axis == "step" else None
             if columns:
-                cuts = (np.searchsorted(rows.since_ns, ends) if keys is None
-                        else np.searchsorted(keys, view.edges))  # fmt: skip
+                cuts = np.searchsorted(rows.since_ns, ends) if keys is None else np.searchsorted(keys, view.edges)
                 ranges[group] = view.reduced(rows, columns, cuts)
         return Fine(ranges, other[: view.count])
 
@@ -388,8 +386,9 @@ class RecordingTiles:
                 tiles = self._stretch(stretch)
                 opened[stretch] = None
                 if tiles is not None:
-                    if all(tiles.level_of(group, view.axis) <= view.level
-                           for group, columns in wanted.items() if columns):  # fmt: skip
+                    if all(
+                        tiles.level_of(group, view.axis) <= view.level for group, columns in wanted.items() if columns
+                    ):
                         opened[stretch] = tiles
                         yield {group: tiles.cells(group, names) for group, names in wanted.items()}
                     self._kept.put(stretch, tiles, tiles.top.nbytes)
@@ -451,10 +450,11 @@ class RecordingTiles:
                 found[group]["step"] if group == "steps" else None,
                 columns,
                 np.stack([found[group][name] for name in columns])
-                if columns else np.zeros((0, len(found[group][""])), np.float32),
+                if columns
+                else np.zeros((0, len(found[group][""])), np.float32),
             )
             for group, columns in wanted.items()
-        }  # fmt: skip
+        }
 
 
 def _other_axis(top: Top, view: View, steps: Cells) -> np.ndarray:

@@ -11,13 +11,7 @@ import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
-from tensorboard_plugin.lanes import (
-    LANE,
-    STACK,
-    gather_stages,
-    stage_ranges,
-    stages_are_gathered,
-)
+from tensorboard_plugin.lanes import LANE, STACK, gather_stages, stage_ranges, stages_are_gathered
 from tensorboard_plugin.tiles.engine import Jobs, RecordingTiles, View
 
 MAX_COUNT = 4096
@@ -27,10 +21,7 @@ MAX_SERIES = 1024
 # Recordings not viewed lately go first.
 MAX_BYTES = 256 << 20
 
-_STEP_LANES = {
-    "steps": [(name, column) for name, column, _ in STACK],
-    "input_wait": [("input_wait", "input_wait_ns")],
-}
+_STEP_LANES = {"steps": [(name, column) for name, column, _ in STACK], "input_wait": [("input_wait", "input_wait_ns")]}
 
 
 class BadTile(ValueError):
@@ -54,9 +45,7 @@ class TileServer:
         # By recording: a silent store holds up no other.
         self._remote: dict[str, Jobs] = {}
 
-    def tile(
-        self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
-    ) -> bytes:
+    def tile(self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]) -> bytes:
         """Return a gzipped reply: u32 header length, JSON header, padding to 8, float32s, float64s.
 
         The float32s are min, max and mean of one series after the other; one array for all three
@@ -114,9 +103,15 @@ class TileServer:
                     refining.append(lane)
         edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
         header = {
-            "axis": axis, "level": level, "first": first, "count": count, "revision": revision,
-            "series": series, "refining": refining, "filled": answer.filled,
-        }  # fmt: skip
+            "axis": axis,
+            "level": level,
+            "first": first,
+            "count": count,
+            "revision": revision,
+            "series": series,
+            "refining": refining,
+            "filled": answer.filled,
+        }
         both = [edges, answer.other] if axis == "time" else [answer.other, edges]
         return _packed(header, arrays, both)
 
@@ -128,9 +123,7 @@ class TileServer:
         """Return whether all readings of the pipeline are in memory; if not, gather them."""
         if not stages_are_gathered(recording):
             if not self._patient:
-                self._jobs_of(recording).do(
-                    f"{recording.id} stages", lambda: gather_stages(recording)
-                )
+                self._jobs_of(recording).do(f"{recording.id} stages", lambda: gather_stages(recording))
                 return False
             gather_stages(recording)
         return True
@@ -171,9 +164,7 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     return [(name, f"{group}{slash}{part}", bare, 1.0) for name, part, slash, bare in parts]
 
 
-def _packed(
-    header: dict[str, Any], series: list[tuple[np.ndarray, ...]], doubles: list[np.ndarray]
-) -> bytes:
+def _packed(header: dict[str, Any], series: list[tuple[np.ndarray, ...]], doubles: list[np.ndarray]) -> bytes:
     singles: list[np.ndarray] = []
     for about, (low, high, mean) in zip(header["series"], series, strict=True):
         bits = low.view(np.int32)  # two without data are alike

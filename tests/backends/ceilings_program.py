@@ -68,9 +68,7 @@ def make_data():
             return x
 
         data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(320, seed=5).batch(8)
-        return data.map(
-            lambda x, y: (tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), (None, 4)), y)
-        )
+        return data.map(lambda x, y: (tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), (None, 4)), y))
     import torch
 
     class Rows(torch.utils.data.Dataset):
@@ -123,10 +121,16 @@ def make_model():
     compiled = MODE == "compiled"
     # XLA on TensorFlow has no Python functions, which the slow layer needs.
     slow = [] if BACKEND == "tensorflow" and compiled else [Counting()]
-    model = keras.Sequential([
-        keras.Input((4,)), keras.layers.Dense(16), keras.layers.Dropout(0.5),
-        keras.layers.BatchNormalization(), *slow, keras.layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(16),
+            keras.layers.Dropout(0.5),
+            keras.layers.BatchNormalization(),
+            *slow,
+            keras.layers.Dense(1),
+        ]
+    )
     if BACKEND == "jax" and MODE != "eager":
         compiled = True
     model.compile("adam", "mse", metrics=["mae"], jit_compile=compiled, run_eagerly=MODE == "eager")
@@ -144,9 +148,7 @@ def state_of(model, data):
     """Everything that a training could change, as digests."""
     found = {
         "weights": digest(*[np.array(v) for v in map(keras.ops.convert_to_numpy, model.variables)]),
-        "optimizer": digest(
-            *[np.array(v) for v in map(keras.ops.convert_to_numpy, model.optimizer.variables)]
-        ),
+        "optimizer": digest(*[np.array(v) for v in map(keras.ops.convert_to_numpy, model.optimizer.variables)]),
         "python": hashlib.sha256(repr(random.getstate()).encode()).hexdigest(),
         "numpy": digest(np.random.get_state()[1]),
         "attributes": sorted(vars(model)),
@@ -198,8 +200,7 @@ def of_model():
                 ceilings(model, data, seconds=4 * SECONDS, progress=False)
         else:
             y = Y if INPUT == "arrays" else None
-            result = ceilings(model, data, y, batch_size=8 if y is not None else None,
-                              seconds=SECONDS, progress=False)  # fmt: skip
+            result = ceilings(model, data, y, batch_size=8 if y is not None else None, seconds=SECONDS, progress=False)
     except KeyboardInterrupt:
         raised = "KeyboardInterrupt"
     after = state_of(model, data)
@@ -212,9 +213,13 @@ def of_model():
     without_it = trained(again, fresh)
     changed = [name for name in before if before[name] != after[name]]
     return {
-        "result": None if result is None else result.to_dict(), "text": str(result),
-        "changed": changed, "raised": raised, "with": with_it, "without": without_it,
-    }  # fmt: skip
+        "result": None if result is None else result.to_dict(),
+        "text": str(result),
+        "changed": changed,
+        "raised": raised,
+        "with": with_it,
+        "without": without_it,
+    }
 
 
 def of_loop():
@@ -229,8 +234,14 @@ def of_loop():
     step, state = _loop_step()
     before = state()
     result = ceilings(step=step, data=Slow(), seconds=SECONDS, progress=False)
-    return {"result": result.to_dict(), "changed": [] if state() == before else ["state"],
-            "raised": None, "text": str(result), "with": 0, "without": 0}  # fmt: skip
+    return {
+        "result": result.to_dict(),
+        "changed": [] if state() == before else ["state"],
+        "raised": None,
+        "text": str(result),
+        "with": 0,
+        "without": 0,
+    }
 
 
 def _loop_step():
@@ -248,8 +259,11 @@ def _loop_step():
 
         def state():
             tensors = [*module.state_dict().values()]
-            return digest(*[t.numpy() for t in tensors]), repr(optimizer.state_dict()), repr(
-                torch.get_rng_state().sum())  # fmt: skip
+            return (
+                digest(*[t.numpy() for t in tensors]),
+                repr(optimizer.state_dict()),
+                repr(torch.get_rng_state().sum()),
+            )
 
         return step, state
     if BACKEND == "jax":
@@ -294,9 +308,13 @@ def of_callback():
     keras.utils.set_random_seed(3)
     plain_model.fit(plain_data, epochs=1, verbose=0, shuffle=False)
     return {
-        "result": None, "text": "", "changed": [], "raised": None,
-        "with": digest(*model.get_weights()), "without": digest(*plain_model.get_weights()),
-    }  # fmt: skip
+        "result": None,
+        "text": "",
+        "changed": [],
+        "raised": None,
+        "with": digest(*model.get_weights()),
+        "without": digest(*plain_model.get_weights()),
+    }
 
 
 run = {"loop": of_loop, "callback": of_callback}.get(MODE, of_model)

@@ -33,8 +33,9 @@ def tensorflow_loop(mode, log_dir, steps):
     import tensorflow as tf
 
     weights = [tf.Variable(one) for one in START]
-    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")),
-                 "compiled": tf.function}[mode]  # fmt: skip
+    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")), "compiled": tf.function}[
+        mode
+    ]
 
     @decorator
     def train_step(x):
@@ -65,8 +66,7 @@ def jax_loop(mode, log_dir, steps):
             h = jnp.tanh(h @ w)
         return (h**2).mean()
 
-    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")),
-                 "compiled": jax.jit}[mode]  # fmt: skip
+    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")), "compiled": jax.jit}[mode]
 
     @decorator
     def update(weights, x):

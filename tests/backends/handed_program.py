@@ -56,15 +56,12 @@ def next_data(iterator):
 
 def run(name, workers):
     loader = DataLoader(
-        Made(), batch_size=None, num_workers=workers,
-        multiprocessing_context="fork" if workers else None,
-    )  # fmt: skip
+        Made(), batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None
+    )
     if name.startswith("fit"):
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        batches = DataLoader(
-            Made(), batch_size=1, num_workers=workers, multiprocessing_context="fork"
-        )
+        batches = DataLoader(Made(), batch_size=1, num_workers=workers, multiprocessing_context="fork")
         model.fit(batches, verbose=0, callbacks=[GpuUtilCallback(FOLDER / name, report=False)])
     else:
         with GpuUtilMonitor(FOLDER / name, framework="torch", report=False) as monitor:

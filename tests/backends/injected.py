@@ -70,15 +70,10 @@ class Truth:
 
 def medians(values: np.ndarray) -> list[float]:
     """One median for each of `DELAYS_MS`; the first two batches of a run are left out."""
-    return [
-        float(np.median(values[max(i * PER_DELAY, 2) : (i + 1) * PER_DELAY]))
-        for i in range(len(DELAYS_MS))
-    ]
+    return [float(np.median(values[max(i * PER_DELAY, 2) : (i + 1) * PER_DELAY])) for i in range(len(DELAYS_MS))]
 
 
-def close(
-    measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = SLACK_MS
-) -> bool:
+def close(measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = SLACK_MS) -> bool:
     """Whether waits, batch by batch, are within 5 % or `slack_ms` of the truth: medians per delay.
 
     Args:

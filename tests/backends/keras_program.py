@@ -131,13 +131,7 @@ class Worker(keras.Sequential):
 
 
 def model(work_ms: float = 0, truth: Truth | None = None, size: int = 16, **compiled) -> Worker:
-    made = Worker(
-        [
-            keras.layers.Input((WIDTH,)),
-            keras.layers.Dense(size, activation="relu"),
-            keras.layers.Dense(1),
-        ]
-    )
+    made = Worker([keras.layers.Input((WIDTH,)), keras.layers.Dense(size, activation="relu"), keras.layers.Dense(1)])
     made.work_ms, made.truth = work_ms, truth
     made.compile("sgd", "mse", **compiled)
     return made
@@ -156,8 +150,7 @@ def fit(model, name: str, *, callbacks=(), ours=True, **arguments):
 def summary(recording) -> dict:
     steps = recording.steps
     parts = sum(
-        np.maximum(steps[name], 0)
-        for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+        np.maximum(steps[name], 0) for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
     )
     return {
         "steps": len(steps["step"]),
@@ -176,10 +169,13 @@ def summary(recording) -> dict:
 
 # Every kind of input, every mode and both lengths of a step, in few fits.
 COVERING = [
-    ("generator", "plain", "short"), ("generator", "synchronous", "long"),
-    ("generator", "eager", "short"), ("PyDataset", "plain", "short"),
-    ("PyDataset workers", "plain", "long"), ("numpy", "plain", "short"),
-]  # fmt: skip
+    ("generator", "plain", "short"),
+    ("generator", "synchronous", "long"),
+    ("generator", "eager", "short"),
+    ("PyDataset", "plain", "short"),
+    ("PyDataset workers", "plain", "long"),
+    ("numpy", "plain", "short"),
+]
 BY_BACKEND = {
     "jax": [("tf.data", "plain", "short")],
     "torch": [
@@ -333,12 +329,7 @@ def parallel() -> None:
     keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
     for attempt in range(3):
         truth = Truth()
-        recording = fit(
-            model(0, truth),
-            f"parallel{attempt}",
-            callbacks=[Wanted(truth)],
-            **given("generator", truth),
-        )
+        recording = fit(model(0, truth), f"parallel{attempt}", callbacks=[Wanted(truth)], **given("generator", truth))
         result = {
             **summary(recording),
             "truth": medians(truth.wait_ms(ahead=False)),
@@ -381,9 +372,7 @@ def regrouped() -> None:
     """Another number of batches a call from the second epoch on; Keras calls as often as before."""
     data = np.ones((8 * 12, WIDTH), "f"), np.ones((8 * 12, 1), "f")
     trained = model(steps_per_execution=4)
-    recording = fit(
-        trained, "regrouped", x=data[0], y=data[1], batch_size=8, epochs=3, callbacks=[OneByOne()]
-    )
+    recording = fit(trained, "regrouped", x=data[0], y=data[1], batch_size=8, epochs=3, callbacks=[OneByOne()])
     report("regrouped", **summary(recording), batches=recording.steps["batches"].tolist())
 
 
@@ -417,11 +406,14 @@ def nests() -> None:
         return np.ones((size, 4), "f"), np.ones((size, 3), "f")
 
     kinds = {
-        "dictionary": ({"one": one, "other": other}, both,
-                       lambda size: dict(zip(("one", "other"), parts(size), strict=True))),
+        "dictionary": (
+            {"one": one, "other": other},
+            both,
+            lambda size: dict(zip(("one", "other"), parts(size), strict=True)),
+        ),
         "nested": ([one, other], both, parts),
         "lengths": (length, pooled, lambda size: np.ones((size, 2 * size, 3), "f")),
-    }  # fmt: skip
+    }
     for name, (inputs, outputs, make) in kinds.items():
 
         class Nested(keras.utils.PyDataset):
@@ -434,9 +426,12 @@ def nests() -> None:
         trained = keras.Model(inputs, outputs)
         trained.compile("sgd", "mse")
         recording = fit(trained, f"nests/{name}", x=Nested(), shuffle=False)
-        report(f"nests/{name}", **summary(recording),
-               samples=recording.facts["throughput"]["samples"],
-               problems=[str(problem) for problem in recording.problems])  # fmt: skip
+        report(
+            f"nests/{name}",
+            **summary(recording),
+            samples=recording.facts["throughput"]["samples"],
+            problems=[str(problem) for problem in recording.problems],
+        )
 
 
 def epochs() -> None:
@@ -462,11 +457,8 @@ def epochs() -> None:
         "second",
         **summary(second),
         compile_ms=float(second.steps["compile_ns"].sum() / 1e6),
-        left=[
-            getattr(getattr(trained, name), "__module__", "") for name in
-            ("train_function", "test_function")
-        ],
-    )  # fmt: skip
+        left=[getattr(getattr(trained, name), "__module__", "") for name in ("train_function", "test_function")],
+    )
 
 
 def behind() -> None:

@@ -279,9 +279,7 @@ def failing() -> None:
     deadline = time.monotonic() + 10  # it is closed in the background
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        if (FOLDER / "ours").is_dir() and {r.status for r in read_recordings(FOLDER / "ours")} == {
-            "interrupted"
-        }:
+        if (FOLDER / "ours").is_dir() and {r.status for r in read_recordings(FOLDER / "ours")} == {"interrupted"}:
             break
     _, result = recorded("ours")
     report("ours", seen=seen, **result)

@@ -13,9 +13,7 @@ from gpu_util_callback import GpuUtilMonitor
 BATCH, WIDTH = 8, 16
 
 
-def late_batches(
-    rank: int, steps: int, delays_s: tuple[float, float] = (0.0, 0.0)
-) -> Iterable[np.ndarray]:
+def late_batches(rank: int, steps: int, delays_s: tuple[float, float] = (0.0, 0.0)) -> Iterable[np.ndarray]:
     """Batches that take between so long and so long to be made, no two equally long."""
     random = np.random.default_rng(rank)
     for _ in range(steps):
@@ -23,9 +21,7 @@ def late_batches(
         yield np.ones((BATCH, WIDTH), np.float32)
 
 
-def tensorflow_loop(
-    log_dir: str, strategy: Any, batches: Callable[[], Iterable[np.ndarray]]
-) -> None:
+def tensorflow_loop(log_dir: str, strategy: Any, batches: Callable[[], Iterable[np.ndarray]]) -> None:
     """A custom loop under a strategy of several workers."""
     import tensorflow as tf
 
@@ -53,10 +49,7 @@ def tensorflow_loop(
 
 
 def torch_loop(
-    log_dir: str,
-    wrap: Callable[[Any], Any],
-    batches: Iterable[np.ndarray],
-    compute: Callable[[], None] = lambda: None,
+    log_dir: str, wrap: Callable[[Any], Any], batches: Iterable[np.ndarray], compute: Callable[[], None] = lambda: None
 ) -> None:
     """A custom loop around what `wrap` makes of a model; `compute` is work of every step."""
     import torch
@@ -72,9 +65,7 @@ def torch_loop(
 
 
 def jax_loop(
-    log_dir: str,
-    batches: Iterable[np.ndarray],
-    exchange: Callable[[Any], Any] = lambda weights: None,
+    log_dir: str, batches: Iterable[np.ndarray], exchange: Callable[[Any], Any] = lambda weights: None
 ) -> None:
     """A custom loop; `exchange` is what the processes do with each other in every step."""
     import jax

@@ -90,10 +90,14 @@ def stages() -> None:
     for name, devices in (("one", ["CPU:0"]), ("two", ["CPU:0", "CPU:1"])):
         for way, ahead in (("ahead", True), ("late", False)):
             strategy = tf.distribute.MirroredStrategy(devices)
-            options = None if ahead else tf.distribute.InputOptions(
-                experimental_fetch_to_device=False,
-                experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
-            )  # fmt: skip
+            options = (
+                None
+                if ahead
+                else tf.distribute.InputOptions(
+                    experimental_fetch_to_device=False,
+                    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+                )
+            )
             made = tf.data.Dataset.from_tensors(tf.ones((BATCH, WIDTH))).repeat(20).map(decode)
             batches = strategy.distribute_datasets_from_function(lambda _, made=made: made, options)
             folder = FOLDER / f"{name}-{way}"

@@ -61,9 +61,7 @@ def keras_loop(config: dict) -> None:
     model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = ((x, x[:, :1]) for x in batches(rank))
-    model.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[
-        GpuUtilCallback(config["log_dir"], report=False),
-    ])  # fmt: skip
+    model.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[GpuUtilCallback(config["log_dir"], report=False)])
     train.report({})
 
 

@@ -40,9 +40,7 @@ def model_parallel() -> keras.distribution.ModelParallel:
     layout = keras.distribution.LayoutMap(mesh)
     layout["wide.*kernel"] = (None, "model")
     layout["wide.*bias"] = ("model",)
-    return keras.distribution.ModelParallel(
-        layout_map=layout, batch_dim_name="batch", auto_shard_dataset=False
-    )
+    return keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch", auto_shard_dataset=False)
 
 
 def main() -> None:
@@ -54,8 +52,12 @@ def main() -> None:
         model = keras.Model(inputs, keras.layers.Dense(1, name="narrow")(hidden))
         model.compile("sgd", "mse")
         log_dir = FOLDER / str(attempt)
-        model.fit(truth.batches(), steps_per_epoch=len(truth), verbose=0,
-                  callbacks=[Wanted(truth), GpuUtilCallback(log_dir, report=False)])  # fmt: skip
+        model.fit(
+            truth.batches(),
+            steps_per_epoch=len(truth),
+            verbose=0,
+            callbacks=[Wanted(truth), GpuUtilCallback(log_dir, report=False)],
+        )
         (recording,) = read_recordings(log_dir)
         wait, true = recording.steps["input_wait_ns"] / 1e6, truth.wait_ms(ahead=False)
         if close(wait, true, handed=True, slack_ms=SLACK_MS):

@@ -23,8 +23,12 @@ INPUT_S = 0.04
 def run(*arguments, timeout=240):
     done = subprocess.run(
         [sys.executable, str(PROGRAM), *map(str, arguments)],
-        capture_output=True, text=True, timeout=timeout, env=os.environ.copy(), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=os.environ.copy(),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -144,9 +148,7 @@ class Slow:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(
-    ("input_s", "step_s", "which"), [(0.05, 0.02, "input"), (0.02, 0.05, "model")]
-)
+@pytest.mark.parametrize(("input_s", "step_s", "which"), [(0.05, 0.02, "input"), (0.02, 0.05, "model")])
 def test_both_rates_of_stamped_delays_and_the_gain_that_is_promised(input_s, step_s, which):
     """Within 5 %; and once the input is made ahead, training is as fast as was promised."""
     before = ceilings(step=sleeping(step_s), data=Slow(input_s), seconds=3, progress=False)
@@ -196,9 +198,7 @@ class Cached:
 @pytest.mark.timed
 def test_another_input_is_measured_with_its_caches_full(tmp_path):
     cached = Cached(0.02)
-    found = ceilings(
-        step=sleeping(0.01), data=Slow(0.02), instead=cached, seconds=1.5, progress=False
-    )
+    found = ceilings(step=sleeping(0.01), data=Slow(0.02), instead=cached, seconds=1.5, progress=False)
     least, most = found.instead_gains
     assert 2.4 < least <= most < 3.2, "30 ms a step without it, 10 with it"
     assert not cached.kept, "a copy of it was read"
@@ -336,11 +336,7 @@ def drawn_by_tensorflow(measure):
         plain, own = tf.random.normal((2,)), tf.random.get_global_generator().normal((2,))
         return [one.numpy().tolist() for one in (seeded, plain, own, traced())]
 
-    data = (
-        tf.data.Dataset.range(6)
-        .shuffle(6)
-        .map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform(()))
-    )
+    data = tf.data.Dataset.range(6).shuffle(6).map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform(()))
     under_way = iter(data)
     begun = [draw(), next(under_way).numpy()]
     measure(lambda batch: (draw(), untraced()), data)
@@ -392,9 +388,7 @@ def test_an_eager_fit_goes_on_as_if_nothing_had_been():
     expected = trained_eagerly(lambda model, data: None)
     assert trained_eagerly(lambda model, data: None) == expected
     measured = trained_eagerly(
-        lambda model, data: ceilings(
-            model, data, instead=data.prefetch(1), seconds=0.5, progress=False
-        )
+        lambda model, data: ceilings(model, data, instead=data.prefetch(1), seconds=0.5, progress=False)
     )
     assert measured == expected
 

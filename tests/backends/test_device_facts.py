@@ -27,9 +27,13 @@ class Device:
 
     def memory_stats(self):
         return {
-            "bytes_in_use": 3 * GIB, "peak_bytes_in_use": 5 * GIB, "bytes_limit": 30 * GIB,
-            "bytes_reserved": 0, "largest_free_block_bytes": 20 * GIB, "num_allocs": 17,
-        }  # fmt: skip
+            "bytes_in_use": 3 * GIB,
+            "peak_bytes_in_use": 5 * GIB,
+            "bytes_limit": 30 * GIB,
+            "bytes_reserved": 0,
+            "largest_free_block_bytes": 20 * GIB,
+            "num_allocs": 17,
+        }
 
 
 def test_jax_devices_are_named_by_this_process_own_ordinal(monkeypatch):
@@ -65,16 +69,20 @@ def test_torch_gpus_without_initialising_cuda(monkeypatch):
     assert torch_facts.probe() is None
 
     properties = SimpleNamespace(
-        name="NVIDIA A100-SXM4-40GB", uuid="12345678-1234", major=8, minor=0,
-        total_memory=40 * GIB, pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0,
-    )  # fmt: skip
+        name="NVIDIA A100-SXM4-40GB",
+        uuid="12345678-1234",
+        major=8,
+        minor=0,
+        total_memory=40 * GIB,
+        pci_domain_id=0,
+        pci_bus_id=0x3B,
+        pci_device_id=0,
+    )
     cuda.is_initialized = lambda: True
     cuda.get_device_properties = lambda index: properties
     cuda.get_per_process_memory_fraction = lambda index: 0.5
     cuda.memory_stats = lambda index: (
-        {"allocated_bytes.all.current": GIB, "allocated_bytes.all.peak": 2 * GIB, "num_ooms": 1}
-        if index
-        else {}
+        {"allocated_bytes.all.current": GIB, "allocated_bytes.all.peak": 2 * GIB, "num_ooms": 1} if index else {}
     )
     gpu = FrameworkGpu(**torch_facts.devices()[1])
     assert gpu.uuid == "GPU-12345678-1234" and gpu.pci_bus_id == "00000000:3B:00.0"
@@ -143,10 +151,7 @@ def test_memory_that_cannot_be_read_switches_itself_off(tmp_path, monkeypatch):
 def test_what_the_framework_knows_of_its_job_wins():
     alone = job_facts(environ={})
     assert (alone["job"], alone["rank"], alone["world_size"]) == (None, 0, 1)
-    jobs = [
-        job_facts(environ={}, framework=("JAX coordinator", "10.0.0.1:1234", rank, 4))
-        for rank in range(4)
-    ]
+    jobs = [job_facts(environ={}, framework=("JAX coordinator", "10.0.0.1:1234", rank, 4)) for rank in range(4)]
     assert [one["rank"] for one in jobs] == [0, 1, 2, 3]
     assert {one["world_size"] for one in jobs} == {4}
     assert len({one["job"] for one in jobs}) == 1 and jobs[0]["job"]

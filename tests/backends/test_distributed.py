@@ -40,9 +40,7 @@ def job(framework: str, log_dir, workers: int, slow: int, offsets_ms=(), **varia
             told["WALL_OFFSET_MS"] = str(offsets_ms[rank])
         if framework == "tensorflow":
             cluster = {"worker": [f"127.0.0.1:{port}" for port in free]}
-            told["TF_CONFIG"] = json.dumps(
-                {"cluster": cluster, "task": {"type": "worker", "index": rank}}
-            )
+            told["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
         elif framework in ("torch", "alone"):
             told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free[0])}
             told |= {"RANK": str(rank), "WORLD_SIZE": str(workers)}
@@ -208,8 +206,7 @@ def test_keras_on_torch_over_two_processes(tmp_path):
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     told["KERAS_BACKEND"] = "torch"
     processes = [
-        start("ddp_program.py", str(tmp_path), str(rank), "2", "1", RANK=str(rank), **told)
-        for rank in range(2)
+        start("ddp_program.py", str(tmp_path), str(rank), "2", "1", RANK=str(rank), **told) for rank in range(2)
     ]
     weights = [results(process, 200) for process in processes]
     for way in ("guide", "fit"):

@@ -14,10 +14,12 @@ from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 
 PROGRAM = Path(__file__).with_name("eager_program.py")
 STEPS = {  # of a loop that lasts some seconds
-    ("tensorflow", "eager"): 1500, ("tensorflow", "compiled"): 8000,
-    ("jax", "eager"): 200, ("jax", "compiled"): 20000,
+    ("tensorflow", "eager"): 1500,
+    ("tensorflow", "compiled"): 8000,
+    ("jax", "eager"): 200,
+    ("jax", "compiled"): 20000,
     ("torch", "eager"): 12000,
-}  # fmt: skip
+}
 
 
 def trained(framework, mode, log_dir, steps=None, **environment):
@@ -25,9 +27,12 @@ def trained(framework, mode, log_dir, steps=None, **environment):
     steps = steps or STEPS[framework, "compiled" if mode == "advised" else mode]
     done = subprocess.run(
         [sys.executable, str(PROGRAM), framework, mode, str(log_dir), str(steps)],
-        env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip().splitlines()[-1]
 
@@ -39,12 +44,8 @@ def reported(log_dir):
     return report, [claim for claim in claims if claim["cause"] == "launch_bound"]
 
 
-@pytest.mark.parametrize(
-    ("framework", "function"), [("tensorflow", "train_step"), ("jax", "update")]
-)
-def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(
-    tmp_path, framework, function
-):
+@pytest.mark.parametrize(("framework", "function"), [("tensorflow", "train_step"), ("jax", "update")])
+def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(tmp_path, framework, function):
     need(framework)
     trained(framework, "eager", tmp_path / "eager")
     before, (claim,) = reported(tmp_path / "eager")
@@ -113,9 +114,7 @@ def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
     assert 10 <= report["fit"]["dispatch"]["operations"] <= 40
 
 
-@pytest.mark.parametrize(
-    ("framework", "mode"), [("tensorflow", "eager"), ("tensorflow", "compiled"), ("jax", "eager")]
-)
+@pytest.mark.parametrize(("framework", "mode"), [("tensorflow", "eager"), ("tensorflow", "compiled"), ("jax", "eager")])
 def test_looking_changes_no_bit(tmp_path, framework, mode):
     need(framework)
     plain = [trained(framework, mode, tmp_path / "none", 100, PLAIN="1") for _ in range(2)]

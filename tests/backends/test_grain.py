@@ -18,9 +18,7 @@ from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 def loader(workers: int):
     sampler = grain.samplers.IndexSampler(num_records=32, num_epochs=1, shuffle=False)
     batch = grain.transforms.Batch(4)
-    return grain.DataLoader(
-        data_source=range(32), sampler=sampler, operations=[batch], worker_count=workers
-    )
+    return grain.DataLoader(data_source=range(32), sampler=sampler, operations=[batch], worker_count=workers)
 
 
 def workers_of(given) -> tuple:
@@ -53,9 +51,13 @@ def test_data_in_a_pipeline_is_not_searched():
 def run(program: str, folder: Path, *arguments: str) -> None:
     (folder / "train.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, "train.py", *arguments], cwd=folder, timeout=250,
-        capture_output=True, text=True, env=environment(),
-    )  # fmt: skip
+        [sys.executable, "train.py", *arguments],
+        cwd=folder,
+        timeout=250,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -139,6 +141,4 @@ def test_a_loader_in_keras_fit(tmp_path):
     [recording] = read_recordings(tmp_path / "logs")
     assert recording.step_count == 20 and recording.steps["input_wait_ns"].min() >= 39e6
     fit = recording.facts["fit"]
-    assert (fit["input_kind"], fit["input_class"], fit["input_workers"]) == (
-        "grain", "DataLoader", 0,
-    )  # fmt: skip
+    assert (fit["input_kind"], fit["input_class"], fit["input_workers"]) == ("grain", "DataLoader", 0)

@@ -19,13 +19,16 @@ def found():
 
 
 # Of 32 batches the first one cannot be finished: its worker starts.
-@pytest.mark.parametrize("run, ready_pct, known", [
-    ("loop/late", 0.0, False),
-    ("loop/ready", 96.9, True),
-    ("loop/turns", 50.0, True),  # what lies in the queue is another batch
-    ("fit/late", 0.0, False),
-    ("fit/ready", 96.9, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run, ready_pct, known",
+    [
+        ("loop/late", 0.0, False),
+        ("loop/ready", 96.9, True),
+        ("loop/turns", 50.0, True),  # what lies in the queue is another batch
+        ("fit/late", 0.0, False),
+        ("fit/ready", 96.9, True),
+    ],
+)
 def test_batches_of_workers(found, run, ready_pct, known):
     fit = found[run]["fit"]
     assert found[run]["steps"] == 32
@@ -48,9 +51,7 @@ class _MultiProcessingDataLoaderIter:
         self._data_queue = queue.Queue()
 
 
-@pytest.mark.parametrize("where, ready", [
-    (None, 0), ("_data_queue", 100), ("_worker_result_queue", 100),
-])  # fmt: skip
+@pytest.mark.parametrize("where, ready", [(None, 0), ("_data_queue", 100), ("_worker_result_queue", 100)])
 def test_batches_on_their_way_through_the_pinning_thread_are_finished(where, ready):
     batches, told = _MultiProcessingDataLoaderIter(), HandedOver()
     if where:

@@ -15,14 +15,23 @@ pytestmark = pytest.mark.timed
 
 GROUPS = {
     "jax": (
-        "waits", "stages", "hidden", "executions", "regrouped", "shapes", "nests", "epochs",
-        "behind", "interrupted", "remade", "on_batch", "synchronizations", "calls",
+        "waits",
+        "stages",
+        "hidden",
+        "executions",
+        "regrouped",
+        "shapes",
+        "nests",
+        "epochs",
+        "behind",
+        "interrupted",
+        "remade",
+        "on_batch",
+        "synchronizations",
+        "calls",
     ),
-    "torch": (
-        "waits", "stages", "nests", "epochs", "interrupted", "remade", "on_batch",
-        "synchronizations", "calls",
-    ),
-}  # fmt: skip
+    "torch": ("waits", "stages", "nests", "epochs", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
+}
 BACKENDS = tuple(GROUPS)
 
 
@@ -102,9 +111,7 @@ def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
     assert one["decode_ms"] > 19, "it sleeps 20 ms, and waits for a core on a busy machine"
     assert {"py_function", "sequential"} <= set(one["flags"][0].split(","))
     decode = {"name": "map(decode)", "random": False, "python": True}
-    assert one["fit"]["input_maps"] == [
-        {**decode, "which": "train"}, {**decode, "which": "validation"}
-    ]  # fmt: skip
+    assert one["fit"]["input_maps"] == [{**decode, "which": "train"}, {**decode, "which": "validation"}]
 
 
 def test_wall_and_cpu_of_the_functions_that_make_batches(backend, found):

@@ -52,15 +52,22 @@ def test_wait_is_the_truth(framework, found):
         assert one["body_off"] == pytest.approx(0, abs=1)
         summed_up(one)
         assert one["fit"]["input_first"] == [
-            {"dtype": "float32", "rank": 2, "rows": 8, "bytes": 512, "integers": False,
-             "min": pytest.approx(0.1), "max": pytest.approx(0.1)}
-        ]  # fmt: skip
+            {
+                "dtype": "float32",
+                "rank": 2,
+                "rows": 8,
+                "bytes": 512,
+                "integers": False,
+                "min": pytest.approx(0.1),
+                "max": pytest.approx(0.1),
+            }
+        ]
         [entry] = one["fit"]["input_calls"]
         kind = name.split("/")[1]
-        assert entry["name"] == {
-            "generator": "generator expression", "tf.data": "lambda",
-            "DataLoader": "Batches.__getitem__",
-        }[kind]  # fmt: skip
+        assert (
+            entry["name"]
+            == {"generator": "generator expression", "tf.data": "lambda", "DataLoader": "Batches.__getitem__"}[kind]
+        )
         assert entry["calls"] == pytest.approx(24, abs=4) and entry["timed"] == 16
         assert entry["wall_ms"] > 0.9 * np.mean(DELAYS[:16])
         assert entry["cpu_ms"] < 0.5, "it sleeps"

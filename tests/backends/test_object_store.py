@@ -43,8 +43,7 @@ def bucket(monkeypatch):
 def workers(log_dir, **variables):
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", **variables}
     return [
-        start("worker_program.py", "alone", log_dir, str(rank), "2", "1", RANK=str(rank), **told)
-        for rank in range(2)
+        start("worker_program.py", "alone", log_dir, str(rank), "2", "1", RANK=str(rank), **told) for rank in range(2)
     ]
 
 

@@ -25,9 +25,8 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     model = SimpleNamespace(train_function=step)
     timeline, raised = Timeline(), []
     timer = TimedFunction(
-        model, "train_function", timeline, PythonBatches(CompileClock(), inside=True),
-        raised=lambda: raised.append(1),
-    )  # fmt: skip
+        model, "train_function", timeline, PythonBatches(CompileClock(), inside=True), raised=lambda: raised.append(1)
+    )
     timer.wrap()
     batches = iter([(np.zeros(size),) for size in (1, 2, 3)])
 
@@ -51,13 +50,14 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     assert len({signature for _, _, signature, _ in stamps}) == 2
 
 
-@pytest.mark.parametrize("fetch_ns, busy, asked", [
-    (40_000, "until it came", 1),  # short
-    (2_000_000, "it ended meanwhile", 2),
-])  # fmt: skip
-def test_a_busy_device_is_asked_again_where_the_fetch_took_a_while(
-    fetch_ns, busy, asked, monkeypatch
-):
+@pytest.mark.parametrize(
+    "fetch_ns, busy, asked",
+    [
+        (40_000, "until it came", 1),  # short
+        (2_000_000, "it ended meanwhile", 2),
+    ],
+)
+def test_a_busy_device_is_asked_again_where_the_fetch_took_a_while(fetch_ns, busy, asked, monkeypatch):
     class Busy(DeviceProbe):
         queries = 0
 
@@ -147,20 +147,23 @@ class Uncomparable(tuple):
 A, B = np.zeros((2, 3)), np.zeros((4, 3))
 
 
-@pytest.mark.parametrize("batches", [
-    [(A, A), (A, A), (B, A), (B, A), (A, B), (A, A)],
-    [(A,), (A, A), (), (A,)],
-    [(), (), (A,), ()],
-    [A, B, A, (A,), A, (A,)],
-    [Shaped((2, 3)), Shaped((4, 3)), (Shaped((2, 3)),), Shaped((2, 3))],
-    [(A, A), [A, A], [B, A], (A, A)],
-    [({"x": A}, A), ({"x": B}, A), (A, A), ({"x": A}, A)],
-    [(A, None), (B, None), (A, A)],
-    [{"x": A}, {"x": B}, {"x": A}],
-    [1, "text", None, (), (1, 2)],
-    [(Shaped(Uncomparable((2, 3))),), (Shaped(Uncomparable((2, 3))),), (A,)],
-    [(Shaped([2, 3]),), (Shaped([4, 3]),), (Shaped(None),), (A,)],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [(A, A), (A, A), (B, A), (B, A), (A, B), (A, A)],
+        [(A,), (A, A), (), (A,)],
+        [(), (), (A,), ()],
+        [A, B, A, (A,), A, (A,)],
+        [Shaped((2, 3)), Shaped((4, 3)), (Shaped((2, 3)),), Shaped((2, 3))],
+        [(A, A), [A, A], [B, A], (A, A)],
+        [({"x": A}, A), ({"x": B}, A), (A, A), ({"x": A}, A)],
+        [(A, None), (B, None), (A, A)],
+        [{"x": A}, {"x": B}, {"x": A}],
+        [1, "text", None, (), (1, 2)],
+        [(Shaped(Uncomparable((2, 3))),), (Shaped(Uncomparable((2, 3))),), (A,)],
+        [(Shaped([2, 3]),), (Shaped([4, 3]),), (Shaped(None),), (A,)],
+    ],
+)
 def test_each_batch_is_stamped_with_its_own_shapes(batches):
     found = []
     delivered = list(TimedBatches(iter(batches), lambda stamp, data: found.append(stamp[2])))

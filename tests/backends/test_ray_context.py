@@ -65,8 +65,14 @@ def test_outside_of_ray_there_is_nothing(ray, recwarn, monkeypatch, part_of_a_cl
 
 def test_a_worker_of_ray_train(ray):
     deprecated = DeprecationWarning("the concept of a Trial will soon be removed")
-    ray("ray.train", get_world_size=4, get_world_rank=3, get_experiment_name="night",
-        get_trial_name=deprecated, get_trial_id=deprecated)  # fmt: skip
+    ray(
+        "ray.train",
+        get_world_size=4,
+        get_world_rank=3,
+        get_experiment_name="night",
+        get_trial_name=deprecated,
+        get_trial_id=deprecated,
+    )
     ray("ray.tune", get_trial_name=None)
     found = ray_context()
     assert found.facts() == {"trial": "night", "trial_of": "Ray Train"}
@@ -80,12 +86,15 @@ def test_a_run_with_one_worker_is_no_job_of_several(ray):
     assert ray_context().rendezvous() is None
 
 
-@pytest.mark.parametrize(("folder", "config"), [
-    ("trial_1f_00001_1_batch_size=8,lr=0.1000_2026-01-31_12-00-00", "batch_size=8,lr=0.1000"),
-    ("trial_1f_00001_0_2026-01-31_12-00-00", ""),  # nothing is varied
-    ("trial_1f_00001_12_optimizer=adam_w", "optimizer=adam_w"),
-    ("named_by_the_user", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("folder", "config"),
+    [
+        ("trial_1f_00001_1_batch_size=8,lr=0.1000_2026-01-31_12-00-00", "batch_size=8,lr=0.1000"),
+        ("trial_1f_00001_0_2026-01-31_12-00-00", ""),  # nothing is varied
+        ("trial_1f_00001_12_optimizer=adam_w", "optimizer=adam_w"),
+        ("named_by_the_user", ""),
+    ],
+)
 def test_a_trial_and_what_sets_it_apart(ray, folder, config):
     ray("ray.train", get_world_size=DeprecationWarning("not in Ray Tune"))
     ray("ray.tune", get_trial_name="trial_1f_00001", get_trial_dir=f"/tmp/ray/x/{folder}")

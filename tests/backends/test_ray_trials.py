@@ -22,9 +22,7 @@ def test_each_trial_has_its_own_recording(tmp_path):
     assert one["steps"] == [30, 30]
     assert one["status"] == ["ended", "ended"]
     # What the tab and the report call them.
-    for name, config, label, text in zip(
-        one["recorded"], one["configs"], one["labels"], one["texts"], strict=True
-    ):
+    for name, config, label, text in zip(one["recorded"], one["configs"], one["labels"], one["texts"], strict=True):
         assert name in label and config in label
         assert name in text and config in text
     assert sum("which Ray may delete" in line for line in one["said"]) == 1
@@ -79,8 +77,11 @@ def test_the_demo_ends_with_its_trials_compared(tmp_path):
     sizes = ["--samples", "256", "--batches", "8", "32"]
     ran = subprocess.run(
         [sys.executable, program, "--log-dir", str(tmp_path / "logs"), *sizes],
-        env=environment(), capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert ran.returncode == 0, ran.stderr[-4000:]
     lines = ran.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if line.split()[:3] == ["batch", "us", "a"])

@@ -8,23 +8,30 @@ from processes import shared
 
 # C functions that neither wait nor give up Python's lock.
 HARMLESS = {
-    "time.perf_counter_ns", "deque.append", "list.append", "dict.get", "dict.values", "dict.pop",
-    *(f"builtins.{name}" for name in (
-        "getattr", "hasattr", "hash", "isinstance", "iter", "len", "max", "min", "next", "sum",
-    )),
-}  # fmt: skip
+    "time.perf_counter_ns",
+    "deque.append",
+    "list.append",
+    "dict.get",
+    "dict.values",
+    "dict.pop",
+    *(
+        f"builtins.{name}"
+        for name in ("getattr", "hasattr", "hash", "isinstance", "iter", "len", "max", "min", "next", "sum")
+    ),
+}
 # What Keras would call by itself: the callbacks' hooks, the model's function, the input's iterator.
 KERAS_OWN = (
-    "keras.src.", "__main__:", "torch.utils.data.",
+    "keras.src.",
+    "__main__:",
+    "torch.utils.data.",
     "tensorflow.python.data.ops.iterator_ops:OwnedIterator.get_next",
     "jax._src.lib:_xla_gc_callback",  # the garbage collector's, wherever that runs
-)  # fmt: skip
+)
 # What a framework keeps in plain memory, read where nothing else says it: 0.1 µs each.
 READ = {
     "tensorflow.python.eager.context:executing_eagerly",
     "tensorflow.python.eager.monitoring:CounterCell.value",
-    "pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1"
-    "._get_sequence_nr",
+    "pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1._get_sequence_nr",
 }
 MOST_READINGS = 24  # of a clock, in a step with three callbacks
 

@@ -14,10 +14,7 @@ LoopAdapter.devices = lambda self: [  # type: ignore[method-assign]
 ]
 
 # As a strategy tells it that was given the GPUs the other way round.
-REPLICAS = [
-    {"replica": 0, "device": "GPU:1", "gpu": 1},
-    {"replica": 1, "device": "GPU:0", "gpu": 0},
-]
+REPLICAS = [{"replica": 0, "device": "GPU:1", "gpu": 1}, {"replica": 1, "device": "GPU:0", "gpu": 0}]
 facts = LoopAdapter.facts
 LoopAdapter.facts = lambda self: facts(self) | {"fit": {"replicas": REPLICAS}}  # type: ignore[method-assign]
 

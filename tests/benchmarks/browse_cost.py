@@ -81,8 +81,11 @@ def serve(folder: Path, longest: int) -> dict:
         logdir = recording(folder, steps)
         done = subprocess.run(
             [sys.executable, str(HERE / "browse_server.py"), str(logdir)],
-            capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         one = {"steps": steps, "gpus": GPUS, "metrics": METRICS, **json.loads(done.stdout)}

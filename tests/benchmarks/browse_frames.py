@@ -83,9 +83,7 @@ def _frames(browser, folder: Path) -> None:
             page.goto(f"{server.url}/{TAB}")
             page.locator(DRAWN).first.wait_for(state="attached")
             drawn = 1e3 * (time.perf_counter() - began)
-            paint = page.evaluate(
-                "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN"
-            )
+            paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN")
             for _ in range(3):
                 page.wait_for_timeout(400)
                 height = page.viewport_size["height"] + page.evaluate(MISSING, lanes)
@@ -105,8 +103,7 @@ def _frames(browser, folder: Path) -> None:
                 "document.querySelector('.tl-scroll').clientHeight).length"
             )
             print(
-                f"{gpus:>6} {shown:>6} {paint:>9.0f} ms {drawn:>5.0f} {_two(found['zoom']):>13}"
-                f"  {_two(found['pan'])}",
+                f"{gpus:>6} {shown:>6} {paint:>9.0f} ms {drawn:>5.0f} {_two(found['zoom']):>13}  {_two(found['pan'])}",
                 flush=True,
             )
             page.close()
@@ -237,9 +234,8 @@ def _traces(browser) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", FIT, f"{folder}/fit"], capture_output=True, text=True,
-            timeout=240, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", FIT, f"{folder}/fit"], capture_output=True, text=True, timeout=240, check=False
+        )
         if done.returncode:
             print(f"\nXProf's trace viewer is left out: {done.stderr.strip().splitlines()[-1]}")
             return
@@ -266,9 +262,7 @@ def _trace_viewer(browser, server: TensorBoardServer) -> float:
     page = context.new_page()
     began = time.perf_counter()
     with page.expect_event(
-        "requestfinished",
-        lambda one: "/profile/data?" in one.url and "tag=trace_viewer" in one.url,
-        timeout=60_000,
+        "requestfinished", lambda one: "/profile/data?" in one.url and "tag=trace_viewer" in one.url, timeout=60_000
     ):
         # The Profile tab takes what to show from the query.
         query = urlencode({"tool": "trace_viewer@", "run": runs[0]})

@@ -59,9 +59,12 @@ class Served:
         reply = self._apps[route].get(f"{route}?{text}", headers={"Accept-Encoding": "gzip"})
         body = reply.get_data()
         return Answer(
-            reply.status_code, body, 1e3 * (time.perf_counter() - wall),
-            1e3 * (time.process_time() - cpu), 1e3 * (time.thread_time() - thread),
-        )  # fmt: skip
+            reply.status_code,
+            body,
+            1e3 * (time.perf_counter() - wall),
+            1e3 * (time.process_time() - cpu),
+            1e3 * (time.thread_time() - thread),
+        )
 
     def json(self, route: str, **query: object) -> tuple[dict, Answer]:
         answer = self.get(route, **query)
@@ -76,10 +79,7 @@ def header(tile: bytes) -> dict:
 
 def quantiles(values: list[float]) -> dict[str, float]:
     values = sorted(values) or [0.0]
-    return {
-        "p50": values[len(values) // 2], "p95": values[int(0.95 * (len(values) - 1))],
-        "max": values[-1],
-    }  # fmt: skip
+    return {"p50": values[len(values) // 2], "p95": values[int(0.95 * (len(values) - 1))], "max": values[-1]}
 
 
 def resident_mb() -> float:
@@ -114,9 +114,7 @@ def measure(logdir: Path) -> dict:
     lengths = {"step": extent["last_step"] + 1, "time": extent["end_ns"] - extent["start_ns"]}
 
     def tile(axis: str, level: int, first: int, count: int = BUCKETS) -> Answer:
-        answer = served.get(
-            "/tiles", id=id, axis=axis, level=level, first=first, count=count, lanes=lanes
-        )
+        answer = served.get("/tiles", id=id, axis=axis, level=level, first=first, count=count, lanes=lanes)
         assert answer.status == 200, answer.body
         return answer
 
@@ -152,9 +150,12 @@ def measure(logdir: Path) -> dict:
     return {
         "first_ms": about.wall_ms + first.wall_ms,
         "first_cpu_ms": about.thread_ms + first.thread_ms,
-        "zoom_ms": quantiles(zoom), "zoom_cpu_ms": quantiles(cpu), "then_ms": quantiles(then),
-        "refined": len(then) / len(zoom), "rss_mb": highest - before,
-    }  # fmt: skip
+        "zoom_ms": quantiles(zoom),
+        "zoom_cpu_ms": quantiles(cpu),
+        "then_ms": quantiles(then),
+        "refined": len(then) / len(zoom),
+        "rss_mb": highest - before,
+    }
 
 
 if __name__ == "__main__":

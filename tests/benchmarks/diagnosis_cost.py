@@ -15,11 +15,23 @@ STEPS = 1_000_000
 MORE = 1_000
 # What rules read of each GPU; a healthy GPU has all of them, a real one thirty.
 COLUMNS = (
-    "throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct", "sm_clock_mhz",
-    "temperature_c", "utilization_other_pct", "memory_other_bytes", "pcie_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s", "pcie_generation", "pcie_width", "sm_active_pct",
-    "allocator_used_bytes", "allocator_peak_bytes", "memory_used_bytes", "power_mw",
-)  # fmt: skip
+    "throttle_thermal_pct",
+    "throttle_power_pct",
+    "throttle_other_pct",
+    "sm_clock_mhz",
+    "temperature_c",
+    "utilization_other_pct",
+    "memory_other_bytes",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "pcie_generation",
+    "pcie_width",
+    "sm_active_pct",
+    "allocator_used_bytes",
+    "allocator_peak_bytes",
+    "memory_used_bytes",
+    "power_mw",
+)
 REPEATS = 7
 
 
@@ -51,9 +63,10 @@ def main() -> dict[str, float]:
     more.steps(MORE, step_ms=5)
     extra = more.tables()["steps"]
     times = np.arange(run.now, more.now, 10**9)
-    newer = {group: {name: times if name == "time_ns" else np.full(len(times), values[-1])
-                     for name, values in block.items()}
-             for group, block in samples.items()}  # fmt: skip
+    newer = {
+        group: {name: times if name == "time_ns" else np.full(len(times), values[-1]) for name, values in block.items()}
+        for group, block in samples.items()
+    }
 
     whole, grow, result = [], [], []
     for _ in range(REPEATS):
@@ -78,8 +91,12 @@ def main() -> dict[str, float]:
     row(f"{MORE:,} steps more, and the result", grow, "20")
     row("  of it the result", result, "")
     print(f"{len(found['spans'])} spans, {len(found['findings'])} findings")
-    return {"steps": STEPS, "whole_s": round(statistics.median(whole), 3), "more": MORE,
-            "more_ms": round(1e3 * statistics.median(grow), 1)}  # fmt: skip
+    return {
+        "steps": STEPS,
+        "whole_s": round(statistics.median(whole), 3),
+        "more": MORE,
+        "more_ms": round(1e3 * statistics.median(grow), 1),
+    }
 
 
 if __name__ == "__main__":

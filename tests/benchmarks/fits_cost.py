@@ -56,18 +56,25 @@ def main() -> dict:
         plain, ours = (np.array(spent[name, recorded]) for recorded in (False, True))
         more = ours - plain
         low, mid, high = np.percentile(more, [25, 50, 75])
-        figures[name] = {"plain_ms": round(float(np.median(plain)), 2), "added_ms": round(mid, 2),
-                         "low": round(low, 2), "high": round(high, 2)}  # fmt: skip
-        print(f"  {name:28} {np.median(plain):7.2f} ms a fit, {mid:+.2f} ms recorded "
-              f"(quartiles {low:+.2f} to {high:+.2f})")  # fmt: skip
+        figures[name] = {
+            "plain_ms": round(float(np.median(plain)), 2),
+            "added_ms": round(mid, 2),
+            "low": round(low, 2),
+            "high": round(high, 2),
+        }
+        print(
+            f"  {name:28} {np.median(plain):7.2f} ms a fit, {mid:+.2f} ms recorded "
+            f"(quartiles {low:+.2f} to {high:+.2f})"
+        )
     steps = [one.step_count for one in recordings]
     each = size / max(1, sum(steps))
-    print(f"  recordings: {len(recordings)} ({', '.join(f'{n:,} steps' for n in steps)}); "
-          f"{len(files)} files, {size / 1e3:.0f} kB ({each:.0f} bytes a step)")  # fmt: skip
+    print(
+        f"  recordings: {len(recordings)} ({', '.join(f'{n:,} steps' for n in steps)}); "
+        f"{len(files)} files, {size / 1e3:.0f} kB ({each:.0f} bytes a step)"
+    )
     verdicts = said.getvalue().count("gpu-util:")
     print(f"  resident memory {grown:+.0f} MB meanwhile; verdicts printed: {verdicts}")
-    return {**figures, "recordings": len(recordings), "files": len(files), "bytes": size,
-            "grown_mb": round(grown, 1)}  # fmt: skip
+    return {**figures, "recordings": len(recordings), "files": len(files), "bytes": size, "grown_mb": round(grown, 1)}
 
 
 def closed(folder: str, read_recordings) -> list:

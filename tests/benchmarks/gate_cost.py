@@ -24,9 +24,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Milliseconds that a step waits, processes, and fits of each kind a process.
 MODELS = {
-    "CPU": (0, 6, 5), "waiting": (4, 4, 4), "convolutions": (2, 4, 4), "deep": (3, 3, 4),
-    "attention": (3, 3, 4), "normalized": (3, 4, 4), "neighbour": (3, 4, 3),
-}  # fmt: skip
+    "CPU": (0, 6, 5),
+    "waiting": (4, 4, 4),
+    "convolutions": (2, 4, 4),
+    "deep": (3, 3, 4),
+    "attention": (3, 3, 4),
+    "normalized": (3, 4, 4),
+    "neighbour": (3, 4, 3),
+}
 STEPS = 2000
 LIMIT = 5.0
 SLOWDOWN = 0.05
@@ -133,9 +138,7 @@ def outcomes(runs: Sequence, baseline: Sequence, several: int = 1) -> Counter:
     return found
 
 
-def repeated(
-    runs: Sequence, baseline: Sequence, in_turns: bool = True, each: int = REPEATS
-) -> Counter:
+def repeated(runs: Sequence, baseline: Sequence, in_turns: bool = True, each: int = REPEATS) -> Counter:
     """Count the outcomes of comparisons of repeats with repeats that have no run in common.
 
     Args:
@@ -155,9 +158,7 @@ def repeated(
         half = set(rng.permutation(names)[: len(names) // 2])
         after = [one for one in runs if name(one) in half]
         before = [one for one in baseline if name(one) not in half]
-        some, others = (
-            [of[at] for at in rng.permutation(len(of))[:each]] for of in (after, before)
-        )
+        some, others = ([of[at] for at in rng.permutation(len(of))[:each]] for of in (after, before))
         [verdict] = slowdowns(some, others, LIMIT, repeats=True)
         found[verdict.outcome] += 1
     return found
@@ -182,8 +183,7 @@ def main() -> dict:
             for kind, of in fits.items():
                 took = [float(np.median(one.steps["duration_ns"]) / 1e3) for one in of]
                 low, middle, high = np.percentile(took, [5, 50, 95])
-                print(f"  {model}, {kind}: {len(of)} fits, step {middle:.0f} µs "
-                      f"({low:.0f} to {high:.0f})")  # fmt: skip
+                print(f"  {model}, {kind}: {len(of)} fits, step {middle:.0f} µs ({low:.0f} to {high:.0f})")
                 figures[f"{model}, {kind}: step_us"] = [round(low), round(middle), round(high)]
             print(f"{'':34}{'pairs':>7}" + "".join(f"{name:>12}" for name in OUTCOMES))
             comparisons = {

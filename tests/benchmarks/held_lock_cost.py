@@ -70,10 +70,12 @@ def main() -> dict[str, Any]:
         if KNOWN
         else "not measured on this system"
     )
-    print(f"{PAIRS} pairs of fits of {STEPS} steps: {plain:.1f} steps per second without us, "
-          f"×{ratio['median']:.4f} with us [{ratio['low']:.3f} … {ratio['high']:.3f}] (budget "
-          f"×0.99); our threads: {share}; own cost as reported {statistics.median(own):.1f} µs a "
-          f"step, at most {max(own):.1f} (budget 100)")  # fmt: skip
+    print(
+        f"{PAIRS} pairs of fits of {STEPS} steps: {plain:.1f} steps per second without us, "
+        f"×{ratio['median']:.4f} with us [{ratio['low']:.3f} … {ratio['high']:.3f}] (budget "
+        f"×0.99); our threads: {share}; own cost as reported {statistics.median(own):.1f} µs a "
+        f"step, at most {max(own):.1f} (budget 100)"
+    )
     return {
         "pairs": PAIRS,
         "steps_per_s": round(plain, 2),

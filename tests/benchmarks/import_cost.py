@@ -75,10 +75,7 @@ def write_nsys(path: Path, rows: int) -> None:
         launch = (8, 1, 1, 128, 1, 1, 40, 0, 0)
         connection.executemany(
             f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({','.join('?' * 18)})",
-            (
-                (k * 900, k * 900 + 500, 0, 1, 7, k + 1, pid, k % 40, k % 40, *launch)
-                for k in range(kernels)
-            ),
+            ((k * 900, k * 900 + 500, 0, 1, 7, k + 1, pid, k % 40, k % 40, *launch) for k in range(kernels)),
         )
         connection.execute(
             "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, eventClass INT, "
@@ -89,8 +86,7 @@ def write_nsys(path: Path, rows: int) -> None:
             ((k * 900 - 300, k * 900 - 100, pid | 5, k + 1) for k in range(kernels)),
         )
         connection.execute(
-            "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, "
-            "globalTid INT)"
+            "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, globalTid INT)"
         )
         connection.executemany(
             "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, NULL, ?)",
@@ -128,9 +124,7 @@ def measure(path: str, how: str) -> None:
 
 
 def run(path: Path, how: str) -> dict:
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import import_cost as m"
-    )
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import import_cost as m"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; m.measure(sys.argv[1], sys.argv[2])", str(path), how],
         capture_output=True,
@@ -155,10 +149,7 @@ def main() -> None:
         events = write_kineto(path, KINETO_BYTES)
         ours = run(path, "ours")
         size = path.stat().st_size
-        print(
-            f"PyTorch trace, {size / 1e6:,.0f} MB, {events:,} events: {_time(ours)}, "
-            f"+{ours['peak_mb']:,.0f} MB"
-        )
+        print(f"PyTorch trace, {size / 1e6:,.0f} MB, {events:,} events: {_time(ours)}, +{ours['peak_mb']:,.0f} MB")
         if size * JSON_BLOW_UP > _available():
             small = min(size, _available() // JSON_BLOW_UP // 2)
             path.unlink()
@@ -173,10 +164,7 @@ def main() -> None:
         path = Path(folder) / "large.sqlite"
         write_nsys(path, NSYS_ROWS)
         ours = run(path, "ours")
-        print(
-            f"Nsight export, {NSYS_ROWS:,} rows: {_time(ours)} (budget 5 s), "
-            f"+{ours['peak_mb']:,.0f} MB"
-        )
+        print(f"Nsight export, {NSYS_ROWS:,} rows: {_time(ours)} (budget 5 s), +{ours['peak_mb']:,.0f} MB")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,15 @@ _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 5, 1 << 6
 
 class _Attributes(ctypes.Structure):
     _fields_ = (
-        ("type", ctypes.c_uint32), ("size", ctypes.c_uint32), ("config", ctypes.c_uint64),
-        ("sample_period", ctypes.c_uint64), ("sample_type", ctypes.c_uint64),
-        ("read_format", ctypes.c_uint64), ("flags", ctypes.c_uint64), ("rest", ctypes.c_uint8 * 72),
-    )  # fmt: skip
+        ("type", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("config", ctypes.c_uint64),
+        ("sample_period", ctypes.c_uint64),
+        ("sample_type", ctypes.c_uint64),
+        ("read_format", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+        ("rest", ctypes.c_uint8 * 72),
+    )
 
 
 def counter() -> tuple[Callable[[], int] | None, str]:
@@ -28,9 +33,11 @@ def counter() -> tuple[Callable[[], int] | None, str]:
         return None, f"perf_event_open is not known on {platform.system()} {platform.machine()}"
     libc = ctypes.CDLL(None, use_errno=True)
     wanted = _Attributes(
-        type=_HARDWARE, size=ctypes.sizeof(_Attributes), config=_INSTRUCTIONS,
+        type=_HARDWARE,
+        size=ctypes.sizeof(_Attributes),
+        config=_INSTRUCTIONS,
         flags=_EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR,
-    )  # fmt: skip
+    )
     file = libc.syscall(number, ctypes.byref(wanted), 0, -1, -1, 0)
     if file < 0:
         return None, f"perf_event_open: {os.strerror(ctypes.get_errno())}"

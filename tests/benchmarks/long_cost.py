@@ -43,9 +43,8 @@ class Day:
         self.begins = self.timeline.around_begin(lambda batch: None, lambda now: None, self.failed)
         self.ends = self.timeline.around_end(self.end_hooks, logs_are_ready=True)
         self.recorder = Recorder(
-            Settings(log_dir=folder, report=False), Adapter("none"), clock=clock,
-            timeline=self.timeline,
-        )  # fmt: skip
+            Settings(log_dir=folder, report=False), Adapter("none"), clock=clock, timeline=self.timeline
+        )
         self.recorder.facts["fit"] = {"timing": "python"}
         self.random = np.random.default_rng(0)
         self.sampled_ns = clock.now()
@@ -143,9 +142,7 @@ def resident_mb() -> float:
 
 def main() -> dict[str, Any]:
     steps = int(os.environ.get("BENCH_LONG_STEPS", "1000000"))
-    print(
-        f"{steps:,} steps, {steps * STEP_NS / 3.6e12:.1f} h; CPU of one flush of 15 s, ms, median"
-    )
+    print(f"{steps:,} steps, {steps * STEP_NS / 3.6e12:.1f} h; CPU of one flush of 15 s, ms, median")
     with tempfile.TemporaryDirectory() as folder:
         parts = Day(folder).train(steps)
         (recording,) = read_recordings(folder)
@@ -155,8 +152,10 @@ def main() -> dict[str, Any]:
         scalars = sum(path.stat().st_size for path in Path(folder).glob("events*"))
     print(f"{'steps so far':>14}{'whole':>9}{'diagnosis':>11}{'writing':>9}{'resident':>11}")
     for number, part in enumerate(parts, 1):
-        print(f"{number * steps // PARTS:>14,}{part['whole']:>9.1f}{part['diagnosis']:>11.1f}"
-              f"{part['writing']:>9.1f}{part['resident_mb']:>8.0f} MB")  # fmt: skip
+        print(
+            f"{number * steps // PARTS:>14,}{part['whole']:>9.1f}{part['diagnosis']:>11.1f}"
+            f"{part['writing']:>9.1f}{part['resident_mb']:>8.0f} MB"
+        )
     print(f"{len(files)} files, {size / 1e6:.1f} MB, scalars {scalars / 1e6:.1f} MB")
     figures = {name: [round(part[name], 2) for part in parts] for name in parts[0]}
     return {"steps": steps, **figures, "files": len(files), "bytes": size}

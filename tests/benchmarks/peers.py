@@ -11,10 +11,11 @@ from pathlib import Path
 def install(folder: Path, package: str) -> str | None:
     """None, or why `package` could not be installed into `folder`."""
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-         "--target", str(folder), package],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", str(folder), package],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
 
 

@@ -21,5 +21,4 @@ def spread(values: Sequence[float]) -> dict[str, float]:
             break
         at += 1
     low, high = ranked[max(0, at - 1)], ranked[-max(1, at)]
-    return {"median": round(statistics.median(ranked), 4), "low": round(low, 4),
-            "high": round(high, 4)}  # fmt: skip
+    return {"median": round(statistics.median(ranked), 4), "low": round(low, 4), "high": round(high, 4)}

@@ -63,8 +63,7 @@ while time.perf_counter() - wall < seconds:
     time.sleep(max(0.0, due - time.perf_counter()))
 """,
     # It sleeps a tenth of a second inside, to measure the CPU share of each process.
-    "stop": "assert answer.gpus[0].utilization is not None\n"
-    "print(asked / seconds, file=sys.stderr)",
+    "stop": "assert answer.gpus[0].utilization is not None\nprint(asked / seconds, file=sys.stderr)",
 }
 
 
@@ -73,8 +72,12 @@ def share(tool: dict[str, str], env: dict[str, str], hz: float, seconds: float =
     code = MEASURE.format(**tool)
     done = subprocess.run(
         [sys.executable, "-c", code, str(hz), str(seconds)],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if done.returncode != 0:
         print("  did not run:", (done.stderr.strip().splitlines() or ["?"])[-1])
         return float("nan")

@@ -45,10 +45,11 @@ KINDS = (
 )
 OURS, NO_OP, NOTHING = "gpu-util-callback", "no-op callback", "no callback"
 LABELS = {
-    "thread_us": "training thread, CPU", "process_us": "process, CPU",
+    "thread_us": "training thread, CPU",
+    "process_us": "process, CPU",
     "others_us": "other Python threads, CPU",
     "instructions": "training thread, instructions",
-}  # fmt: skip
+}
 
 
 def wanted(names: str) -> list[tuple[str, str, str, str]]:
@@ -82,17 +83,13 @@ def compared(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     within = taken.pop("within", [])
     threads_us = [one["others_us"] for one in taken.pop("own threads", [])]
     base = taken.get(NO_OP) or taken[NOTHING]
-    found: dict[str, Any] = {
-        "step": {name: spread([one[name] for one in base]) for name in base[0]}
-    }
+    found: dict[str, Any] = {"step": {name: spread([one[name] for one in base]) for name in base[0]}}
     for recorder, rounds in taken.items():
         if rounds is base:
             continue
         pairs = list(zip(rounds, base, strict=True))
         added = {
-            name: spread([ours[name] - plain[name] for ours, plain in pairs])
-            for name in base[0]
-            if name != "wall_us"
+            name: spread([ours[name] - plain[name] for ours, plain in pairs]) for name in base[0] if name != "wall_us"
         }
         wall = [ours["wall_us"] / plain["wall_us"] for ours, plain in pairs]
         found[recorder] = {"added": added, "wall_ratio": spread(wall)}
@@ -104,17 +101,15 @@ def compared(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         else:  # a loop's hooks stay: what two runs differ by, without their other threads
             parts = {
                 name: [ours[name] - plain[name] for ours, plain in zip(rounds, base, strict=True)]
-                for rounds in [taken[OURS]] for name in base[0]
-            }  # fmt: skip
+                for rounds in [taken[OURS]]
+                for name in base[0]
+            }
             parts["process_us"] = [
-                whole - others
-                for whole, others in zip(parts["process_us"], parts["others_us"], strict=True)
+                whole - others for whole, others in zip(parts["process_us"], parts["others_us"], strict=True)
             ]
         parts["process_us"] = [one + threads["median"] for one in parts["process_us"]]
         found[OURS]["within"] = {
-            name: spread(values)
-            for name, values in parts.items()
-            if name not in ("wall_us", "others_us")
+            name: spread(values) for name, values in parts.items() if name not in ("wall_us", "others_us")
         }
     return found
 
@@ -128,9 +123,11 @@ def _cells(added: dict[str, dict[str, float]]) -> list[str]:
 
 def show(title: str, found: dict[str, Any]) -> None:
     step = found["step"]
-    print(f"\n{title}: a step of {step['wall_us']['median'] / 1e3:.2f} ms, of it "
-          f"{step['thread_us']['median']:.0f} µs of CPU on the training thread, "
-          f"{step['process_us']['median']:.0f} in the process")  # fmt: skip
+    print(
+        f"\n{title}: a step of {step['wall_us']['median'] / 1e3:.2f} ms, of it "
+        f"{step['thread_us']['median']:.0f} µs of CPU on the training thread, "
+        f"{step['process_us']['median']:.0f} in the process"
+    )
     for recorder, one in found.items():
         if recorder == "step":
             continue
@@ -150,8 +147,10 @@ def main(rounds: int | None = None) -> dict[str, Any]:
     beside = bool(os.environ.get("BENCH_BESIDE"))
     figures: dict[str, Any] = {} if beside else {"rounds": rounds}
     skipped: dict[str, str] = {}
-    print(f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
-          f"[{'its 95 % interval' if rounds >= 6 else 'lowest … highest'}]")  # fmt: skip
+    print(
+        f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
+        f"[{'its 95 % interval' if rounds >= 6 else 'lowest … highest'}]"
+    )
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         # A driver to ask, so that samplers have something to do.
@@ -183,8 +182,7 @@ def main(rounds: int | None = None) -> dict[str, Any]:
         over = [
             f"{name} {added['median']:.1f}"
             for name, one in figures.items()
-            if name != "rounds"
-            and (added := one[OURS].get("within", one[OURS]["added"])[clock])["median"] > budget
+            if name != "rounds" and (added := one[OURS].get("within", one[OURS]["added"])[clock])["median"] > budget
         ]
         met = "met" if not over else "MISSED: " + ", ".join(over)
         print(f"budget {budget} µs, {LABELS[clock]}: {met}")

@@ -83,8 +83,9 @@ class Turns:
         if not self.read[1:]:
             self._hooks = [
                 (owner, name, owner.__dict__[name], had, before)
-                for owner, name, had, before in session._timer._undo if "train_batch" in name
-            ]  # fmt: skip
+                for owner, name, had, before in session._timer._undo
+                if "train_batch" in name
+            ]
             self._function = function.wrapper
         for owner, name, ours, had, before in self._hooks:
             if wrap or had:
@@ -242,10 +243,7 @@ def fits(pace: str) -> dict[str, Callable[[], Any]]:
 
     def fit(*callbacks: keras.callbacks.Callback) -> dict[str, float]:
         stretch = Stretch(pace)
-        model.fit(
-            endless(), steps_per_epoch=stretch.total, verbose=0,
-            callbacks=[Begins(stretch), *callbacks],
-        )  # fmt: skip
+        model.fit(endless(), steps_per_epoch=stretch.total, verbose=0, callbacks=[Begins(stretch), *callbacks])
         return stretch.each()
 
     def under_nvitop() -> dict[str, float]:
@@ -255,10 +253,7 @@ def fits(pace: str) -> dict[str, Callable[[], Any]]:
     def within() -> dict[str, float]:
         ours = GpuUtilCallback(tempfile.mkdtemp(), report=False)
         turns = Turns(ours, pace)
-        model.fit(
-            endless(), steps_per_epoch=turns.total, verbose=0,
-            callbacks=[BeginsAndEnds(turns), ours],
-        )  # fmt: skip
+        model.fit(endless(), steps_per_epoch=turns.total, verbose=0, callbacks=[BeginsAndEnds(turns), ours])
         taken, wanted = ours.summary()["steps"], turns.total // 3
         if not taken or taken < wanted:
             raise RuntimeError(f"{taken} steps were recorded, and not even {wanted}")
@@ -268,10 +263,7 @@ def fits(pace: str) -> dict[str, Callable[[], Any]]:
         steady = Steady(pace)
         ours = GpuUtilCallback(tempfile.mkdtemp(), report=False)
         with contextlib.suppress(Over):
-            model.fit(
-                endless(), steps_per_epoch=steady.total, verbose=0,
-                callbacks=[BeginsAndEnds(steady), ours],
-            )  # fmt: skip
+            model.fit(endless(), steps_per_epoch=steady.total, verbose=0, callbacks=[BeginsAndEnds(steady), ours])
         return steady.each()
 
     found = {
@@ -283,9 +275,7 @@ def fits(pace: str) -> dict[str, Callable[[], Any]]:
     }
     if keras.backend.backend() == "tensorflow":
         found['TensorBoard(update_freq="batch")'] = lambda: fit(
-            keras.callbacks.TensorBoard(
-                tempfile.mkdtemp(), update_freq="batch", profile_batch=0, write_graph=False
-            )
+            keras.callbacks.TensorBoard(tempfile.mkdtemp(), update_freq="batch", profile_batch=0, write_graph=False)
         )
     if importlib.util.find_spec("nvitop"):
         found["nvitop's collector"] = under_nvitop
@@ -361,9 +351,11 @@ def traceml_serves() -> Iterator[None]:
     folder = tempfile.mkdtemp()
     code = "import sys; from traceml_ai.launcher.cli import main; sys.argv = ['traceml', 'serve']"
     server = subprocess.Popen(
-        [sys.executable, "-c", f"{code}; sys.exit(main())"], cwd=folder,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-c", f"{code}; sys.exit(main())"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         until = time.monotonic() + 60
         while time.monotonic() < until:

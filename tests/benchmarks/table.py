@@ -91,8 +91,7 @@ def long(figures: dict[str, Any]) -> Iterator[Row]:
     hours = figures["steps"] * 8.64e-3 / 3600
     whole, resident = figures["whole"], figures["resident_mb"]
     yield (
-        f"a made-up fit of {figures['steps']:,} steps on a clock that they move, {hours:.0f} h: "
-        "a flush, every 15 s",
+        f"a made-up fit of {figures['steps']:,} steps on a clock that they move, {hours:.0f} h: a flush, every 15 s",
         f"{min(whole):.0f} to {max(whole):.0f} ms of CPU, resident {resident[0]:.0f} MB after a "
         f"tenth and {resident[-1]:.0f} at the end; "
         f"{figures['bytes'] / figures['steps']:.1f} bytes a step on disk, samples included",
@@ -148,9 +147,15 @@ def total(figures: dict[str, Any]) -> Iterator[Row]:
 
 
 ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
-    "held_lock": held_lock, "fits": fits, "long": long, "sampler": sampler,
-    "trace": trace, "diagnosis": diagnosis, "browse": browse, "total": total,
-}  # fmt: skip
+    "held_lock": held_lock,
+    "fits": fits,
+    "long": long,
+    "sampler": sampler,
+    "trace": trace,
+    "diagnosis": diagnosis,
+    "browse": browse,
+    "total": total,
+}
 
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
@@ -163,10 +168,13 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
     loads = [one["load"] for one in figures.values()]
     taken = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     cpus = {one["cpus"] for one in figures.values()}
-    lines += ["", f"Taken {taken} on {'/'.join(map(str, sorted(cpus)))} CPUs at a load average of "
-              f"{min(loads):.0f} to {max(loads):.0f}; medians of rounds [95 % interval of the "
-              "median; of fewer than six rounds, the lowest and the highest], over a no-op "
-              "callback, in loops over none."]  # fmt: skip
+    lines += [
+        "",
+        f"Taken {taken} on {'/'.join(map(str, sorted(cpus)))} CPUs at a load average of "
+        f"{min(loads):.0f} to {max(loads):.0f}; medians of rounds [95 % interval of the "
+        "median; of fewer than six rounds, the lowest and the highest], over a no-op "
+        "callback, in loops over none.",
+    ]
     return "\n".join(lines)
 
 

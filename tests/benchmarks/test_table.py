@@ -29,20 +29,29 @@ def spread(median: float) -> dict[str, float]:
 
 
 def cost(us: float) -> dict:
-    return {"added": {"thread_us": spread(us), "process_us": spread(2 * us)},
-            "wall_ratio": {"median": 1.01, "low": 0.99, "high": 1.02}}  # fmt: skip
+    return {
+        "added": {"thread_us": spread(us), "process_us": spread(2 * us)},
+        "wall_ratio": {"median": 1.01, "low": 0.99, "high": 1.02},
+    }
 
 
 def figures() -> dict:
     run = {"date": "2026-11-22", "cpus": 2, "load": 1.5, "python": "3.11.7"}
     step = {name: spread(500) for name in ("thread_us", "process_us", "wall_us")}
     return {
-        "step": {**run, "rounds": 3, "skipped": {"instructions": "not permitted"},
-                 "TensorFlow, fit, paced": {"step": step, "no callback": cost(-1),
-                                            "gpu-util-callback": cost(11), "nvitop": cost(40)}},
-        "diagnosis": {**run, "date": "2026-11-23", "steps": 1_000_000, "whole_s": 0.25,
-                      "more": 1000, "more_ms": 15.4},
-    }  # fmt: skip
+        "step": {
+            **run,
+            "rounds": 3,
+            "skipped": {"instructions": "not permitted"},
+            "TensorFlow, fit, paced": {
+                "step": step,
+                "no callback": cost(-1),
+                "gpu-util-callback": cost(11),
+                "nvitop": cost(40),
+            },
+        },
+        "diagnosis": {**run, "date": "2026-11-23", "steps": 1_000_000, "whole_s": 0.25, "more": 1000, "more_ms": 15.4},
+    }
 
 
 def write(maker, text: str = "before\n{begin}\nold\n{end}\nafter\n") -> None:

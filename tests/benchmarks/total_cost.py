@@ -101,9 +101,12 @@ def timed(arguments: list[str], cache: str, before: str = "def extra(): return 0
     paths = [str(here), str(here.parent / "support"), str(here.parent.parent)]
     code = _CHILD.format(paths=paths, before=before, arguments=["total", *arguments, "--json"])
     child = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "XDG_CACHE_HOME": cache},
-    )  # fmt: skip
+    )
     return json.loads(child.stdout)
 
 
@@ -126,8 +129,12 @@ def main() -> dict:
                 arguments, cache, before if with_store else "def extra(): return 0"
             )
             assert code == 0 and runs == COUNT and hours > 0, (code, runs, hours)
-            figures[what] = {"wall_s": round(seconds, 1), "cpu_s": round(cpu, 1),
-                             "peak_mb": round(peak), "requests": requests}  # fmt: skip
+            figures[what] = {
+                "wall_s": round(seconds, 1),
+                "cpu_s": round(cpu, 1),
+                "peak_mb": round(peak),
+                "requests": requests,
+            }
             print(f"{what:34}{seconds:8.1f}{cpu:8.1f}{peak:8.0f}{read:9,}{requests:10,}   {budget}")
     return figures
 

@@ -64,16 +64,11 @@ def write_xplane(path: Path) -> int:
             device = _integer(keys["device_id"], 0)
             spare = _integer(keys["x"], 1 << 40 | k)
             launches.append(_event(2, t, 5_000_000, link, device, spare, spare))
-            texts = (
-                _text(keys["kernel_details"], 200 + k % 40),
-                _text(keys["tf_op"], 100 + k % 40),
-            )
+            texts = (_text(keys["kernel_details"], 200 + k % 40), _text(keys["tf_op"], 100 + k % 40))
             kernels.append(_event(10 + k % 40, t + 6_000_000, 20_000_000, link, *texts, spare))
             for part in range(2):
                 ident = _integer(keys["id"], k)
-                ops.append(
-                    _event(60 + k % 40, t + part * 9_000_000, 8_000_000, ident, *[spare] * 3)
-                )
+                ops.append(_event(60 + k % 40, t + part * 9_000_000, 8_000_000, ident, *[spare] * 3))
     events = _entry(4, 1, "train") + _entry(4, 2, "cuLaunchKernel")
     events += b"".join(_entry(4, 10 + i, f"ampere_sgemm_{i}_tn") for i in range(40))
     events += b"".join(_entry(4, 60 + i, f"model/layer_{i}/MatMul:MatMul") for i in range(40))
@@ -120,10 +115,7 @@ def measure(path: str) -> None:
 def run(path: Path) -> dict:
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import trace_cost as t"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}; t.measure(sys.argv[1])", str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", f"{code}; t.measure(sys.argv[1])", str(path)], capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
 

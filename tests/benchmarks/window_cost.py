@@ -49,11 +49,7 @@ class Windows:
         from gpu_util_callback.recording.clock import Clock
 
         self.process = WindowReader()
-        self.readers = {
-            "process, nice 19": self.process.read,
-            "thread": read_here,
-            "not read": read_nothing,
-        }
+        self.readers = {"process, nice 19": self.process.read, "thread": read_here, "not read": read_nothing}
         self.kinds = list(self.readers) * ROUNDS
         self.begins: list[int] = []
         self.opens = [EVERY * (i + 1) for i in range(len(self.kinds))]
@@ -141,9 +137,7 @@ def table(length: int) -> None:
         last = first + run.length
         begin, end = run.read_at[index]
         during = [
-            duration
-            for at, duration in zip(begins[last:], durations[last : first + 100], strict=False)
-            if at < end
+            duration for at, duration in zip(begins[last:], durations[last : first + 100], strict=False) if at < end
         ]
         # As many steps right before the window: means, since a mean is above a median anyway.
         quiet = durations[first - max(len(during), 40) : first]
@@ -164,10 +158,7 @@ def table(length: int) -> None:
         f"\nwindows of {length} steps, {events:,.0f} events kept of each; "
         f"a quiet step takes {statistics.mean(quiet_all):.2f} ms"
     )
-    print(
-        f"{'read by':<18}{'in window':>12}{'behind it':>12}{'steps':>8}{'longest':>10}"
-        f"{'reading':>10}{'x quiet':>9}"
-    )
+    print(f"{'read by':<18}{'in window':>12}{'behind it':>12}{'steps':>8}{'longest':>10}{'reading':>10}{'x quiet':>9}")
     for kind, values in rows.items():
         inside, behind, count, longest, took, usual = map(list, zip(*values, strict=True))
         expected = sum(u * c for u, c in zip(usual, count, strict=True))

@@ -49,10 +49,10 @@ def two_findings(root: Path) -> None:
 
 def eight_findings(root: Path) -> None:
     """Whatever can go wrong in one run of two GPUs, of which one is not used."""
-    job = Job(seed=8, board=H100, gpus=2, used=[True, False], hz=4,
-              fit={"mixed_precision": None, "batch_size": 8})  # fmt: skip
-    job.train(200, gpu=12, compile=lambda rng, n: np.where(np.arange(n) % 20 == 0, 900.0, 0.0),
-              shape=np.arange(200) // 20)  # fmt: skip
+    job = Job(seed=8, board=H100, gpus=2, used=[True, False], hz=4, fit={"mixed_precision": None, "batch_size": 8})
+    job.train(
+        200, gpu=12, compile=lambda rng, n: np.where(np.arange(n) % 20 == 0, 900.0, 0.0), shape=np.arange(200) // 20
+    )
     for _ in range(4):
         with job.epoch():
             job.train(250, gpu=15, wait=30)
@@ -111,8 +111,11 @@ def traces(root: Path) -> None:
     """What profilers have written, as `gpu-util trace --log-dir` brings it in."""
     from gpu_util_callback.cli import main
 
-    for name in ("kineto/v100_resnet50_num_workers_0.json.gz", "nsys/h100_2gpu_1s.sqlite",
-                 "xplane/cpu_tf221_inputbound_plus_synthetic_gpu.xplane.pb"):  # fmt: skip
+    for name in (
+        "kineto/v100_resnet50_num_workers_0.json.gz",
+        "nsys/h100_2gpu_1s.sqlite",
+        "xplane/cpu_tf221_inputbound_plus_synthetic_gpu.xplane.pb",
+    ):
         source = REFERENCE / name
         if not source.is_file():
             raise FileNotFoundError(f"{source}: the public reference traces are not there")
@@ -126,8 +129,9 @@ def many_runs(root: Path, count: int = 300) -> None:
         scenario = "slow" if seed % 5 == 1 else "healthy"
         if seed == ODD_SEED:
             scenario = "host_stall"
-        run = SyntheticRun(root / name, scenario, steps=90 + seed % 7, gpus=1, seed=seed,
-                           step_ms=24 + seed % 11, past_s=60 + 60 * seed)  # fmt: skip
+        run = SyntheticRun(
+            root / name, scenario, steps=90 + seed % 7, gpus=1, seed=seed, step_ms=24 + seed % 11, past_s=60 + 60 * seed
+        )
         run.advance(run.total)
         run.close()
 

@@ -28,9 +28,7 @@ def shoot(browser: Browser, url: str, out: Path, size: tuple[int, int], dark: bo
     A desktop's frame is TensorBoard's window, a narrow one the tab's own.
     """
     width, height = size
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-    )
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
     host = width > 1080
     tab = Tab(context, url, host=host).open()
     if dark and host:

@@ -19,9 +19,8 @@ def fits(tmp_path_factory):
     root = tmp_path_factory.mktemp("fits")
     for number, (name, scenario) in enumerate((("before", "slow"), ("after", "healthy"))):
         make_recording(
-            root / name, scenario, steps=600, gpus=1, job="a", fit_index=number,
-            past_s=500 - LATER_S * number,
-        )  # fmt: skip
+            root / name, scenario, steps=600, gpus=1, job="a", fit_index=number, past_s=500 - LATER_S * number
+        )
     with TensorBoardServer(root, load_fast=True) as server:
         yield server
 
@@ -41,11 +40,7 @@ def test_the_next_fit_says_whether_the_promise_was_kept(open_tab, fits):
     box = tab.plot()
     tab.page.mouse.move(tab.x_of(300, (0, 600)), box["y"] + 60)
     tab.settle()
-    steps = [
-        float(text.split()[0])
-        for text in tab.find("[data-value$='#steps']").all_inner_texts()
-        if text
-    ]
+    steps = [float(text.split()[0]) for text in tab.find("[data-value$='#steps']").all_inner_texts() if text]
     assert len(steps) == 2 and steps[1] > 2 * steps[0], steps
     # A range is measured in both.
     tab.drag((box["x"] + 100, box["y"] + 60), (box["x"] + 300, box["y"] + 60))
@@ -85,9 +80,7 @@ def test_the_clock_puts_each_run_where_it_ran(open_tab, fits):
     def colour(row: int, at_s: float) -> tuple[int, int, int]:
         label = tab.find(".tl-label:has(.tl-legend:not(.inline))").nth(row).bounding_box()
         y = label["y"] - box["y"] + label["height"] - 12
-        return tab.colour_at(
-            ".tl-surface canvas", box["width"] * (at_s * 1e9 - low) / (high - low), y
-        )
+        return tab.colour_at(".tl-surface canvas", box["width"] * (at_s * 1e9 - low) / (high - low), y)
 
     # While only the earlier one ran, the later one's lane is empty; later both have steps.
     assert colour(1, -LATER_S / 2)[2] > colour(1, -LATER_S / 2)[0] + 30

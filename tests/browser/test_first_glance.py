@@ -83,9 +83,7 @@ def test_the_ceilings_that_were_measured_and_the_accelerator_utilization(open_ta
     assert in_sight(tab, ".ceilings") and in_sight(tab, ".tl-surface")
     tab.find(".ceilings summary").click()
     assert tab.find(".ceilings dt").all_inner_texts() == ["input alone", "model alone", "this run"]
-    assert tab.text(".ceilings dl > div:nth-child(2)").split("\n")[-1] == (
-        "102 batches/s 3,264 samples/s"
-    )
+    assert tab.text(".ceilings dl > div:nth-child(2)").split("\n")[-1] == ("102 batches/s 3,264 samples/s")
     width = [bar.bounding_box()["width"] for bar in tab.find(".ceilings i").all()]
     assert width[0] / width[1] == pytest.approx(34 / 102, rel=0.03)
     tab.find(".account summary").first.click()
@@ -111,9 +109,7 @@ def test_the_cause_on_one_of_many_gpus(open_tab, scene, key):
     assert f"gpu{HOT_GPU} of 64" in account.locator("summary").inner_text(), "its account"
     cells = tab.find(".gpu-strip i")
     assert cells.count() == 64 and tab.find(".gpu-strip .named").count() == 1
-    assert "thermal 41 %" in tab.find(".gpu-strip .named").get_attribute("title").replace(
-        "\u00a0", " "
-    )
+    assert "thermal 41 %" in tab.find(".gpu-strip .named").get_attribute("title").replace("\u00a0", " ")
     account.locator("summary").click()
     rows = tab.find(".gpu-table tbody tr")
     texts = [" ".join(text.split()) for text in rows.all_inner_texts()]
@@ -176,8 +172,7 @@ def test_the_chooser_is_sorted_and_walked_by_keys(open_tab, scene):
     assert name not in names[:10]
     # The end of a long name tells the runs of a sweep apart: it is what can be read.
     assert active.locator("bdi").first.evaluate(
-        "(name) => name.getBoundingClientRect().right <= "
-        "name.parentElement.getBoundingClientRect().right + 1"
+        "(name) => name.getBoundingClientRect().right <= name.parentElement.getBoundingClientRect().right + 1"
     )
     tab.page.keyboard.press("Enter")
     wait_until(lambda: name in tab.find(".chooser-button").get_attribute("title"), what=name)
@@ -194,26 +189,19 @@ def test_one_column_in_the_order_of_reading(open_tab, scene, name, size):
     ends = [box["y"] + box["height"] for box in boxes]
     assert all(end <= box["y"] + 1 for end, box in zip(ends, boxes[1:], strict=False)), boxes
     assert in_sight(tab, ".tl-label"), "the first lane is on the first screen"
-    assert "Kernel active" in tab.text(".tl-label") and "Step time" in tab.text(
-        ".tl-label:nth-child(2)"
-    )
+    assert "Kernel active" in tab.text(".tl-label") and "Step time" in tab.text(".tl-label:nth-child(2)")
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert tab.find("h1").evaluate("(head) => head.scrollHeight <= head.clientHeight + 2")
-    short, content = (
-        tab.find(part).bounding_box()["height"] for part in (".tl-scroll", ".tl-content")
-    )
+    short, content = (tab.find(part).bounding_box()["height"] for part in (".tl-scroll", ".tl-content"))
     tab.button("▾ all lanes").click()
     wait_until(
-        lambda: tab.find(".tl-scroll").bounding_box()["height"] >= min(content, 1.2 * short),
-        what="room for the lanes",
+        lambda: tab.find(".tl-scroll").bounding_box()["height"] >= min(content, 1.2 * short), what="room for the lanes"
     )
 
 
 @pytest.mark.parametrize("name", ["demo", "two", "eight", "workers", "gpus"])
 @pytest.mark.parametrize("size", [(1366, 704), (1440, 836), (1920, 980)])
-def test_on_a_desktop_the_lanes_have_half_of_the_frame_and_the_remedy_is_beside(
-    open_tab, scene, name, size
-):
+def test_on_a_desktop_the_lanes_have_half_of_the_frame_and_the_remedy_is_beside(open_tab, scene, name, size):
     tab = open_tab(scene(name), width=size[0], height=size[1])
     wait_until(lambda: not tab.text("h1").startswith("Comparing"), what="the verdict")
     tab.settle()
@@ -264,10 +252,7 @@ def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
         reply = route.fetch()
         body = reply.json()
         for span in body["report"]["spans"]:
-            span["advice"] |= {
-                "before": "ds = ds.map(decode)",
-                "code": "ds = ds.map(decode, 4)\nds = ds.batch(8)",
-            }
+            span["advice"] |= {"before": "ds = ds.map(decode)", "code": "ds = ds.map(decode, 4)\nds = ds.batch(8)"}
         route.fulfill(response=reply, json=body)
 
     tab.page.route("**/gpu_utilization/recording*", answer)
@@ -276,8 +261,9 @@ def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
     assert tab.text(".details pre del").strip() == "- ds = ds.map(decode)"
     added = tab.find(".details pre ins").all_inner_texts()
     assert [line.strip() for line in "\n".join(added).splitlines() if line.strip()] == [
-        "+ ds = ds.map(decode, 4)", "+ ds = ds.batch(8)",
-    ]  # fmt: skip
+        "+ ds = ds.map(decode, 4)",
+        "+ ds = ds.batch(8)",
+    ]
     tab.button("copy code").click()
     wait_until(lambda: tab.find("button:has-text('copied')").count() == 1, what="copying")
     copied = tab.evaluate("navigator.clipboard.readText()")

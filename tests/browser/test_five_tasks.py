@@ -89,9 +89,7 @@ def test_the_slowest_kernel_of_step_100(hand):
     tab = hand.tab
     assert tab.text(".traced h2") == "Step 100"
     base = f"{tab.url}/data/plugin/gpu_utilization"
-    with urllib.request.urlopen(
-        f"{base}/window?id={quote(tab.link()['id'], safe='')}&window=0"
-    ) as answer:
+    with urllib.request.urlopen(f"{base}/window?id={quote(tab.link()['id'], safe='')}&window=0") as answer:
         by_step = json.load(answer)["step_kernels"]
     rows = [row for row in by_step["rows"] if row[0] == 100]
     slowest = max(rows, key=lambda row: row[4])

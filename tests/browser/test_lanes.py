@@ -94,9 +94,7 @@ def test_a_click_on_a_step_tells_where_it_went(tab):
         f"{tab.url}/data/plugin/gpu_utilization/steps?id={tab.link()['id'].replace('/', '%2F')}"
         f"&first={step}&last={step}"
     )["columns"]
-    rows = dict(
-        row.split("\t")[:2] for row in tab.find(".measure table").first.inner_text().split("\n")[1:]
-    )
+    rows = dict(row.split("\t")[:2] for row in tab.find(".measure table").first.inner_text().split("\n")[1:])
     for title, column in (("train function", "body_ns"), ("input wait", "input_wait_ns")):
         (shown,) = [text for name, text in rows.items() if title in name]
         assert abs(float(shown.split()[0]) - reply[column][0] / 1e6) < 0.06, (title, shown)
@@ -203,9 +201,7 @@ def test_a_legend_hides_and_shows_its_series(tab):
     wait_until(lambda: tab.number("[data-value$='#steps']") < 0.7 * whole, what="the rest's value")
     assert "train" not in tab.text(".tooltip") if tab.find(".tooltip").count() else True
     # The link keeps it, and the place where it was drawn is empty.
-    link = wait_until(
-        lambda: "hidden" in (link := tab.evaluate("location.href")) and link, what="the link"
-    )
+    link = wait_until(lambda: "hidden" in (link := tab.evaluate("location.href")) and link, what="the link")
     tab.page.goto("about:blank")
     tab.page.goto(link)
     tab.wait_for(".tl-value:not(:empty)")
@@ -226,10 +222,7 @@ def test_the_header_of_a_group_stays_while_its_lanes_scroll(tab):
     assert tab.find(".tl-stuck").count() == 0
     group = tab.find(".tl-labels .tl-group").first
     scroller = tab.find(".tl-scroll")
-    scroller.evaluate(
-        "(box, top) => box.scrollTo(0, top)",
-        group.evaluate("(row) => row.offsetTop") + 60,
-    )
+    scroller.evaluate("(box, top) => box.scrollTo(0, top)", group.evaluate("(row) => row.offsetTop") + 60)
     wait_until(lambda: tab.find(".tl-stuck").count() == 1, what="the header to stick")
     assert tab.text(".tl-stuck") == group.inner_text()
     box = tab.find(".tl-stuck .tl-group").bounding_box()

@@ -25,10 +25,7 @@ def open_file(browser):
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         pages.append(page)
         page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
-        page.on(
-            "console",
-            lambda message: problems.append(message.text) if message.type == "error" else None,
-        )
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on(
             "request",
             lambda request: (

@@ -32,12 +32,7 @@ def logdir(tmp_path_factory):
     if not any(one.name == "gpu_utilization" for one in entry_points(group="tensorboard_plugins")):
         pytest.skip("our plugin is not installed beside TensorFlow's: pip install -e .")
     root = tmp_path_factory.mktemp("profiled")
-    done = subprocess.run(
-        [sys.executable, "-c", FIT, str(root / "a fit")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = subprocess.run([sys.executable, "-c", FIT, str(root / "a fit")], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return root
 

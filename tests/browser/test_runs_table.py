@@ -25,8 +25,7 @@ def served(tmp_path_factory):
     """Seven runs of three kinds, and a job of eight workers."""
     root = tmp_path_factory.mktemp("table")
     for at, scenario in enumerate(("slow", "healthy", "host_stall", "slow", "healthy", "slow")):
-        make_recording(root / f"run-{at}", scenario, steps=120 + 40 * at, gpus=2, seed=at,
-                       past_s=300 + 1000 * at)  # fmt: skip
+        make_recording(root / f"run-{at}", scenario, steps=120 + 40 * at, gpus=2, seed=at, past_s=300 + 1000 * at)
     workers(root)
     with TensorBoardServer(root, load_fast=True) as server:
         server.logdir = root
@@ -152,8 +151,10 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_tab, served, scheme, widt
 def test_without_the_sums_the_runs_are_listed_and_the_reason_is_shown(open_tab, served):
     tab = open_tab(served.url)
     tab.expect_errors = True
-    tab.page.route("**/gpu_utilization/total*", lambda route: route.fulfill(
-        status=422, json={"error": "this cannot be shown: <b>why</b>"}))  # fmt: skip
+    tab.page.route(
+        "**/gpu_utilization/total*",
+        lambda route: route.fulfill(status=422, json={"error": "this cannot be shown: <b>why</b>"}),
+    )
     tab.open(LIST, wait=False)
     wait_until(lambda: "<b>why</b>" in tab.text(".sums"), what="the reason")
     assert tab.find(".choice").count() == 14  # each worker by itself
@@ -174,13 +175,24 @@ def many(served, tab):
         id = f"sweep/lr-{at:05}/{at}"
         start = items[of["id"]]["start_ns"] - at * 10**9
         runs["recordings"].append(
-            {**items[of["id"]], "id": id, "run": f"sweep/lr-{at:05}", "start_ns": start,
-             "session": id, "host": f"node-{at % 97}"}
-        )  # fmt: skip
+            {
+                **items[of["id"]],
+                "id": id,
+                "run": f"sweep/lr-{at:05}",
+                "start_ns": start,
+                "session": id,
+                "host": f"node-{at % 97}",
+            }
+        )
         total["runs"].append(
-            {**of, "id": id, "start_ns": start, "hours": of["hours"] * (1 + at % 13),
-             "since": [f"sweep/lr-{at:05}", 1 + (at % 7) / 10] if at % 3 else None}
-        )  # fmt: skip
+            {
+                **of,
+                "id": id,
+                "start_ns": start,
+                "hours": of["hours"] * (1 + at % 13),
+                "since": [f"sweep/lr-{at:05}", 1 + (at % 7) / 10] if at % 3 else None,
+            }
+        )
     return runs, total
 
 
@@ -252,8 +264,7 @@ def test_ten_thousand_rows_stay_fluid(open_tab, served, browser):
     bodies = {"runs": json.dumps(runs), "total": json.dumps(total)}
     for name in bodies:
         tab.page.route(f"**/gpu_utilization/{name}*", partial(_answer, bodies[name]))
-    tab.page.route("**/gpu_utilization/recording*", lambda route: route.fulfill(
-        status=404, json={"error": "made up"}))  # fmt: skip
+    tab.page.route("**/gpu_utilization/recording*", lambda route: route.fulfill(status=404, json={"error": "made up"}))
     tab.expect_errors = True
     tab.page.add_init_script(f"({PAINTED})()")
     tab.open(LIST, wait=False)
@@ -266,8 +277,9 @@ def test_ten_thousand_rows_stay_fluid(open_tab, served, browser):
     browser.start_tracing(page=tab.page, categories=["blink", "devtools.timeline"])
     frames = sorted(tab.page.evaluate(SCROLL, 120))
     events = json.loads(browser.stop_tracing())["traceEvents"]
-    script = sorted(one["tdur"] / 1e3 for one in events if one.get("name") == FRAME_EVENT
-                    and one.get("ph") == "X" and "tdur" in one)  # fmt: skip
+    script = sorted(
+        one["tdur"] / 1e3 for one in events if one.get("name") == FRAME_EVENT and one.get("ph") == "X" and "tdur" in one
+    )
     top = tab.find(".choice").first.get_attribute("aria-rowindex")
     assert int(top) > 1000, "it scrolled"
 
@@ -305,5 +317,6 @@ def test_ten_thousand_rows_stay_fluid(open_tab, served, browser):
     tab.link()
     tab.page.go_back()
     tab.wait_for(".choice")
-    wait_until(lambda: abs(tab.find(".runs").evaluate("(box) => box.scrollTop") - place) < 60,
-               what="the place it was left at")  # fmt: skip
+    wait_until(
+        lambda: abs(tab.find(".runs").evaluate("(box) => box.scrollTop") - place) < 60, what="the place it was left at"
+    )

@@ -61,9 +61,11 @@ def test_everything_can_be_reached_with_tab(tab):
     for _ in range(60):
         tab.page.keyboard.press("Tab")
         seen.append(
-            tab.evaluate("(document.activeElement.getAttribute('aria-label') ?? "
-                         "document.activeElement.innerText ?? '').slice(0, 40)")
-        )  # fmt: skip
+            tab.evaluate(
+                "(document.activeElement.getAttribute('aria-label') ?? "
+                "document.activeElement.innerText ?? '').slice(0, 40)"
+            )
+        )
     joined = "\n".join(seen)
     for name in ("steps", "Share", "Export", "Input-bound", "Lanes over the axis", "copy code"):
         assert name in joined, f"{name} not in\n{joined}"
@@ -80,8 +82,7 @@ def test_spans_and_values_are_in_tables(tab):
     assert lanes.locator("tbody tr").count() == 20
     heads = lanes.locator("thead th").all_inner_texts()
     column = heads.index("Step time")
-    values = [float(row.split("\t")[column].split()[0]) for row in
-              lanes.locator("tbody").inner_text().split("\n")]  # fmt: skip
+    values = [float(row.split("\t")[column].split()[0]) for row in lanes.locator("tbody").inner_text().split("\n")]
     healthy, starved = values[:6], values[7:13]
     assert min(starved) > 1.5 * max(healthy), values
     tab.find(".tables tbody button").first.click()

@@ -76,9 +76,7 @@ def test_follows_tensorboards_dark_mode_while_open(open_tab, server):
     light = tab.colour_at(".tl-head canvas", 5, 12)
     tab.page.evaluate("document.body.classList.add('dark-mode')")
     wait_until(lambda: tab.evaluate(background) == "rgb(22, 25, 30)", what="dark")
-    wait_until(
-        lambda: sum(tab.colour_at(".tl-head canvas", 5, 12)) < sum(light), what="drawing anew"
-    )
+    wait_until(lambda: sum(tab.colour_at(".tl-head canvas", 5, 12)) < sum(light), what="drawing anew")
     tab.page.evaluate("document.body.classList.remove('dark-mode')")
     wait_until(lambda: tab.evaluate(background) == "rgb(255, 255, 255)", what="light again")
 
@@ -118,9 +116,7 @@ def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, server):
     tab = open_tab(server.url, host=True)
     tab.settle()
     tab.page.get_by_text("Time Series").first.click()
-    wait_until(
-        lambda: "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0], what="leaving"
-    )
+    wait_until(lambda: "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0], what="leaving")
     tab.page.wait_for_timeout(200)  # what had begun before may end
     left = time.monotonic()
     tab.page.wait_for_timeout(2500)

@@ -191,14 +191,8 @@ def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):
     tab = open_tab(server.url)
     listing = tab._json(f"{server.url}/data/plugin/gpu_utilization/runs")
     hurt = next(one["id"] for one in listing["recordings"] if one["run"] == "thirds")
-    problem = {
-        "path": f"/logs/plugins/{hurt.split('/')[-1]}",
-        "message": "cut off: <b>copy</b> again",
-    }
-    tab.page.route(
-        "**/gpu_utilization/runs*",
-        lambda route: route.fulfill(json={**listing, "problems": [problem]}),
-    )
+    problem = {"path": f"/logs/plugins/{hurt.split('/')[-1]}", "message": "cut off: <b>copy</b> again"}
+    tab.page.route("**/gpu_utilization/runs*", lambda route: route.fulfill(json={**listing, "problems": [problem]}))
     tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     tab.find(".chooser-button").click()
     said = tab.find(".chooser-list .choice-verdict")
@@ -282,9 +276,7 @@ def test_hostile_names_are_inert(open_tab, server):
     assert "long" * 500 not in text
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "scale"), [(800, 736, 1), (390, 780, 2), (1280, 656, 1), (3840, 2000, 1)]
-)
+@pytest.mark.parametrize(("width", "height", "scale"), [(800, 736, 1), (390, 780, 2), (1280, 656, 1), (3840, 2000, 1)])
 def test_every_frame_fits(open_tab, server, width, height, scale):
     tab = open_tab(server.url, width=width, height=height, device_scale_factor=scale)
     tab.settle()
@@ -399,8 +391,7 @@ def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
         first = body["recordings"][0]
         start = first["start_ns"] - 10**15
         body["recordings"] += [
-            {**first, "id": f"made/{i}", "run": f"sweep/lr-{i:04}", "start_ns": start - i * 10**9}
-            for i in range(2000)
+            {**first, "id": f"made/{i}", "run": f"sweep/lr-{i:04}", "start_ns": start - i * 10**9} for i in range(2000)
         ]
         route.fulfill(response=reply, json=body)
 

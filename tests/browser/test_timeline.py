@@ -25,8 +25,14 @@ def test_the_lanes_show_what_was_recorded(tab):
         return red > 200 and 130 < green < 200 and blue < 60
 
     assert [amber(step) for step in (200, 600, 900, 1200, 1500, 1800, 2200)] == [
-        False, False, True, True, True, False, False,
-    ]  # fmt: skip
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_values_under_the_cursor_are_the_recordings(tab):
@@ -54,9 +60,7 @@ def test_a_click_on_a_span_shows_its_evidence(tab):
     assert tab.link()["span"] == span["id"]
     details = tab.text(".details")
     assert span["title"] in details
-    assert f"≥ {span['threshold']['wait_pct']:g} %" in details, (
-        "evidence stands beside its threshold"
-    )
+    assert f"≥ {span['threshold']['wait_pct']:g} %" in details, "evidence stands beside its threshold"
     assert span["advice"]["code"] in tab.text(".details .advice")
 
 
@@ -200,10 +204,7 @@ def test_keyboard_moves_zooms_and_steps_through_spans(tab):
     tab.page.keyboard.press("Escape")
     assert tab.link()["span"] == "-", "that none is open is part of the view"
     tab.page.keyboard.press("]")
-    assert (
-        tab.link()["span"]
-        == min(tab.recording()["report"]["spans"], key=lambda one: one["start_step"])["id"]
-    )
+    assert tab.link()["span"] == min(tab.recording()["report"]["spans"], key=lambda one: one["start_step"])["id"]
     tab.page.keyboard.press("?")
     tab.find("dialog.help").wait_for(state="visible")
     tab.page.keyboard.press("Escape")
@@ -253,9 +254,8 @@ def test_touch_pans_and_pinches(open_tab, server):
     def touch(kind: str, *points: float) -> None:
         client.send(
             "Input.dispatchTouchEvent",
-            {"type": kind, "touchPoints": [{"x": x + dx, "y": y, "id": i} for i, dx in
-                                           enumerate(points)]},
-        )  # fmt: skip
+            {"type": kind, "touchPoints": [{"x": x + dx, "y": y, "id": i} for i, dx in enumerate(points)]},
+        )
 
     touch("touchStart", 0.0)
     for step in range(1, 6):

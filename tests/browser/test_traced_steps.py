@@ -25,10 +25,18 @@ def traced(tmp_path_factory):
     root = tmp_path_factory.mktemp("traced")
     run = SyntheticRun(root / "gpus", "thirds", steps=STEPS, gpus=2, past_s=300, windows=WINDOWS)
     run.advance(STEPS, flush=False)
-    run.writer.append("kernels", {
-        "window": [0], "gpu": [1], "name": [HOSTILE], "op": [HOSTILE], "count": [3],
-        "total_ns": [np.int64(10**9)], "tensor_core": ["yes"],
-    })  # fmt: skip
+    run.writer.append(
+        "kernels",
+        {
+            "window": [0],
+            "gpu": [1],
+            "name": [HOSTILE],
+            "op": [HOSTILE],
+            "count": [3],
+            "total_ns": [np.int64(10**9)],
+            "tensor_core": ["yes"],
+        },
+    )
     run.close()
     make_recording(root / "laptop", "no_gpu", steps=90, past_s=2000, windows=((20, 26),))
     with TensorBoardServer(root, load_fast=True) as started:
@@ -37,9 +45,7 @@ def traced(tmp_path_factory):
 
 def reply(tab, window):
     base = f"{tab.url}/data/plugin/gpu_utilization"
-    with urllib.request.urlopen(
-        f"{base}/window?id={quote(tab.link()['id'], safe='')}&window={window}"
-    ) as answer:
+    with urllib.request.urlopen(f"{base}/window?id={quote(tab.link()['id'], safe='')}&window={window}") as answer:
         return json.load(answer)
 
 
@@ -93,9 +99,7 @@ def test_the_kernel_table_sorts_and_filters_by_keyboard(open_tab, traced):
     wait_until(lambda: tab.find(".kernels tbody tr").count() == 13)
     assert "onerror" in first_cells(tab)[0], "the longest first, its name as the text it is"
     assert len(first_cells(tab)[0]) < 500
-    tab.find(
-        ".kernels thead button",
-    ).filter(has_text="calls").focus()
+    tab.find(".kernels thead button").filter(has_text="calls").focus()
     tab.page.keyboard.press("Enter")
     assert tab.find(".kernels th[aria-sort='descending']").inner_text().startswith("calls")
     counts = [int(text) for text in tab.find(".kernels tbody td:nth-child(4)").all_inner_texts()]
@@ -126,9 +130,7 @@ def test_a_window_of_the_host_alone_shows_its_ops(open_tab, traced):
     wait_until(lambda: tab.find(".kernels tbody tr").count() == 3)
     assert "_FusedConv2D" in tab.text(".kernels tbody tr")
     rows = tab.find(".traced tbody tr").all_inner_texts()
-    assert [row.split("\t")[0].strip() for row in rows] == [
-        "rest of the step", "waiting for input", "step",
-    ]  # fmt: skip
+    assert [row.split("\t")[0].strip() for row in rows] == ["rest of the step", "waiting for input", "step"]
     assert "no GPU was traced" in tab.text(".traced caption")
 
 

@@ -15,11 +15,53 @@ START_NS = 1_700_000_000 * 10**9
 # the end of its processing, and the emulated computing of each step. AU as its tool put it out.
 COMPUTE_MS = 1360.4
 EPOCHS = {
-    97.40: [4356, 1912, 1363, 1364, 1372, 1369, 1364, 1363, 1370, 1368, 1364, 1367, 1368, 1371,
-            1364, 1369, 1367, 1391, 1371, 1364, 1368],
-    86.00: [5832, 1415, 1364, 1370, 4897, 1372, 1365, 1367, 1373, 1372, 1366, 1366, 1373, 1369,
-            1369, 1378, 1372, 1388, 1376, 1382, 1368],
-}  # fmt: skip
+    97.40: [
+        4356,
+        1912,
+        1363,
+        1364,
+        1372,
+        1369,
+        1364,
+        1363,
+        1370,
+        1368,
+        1364,
+        1367,
+        1368,
+        1371,
+        1364,
+        1369,
+        1367,
+        1391,
+        1371,
+        1364,
+        1368,
+    ],
+    86.00: [
+        5832,
+        1415,
+        1364,
+        1370,
+        4897,
+        1372,
+        1365,
+        1367,
+        1373,
+        1372,
+        1366,
+        1366,
+        1373,
+        1369,
+        1369,
+        1378,
+        1372,
+        1388,
+        1376,
+        1382,
+        1368,
+    ],
+}
 # What the second epoch's block lasted beyond its steps: its loader ended.
 CLOSING_MS = {97.40: 0, 86.00: 422}
 
@@ -40,9 +82,7 @@ def tables():
             steps.append((len(steps), now, length, length - body, body))
             now += length
         closing = round(CLOSING_MS[au] * 1e6)
-        phases.append(
-            ("gap", "end of input", now, now + closing, len(steps), "input_wait", closing)
-        )
+        phases.append(("gap", "end of input", now, now + closing, len(steps), "input_wait", closing))
         now += closing
         phases.append(("epoch", "epoch", begun, now, len(steps), "", now - begun))
         now += 10**9
@@ -96,8 +136,14 @@ def test_a_long_run_keeps_its_mean_in_bounded_memory(monkeypatch):
     monkeypatch.setattr(AcceleratorUse, "CAPACITY", 8)
     use = AcceleratorUse()
     at = START_NS + np.arange(1000) * 100  # each row a stretch of its own: 10 of 100 ns between
-    use.add({"start_ns": at, "duration_ns": np.full(1000, 90), "body_ns": np.full(1000, 45),
-             "input_wait_ns": np.full(1000, 45)})  # fmt: skip
+    use.add(
+        {
+            "start_ns": at,
+            "duration_ns": np.full(1000, 90),
+            "body_ns": np.full(1000, 45),
+            "input_wait_ns": np.full(1000, 45),
+        }
+    )
     from gpu_util_callback.diagnosis.evidence.phases import Phases
 
     assert use.result(Phases())["pct"] == pytest.approx(45, abs=0.1)

@@ -39,12 +39,8 @@ GENERATOR = {"input_kind": "generator", "input_workers": 0}
 # name -> a run of a framework on these GPUs
 KINDS = {
     "PyDataset": lambda **on: waits(**PYDATASET, **on),
-    "PyDataset on threads": lambda **on: waits(
-        **PYDATASET | {"input_workers": 4, "input_processes": False}, **on
-    ),
-    "PyDataset on processes": lambda **on: waits(
-        **PYDATASET | {"input_workers": 2, "input_processes": True}, **on
-    ),
+    "PyDataset on threads": lambda **on: waits(**PYDATASET | {"input_workers": 4, "input_processes": False}, **on),
+    "PyDataset on processes": lambda **on: waits(**PYDATASET | {"input_workers": 2, "input_processes": True}, **on),
     "PyDataset in a loop": lambda **on: waits(**PYDATASET, **LOOP, **on),
     "generator": lambda **on: waits(**GENERATOR, **on),
     "generator in a loop": lambda **on: waits(**GENERATOR, **LOOP, **on),
@@ -52,8 +48,7 @@ KINDS = {
     "DataLoader": lambda **on: waits(**DATALOADER, **on),
     "DataLoader with 2 workers": lambda **on: waits(**DATALOADER | {"input_workers": 2}, **on),
     "finished batches": lambda **on: waits(
-        wait_ms=2.5, step_ms=8, **DATALOADER, **on,
-        **{"input_ready_pct": 98.0, "input_handover_ms": 2.3} | {},
+        wait_ms=2.5, step_ms=8, **DATALOADER, **on, **{"input_ready_pct": 98.0, "input_handover_ms": 2.3} | {}
     ),
     "arrays": lambda **on: waits(input_kind="numpy", **on),
     "grain": lambda **on: waits(input_kind="grain", **on),
@@ -67,13 +62,12 @@ KINDS = {
     "hook": lambda **on: hooks("Watcher.on_train_batch_end", **on),
     "setup": lambda **on: phases("input_setup", "new iterator", **on),
     "setup of processes": lambda **on: phases(
-        "input_setup", "new iterator",
-        **PYDATASET | {"input_workers": 4, "input_processes": True}, **on,
+        "input_setup", "new iterator", **PYDATASET | {"input_workers": 4, "input_processes": True}, **on
     ),
     "compilation": lambda **on: compiles(**on),
     "launches": lambda **on: traced("idle_launch", **on),
     "copies": lambda **on: traced("copy_h2d", **on),
-}  # fmt: skip
+}
 HOSTS = (None, WAITING, COMPUTING)
 FORKS = re.compile(r"use_multiprocessing ?= ?True|(?<!Options\()num_workers=[1-9](?!.*spawn)")
 ALTERS = re.compile(r"batch_size ?=|ds\.batch\(\d+\)|global_policy|autocast|astype\(jnp|// 2")
@@ -87,8 +81,9 @@ def advice_of(run, host):
     if not findings:
         return []
     causes = {finding["cause"] for finding in findings}
-    return [found(run, cause, host)["advice"] for cause in causes
-            if sum(one["cause"] == cause for one in findings) == 1]  # fmt: skip
+    return [
+        found(run, cause, host)["advice"] for cause in causes if sum(one["cause"] == cause for one in findings) == 1
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,8 +116,12 @@ def test_jax_on_a_gpu_without_a_driver_library_is_seen():
 @pytest.mark.parametrize("wait_ms, said", [(0.6, False), (2.5, True)])
 def test_the_batch_size_is_not_changed_for_less_than_a_tenth(wait_ms, said):
     """Half of the wait is promised of a batch twice as large: here 3 % of the time, and 12 %."""
-    facts = DATALOADER | {"input_workers": 2, "input_pin_memory": True, "input_ready_pct": 98.0,
-                          "input_handover_ms": wait_ms}  # fmt: skip
+    facts = DATALOADER | {
+        "input_workers": 2,
+        "input_pin_memory": True,
+        "input_ready_pct": 98.0,
+        "input_handover_ms": wait_ms,
+    }
     run = waits(framework=JAX, wait_ms=wait_ms, step_ms=7, **facts)
     finding = found(run, "input_bound")
     assert ("batch_size=64" in finding["advice"]["code"]) == said

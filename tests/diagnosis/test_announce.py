@@ -40,8 +40,9 @@ def test_a_cause_of_unknown_cost_is_said_when_it_stays():
         run.steps(200, step_ms=10)
         run.gpu_value("utilization_pct", (run.now - begin) / 1e9, 0, gpu=1)
         table = run.tables()["steps"]
-        samples = {group: {name: column[sampled:] for name, column in block.items()}
-                   for group, block in run.samples().items()}  # fmt: skip
+        samples = {
+            group: {name: column[sampled:] for name, column in block.items()} for group, block in run.samples().items()
+        }
         diagnosis.add({"steps": {name: column[seen:] for name, column in table.items()}}, samples)
         seen, sampled = run.step, sampled + len(samples["gpu0"]["time_ns"])
         said += [(flush, line) for line in announcer.lines(diagnosis.result(now_ns=run.now))]

@@ -12,9 +12,13 @@ from gpu_util_callback.recording import read_recordings
 
 # limit -> (a value that is kept, one that is broken)
 LIMITS = {
-    "min_utilization": (20, 90), "max_input_wait": (60, 5), "max_stalls": (50, 1),
-    "max_lost": (90, 10), "max_step_ms": (100, 2), "forbid": (["throttled"], ["input_bound"]),
-}  # fmt: skip
+    "min_utilization": (20, 90),
+    "max_input_wait": (60, 5),
+    "max_stalls": (50, 1),
+    "max_lost": (90, 10),
+    "max_step_ms": (100, 2),
+    "forbid": (["throttled"], ["input_bound"]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +47,18 @@ def test_every_combination_of_limits(logdir):
             assert [one["reason"].split(":")[0] for one in broken] == ["input_bound"]
 
 
-@pytest.mark.parametrize("limits, code", [
-    (["--max-input-wait", "5"], 1),  # a limit asks for a check by itself
-    (["--max-input-wait", "80"], 0),
-    (["--check", "--max-input-wait", "80"], 0),
-    (["--check"], 1),
-    ([], 0),
-    (["--forbid", "throttled, contention", "--min-utilization", "0"], 0),
-    (["--forbid", "throttled", "--forbid", "input_bound"], 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "limits, code",
+    [
+        (["--max-input-wait", "5"], 1),  # a limit asks for a check by itself
+        (["--max-input-wait", "80"], 0),
+        (["--check", "--max-input-wait", "80"], 0),
+        (["--check"], 1),
+        ([], 0),
+        (["--forbid", "throttled, contention", "--min-utilization", "0"], 0),
+        (["--forbid", "throttled", "--forbid", "input_bound"], 1),
+    ],
+)
 def test_exit_codes(logdir, capsys, limits, code):
     assert main(["report", str(logdir), *limits]) == code
     out, err = capsys.readouterr()
@@ -60,20 +67,23 @@ def test_exit_codes(logdir, capsys, limits, code):
         assert out.startswith("resnet: "), "a run is called by its folder, not by a dot"
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (["--threshold", "input_bound.wait_pc=8"], "did you mean wait_pct?"),
-    (["--threshold", "inputbound.wait_pct=8"], "did you mean input_bound?"),
-    (["--threshold", "zebra.wait_pct=8"], "available: between_fits, communication_bound, "),
-    (["--threshold", "wait_pct=8"], "write CAUSE.NAME=VALUE"),
-    (["--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
-    (["--threshold", "input_bound.wait_pct=-8"], "must be a non-negative number"),
-    (["--forbid", "throtled"], "did you mean throttled?"),
-    (["--min-utilization", "101"], "must be a percentage"),
-    (["--max-input-wait", "-5"], "must be a non-negative number"),
-    (["--max-step-ms", "nan"], "must be a non-negative number"),
-    (["--max-lost"], "expected one argument"),
-    (["--max-los", "5", "--nonsense"], "unrecognized arguments: --nonsense"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--threshold", "input_bound.wait_pc=8"], "did you mean wait_pct?"),
+        (["--threshold", "inputbound.wait_pct=8"], "did you mean input_bound?"),
+        (["--threshold", "zebra.wait_pct=8"], "available: between_fits, communication_bound, "),
+        (["--threshold", "wait_pct=8"], "write CAUSE.NAME=VALUE"),
+        (["--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
+        (["--threshold", "input_bound.wait_pct=-8"], "must be a non-negative number"),
+        (["--forbid", "throtled"], "did you mean throttled?"),
+        (["--min-utilization", "101"], "must be a percentage"),
+        (["--max-input-wait", "-5"], "must be a non-negative number"),
+        (["--max-step-ms", "nan"], "must be a non-negative number"),
+        (["--max-lost"], "expected one argument"),
+        (["--max-los", "5", "--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
 def test_wrong_limits_are_told_in_one_line(logdir, capsys, arguments, said):
     try:
         code = main(["report", str(logdir), *arguments])
@@ -110,10 +120,15 @@ def test_a_gpu_that_is_not_used_has_no_utilization_to_check(tmp_path, capsys):
     assert "no GPU was in use" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("limits, code", [
-    (["--check"], 1), (["--forbid", "throttled"], 1), (["--max-lost", "90"], 1),
-    (["--check", "--min-utilization", "0"], 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "limits, code",
+    [
+        (["--check"], 1),
+        (["--forbid", "throttled"], 1),
+        (["--max-lost", "90"], 1),
+        (["--check", "--min-utilization", "0"], 0),
+    ],
+)
 @pytest.mark.parametrize("what", ["nothing", "garbage"])
 def test_what_cannot_be_judged_does_not_pass(tmp_path, capsys, what, limits, code):
     run = Generated(seed=1, gpus=[GPU])
@@ -159,10 +174,13 @@ def test_the_recordings_own_thresholds_are_in_force_for_all_who_read_it(tmp_path
     assert "Thresholds set: input_bound.wait_pct=90" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("told", [
-    {"no_such_cause.x": 1, "input_bound.no_such_name": 2, "input_bound.wait_pct": 90},
-    {"input_bound.wait_pct": 90, "host_stall.callback_pct": "much", "nonsense": None},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"no_such_cause.x": 1, "input_bound.no_such_name": 2, "input_bound.wait_pct": 90},
+        {"input_bound.wait_pct": 90, "host_stall.callback_pct": "much", "nonsense": None},
+    ],
+)
 def test_thresholds_of_other_rules_or_damaged_ones_are_passed_over(tmp_path, told):
     run = Generated(seed=1, gpus=[GPU])
     run.steps(600, step_ms=10, wait_ms=10)

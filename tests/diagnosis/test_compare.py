@@ -12,12 +12,23 @@ from gpu_util_callback.report.terminal import render
 from gpu_util_callback.words import times
 
 
-def run_of(wait_ms: float, *, batch: int = 32, step_ms: float = 10, seed: int = 1, later_s: int = 0,
-           name: str = "resnet", **facts) -> Generated:  # fmt: skip
+def run_of(
+    wait_ms: float,
+    *,
+    batch: int = 32,
+    step_ms: float = 10,
+    seed: int = 1,
+    later_s: int = 0,
+    name: str = "resnet",
+    **facts,
+) -> Generated:
     run = Generated(
-        seed=seed, gpus=[GPU], model={"name": name, "parameters": 25_000_000},
-        fit={"batch_size": batch, "input_kind": "tf.data"}, **facts,
-    )  # fmt: skip
+        seed=seed,
+        gpus=[GPU],
+        model={"name": name, "parameters": 25_000_000},
+        fit={"batch_size": batch, "input_kind": "tf.data"},
+        **facts,
+    )
     run.now += later_s * 10**9
     run.facts["started_ns"] = run.now
     run.steps(600, step_ms=step_ms, wait_ms=wait_ms)
@@ -52,11 +63,14 @@ def test_another_model_is_another_job(tmp_path):
     assert [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]] == [None] * 2
 
 
-@pytest.mark.parametrize("jobs, sources, same", [
-    (("first", "second"), ("argument", "argument"), False),
-    (("first", "first"), ("argument", "argument"), True),
-    (("12.0", "13.0"), ("SLURM", "SLURM"), True),  # a launcher's name is new at every start
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "jobs, sources, same",
+    [
+        (("first", "second"), ("argument", "argument"), False),
+        (("first", "first"), ("argument", "argument"), True),
+        (("12.0", "13.0"), ("SLURM", "SLURM"), True),  # a launcher's name is new at every start
+    ],
+)
 def test_jobs_that_the_user_named_differently_are_not_compared(tmp_path, jobs, sources, same):
     for place, (job, source) in enumerate(zip(jobs, sources, strict=True)):
         run = run_of(10 * (1 - place), later_s=100 * place, job=job, job_source=source)
@@ -73,10 +87,7 @@ def test_a_promise_is_the_number_that_the_verdict_promised(tmp_path):
     first, second = logdir_report(read_recordings(tmp_path))["runs"]
     [wait] = [one for one in first["spans"] if one["cause"] == "input_bound"]
     least, most = (first["wall_s"] / (first["wall_s"] - saved) for saved in wait["saves_range_s"])
-    assert second["since"]["estimated"] == [
-        pytest.approx(least, abs=0.01),
-        pytest.approx(most, abs=0.01),
-    ]
+    assert second["since"]["estimated"] == [pytest.approx(least, abs=0.01), pytest.approx(most, abs=0.01)]
     assert f"{times(least)[:-1]} to {times(most)} faster" in first["verdict"] and most < 1.9
     assert least < second["since"]["got"] <= 1.05 * most
 
@@ -149,10 +160,13 @@ def test_the_first_line_says_whether_a_change_helped(before_and_after, tmp_path)
     assert first_line(tmp_path).startswith("3 runs: after/run is the fastest, 2× as fast as before")
 
 
-@pytest.mark.parametrize("step_ms, steps, said", [
-    (10.2, 600, "2 runs: both are about as fast"),
-    (5, 12, "2 runs"),  # began only
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "step_ms, steps, said",
+    [
+        (10.2, 600, "2 runs: both are about as fast"),
+        (5, 12, "2 runs"),  # began only
+    ],
+)
 def test_the_first_line_makes_nothing_of_noise(tmp_path, step_ms, steps, said):
     write(run_of(0), tmp_path / "a")
     other = Generated(seed=2, gpus=[GPU])
@@ -192,21 +206,33 @@ def test_a_promise_is_held_against_what_was_got_in_brief_too(before_and_after, t
         write(run_of(0, later_s=200 + 50 * place), tmp_path / f"more{place}")
     text = render(logdir_report(read_recordings(tmp_path)))
     assert "gpu-util report LOGDIR --run NAME" in text
-    assert (
-        text.count("Since before/run: input_bound gone; estimated gain 1.5 to 2×, measured 2×.")
-        == 1
-    )
+    assert text.count("Since before/run: input_bound gone; estimated gain 1.5 to 2×, measured 2×.") == 1
 
 
-@pytest.mark.parametrize("limits, reasons", [
-    (["--min-utilization", "80", "--max-input-wait", "60"], ["GPU active 4"]),
-    (["--min-utilization", "30", "--max-input-wait", "5"], ["waiting for input 5"]),
-    (["--max-lost", "10", "--max-step-ms", "15"], ["lost ", "ms a step"]),
-    (["--forbid", "input_bound,throttled"], ["input_bound: Input-bound"]),
-    (["--check"], ["input_bound"]),
-    (["--check", "--min-utilization", "30", "--max-input-wait", "60", "--max-stalls", "5",
-      "--forbid", "throttled"], []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "limits, reasons",
+    [
+        (["--min-utilization", "80", "--max-input-wait", "60"], ["GPU active 4"]),
+        (["--min-utilization", "30", "--max-input-wait", "5"], ["waiting for input 5"]),
+        (["--max-lost", "10", "--max-step-ms", "15"], ["lost ", "ms a step"]),
+        (["--forbid", "input_bound,throttled"], ["input_bound: Input-bound"]),
+        (["--check"], ["input_bound"]),
+        (
+            [
+                "--check",
+                "--min-utilization",
+                "30",
+                "--max-input-wait",
+                "60",
+                "--max-stalls",
+                "5",
+                "--forbid",
+                "throttled",
+            ],
+            [],
+        ),
+    ],
+)
 def test_check_exits_with_the_reasons(before_and_after, capsys, limits, reasons):
     assert main(["report", str(before_and_after / "before"), *limits]) == (1 if reasons else 0)
     out = capsys.readouterr().out
@@ -229,8 +255,7 @@ def test_what_was_not_measured_fails_the_check(tmp_path, capsys):
 
 def test_the_worker_that_holds_the_others_back_is_named(tmp_path):
     for rank in range(4):
-        run = Generated(seed=rank, job="abc", rank=rank, world_size=4, fit_index=0,
-                        host=f"node-{rank}")  # fmt: skip
+        run = Generated(seed=rank, job="abc", rank=rank, world_size=4, fit_index=0, host=f"node-{rank}")
         slow = rank == 2
         run.steps(500, step_ms=10 if slow else 22, wait_ms=12 if slow else 0)
         write(run, tmp_path / f"worker{rank}")
@@ -253,11 +278,14 @@ def test_equal_workers_are_no_finding(tmp_path):
     assert START_NS > 0
 
 
-@pytest.mark.parametrize("facts", [
-    ({"trial": "a", "trial_of": "sweep"}, {"trial": "b", "trial_of": "sweep"}),
-    ({}, {"trial": "b", "trial_of": "sweep"}),
-    "at once",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "facts",
+    [
+        ({"trial": "a", "trial_of": "sweep"}, {"trial": "b", "trial_of": "sweep"}),
+        ({}, {"trial": "b", "trial_of": "sweep"}),
+        "at once",
+    ],
+)
 def test_members_of_a_sweep_are_no_before_and_after(tmp_path, facts):
     later_s, facts = (1, ({}, {})) if facts == "at once" else (100, facts)
     write(run_of(10, **facts[0]), tmp_path / "a")

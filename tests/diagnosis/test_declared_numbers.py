@@ -14,16 +14,54 @@ HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 # Numbers that decide nothing: how much is kept, shown or advised, units, tables of statistics, and
 # versions of files.
 DECIDE_NOTHING = {
-    "LOOK_BACK", "MOST_RUNS", "ROW_VERSION", "TASK_RUNS", "TOTAL_VERSION", "_HOUR", "_NORMAL",
-    "_NS_OF_A_WEEK", "_J",
-    "CAPACITY", "BASE_ROWS", "MAX_KERNELS", "MAX_NAMES", "MAX_SHAPES", "MAX_SPANS",
-    "MAX_TIMED_SHAPES", "MAX_WINDOWS",
-    "MANY", "NEXT_WINDOW", "SMALLEST_WINDOW", "PARTS", "FEWEST_PARTS", "WINDOW_NS", "FEWEST",
-    "AROUND_NS", "MOST_COMPILATIONS", "_HOST_SAMPLES", "REPORT_VERSION", "RULES_VERSION",
-    "EVERY", "EVERY_BATCH", "FEW_SHAPES", "LEAST_AT_ONCE", "LEFT", "LESS_OFTEN", "MOST_AT_ONCE",
-    "MOST_READY", "MOST_WORKERS", "MULTIPLE", "OFF_THE_BUS", "PER_CALL", "READY", "SELDOM", "SHARE",
-    "UNEVEN", "VALIDATIONS_LEFT", "VALIDATION_WORKERS",
-}  # fmt: skip
+    "LOOK_BACK",
+    "MOST_RUNS",
+    "ROW_VERSION",
+    "TASK_RUNS",
+    "TOTAL_VERSION",
+    "_HOUR",
+    "_NORMAL",
+    "_NS_OF_A_WEEK",
+    "_J",
+    "CAPACITY",
+    "BASE_ROWS",
+    "MAX_KERNELS",
+    "MAX_NAMES",
+    "MAX_SHAPES",
+    "MAX_SPANS",
+    "MAX_TIMED_SHAPES",
+    "MAX_WINDOWS",
+    "MANY",
+    "NEXT_WINDOW",
+    "SMALLEST_WINDOW",
+    "PARTS",
+    "FEWEST_PARTS",
+    "WINDOW_NS",
+    "FEWEST",
+    "AROUND_NS",
+    "MOST_COMPILATIONS",
+    "_HOST_SAMPLES",
+    "REPORT_VERSION",
+    "RULES_VERSION",
+    "EVERY",
+    "EVERY_BATCH",
+    "FEW_SHAPES",
+    "LEAST_AT_ONCE",
+    "LEFT",
+    "LESS_OFTEN",
+    "MOST_AT_ONCE",
+    "MOST_READY",
+    "MOST_WORKERS",
+    "MULTIPLE",
+    "OFF_THE_BUS",
+    "PER_CALL",
+    "READY",
+    "SELDOM",
+    "SHARE",
+    "UNEVEN",
+    "VALIDATIONS_LEFT",
+    "VALIDATION_WORKERS",
+}
 
 
 def bare_numbers(path: Path) -> set[str]:
@@ -38,17 +76,13 @@ def bare_numbers(path: Path) -> set[str]:
                     else [(target, node.value)]
                 )
                 for name, value in pairs:
-                    number = isinstance(value, ast.Constant) and isinstance(
-                        value.value, (int, float)
-                    )
+                    number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
                     if number and not isinstance(value.value, bool):
                         found.add(name.id)
     return found
 
 
-@pytest.mark.parametrize(
-    "path", sorted(HERE.rglob("*.py")), ids=lambda path: path.relative_to(HERE).as_posix()
-)
+@pytest.mark.parametrize("path", sorted(HERE.rglob("*.py")), ids=lambda path: path.relative_to(HERE).as_posix())
 def test_no_module_decides_by_a_bare_number(path):
     undeclared = bare_numbers(path) - DECIDE_NOTHING
     assert not undeclared, (

@@ -7,9 +7,7 @@ SEEN = {"samples": 60, "eager": 55, "compiled": 0, "function": "train_step", "op
 
 
 def run_of(framework="tensorflow", gpus=(), fit=None, told=None, count=300, step_ms=8.0, **steps):
-    run = Generated(
-        seed=5, gpus=list(gpus), framework={"name": framework, "backend": framework, **(told or {})}
-    )
+    run = Generated(seed=5, gpus=list(gpus), framework={"name": framework, "backend": framework, **(told or {})})
     run.facts["fit"] = {"loop": "custom", **(fit or {})}
     run.steps(count, step_ms=step_ms, **steps)
     return run.diagnose()
@@ -20,9 +18,7 @@ def eager(found):
     return [finding for finding in findings if finding["cause"] == "launch_bound"]
 
 
-@pytest.mark.parametrize(
-    ("framework", "line"), [("tensorflow", "@tf.function"), ("jax", "@jax.jit")]
-)
+@pytest.mark.parametrize(("framework", "line"), [("tensorflow", "@tf.function"), ("jax", "@jax.jit")])
 def test_a_loop_that_nothing_compiles_is_no_all_clear(framework, line):
     found = run_of(framework, fit={"dispatch": SEEN})
     (finding,) = eager(found)
@@ -31,9 +27,7 @@ def test_a_loop_that_nothing_compiles_is_no_all_clear(framework, line):
     assert code.startswith(line) and "def train_step" in code
     assert finding["evidence"]["operations_per_step"] == 63
     assert finding["evidence"]["eager_op_us"] == pytest.approx(8000 / 63, rel=0.05)
-    assert found["verdict"] == (
-        "The step runs eagerly, operation by operation from Python; its cost is not known."
-    )
+    assert found["verdict"] == ("The step runs eagerly, operation by operation from Python; its cost is not known.")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +75,10 @@ def test_a_keras_model_told_to_run_eagerly_is_said_to_on_a_cpu():
 @pytest.mark.parametrize(
     ("framework", "by", "line"),
     [
-        ("tensorflow", "tf.config.run_functions_eagerly(True)",
-         "tf.config.run_functions_eagerly(False)"),
+        ("tensorflow", "tf.config.run_functions_eagerly(True)", "tf.config.run_functions_eagerly(False)"),
         ("jax", "jax_disable_jit", 'jax.config.update("jax_disable_jit", False)'),
     ],
-)  # fmt: skip
+)
 def test_a_switch_that_makes_all_functions_eager_is_named(framework, by, line):
     (finding,) = eager(run_of(framework, told={"eager_by": by}))
     assert finding["advice"]["code"] == line

@@ -11,21 +11,35 @@ from gpu_util_callback.diagnosis import RULES, run_report
 from gpu_util_callback.diagnosis.evidence.source import CATEGORIES
 from gpu_util_callback.diagnosis.total import REPEATED
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.words import (
-    EVIDENCE,
-    evidence_rows,
-    label,
-    quantity,
-    unit_of,
-)
+from gpu_util_callback.words import EVIDENCE, evidence_rows, label, quantity, unit_of
 from tensorboard_plugin.replies import recording_reply, vocabulary
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 MODULES = [*sorted(f"rules/{rule.cause}" for rule in RULES), "sessions"]
 # Keys of the dictionaries around the evidence, and arguments beside it.
-AROUND = {"advice", "before", "cause", "code", "confidence", "evidence", "finding", "gpus",
-          "groups", "id", "ids", "lost_s", "lost_ps", "rank", "ranks", "saves_s", "severity",
-          "text", "threshold", "title", "wall_s"}  # fmt: skip
+AROUND = {
+    "advice",
+    "before",
+    "cause",
+    "code",
+    "confidence",
+    "evidence",
+    "finding",
+    "gpus",
+    "groups",
+    "id",
+    "ids",
+    "lost_s",
+    "lost_ps",
+    "rank",
+    "ranks",
+    "saves_s",
+    "severity",
+    "text",
+    "threshold",
+    "title",
+    "wall_s",
+}
 # A rule's other dictionaries: by framework, what to write.
 NOT_EVIDENCE = {"tensorflow", "jax", "torch"}
 
@@ -81,26 +95,39 @@ def test_the_tab_gets_the_words_of_what_it_shows(tmp_path):
     assert rows["wait_pct"]["rule"] == "≥ 7.5 %" and rows["wait_pct"]["bar"][1] == 7.5
 
 
-@pytest.mark.parametrize(("name", "value", "text"), [
-    ("gb_per_s", 27.7, "27.7 GB/s"),  # it ends like seconds
-    ("stage_ms_per_batch", 31.24, "31.2 ms"),
-    ("stage_ms_per_batch", 4321.0, "4.32 s"),
-    ("wait_pct", 83.2, "83 %"),
-    ("bytes", 3 << 30, "3 GiB"),
-    ("faster_up_to", 3.97, "4×"),
-    ("mean_kernel_us", 3.21, "3.21 µs"),
-    ("parameters", 1234567, "1,234,567"),
-    ("run_eagerly", True, "yes"),
-    ("gpus_unused", [1, 2], "1, 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("gb_per_s", 27.7, "27.7 GB/s"),  # it ends like seconds
+        ("stage_ms_per_batch", 31.24, "31.2 ms"),
+        ("stage_ms_per_batch", 4321.0, "4.32 s"),
+        ("wait_pct", 83.2, "83 %"),
+        ("bytes", 3 << 30, "3 GiB"),
+        ("faster_up_to", 3.97, "4×"),
+        ("mean_kernel_us", 3.21, "3.21 µs"),
+        ("parameters", 1234567, "1,234,567"),
+        ("run_eagerly", True, "yes"),
+        ("gpus_unused", [1, 2], "1, 2"),
+    ],
+)
 def test_a_value_has_its_own_unit(name, value, text):
     assert quantity(name, value) == text
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_units_agree_with_the_names(name):
-    endings = {"_pct": "%", "_gib": "GiB", "_mib": "MiB", "_us": "µs", "_mhz": "MHz", "_c": "°C",
-               "gb_per_s": "GB/s", "_ms": "ms", "per_step": "ms", "ms_per_batch": "ms"}  # fmt: skip
+    endings = {
+        "_pct": "%",
+        "_gib": "GiB",
+        "_mib": "MiB",
+        "_us": "µs",
+        "_mhz": "MHz",
+        "_c": "°C",
+        "gb_per_s": "GB/s",
+        "_ms": "ms",
+        "per_step": "ms",
+        "ms_per_batch": "ms",
+    }
     if name in ("kernels_per_step", "operations_per_step"):
         endings = {}
     wanted = [unit for ending, unit in endings.items() if name.endswith(ending)]
@@ -111,5 +138,4 @@ def test_the_tab_gets_a_title_for_every_cause_and_category():
     words = vocabulary()
     assert set(words["causes"]) == {REPEATED, *(rule.cause for rule in RULES)}
     assert set(words["gpu"]) >= {*CATEGORIES, "kernel_active", "idle", "outside_steps"}
-    assert set(words["host"]) == {"step", "input_wait", "compile", "validation", "callbacks",
-                                  "other"}  # fmt: skip
+    assert set(words["host"]) == {"step", "input_wait", "compile", "validation", "callbacks", "other"}

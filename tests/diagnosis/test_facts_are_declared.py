@@ -12,8 +12,7 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
-DECLARED = {"fit": Fit, "model": Model, "machine": Machine, "framework_facts": Framework,
-            "manifest": Facts}  # fmt: skip
+DECLARED = {"fit": Fit, "model": Model, "machine": Machine, "framework_facts": Framework, "manifest": Facts}
 
 
 def asked(path: Path) -> set[tuple[str, str]]:
@@ -22,18 +21,17 @@ def asked(path: Path) -> set[tuple[str, str]]:
         (node.func.value.attr, node.args[0].value)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
-        and isinstance(node.func.value, ast.Attribute) and node.func.value.attr in DECLARED
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "get"
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr in DECLARED
         and isinstance(node.args[0], ast.Constant)
-    }  # fmt: skip
+    }
 
 
-@pytest.mark.parametrize(
-    "path", sorted(HERE.rglob("*.py")), ids=lambda path: path.relative_to(HERE).as_posix()
-)
+@pytest.mark.parametrize("path", sorted(HERE.rglob("*.py")), ids=lambda path: path.relative_to(HERE).as_posix())
 def test_every_fact_asked_for_is_declared(path):
-    unknown = {(part, name) for part, name in asked(path)
-               if name not in get_type_hints(DECLARED[part])}  # fmt: skip
+    unknown = {(part, name) for part, name in asked(path) if name not in get_type_hints(DECLARED[part])}
     assert not unknown
 
 

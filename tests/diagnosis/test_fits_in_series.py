@@ -35,10 +35,13 @@ def series(busy_pct: float, pause_ms: int = PAUSE_MS, setup_ms: int = 0):
         at += pause_ms * MS
     n = len(starts)
     steps = {
-        "step": np.arange(n), "start_ns": np.array(starts),
-        "duration_ns": np.full(n, STEP_MS * MS), "body_ns": np.full(n, STEP_MS * MS),
-        "input_wait_ns": np.zeros(n, np.int64), "batches": np.ones(n, np.int64),
-    }  # fmt: skip
+        "step": np.arange(n),
+        "start_ns": np.array(starts),
+        "duration_ns": np.full(n, STEP_MS * MS),
+        "body_ns": np.full(n, STEP_MS * MS),
+        "input_wait_ns": np.zeros(n, np.int64),
+        "batches": np.ones(n, np.int64),
+    }
     names = ("kind", "name", "start_ns", "end_ns", "account", "self_ns", "fit")
     columns = dict(zip(names, map(list, zip(*phases, strict=True)), strict=True))
     columns["step"] = np.array(columns.pop("fit")) * STEPS
@@ -53,11 +56,14 @@ def series(busy_pct: float, pause_ms: int = PAUSE_MS, setup_ms: int = 0):
 def judged(tables, samples, end, **facts):
     found = Diagnosis(
         {
-            "started_ns": 1, "framework": {"backend": "tensorflow"}, "fits": FITS,
-            "gpus": [{"index": 0, "used_by_framework": True}], "fit": {"input_kind": "numpy"},
+            "started_ns": 1,
+            "framework": {"backend": "tensorflow"},
+            "fits": FITS,
+            "gpus": [{"index": 0, "used_by_framework": True}],
+            "fit": {"input_kind": "numpy"},
             **facts,
         }
-    )  # fmt: skip
+    )
     found.add(tables, samples)
     spent = account(tables["steps"], tables["phases"], 0, end)
     return found.result(account=spent, now_ns=end, ended=True), spent

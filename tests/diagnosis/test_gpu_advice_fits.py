@@ -32,92 +32,143 @@ IMAGES = {"input_first": [FLOATS | {"min": 0.0, "max": 255.0}]}
 RUNS = [
     ("sync", traced("idle_sync"), "steps_per_execution=16", "jit"),
     ("sync on JAX", traced("idle_sync", framework=JAX), "steps_per_execution=16", "item"),
-    ("sync on JAX, where Keras compiles each step of a call",
-     traced("idle_sync", framework=JAX | {"keras": "3.6.0"}), "ds.batch(128)",
-     "steps_per_execution"),
-    ("sync of Keras on torch", traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)",
-     "steps_per_execution"),
-    ("sync of a torch loop", traced("idle_sync", framework=TORCH, **LOOP), "loss.item()",
-     "steps_per_execution"),
+    (
+        "sync on JAX, where Keras compiles each step of a call",
+        traced("idle_sync", framework=JAX | {"keras": "3.6.0"}),
+        "ds.batch(128)",
+        "steps_per_execution",
+    ),
+    ("sync of Keras on torch", traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)", "steps_per_execution"),
+    ("sync of a torch loop", traced("idle_sync", framework=TORCH, **LOOP), "loss.item()", "steps_per_execution"),
     ("sync of a TensorFlow loop", traced("idle_sync", **LOOP), "float(loss)", "model.compile"),
-    ("sync under a strategy", traced("idle_sync", strategy="MirroredStrategy"), "ds.batch(128)",
-     "steps_per_execution"),
-    ("sync, eager", traced("idle_sync", run_eagerly=True), "run_eagerly=False",
-     "steps_per_execution"),
+    ("sync under a strategy", traced("idle_sync", strategy="MirroredStrategy"), "ds.batch(128)", "steps_per_execution"),
+    ("sync, eager", traced("idle_sync", run_eagerly=True), "run_eagerly=False", "steps_per_execution"),
     ("launch", traced("idle_launch"), "jit_compile=True", "batch"),
-    ("launch, compiled already", traced("idle_launch", jit_compile=True), "ds.batch(128)",
-     "jit_compile"),
+    ("launch, compiled already", traced("idle_launch", jit_compile=True), "ds.batch(128)", "jit_compile"),
     ("launch, eager", traced("idle_launch", run_eagerly=True), "run_eagerly=False", "jit"),
     ("launch on JAX", traced("idle_launch", framework=JAX), "ds.batch(128)", "jit_compile"),
     ("launch of a JAX loop", traced("idle_launch", framework=JAX, **LOOP), "jax.jit(", "keras"),
-    ("launch of Keras on torch", traced("idle_launch", framework=KERAS_TORCH), "jit_compile=True",
-     "torch.compile"),
-    ("launch of a torch loop", traced("idle_launch", framework=TORCH, **LOOP), "torch.compile(",
-     "model.compile"),
-    ("arrays: the batch is fit's", traced("idle_launch", framework=JAX, input_kind="numpy"),
-     "model.fit(..., batch_size=128)", "ds."),
+    ("launch of Keras on torch", traced("idle_launch", framework=KERAS_TORCH), "jit_compile=True", "torch.compile"),
+    ("launch of a torch loop", traced("idle_launch", framework=TORCH, **LOOP), "torch.compile(", "model.compile"),
+    (
+        "arrays: the batch is fit's",
+        traced("idle_launch", framework=JAX, input_kind="numpy"),
+        "model.fit(..., batch_size=128)",
+        "ds.",
+    ),
     ("copies", traced("copy_h2d"), "prefetch_to_device", "pin_memory"),
-    ("copies under a strategy", traced("copy_h2d", strategy="MirroredStrategy", **IMAGES),
-     "Rescaling", "prefetch_to_device"),
-    ("copies from arrays", traced("copy_h2d", input_kind="numpy", **IMAGES), "Rescaling",
-     "prefetch"),
-    ("copies of a torch loader", traced("copy_h2d", framework=TORCH, **DATALOADER, **LOOP),
-     "pin_memory=True", "prefetch_to_device"),
-    ("copies of a pinned loader", traced("copy_h2d", framework=TORCH, input_pin_memory=True,
-     **IMAGES, **DATALOADER, **LOOP), "uint8", "pin_memory"),
-    ("copies of values from 0 to 1", traced("copy_h2d", framework=JAX, input_first=[
-     FLOATS | {"max": 1.0, "min": 0.0, "integers": False}]), "", None),
-    ("copies of zeros and ones", traced("copy_h2d", framework=JAX, input_first=[
-     FLOATS | {"max": 1.0, "min": 0.0}]), "", None),
+    (
+        "copies under a strategy",
+        traced("copy_h2d", strategy="MirroredStrategy", **IMAGES),
+        "Rescaling",
+        "prefetch_to_device",
+    ),
+    ("copies from arrays", traced("copy_h2d", input_kind="numpy", **IMAGES), "Rescaling", "prefetch"),
+    (
+        "copies of a torch loader",
+        traced("copy_h2d", framework=TORCH, **DATALOADER, **LOOP),
+        "pin_memory=True",
+        "prefetch_to_device",
+    ),
+    (
+        "copies of a pinned loader",
+        traced("copy_h2d", framework=TORCH, input_pin_memory=True, **IMAGES, **DATALOADER, **LOOP),
+        "uint8",
+        "pin_memory",
+    ),
+    (
+        "copies of values from 0 to 1",
+        traced("copy_h2d", framework=JAX, input_first=[FLOATS | {"max": 1.0, "min": 0.0, "integers": False}]),
+        "",
+        None,
+    ),
+    (
+        "copies of zeros and ones",
+        traced("copy_h2d", framework=JAX, input_first=[FLOATS | {"max": 1.0, "min": 0.0}]),
+        "",
+        None,
+    ),
     ("copies of nobody knows what", traced("copy_h2d", framework=JAX), "", None),
-    ("copies on JAX", traced("copy_h2d", framework=JAX, **IMAGES), "Rescaling",
-     "prefetch_to_device"),
-    ("communication", traced("collective", strategy="MirroredStrategy"), "ds.batch(128)",
-     "gradient_accumulation_steps"),
-    ("communication on JAX", traced("collective", framework=JAX), "ds.batch(128)",
-     "gradient_accumulation_steps"),
+    ("copies on JAX", traced("copy_h2d", framework=JAX, **IMAGES), "Rescaling", "prefetch_to_device"),
+    (
+        "communication",
+        traced("collective", strategy="MirroredStrategy"),
+        "ds.batch(128)",
+        "gradient_accumulation_steps",
+    ),
+    ("communication on JAX", traced("collective", framework=JAX), "ds.batch(128)", "gradient_accumulation_steps"),
     ("communication on torch", traced("collective", framework=TORCH, **LOOP), "no_sync()", "keras"),
-    ("communication on torch, updated as often", traced("collective", framework=TORCH, **LOOP),
-     "if last:\n    optimizer.step()\n    optimizer.zero_grad()", "keras"),
+    (
+        "communication on torch, updated as often",
+        traced("collective", framework=TORCH, **LOOP),
+        "if last:\n    optimizer.step()\n    optimizer.zero_grad()",
+        "keras",
+    ),
     ("32-bit products on Hopper", plain_kernels(), "mixed_bfloat16", "mixed_float16"),
     ("32-bit products on Turing", plain_kernels(TURING), "mixed_float16", "bfloat16"),
-    ("32-bit products of a torch loop", plain_kernels(framework=TORCH, **LOOP), "torch.autocast",
-     "keras"),
-    ("32-bit products of a JAX loop", plain_kernels(framework=JAX, **LOOP),
-     "x = x.astype(jnp.bfloat16)", "keras"),
-    ("mixed precision is on", plain_kernels(mixed_precision="mixed_bfloat16"), "8 * math.ceil",
-     "policy"),
+    ("32-bit products of a torch loop", plain_kernels(framework=TORCH, **LOOP), "torch.autocast", "keras"),
+    ("32-bit products of a JAX loop", plain_kernels(framework=JAX, **LOOP), "x = x.astype(jnp.bfloat16)", "keras"),
+    ("mixed precision is on", plain_kernels(mixed_precision="mixed_bfloat16"), "8 * math.ceil", "policy"),
     ("full memory", full_memory(), "mixed_bfloat16", "gradient"),
     ("full memory on Pascal", full_memory(PASCAL), "ds.batch(16)", "mixed"),
-    ("full memory, mixed already", full_memory(mixed_precision="mixed_float16"),
-     "gradient_accumulation_steps=2", "mixed"),
-    ("full memory under a strategy", full_memory(PASCAL, strategy="MirroredStrategy"),
-     "ds.batch(16)", "gradient_accumulation_steps"),
-    ("full memory of tf_keras", full_memory(PASCAL, framework=TF_KERAS), "ds.batch(16)",
-     "gradient_accumulation_steps"),
-    ("full memory of a torch loop, updated half as often", full_memory(framework=TORCH, retries=3,
-     **DATALOADER, **LOOP), "if step % 2 == 1:\n    optimizer.step()", "keras"),
-    ("full memory of a torch loop", full_memory(framework=TORCH, retries=3, **DATALOADER, **LOOP),
-     "batch_size=16", "keras"),
+    (
+        "full memory, mixed already",
+        full_memory(mixed_precision="mixed_float16"),
+        "gradient_accumulation_steps=2",
+        "mixed",
+    ),
+    (
+        "full memory under a strategy",
+        full_memory(PASCAL, strategy="MirroredStrategy"),
+        "ds.batch(16)",
+        "gradient_accumulation_steps",
+    ),
+    ("full memory of tf_keras", full_memory(PASCAL, framework=TF_KERAS), "ds.batch(16)", "gradient_accumulation_steps"),
+    (
+        "full memory of a torch loop, updated half as often",
+        full_memory(framework=TORCH, retries=3, **DATALOADER, **LOOP),
+        "if step % 2 == 1:\n    optimizer.step()",
+        "keras",
+    ),
+    (
+        "full memory of a torch loop",
+        full_memory(framework=TORCH, retries=3, **DATALOADER, **LOOP),
+        "batch_size=16",
+        "keras",
+    ),
     ("empty GPU, much memory", nearly_empty(0.05), "ds.batch(256)", "jit"),
     ("empty GPU, a third used", nearly_empty(0.3), "ds.batch(64)", "256"),
-    ("empty GPU, loader", nearly_empty(0.05, framework=TORCH, **DATALOADER),
-     "DataLoader(dataset, ..., batch_size=256)", "ds."),
+    (
+        "empty GPU, loader",
+        nearly_empty(0.05, framework=TORCH, **DATALOADER),
+        "DataLoader(dataset, ..., batch_size=256)",
+        "ds.",
+    ),
     ("shapes", compiles(input_dims=[[None, None], [None]]), "padded_batch(32", "np.pad"),
-    ("shapes on JAX", compiles(framework=JAX, input_kind="list", input_dims=LENGTHS), "np.pad",
-     "padded_batch"),
+    ("shapes on JAX", compiles(framework=JAX, input_kind="list", input_dims=LENGTHS), "np.pad", "padded_batch"),
     ("shapes of a dataset", compiles(**PYDATASET, input_dims=LENGTHS), "np.pad", "ds."),
-    ("shapes of batches that differ in size", compiles(framework=JAX, **PYDATASET,
-     input_dims=[[[20, 31], 16], [[20, 31]]]), "np.arange(31)", "np.pad"),
-    ("shapes of a torch loop", compiles(framework=TORCH, **DATALOADER, **LOOP), "dynamic=True",
-     "np.pad"),
+    (
+        "shapes of batches that differ in size",
+        compiles(framework=JAX, **PYDATASET, input_dims=[[[20, 31], 16], [[20, 31]]]),
+        "np.arange(31)",
+        "np.pad",
+    ),
+    ("shapes of a torch loop", compiles(framework=TORCH, **DATALOADER, **LOOP), "dynamic=True", "np.pad"),
     ("unused GPUs", one_gpu_of(4), "MirroredStrategy", "torchrun"),
     ("unused GPUs on JAX", one_gpu_of(4, framework=JAX), "DataParallel()", "Mirrored"),
-    ("unused GPUs on torch", one_gpu_of(4, framework=TORCH, script="run.py", **LOOP),
-     "torchrun --nproc-per-node=4 run.py", "python"),
-    ("unused GPUs of a module", one_gpu_of(2, script="lab.train", **LOOP),
-     "CUDA_VISIBLE_DEVICES=0 python -m lab.train", "Mirrored"),
-]  # fmt: skip
+    (
+        "unused GPUs on torch",
+        one_gpu_of(4, framework=TORCH, script="run.py", **LOOP),
+        "torchrun --nproc-per-node=4 run.py",
+        "python",
+    ),
+    (
+        "unused GPUs of a module",
+        one_gpu_of(2, script="lab.train", **LOOP),
+        "CUDA_VISIBLE_DEVICES=0 python -m lab.train",
+        "Mirrored",
+    ),
+]
 CAUSES = {
     "sync": "sync_bound",
     "launch": "launch_bound",
@@ -144,9 +195,7 @@ def test_launching_gets_threads_of_its_own_where_the_input_takes_all_cores():
     assert code == "TF_GPU_THREAD_MODE=gpu_private python fit.py"
     for run in (traced("idle_launch", framework=JAX), traced("idle_launch", input_kind="numpy")):
         assert "THREAD_MODE" not in found(run, "launch_bound", busy)["advice"]["code"]
-    assert (
-        "THREAD_MODE" not in found(traced("idle_launch"), "launch_bound", WAITING)["advice"]["code"]
-    )
+    assert "THREAD_MODE" not in found(traced("idle_launch"), "launch_bound", WAITING)["advice"]["code"]
 
 
 def test_a_pascal_gpu_is_never_told_to_train_in_16_bits():
@@ -154,25 +203,30 @@ def test_a_pascal_gpu_is_never_told_to_train_in_16_bits():
     assert "no_tensor_cores" not in {one["cause"] for one in run.diagnose()["findings"]}
 
 
-@pytest.mark.parametrize("dims, names", [
-    ([[[20, 31], 16], [[20, 31]]], "xy"),
-    ([[8, [40, 500]], [8]], "xy"),
-    ([[8, [40, 300], [40, 300], 3], [8]], "xy"),
-    ([[[5, 8], [40, 300]], [[5, 8], [40, 300]]], "xy"),
-    ([[[5, 8], 7]], "x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dims, names",
+    [
+        ([[[20, 31], 16], [[20, 31]]], "xy"),
+        ([[8, [40, 500]], [8]], "xy"),
+        ([[8, [40, 300], [40, 300], 3], [8]], "xy"),
+        ([[[5, 8], [40, 300]], [[5, 8], [40, 300]]], "xy"),
+        ([[[5, 8], 7]], "x"),
+    ],
+)
 def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
     finding = found(compiles(framework=JAX, **PYDATASET, input_dims=dims), "recompilation")
     random, seen = np.random.default_rng(0), set()
     for _ in range(40):
         batch = random.integers(*dims[0][0]) if isinstance(dims[0][0], list) else dims[0][0]
         given = {
-            name: np.ones([
-                batch if axis == 0 else random.integers(*size) if isinstance(size, list) else size
-                for axis, size in enumerate(sizes)
-            ])
+            name: np.ones(
+                [
+                    batch if axis == 0 else random.integers(*size) if isinstance(size, list) else size
+                    for axis, size in enumerate(sizes)
+                ]
+            )
             for name, sizes in zip(names, dims, strict=True)
-        }  # fmt: skip
+        }
         before = {name: array.shape for name, array in given.items()}
         after = apply(finding["advice"]["code"], np=np, **given)
         shapes = tuple(after[name].shape for name in names)
@@ -187,19 +241,20 @@ def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
 @pytest.mark.parametrize("longest, multiple", [(59, 32), (129, 128), (500, 128), (None, 128)])
 def test_short_inputs_are_not_padded_to_long_ones(longest, multiple):
     sizes = [20, longest] if longest else None
-    finding = found(
-        compiles(framework=JAX, **PYDATASET, input_dims=[[8, sizes], [8]]), "recompilation"
-    )
+    finding = found(compiles(framework=JAX, **PYDATASET, input_dims=[[8, sizes], [8]]), "recompilation")
     assert f"% {multiple})" in finding["advice"]["code"]
 
 
-@pytest.mark.parametrize("dims, code", [
-    ([[None, 16], [None]], "ds = ds.unbatch().batch(32, drop_remainder=True)"),
-    ([[None, None, None, 3], [None]], "padded_shapes=([512, 512, 3], [])"),
-    ([[None, None], [None, None]], "padded_shapes=([512], [512])"),
-    ([[None, None]], "padded_shapes=[512]"),
-    (None, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dims, code",
+    [
+        ([[None, 16], [None]], "ds = ds.unbatch().batch(32, drop_remainder=True)"),
+        ([[None, None, None, 3], [None]], "padded_shapes=([512, 512, 3], [])"),
+        ([[None, None], [None, None]], "padded_shapes=([512], [512])"),
+        ([[None, None]], "padded_shapes=[512]"),
+        (None, ""),
+    ],
+)
 def test_ready_batches_of_any_rank_are_batched_again(dims, code):
     tf = pytest.importorskip("tensorflow")
     finding = found(compiles(input_dims=dims), "recompilation")
@@ -214,9 +269,7 @@ def test_ready_batches_of_any_rank_are_batched_again(dims, code):
             yield made if len(made) > 1 else made[0]
 
     specs = tuple(tf.TensorSpec(shape) for shape in dims)
-    ds = tf.data.Dataset.from_generator(
-        make, output_signature=specs if len(specs) > 1 else specs[0]
-    )
+    ds = tf.data.Dataset.from_generator(make, output_signature=specs if len(specs) > 1 else specs[0])
     ds = apply(finding["advice"]["code"], ds=ds)["ds"]
     batches = [tf.nest.flatten(batch) for batch in ds]
     assert len(batches) > 5

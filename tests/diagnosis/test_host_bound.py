@@ -10,9 +10,8 @@ def run_with(gpu_share=0.3, wait_ms=0.0, callback_ms=0.0, traced=True, shares=No
     run = Generated(seed=7, gpus=[GPU], framework={"backend": "jax", "keras": "3.15"}, **facts)
     for part in range(2):
         run.steps(
-            300, step_ms=10 - wait_ms - callback_ms, wait_ms=wait_ms, callback_ms=callback_ms,
-            gpu_share=gpu_share,
-        )  # fmt: skip
+            300, step_ms=10 - wait_ms - callback_ms, wait_ms=wait_ms, callback_ms=callback_ms, gpu_share=gpu_share
+        )
         if traced and not part:
             run.trace(8, 10, kernels=60, **(IDLE if shares is None else shares))
     return run.diagnose()

@@ -20,8 +20,7 @@ def busy_run(seed: int = 3) -> Generated:
         start = run.now
         run.steps(70, step_ms=8)
         run.steps(60, step_ms=8, wait_ms=25 if epoch == 1 else 0, callback_ms=4 if epoch else 0)
-        run.reading(("map(decode)", "MapV2", 30, 1, "py_function"), ("batch", "BatchV2", 1, 1, ""),
-                    batches=130)  # fmt: skip
+        run.reading(("map(decode)", "MapV2", 30, 1, "py_function"), ("batch", "BatchV2", 1, 1, ""), batches=130)
         run.phase("validation", 0.6)
         run.phase("checkpoint", 0.2, name="ModelCheckpoint.on_epoch_end")
         run.epoch(start)
@@ -45,8 +44,10 @@ def test_increments_give_the_result_of_all_at_once(places, data):
     """Rows of every table and group arrive in other pieces, and results are asked in between."""
     diagnosis = Diagnosis(RUN.facts)
     parts = {name: cut(table, places) for name, table in TABLES.items()}
-    pieces = {name: cut(block, data.draw(st.lists(st.integers(0, 300), max_size=8), label=name))
-              for name, block in SAMPLES.items()}  # fmt: skip
+    pieces = {
+        name: cut(block, data.draw(st.lists(st.integers(0, 300), max_size=8), label=name))
+        for name, block in SAMPLES.items()
+    }
     for i in range(len(places) + 1):
         diagnosis.add(
             {name: part[i] for name, part in parts.items()},
@@ -92,9 +93,7 @@ def test_bins_keep_sums_exactly_while_they_fold(offsets_ms, size):
     seen = whole.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
     assert seen == parts.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
     assert seen is not None and 0 <= seen[0] <= 100
-    assert whole._bins.of("total", "utilization_pct").sum() == pytest.approx(
-        values.sum(), abs=0.02 * len(times)
-    )
+    assert whole._bins.of("total", "utilization_pct").sum() == pytest.approx(values.sum(), abs=0.02 * len(times))
 
 
 def test_a_mean_is_taken_over_time_not_over_samples():
@@ -129,9 +128,7 @@ def test_what_several_rules_ask_is_summed_once(monkeypatch):
     diagnosis.add(run.tables(), run.samples())
     asked = []
     over = SampleBins.over
-    monkeypatch.setattr(
-        SampleBins, "over", lambda bins, *what: asked.append((id(bins), *what)) or over(bins, *what)
-    )
+    monkeypatch.setattr(SampleBins, "over", lambda bins, *what: asked.append((id(bins), *what)) or over(bins, *what))
     assert len(diagnosis.result(now_ns=run.now)["spans"]) == 2
     assert len(asked) >= 8 * 3  # the run and each span
     assert len(asked) == len(set(asked))

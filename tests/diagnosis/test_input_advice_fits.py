@@ -25,14 +25,7 @@ from advised_runs import (
     waits,
 )
 
-from gpu_util_callback.diagnosis.advice import (
-    callbacks,
-    epochs,
-    loaders,
-    loops,
-    tf_data,
-    validation,
-)
+from gpu_util_callback.diagnosis.advice import callbacks, epochs, loaders, loops, tf_data, validation
 from gpu_util_callback.diagnosis.advice.input_wait import brief
 from gpu_util_callback.words import what_to_do
 
@@ -42,17 +35,12 @@ GRAIN = {"framework": JAX, "input_kind": "grain", "input_class": "DataLoader", "
 PREFETCH = ("prefetch", "Prefetch", 0.1, 1.0, "")
 QUICK = ("map(scale)", "Map", 2.0, 1.0, "sequential")
 SMALL = {"input_dims": [[32, 28, 28]], "steps_per_epoch": 400}
-PLAIN = {
-    "input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]
-}
-RANDOM = {
-    "input_maps": [{"name": "map(decode)", "which": "train", "random": True, "python": False}]
-}
+PLAIN = {"input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]}
+RANDOM = {"input_maps": [{"name": "map(decode)", "which": "train", "random": True, "python": False}]}
 MEMORY = {"cpus": 8, "cpus_allowed": 8, "memory_total_bytes": 64 * 2**30}
 SHUFFLE = ("shuffle", "ShuffleDatasetV3", 0.1, 1.0, "")
 
-ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True,
-         "min": 0.0, "max": 255.0}  # fmt: skip
+ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True, "min": 0.0, "max": 255.0}
 
 
 def call(cpu_ms: float, queued_ms: float = 0.0) -> dict:
@@ -65,120 +53,285 @@ INPUTS = [
     ("fixed parallelism", waits(DECODE), None, "num_parallel_calls=tf.data.AUTOTUNE", "prefetch"),
     ("its name is printed", waits(DECODE), COMPUTING, "ds.map(decode, ", "fn"),
     ("fixed parallelism on full cores", waits(DECODE, machine={"cpus": 2}), ALL_CORES, "", None),
-    ("waiting on more than the cores", waits(DECODE, machine={"cpus": 2}), WAITING,
-     "private_threadpool_size = 12", "cache"),
-    ("waiting on fewer than the cores", waits(PYTHON, machine={"cpus": 64}), WAITING,
-     "ds = ds.map(decode, num_parallel_calls=6)", "threadpool"),
-    ("Python that waits beside a busy neighbour", waits(PYTHON, **call(0.1)),
-     {"process_cpu_pct": 40, "cpu_pct": 96}, "ds.map(decode, num_parallel_calls=6)", "tf.image"),
+    (
+        "waiting on more than the cores",
+        waits(DECODE, machine={"cpus": 2}),
+        WAITING,
+        "private_threadpool_size = 12",
+        "cache",
+    ),
+    (
+        "waiting on fewer than the cores",
+        waits(PYTHON, machine={"cpus": 64}),
+        WAITING,
+        "ds = ds.map(decode, num_parallel_calls=6)",
+        "threadpool",
+    ),
+    (
+        "Python that waits beside a busy neighbour",
+        waits(PYTHON, **call(0.1)),
+        {"process_cpu_pct": 40, "cpu_pct": 96},
+        "ds.map(decode, num_parallel_calls=6)",
+        "tf.image",
+    ),
     ("Python that computes", waits(PYTHON), COMPUTING, "", None),
     ("Python that computes by its own time", waits(PYTHON, **call(39)), WAITING, "", None),
-    ("Python that computes beside a busy neighbour", waits(PYTHON, **call(9, queued_ms=30)),
-     {"process_cpu_pct": 40, "cpu_pct": 96}, "", None),
-    ("a PyDataset behind a stage of Keras' own", waits(GENERATOR, PREFETCH, **PYDATASET,
-     **call(0.1)), WAITING, "dataset.workers = 5", "from_generator"),
-    ("Python that computes on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
-     "py_function,autotuned,stateful")), {"process_cpu_pct": 105, "cpu_pct": 20}, "", None),
-    ("Python that waits on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
-     "py_function,autotuned,stateful")), WAITING, "num_parallel_calls=32", "without"),
+    (
+        "Python that computes beside a busy neighbour",
+        waits(PYTHON, **call(9, queued_ms=30)),
+        {"process_cpu_pct": 40, "cpu_pct": 96},
+        "",
+        None,
+    ),
+    (
+        "a PyDataset behind a stage of Keras' own",
+        waits(GENERATOR, PREFETCH, **PYDATASET, **call(0.1)),
+        WAITING,
+        "dataset.workers = 5",
+        "from_generator",
+    ),
+    (
+        "Python that computes on many threads",
+        waits(("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")),
+        {"process_cpu_pct": 105, "cpu_pct": 20},
+        "",
+        None,
+    ),
+    (
+        "Python that waits on many threads",
+        waits(("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")),
+        WAITING,
+        "num_parallel_calls=32",
+        "without",
+    ),
     ("parallel already, one epoch", waits(TUNED), ALL_CORES, "", None),
-    ("parallel already, ten epochs", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
-     ALL_CORES, "ds = ds.cache()", "AUTOTUNE"),
-    ("too large to keep", waits(TUNED, epochs=10, **SMALL, **PLAIN,
-     machine=MEMORY | {"memory_total_bytes": 2**25}), ALL_CORES, "", None),
+    (
+        "parallel already, ten epochs",
+        waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+        ALL_CORES,
+        "ds = ds.cache()",
+        "AUTOTUNE",
+    ),
+    (
+        "too large to keep",
+        waits(TUNED, epochs=10, **SMALL, **PLAIN, machine=MEMORY | {"memory_total_bytes": 2**25}),
+        ALL_CORES,
+        "",
+        None,
+    ),
     ("random", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES, "", None),
-    ("shuffled before", waits(SHUFFLE, TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
-     ALL_CORES, "", None),
-    ("in memory already", waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10,
-     machine=MEMORY, **SMALL), COMPUTING, "", None),
+    ("shuffled before", waits(SHUFFLE, TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN), ALL_CORES, "", None),
+    (
+        "in memory already",
+        waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10, machine=MEMORY, **SMALL),
+        COMPUTING,
+        "",
+        None,
+    ),
     ("one filter, one epoch", waits(FILTER), None, "", None),
-    ("records of several files", waits(("TFRecordDataset", "TFRecord", 40.0, 1.0, ""),
-     ("flat_map", "FlatMap", 0.1, 1.0, "")), None, "tf.data.TFRecordDataset(filenames, num_par",
-     "interleave"),
-    ("files opened by a function", waits(("map", "Map", 40.0, 1.0, ""),
-     ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")), WAITING,
-     "files.interleave(open_file, cycle_length=8, num_parallel_calls=8", "your_function"),
+    (
+        "records of several files",
+        waits(("TFRecordDataset", "TFRecord", 40.0, 1.0, ""), ("flat_map", "FlatMap", 0.1, 1.0, "")),
+        None,
+        "tf.data.TFRecordDataset(filenames, num_par",
+        "interleave",
+    ),
+    (
+        "files opened by a function",
+        waits(("map", "Map", 40.0, 1.0, ""), ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")),
+        WAITING,
+        "files.interleave(open_file, cycle_length=8, num_parallel_calls=8",
+        "your_function",
+    ),
     ("batching", waits(BATCH), COMPUTING, "", None),
-    ("autotuning off", waits(input_autotune=False, epochs=5), None,
-     "options.autotune.enabled = True", "cache"),
+    ("autotuning off", waits(input_autotune=False, epochs=5), None, "options.autotune.enabled = True", "cache"),
     ("stages unknown, one epoch", waits(), None, "", None),
     ("a lambda", waits(("map(lambda)", *PYTHON[1:])), WAITING, "ds.map(your_function, ", "lambda"),
-    ("a JAX loop that times its fetches", waits(framework=JAX, input_kind=None, **LOOP), None,
-     "class Pooled", "ds."),
-    ("a TensorFlow loop that times short fetches", waits(input_kind=None, epochs=5, wait_ms=8,
-     **LOOP), None, "class Ahead", "cache"),
-    ("a torch loop that times its fetches", waits(framework=TORCH, input_kind=None, **LOOP), None,
-     "torch.utils.data.DataLoader(", "ds."),
-    ("an imported torch trace", waits(framework=TORCH, input_kind=None), None, "num_workers=",
-     "ds."),
-    ("loader without workers", waits(framework=TORCH, **DATALOADER, **LOOP), COMPUTING,
-     "DataLoader(dataset, ..., num_workers=3, persistent_workers=True, pin_memory=True)", "ds."),
-    ("loader without a GPU", waits(framework=TORCH, gpus=[], **DATALOADER, **LOOP), WAITING,
-     "num_workers=4", "pin_memory"),
-    ("pinned already", waits(framework=TORCH, input_pin_memory=True, **DATALOADER), WAITING,
-     "num_workers=4", "pin_memory"),
-    ("loader on full cores", waits(framework=TORCH, machine={"cpus": 2}, gpus=[],
-     **DATALOADER), {"process_cpu_pct": 180, "cpu_pct": 95}, "", None),
-    ("loader whose step has all threads", waits(framework=TORCH, machine={"cpus": 2}, gpus=[],
-     step_threads=2, **DATALOADER), {"process_cpu_pct": 95, "cpu_pct": 50}, "", None),
-    ("loader with two workers of 8", waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
-     COMPUTING | {"children_cpu_pct": 200}, "num_workers=5", "AUTOTUNE"),
-    ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}),
-     ALL_CORES, "", None),
-    ("workers that fight", waits(framework=TORCH, machine={"cpus": 2}, **DATALOADER |
-     {"input_workers": 2}), {"process_cpu_pct": 20, "cpu_pct": 98, "children_cpu_pct": 300},
-     "torch.set_num_threads(1)", "num_workers"),
-    ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), WAITING, "num_workers=",
-     "ds."),
-    ("dataset that waits", waits(framework=JAX, **PYDATASET), WAITING, "dataset.workers = 4",
-     "multiprocessing"),
-    ("dataset that computes", waits(framework=JAX, gpus=[], **PYDATASET), COMPUTING,
-     "dataset.use_multiprocessing = True", "ds."),
-    ("dataset that computes on full cores", waits(framework=JAX, gpus=[], machine={"cpus": 2},
-     **PYDATASET), COMPUTING, "", None),
-    ("dataset that computes beside a GPU", waits(framework=JAX, **PYDATASET), COMPUTING,
-     'get_context("spawn")', "use_multiprocessing"),
-    ("dataset on threads that compute", waits(**PYDATASET | {"input_workers": 4,
-     "input_processes": False}), COMPUTING, "use_multiprocessing = True", "AUTOTUNE"),
-    ("Sequence of tf_keras", waits(framework=TF_KERAS, **PYDATASET), COMPUTING,
-     "model.fit(..., workers=", "dataset."),
-    ("generator on torch", waits(framework=KERAS_TORCH, input_kind="generator"), COMPUTING,
-     "class Batches(keras.utils.PyDataset)", "DataLoader"),
-    ("fast generator in a loop on JAX", waits(framework=JAX, input_kind="generator",
-     input_class="read", wait_ms=8, **LOOP), None, "Ahead(lambda: read(...))", "keras"),
-    ("slow generator in a loop on JAX", waits(framework=JAX, input_kind="generator", **LOOP),
-     WAITING, "ThreadPoolExecutor(4)", "spawn"),
-    ("generator that computes in a loop on JAX", waits(framework=JAX, input_kind="generator",
-     **LOOP), COMPUTING, "Pooled(make_batch, number_of_batches)", "ThreadPool"),
-    ("generator behind tf.data, waiting", waits(GENERATOR, PREFETCH, **LOOP), WAITING,
-     "interleave(part, cycle_length=6", "Ahead"),
-    ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING,
-     "", None),
-    ("tf.data that makes nothing ahead", waits(("map(decode)", "Map", 8.0, 1.0, "sequential"),
-     wait_ms=8, **LOOP), None, "ds.prefetch(", "num_parallel"),
-    ("generator in a loop on torch", waits(framework=TORCH, input_kind="generator", **LOOP), None,
-     "torch.utils.data.DataLoader(", "keras"),
+    ("a JAX loop that times its fetches", waits(framework=JAX, input_kind=None, **LOOP), None, "class Pooled", "ds."),
+    (
+        "a TensorFlow loop that times short fetches",
+        waits(input_kind=None, epochs=5, wait_ms=8, **LOOP),
+        None,
+        "class Ahead",
+        "cache",
+    ),
+    (
+        "a torch loop that times its fetches",
+        waits(framework=TORCH, input_kind=None, **LOOP),
+        None,
+        "torch.utils.data.DataLoader(",
+        "ds.",
+    ),
+    ("an imported torch trace", waits(framework=TORCH, input_kind=None), None, "num_workers=", "ds."),
+    (
+        "loader without workers",
+        waits(framework=TORCH, **DATALOADER, **LOOP),
+        COMPUTING,
+        "DataLoader(dataset, ..., num_workers=3, persistent_workers=True, pin_memory=True)",
+        "ds.",
+    ),
+    (
+        "loader without a GPU",
+        waits(framework=TORCH, gpus=[], **DATALOADER, **LOOP),
+        WAITING,
+        "num_workers=4",
+        "pin_memory",
+    ),
+    (
+        "pinned already",
+        waits(framework=TORCH, input_pin_memory=True, **DATALOADER),
+        WAITING,
+        "num_workers=4",
+        "pin_memory",
+    ),
+    (
+        "loader on full cores",
+        waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER),
+        {"process_cpu_pct": 180, "cpu_pct": 95},
+        "",
+        None,
+    ),
+    (
+        "loader whose step has all threads",
+        waits(framework=TORCH, machine={"cpus": 2}, gpus=[], step_threads=2, **DATALOADER),
+        {"process_cpu_pct": 95, "cpu_pct": 50},
+        "",
+        None,
+    ),
+    (
+        "loader with two workers of 8",
+        waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
+        COMPUTING | {"children_cpu_pct": 200},
+        "num_workers=5",
+        "AUTOTUNE",
+    ),
+    ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}), ALL_CORES, "", None),
+    (
+        "workers that fight",
+        waits(framework=TORCH, machine={"cpus": 2}, **DATALOADER | {"input_workers": 2}),
+        {"process_cpu_pct": 20, "cpu_pct": 98, "children_cpu_pct": 300},
+        "torch.set_num_threads(1)",
+        "num_workers",
+    ),
+    ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), WAITING, "num_workers=", "ds."),
+    ("dataset that waits", waits(framework=JAX, **PYDATASET), WAITING, "dataset.workers = 4", "multiprocessing"),
+    (
+        "dataset that computes",
+        waits(framework=JAX, gpus=[], **PYDATASET),
+        COMPUTING,
+        "dataset.use_multiprocessing = True",
+        "ds.",
+    ),
+    (
+        "dataset that computes on full cores",
+        waits(framework=JAX, gpus=[], machine={"cpus": 2}, **PYDATASET),
+        COMPUTING,
+        "",
+        None,
+    ),
+    (
+        "dataset that computes beside a GPU",
+        waits(framework=JAX, **PYDATASET),
+        COMPUTING,
+        'get_context("spawn")',
+        "use_multiprocessing",
+    ),
+    (
+        "dataset on threads that compute",
+        waits(**PYDATASET | {"input_workers": 4, "input_processes": False}),
+        COMPUTING,
+        "use_multiprocessing = True",
+        "AUTOTUNE",
+    ),
+    ("Sequence of tf_keras", waits(framework=TF_KERAS, **PYDATASET), COMPUTING, "model.fit(..., workers=", "dataset."),
+    (
+        "generator on torch",
+        waits(framework=KERAS_TORCH, input_kind="generator"),
+        COMPUTING,
+        "class Batches(keras.utils.PyDataset)",
+        "DataLoader",
+    ),
+    (
+        "fast generator in a loop on JAX",
+        waits(framework=JAX, input_kind="generator", input_class="read", wait_ms=8, **LOOP),
+        None,
+        "Ahead(lambda: read(...))",
+        "keras",
+    ),
+    (
+        "slow generator in a loop on JAX",
+        waits(framework=JAX, input_kind="generator", **LOOP),
+        WAITING,
+        "ThreadPoolExecutor(4)",
+        "spawn",
+    ),
+    (
+        "generator that computes in a loop on JAX",
+        waits(framework=JAX, input_kind="generator", **LOOP),
+        COMPUTING,
+        "Pooled(make_batch, number_of_batches)",
+        "ThreadPool",
+    ),
+    (
+        "generator behind tf.data, waiting",
+        waits(GENERATOR, PREFETCH, **LOOP),
+        WAITING,
+        "interleave(part, cycle_length=6",
+        "Ahead",
+    ),
+    ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING, "", None),
+    (
+        "tf.data that makes nothing ahead",
+        waits(("map(decode)", "Map", 8.0, 1.0, "sequential"), wait_ms=8, **LOOP),
+        None,
+        "ds.prefetch(",
+        "num_parallel",
+    ),
+    (
+        "generator in a loop on torch",
+        waits(framework=TORCH, input_kind="generator", **LOOP),
+        None,
+        "torch.utils.data.DataLoader(",
+        "keras",
+    ),
     ("arrays of nobody knows what", waits(input_kind="numpy"), None, "", None),
-    ("arrays of images as floats", waits(input_kind="numpy", input_first=[ARRAY]), None,
-     'x.astype("uint8")', "1 / 255"),
-    ("arrays from 0 to 1", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0,
-     "integers": False}]), None, "", None),
-    ("arrays of zeros and ones", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0}]),
-     None, "", None),
-    ("arrays of columns", waits(input_kind="numpy", input_first=[ARRAY | {"rank": 2}]), None, "",
-     None),
+    (
+        "arrays of images as floats",
+        waits(input_kind="numpy", input_first=[ARRAY]),
+        None,
+        'x.astype("uint8")',
+        "1 / 255",
+    ),
+    (
+        "arrays from 0 to 1",
+        waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0, "integers": False}]),
+        None,
+        "",
+        None,
+    ),
+    ("arrays of zeros and ones", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0}]), None, "", None),
+    ("arrays of columns", waits(input_kind="numpy", input_first=[ARRAY | {"rank": 2}]), None, "", None),
     ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None, "", None),
-    ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE",
-     "DataLoader"),
+    ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE", "DataLoader"),
     ("Grain in epochs of nobody knows", waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_"),
     ("grain", waits(framework=JAX, input_kind="grain"), COMPUTING, "mp_prefetch", "tf.data"),
     ("a Grain DataLoader", waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_prefetch"),
-    ("a Grain DataLoader that waits", waits(wait_ms=90, **GRAIN, machine={"cpus": 2}), WAITING,
-     "worker_count=11)", "mp_prefetch"),
+    (
+        "a Grain DataLoader that waits",
+        waits(wait_ms=90, **GRAIN, machine={"cpus": 2}),
+        WAITING,
+        "worker_count=11)",
+        "mp_prefetch",
+    ),
     ("a Grain DataLoader on full cores", waits(**GRAIN), ALL_CORES, "", None),
-    ("a MapDataset of Grain", waits(**GRAIN | {"input_class": "MapDataset"}), COMPUTING,
-     "dataset.to_iter_dataset().mp_prefetch(", "worker_count"),
-]  # fmt: skip
+    (
+        "a MapDataset of Grain",
+        waits(**GRAIN | {"input_class": "MapDataset"}),
+        COMPUTING,
+        "dataset.to_iter_dataset().mp_prefetch(",
+        "worker_count",
+    ),
+]
 CASES = [pytest.param(*rest, id=name) for name, *rest in INPUTS]
 
 
@@ -188,10 +341,19 @@ def test_the_line_fits_the_run(run, host, there, never):
 
 
 TABLES = [
-    *tf_data.REMEDIES, *loaders.DATA_LOADER, *loaders.PY_DATASET, *loaders.GENERATOR,
-    *loaders.ARRAYS, *loaders.GRAIN, *loops.LOOP, *epochs.SET_UP, *validation.VALIDATION_DATA,
-    *validation.VALIDATION_LESS, *callbacks.EPOCH_WORK, *callbacks.STEP_WORK,
-]  # fmt: skip
+    *tf_data.REMEDIES,
+    *loaders.DATA_LOADER,
+    *loaders.PY_DATASET,
+    *loaders.GENERATOR,
+    *loaders.ARRAYS,
+    *loaders.GRAIN,
+    *loops.LOOP,
+    *epochs.SET_UP,
+    *validation.VALIDATION_DATA,
+    *validation.VALIDATION_LESS,
+    *callbacks.EPOCH_WORK,
+    *callbacks.STEP_WORK,
+]
 LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *loops.LIMITS, *validation.VALIDATION_LIMITS]
 
 
@@ -241,27 +403,21 @@ def test_the_verdict_promises_what_the_advice_saves():
     assert "1.2 to 2.2× faster" in verdict, verdict
 
 
-CACHED = (
-    ("map(load)", "ParallelMapV2", 60.0, 2.0, "autotuned"), ("cache", "MemoryCache", 0.0, 1.0, ""),
-)  # fmt: skip
+CACHED = (("map(load)", "ParallelMapV2", 60.0, 2.0, "autotuned"), ("cache", "MemoryCache", 0.0, 1.0, ""))
 BEHIND = ("map(augment)", "ParallelMapV2", 50.0, 2.0, "autotuned")
 
 
-@pytest.mark.parametrize("flags, told, code", [
-    ("autotuned", "without random numbers?", "ds.map(augment, "),
-    ("autotuned,stateful", "layers", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags, told, code",
+    [("autotuned", "without random numbers?", "ds.map(augment, "), ("autotuned,stateful", "layers", None)],
+)
 def test_what_is_cached_is_blamed_for_the_first_epoch_alone(flags, told, code):
     """Later epochs wait for what comes after the cache; another cache is no help."""
     run = waits(*CACHED, (*BEHIND[:4], flags), epochs=5)
     finding = found(run, "input_bound", ALL_CORES)
     assert finding["evidence"]["slowest_stage"] == "map(augment)"
     assert "after the cache" in finding["advice"]["text"] and told in finding["advice"]["text"]
-    assert (
-        finding["advice"]["code"].startswith(f"ds = {code}")
-        if code
-        else not finding["advice"]["code"]
-    )
+    assert finding["advice"]["code"].startswith(f"ds = {code}") if code else not finding["advice"]["code"]
     first = found(waits(*CACHED, BEHIND), "input_bound", ALL_CORES)
     assert first["evidence"]["slowest_stage"] == "map(load)"
     assert "cache()" not in first["advice"]["code"]
@@ -272,15 +428,13 @@ def test_what_is_cached_is_blamed_for_the_first_epoch_alone(flags, told, code):
 def test_threads_that_wait_may_be_more_than_cores(kind, stages):
     facts = {"input_kind": kind, "input_workers": 0, "machine": {"cpus": 2}}
     run = waits(*stages, **facts)
-    assert "workers = 5" in found(run, "input_bound", WAITING)["advice"]["code"].replace(
-        "s=", "s = "
-    )
+    assert "workers = 5" in found(run, "input_bound", WAITING)["advice"]["code"].replace("s=", "s = ")
     assert found(run, "input_bound", COMPUTING)["advice"]["code"] == ""
 
 
-@pytest.mark.parametrize("cpus, cpu_pct, told", [
-    (2, 95, "All 2 cores are busy"), (2, 20, "workers = 16"), (16, 30, "workers = 15"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cpus, cpu_pct, told", [(2, 95, "All 2 cores are busy"), (2, 20, "workers = 16"), (16, 30, "workers = 15")]
+)
 def test_processes_that_have_all_cores_are_not_to_be_more(cpus, cpu_pct, told):
     facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": cpus}}
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
@@ -320,18 +474,18 @@ def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkey
 
 def test_one_worker_is_singular():
     one = waits(framework=TORCH, **DATALOADER | {"input_workers": 1})
-    assert (
-        "1 worker process of the DataLoader is too few"
-        in found(one, "input_bound")["advice"]["text"]
-    )
+    assert "1 worker process of the DataLoader is too few" in found(one, "input_bound")["advice"]["text"]
 
 
-@pytest.mark.parametrize("process_cpu_pct, cpu_pct, told, never", [
-    (20, 40, "It mostly waits", "computes in Python"),
-    (52, 40, "Time one call", "computes in Python"),  # the training's CPU time?
-    (52, 95, "Time one call", "computes in Python"),  # as far as it gets a core
-    (130, 40, "computes in Python", "waits"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "process_cpu_pct, cpu_pct, told, never",
+    [
+        (20, 40, "It mostly waits", "computes in Python"),
+        (52, 40, "Time one call", "computes in Python"),  # the training's CPU time?
+        (52, 95, "Time one call", "computes in Python"),  # as far as it gets a core
+        (130, 40, "computes in Python", "waits"),
+    ],
+)
 def test_python_is_said_to_compute_where_it_may_have(process_cpu_pct, cpu_pct, told, never):
     host = {"process_cpu_pct": process_cpu_pct, "cpu_pct": cpu_pct}
     text = found(waits(PYTHON, wait_ms=35), "input_bound", host)["advice"]["text"]
@@ -350,11 +504,14 @@ def test_calls_that_share_few_cores_are_not_said_to_wait(cpu_pct, told):
 LOADER = DATALOADER | {"input_workers": 2, "input_pin_memory": True}
 
 
-@pytest.mark.parametrize("handed_ms, more, told, never", [
-    (2.3, {}, "batch_size=64", "too few"),
-    (2.3, {"input_pin_memory": False}, "pin_memory=True", "batch_size"),
-    (0.4, {}, "num_workers=4", "handing"),  # less than half of the wait
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "handed_ms, more, told, never",
+    [
+        (2.3, {}, "batch_size=64", "too few"),
+        (2.3, {"input_pin_memory": False}, "pin_memory=True", "batch_size"),
+        (0.4, {}, "num_workers=4", "handing"),  # less than half of the wait
+    ],
+)
 def test_finished_batches_need_no_more_workers(handed_ms, more, told, never):
     facts = LOADER | more | {"input_ready_pct": 98.2, "input_handover_ms": handed_ms}
     run = waits(framework=TORCH, wait_ms=2.5, step_ms=8, machine={"cpus": 4}, **facts)
@@ -366,20 +523,30 @@ def test_finished_batches_need_no_more_workers(handed_ms, more, told, never):
 
 def test_more_workers_promise_nothing_of_the_handing_over():
     findings = [
-        found(waits(framework=TORCH, wait_ms=10, step_ms=5, **LOADER | {
-            "input_ready_pct": 40.0, "input_handover_ms": handed_ms,
-        }), "input_bound", {"process_cpu_pct": 30, "cpu_pct": 12})
+        found(
+            waits(
+                framework=TORCH,
+                wait_ms=10,
+                step_ms=5,
+                **LOADER | {"input_ready_pct": 40.0, "input_handover_ms": handed_ms},
+            ),
+            "input_bound",
+            {"process_cpu_pct": 30, "cpu_pct": 12},
+        )
         for handed_ms in (0.1, 4.0)
-    ]  # fmt: skip
+    ]
     alone, handed = (finding["evidence"]["faster_up_to"] for finding in findings)
     assert 1 < handed < alone
 
 
-@pytest.mark.parametrize("workers, cpu_pct, told", [
-    (8, 20, "num_workers=16"),  # all cores have a worker, and idle: it waits
-    (8, 90, "same item in every epoch"),
-    (2, 20, "num_workers=6"),  # two of eight cores compute
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "workers, cpu_pct, told",
+    [
+        (8, 20, "num_workers=16"),  # all cores have a worker, and idle: it waits
+        (8, 90, "same item in every epoch"),
+        (2, 20, "num_workers=6"),  # two of eight cores compute
+    ],
+)
 def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
     run = waits(framework=TORCH, epochs=3, **DATALOADER | {"input_workers": workers})
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
@@ -387,11 +554,14 @@ def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
     assert told in f"{advice['text']} {advice['code']}"
 
 
-@pytest.mark.parametrize("stage, told", [
-    (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, but the model"),
-    (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms. TFRecordDataset reads one file"),
-    (READER, "TFRecordDataset reads one file at a time"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "stage, told",
+    [
+        (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, but the model"),
+        (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms. TFRecordDataset reads one file"),
+        (READER, "TFRecordDataset reads one file at a time"),
+    ],
+)
 def test_nothing_is_named_twice_in_a_sentence(stage, told):
     text = found(waits(stage), "input_bound", COMPUTING)["advice"]["text"]
     assert told in text and text.count("Dataset") <= 1
@@ -419,10 +589,13 @@ def test_threads_promise_no_more_than_the_stages_beside_them_let_through(serial_
 def test_processes_promise_no_more_than_the_cores_let_through():
     """30 ms of one core for a batch each 40 ms: of two cores none is free, of sixteen enough."""
     gains = [
-        found(waits(framework=JAX, machine={"cpus": cpus}, gpus=[], **PYDATASET), "input_bound",
-              {"process_cpu_pct": 90, "cpu_pct": 50})["evidence"]["faster_up_to"]
+        found(
+            waits(framework=JAX, machine={"cpus": cpus}, gpus=[], **PYDATASET),
+            "input_bound",
+            {"process_cpu_pct": 90, "cpu_pct": 50},
+        )["evidence"]["faster_up_to"]
         for cpus in (2, 16)
-    ]  # fmt: skip
+    ]
     assert gains == [1.0, pytest.approx(4.0, rel=0.06)]
 
 

@@ -78,11 +78,14 @@ def test_a_long_change_of_epochs_is_told_if_only_seen_once():
     assert finding["start_step"] <= 400 <= finding["end_step"]
 
 
-@pytest.mark.parametrize("stall_s, at, ended", [
-    (3.0, 0, True),  # what the first epoch begins with had to be
-    (0.9, 1, True),  # a hiccup
-    (3.0, 1, False),  # more epochs may come without
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "stall_s, at, ended",
+    [
+        (3.0, 0, True),  # what the first epoch begins with had to be
+        (0.9, 1, True),  # a hiccup
+        (3.0, 1, False),  # more epochs may come without
+    ],
+)
 def test_other_waits_at_the_beginning_of_an_epoch_are_not(stall_s, at, ended):
     run = two_epochs(stall_s, at)
     diagnosis = Diagnosis(run.facts)

@@ -25,11 +25,14 @@ def fallback(run: Generated) -> list[dict]:
     return [one for one in run.diagnose()["findings"] if one["cause"] == "cpu_fallback"]
 
 
-@pytest.mark.parametrize("values", [
-    [("memory_used_bytes", 3 * 2**20)],  # not even a context
-    [("memory_used_bytes", 40 * GIB), ("memory_process_bytes", 0)],  # others hold it
-    [("memory_used_bytes", 70 * GIB), ("allocator_peak_bytes", 0)],  # TensorFlow's empty pool
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        [("memory_used_bytes", 3 * 2**20)],  # not even a context
+        [("memory_used_bytes", 40 * GIB), ("memory_process_bytes", 0)],  # others hold it
+        [("memory_used_bytes", 70 * GIB), ("allocator_peak_bytes", 0)],  # TensorFlow's empty pool
+    ],
+)
 def test_a_model_that_was_never_moved_is_told(values):
     run = run_of(values=values)
     [finding] = fallback(run)
@@ -38,13 +41,16 @@ def test_a_model_that_was_never_moved_is_told(values):
     assert run.diagnose()["verdict"] == "Training does not run on the NVIDIA H200."
 
 
-@pytest.mark.parametrize("share, values", [
-    (0.0, []),  # nobody knows what it holds
-    (0.0, [("memory_used_bytes", 20 * GIB)]),  # somebody's; whose is not known
-    (0.0, [("memory_used_bytes", 20 * GIB), ("memory_process_bytes", 20 * GIB)]),
-    (0.0, [("allocator_peak_bytes", 2048.0)]),  # a tiny model at work
-    (0.05, [("memory_used_bytes", 3 * 2**20)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "share, values",
+    [
+        (0.0, []),  # nobody knows what it holds
+        (0.0, [("memory_used_bytes", 20 * GIB)]),  # somebody's; whose is not known
+        (0.0, [("memory_used_bytes", 20 * GIB), ("memory_process_bytes", 20 * GIB)]),
+        (0.0, [("allocator_peak_bytes", 2048.0)]),  # a tiny model at work
+        (0.05, [("memory_used_bytes", 3 * 2**20)]),
+    ],
+)
 def test_a_small_model_or_an_unknown_memory_is_not(share, values):
     assert fallback(run_of(share, values=values)) == []
 
@@ -55,22 +61,23 @@ def test_what_the_allocator_holds_is_less_than_the_model():
     assert not fallback(run_of(values=values, model={"name": "m", "parameters": 18}))
 
 
-@pytest.mark.parametrize("name, there", [
-    ("tensorflow", "tf.device"), ("jax", "jax.device_put"), ("torch", "model.to"),
-])  # fmt: skip
+@pytest.mark.parametrize("name, there", [("tensorflow", "tf.device"), ("jax", "jax.device_put"), ("torch", "model.to")])
 def test_each_framework_has_its_line(name, there):
     framework = {"name": name, "backend": name}
     [finding] = fallback(run_of(framework=framework, values=[("memory_used_bytes", 0)]))
     assert there in finding["advice"]["code"]
 
 
-@pytest.mark.parametrize("values, blamed", [
-    ([("utilization_pct", 60), ("utilization_process_pct", 55)], False),  # CuPy, TensorRT, Triton
-    ([("utilization_pct", 60), ("memory_process_bytes", 2 * GIB)], False),
-    ([("utilization_pct", 60), ("utilization_process_pct", 0)], True),  # others'
-    ([("utilization_pct", 0), ("memory_process_bytes", 2 * GIB)], True),  # opened, and left alone
-    ([("utilization_pct", 60), ("memory_process_bytes", 2**20)], True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values, blamed",
+    [
+        ([("utilization_pct", 60), ("utilization_process_pct", 55)], False),  # CuPy, TensorRT, Triton
+        ([("utilization_pct", 60), ("memory_process_bytes", 2 * GIB)], False),
+        ([("utilization_pct", 60), ("utilization_process_pct", 0)], True),  # others'
+        ([("utilization_pct", 0), ("memory_process_bytes", 2 * GIB)], True),  # opened, and left alone
+        ([("utilization_pct", 60), ("memory_process_bytes", 2**20)], True),
+    ],
+)
 def test_a_gpu_that_this_process_keeps_busy_by_other_means_is_used(values, blamed):
     jax = {"name": "jax", "backend": "jax"}
     run = run_of(framework=jax, gpus=[GPU | {"used_by_framework": False}], values=values)

@@ -10,9 +10,10 @@ from generated_runs import Generated
 
 def loop(kind="generator", name="torch", loop="custom", **fit) -> Generated:
     return Generated(
-        seed=9, framework={"name": name, "backend": name},
+        seed=9,
+        framework={"name": name, "backend": name},
         fit={"loop": loop, "batch_size": 32, "input_kind": kind, **fit},
-    )  # fmt: skip
+    )
 
 
 def waits(run: Generated) -> dict:
@@ -42,12 +43,15 @@ def test_more_than_a_thread_can_make_is_not_promised():
     assert span["saves_s"] < 0.35 * span["lost_s"]
 
 
-@pytest.mark.parametrize("kind, fit, there", [
-    ("torch DataLoader", {"input_workers": 2}, "prefetch_factor="),
-    ("torch DataLoader", {"input_workers": 0}, "num_workers=2"),
-    ("PyDataset", {"input_workers": 1, "loop": "fit"}, "max_queue_size"),
-    ("generator", {}, "ThreadPoolExecutor"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, fit, there",
+    [
+        ("torch DataLoader", {"input_workers": 2}, "prefetch_factor="),
+        ("torch DataLoader", {"input_workers": 0}, "num_workers=2"),
+        ("PyDataset", {"input_workers": 1, "loop": "fit"}, "max_queue_size"),
+        ("generator", {}, "ThreadPoolExecutor"),
+    ],
+)
 def test_the_advice_fits_the_input(kind, fit, there):
     assert there in rare(loop(kind, **fit))["advice"]["code"]
 
@@ -108,11 +112,14 @@ def test_what_a_step_takes_is_said_without_compiling():
     assert "every 16 ms" in waits(run)["advice"]["text"]
 
 
-@pytest.mark.parametrize("batch_ms, ahead, refilled", [
-    (3.0, False, True),
-    (40.0, False, False),
-    (0.1, True, True),  # no stage is to blame for anything
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "batch_ms, ahead, refilled",
+    [
+        (3.0, False, True),
+        (40.0, False, False),
+        (0.1, True, True),  # no stage is to blame for anything
+    ],
+)
 def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, ahead, refilled):
     """Two fills of 3.4 s and small waits between: no stage is slower than the model."""
     prefetch = [("prefetch", "Prefetch", 0.0, 1.0, "")] if ahead else []
@@ -122,8 +129,9 @@ def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, ahead, ref
         wait[0] = 3400
         run.steps(600, step_ms=11, wait_ms=wait)
         run.input_filled(start, 3.4)
-        run.reading(("batch", "BatchV2", batch_ms, 1.0, ""), ("shuffle", "ShuffleV3", 0.9, 1.0, ""),
-                    *prefetch, batches=600)  # fmt: skip
+        run.reading(
+            ("batch", "BatchV2", batch_ms, 1.0, ""), ("shuffle", "ShuffleV3", 0.9, 1.0, ""), *prefetch, batches=600
+        )
         run.epoch(start)
     span = waits(run)
     assert ("shuffle fills its buffer" in span["advice"]["text"]) == refilled

@@ -22,8 +22,7 @@ SECOND = 10**9
 CARDS = {"A100": "A100-SXM4-80GB", "L40": "L40", "4070": None}
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}
 MFU = "mfu_percentage_calflops_mean"  # of all matrix products, as ours
-MODELS = {"microsoft/DialoGPT-large": 774e6, "gpt2-xl": 1557e6, "Qwen/Qwen2.5-3B": 3086e6,
-          "Qwen/Qwen2.5-1.5B": 1544e6}  # fmt: skip
+MODELS = {"microsoft/DialoGPT-large": 774e6, "gpt2-xl": 1557e6, "Qwen/Qwen2.5-3B": 3086e6, "Qwen/Qwen2.5-1.5B": 1544e6}
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +56,12 @@ def measured(trace_data):
 def diagnosed(active_pct, step_ms, batch, *, eager):
     """The diagnosis of such a training, of which NVML alone is known."""
     run = Generated(
-        seed=1, gpus=[GPU | {"name": "NVIDIA A100-SXM4-80GB"}],
+        seed=1,
+        gpus=[GPU | {"name": "NVIDIA A100-SXM4-80GB"}],
         framework={"name": "torch", "backend": "torch"},
-        fit={"batch_size": batch, "run_eagerly": eager}, model={"parameters": 774_000_000},
-    )  # fmt: skip
+        fit={"batch_size": batch, "run_eagerly": eager},
+        model={"parameters": 774_000_000},
+    )
     run.steps(300, step_ms=step_ms, gpu_share=active_pct / 100)
     found = run.diagnose()
     return [one["cause"] for one in [*found["findings"], *found["spans"]]], found
@@ -115,10 +116,9 @@ def test_the_yardstick_is_what_was_measured(measured):
         keys = sorted({key[1:3] for key in measured if key[0] == card}, key=lambda key: key[1])
         for precision, models in groupby(keys, key=lambda key: key[1]):
             rows = sorted(
-                (MODELS[model], *(round(measured[card, model, precision, batch]["mfu"], 1)
-                                  for batch in BATCHES))
+                (MODELS[model], *(round(measured[card, model, precision, batch]["mfu"], 1) for batch in BATCHES))
                 for model, _ in models
-            )  # fmt: skip
+            )
             assert tuple(rows) == TABLE[name][precision]
 
 
@@ -129,8 +129,7 @@ def test_the_yardstick_is_of_this_size_and_precision():
     known = yardstick(A100, 1.5e9)
     assert (known["low_pct"], known["high_pct"]) == (10.7, 21.6)
     assert known["text"] == (
-        "others reached 11 to 22 % with language models of 0.8 to 1.6 billion parameters in bf16 "
-        "on this card"
+        "others reached 11 to 22 % with language models of 0.8 to 1.6 billion parameters in bf16 on this card"
     )
     assert yardstick(A100, 5e9)["low_pct"] == 25.5
 
@@ -153,18 +152,25 @@ def test_it_stands_beside_the_mfu(tmp_path):
     start = 1_700_000_000 * SECOND
     peak = {"tflops": 312, "precision": "bf16", "source": "https://example.org"}
     facts = {
-        "framework": {"name": "torch"}, "started_ns": start, "ended_ns": start + 10 * SECOND,
+        "framework": {"name": "torch"},
+        "started_ns": start,
+        "ended_ns": start + 10 * SECOND,
         "gpus": [{"index": 0, "name": A100["name"], "used_by_framework": True, "peak": peak}],
         "model": {"name": "gpt", "parameters": 1_500_000_000},
         "work": {"flops_per_sample": 5.6e12, "source": "given"},
         "throughput": {"samples": 100, "training_s": 10.0},
-    }  # fmt: skip
+    }
     writer = RecordingWriter(str(tmp_path), facts, clock=Clock())
     at = np.arange(100)
-    writer.append("steps", {
-        "step": at, "start_ns": start + at * SECOND // 10, "body_ns": np.full(100, SECOND // 10),
-        "duration_ns": np.full(100, SECOND // 10),
-    })  # fmt: skip
+    writer.append(
+        "steps",
+        {
+            "step": at,
+            "start_ns": start + at * SECOND // 10,
+            "body_ns": np.full(100, SECOND // 10),
+            "duration_ns": np.full(100, SECOND // 10),
+        },
+    )
     writer.close("ended")
     report = logdir_report(read_recordings(str(tmp_path)))
     (gpu,) = report["runs"][0]["gpus"]

@@ -69,12 +69,10 @@ def test_report_and_tab_name_the_rates_and_the_ceiling(tmp_path):
     found, shown, text = recorded(run, tmp_path)
     assert found["ceilings"]["model_per_s"] == 1020
     verdict = (
-        "The input is the ceiling: a perfect one makes training up to 41× faster; made while the "
-        "model computes, 1.3×."
+        "The input is the ceiling: a perfect one makes training up to 41× faster; made while the model computes, 1.3×."
     )
     assert (
-        "Measured before training: input alone 33.3 batches/s, model alone 1,020, both together "
-        f"25. {verdict}" in text
+        f"Measured before training: input alone 33.3 batches/s, model alone 1,020, both together 25. {verdict}" in text
     )
     assert shown["ceilings"]["text"] == verdict
     assert [(row["name"], row["batches"], row["samples"]) for row in shown["ceilings"]["rows"]] == [
@@ -107,9 +105,11 @@ def test_the_tab_is_sent_the_accelerator_utilization_with_its_limits(tmp_path):
     found, shown, _ = recorded(run, tmp_path / "gpu")
     assert found["au_pct"] == pytest.approx(25, abs=1)
     assert shown["au"] == {
-        "name": "AU", "value": "25 %", "limits": "MLPerf Storage asks for 90 % or 70 %",
+        "name": "AU",
+        "value": "25 %",
+        "limits": "MLPerf Storage asks for 90 % or 70 %",
         "text": "Accelerator utilization (AU, as in MLPerf Storage): 25 %; the benchmark asks for "
-                "90 % (3D U-Net, ResNet-50) or 70 % (CosmoFlow).",
-    }  # fmt: skip
+        "90 % (3D U-Net, ResNet-50) or 70 % (CosmoFlow).",
+    }
     _, shown, _ = recorded(waiting(), tmp_path / "no-gpu")
     assert shown["au"] is None

@@ -25,8 +25,7 @@ def lines_of(folder, width=100, **detail) -> list[str]:
 def workers(folder, count: int, starved: int | None = None) -> None:
     """Workers in step; what one waits for its input, the others wait for it."""
     for rank in range(count):
-        run = Generated(seed=1, gpus=[GPU], rank=rank, world_size=count, job="b", fit_index=0,
-                        host=f"node-{rank}")  # fmt: skip
+        run = Generated(seed=1, gpus=[GPU], rank=rank, world_size=count, job="b", fit_index=0, host=f"node-{rank}")
         own = rank == starved
         run.steps(300, step_ms=10 if own else 40, wait_ms=30 if own else 0)
         write(run, folder)
@@ -109,9 +108,9 @@ def test_three_hundred_runs_are_a_table(tmp_path, capsys):
     report = logdir_report(read_recordings(tmp_path))
     fast, _, slow = report["runs"]
     report["runs"] = [
-        {**(slow if place == 217 else fast), "id": f"r{place}", "run": f"trial_{place}",
-         "session": f"s{place}"} for place in range(300)
-    ]  # fmt: skip
+        {**(slow if place == 217 else fast), "id": f"r{place}", "run": f"trial_{place}", "session": f"s{place}"}
+        for place in range(300)
+    ]
     lines = render(report, 100).splitlines()
     assert lines[0].startswith("300 runs") and len(lines) <= SCREEN
     assert lines[2].startswith("trial_0 ") and lines[3].startswith("trial_217 "), "by loss"

@@ -84,13 +84,10 @@ def test_repeats_show_by_themselves_how_much_runs_differ():
     rng = np.random.default_rng(1)
 
     def runs(factor=1.0):
-        return [regression.StepLevel(math.log(factor) + rng.normal(0, 0.015), 0.02, 8)
-                for _ in range(10)]  # fmt: skip
+        return [regression.StepLevel(math.log(factor) + rng.normal(0, 0.015), 0.02, 8) for _ in range(10)]
 
     def slower(factor, count):
-        return sum(
-            regression._bounds(runs(factor)[:count], runs()[:count])[1] > 0 for _ in range(400)
-        )
+        return sum(regression._bounds(runs(factor)[:count], runs()[:count])[1] > 0 for _ in range(400))
 
     assert slower(1.0, 10) <= 6 and slower(1.05, 10) >= 380
     assert slower(1.05, 1) <= 40
@@ -125,12 +122,10 @@ def check(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("step_ms, code, said", [
-    (10.0, 0, "within 5 %"),
-    (10.1, 0, "within 5 %"),
-    (11.0, 1, "at most 5 % allowed"),
-    (9.0, 0, "faster than in"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "step_ms, code, said",
+    [(10.0, 0, "within 5 %"), (10.1, 0, "within 5 %"), (11.0, 1, "at most 5 % allowed"), (9.0, 0, "faster than in")],
+)
 def test_a_run_is_checked_against_its_baseline(tmp_path, capsys, step_ms, code, said):
     write(run_of(seed=1), tmp_path / "before")
     write(run_of(step_ms, seed=2, at_s=100), tmp_path / "after")
@@ -164,9 +159,7 @@ def test_a_stall_now_and_then_shows_in_the_mean(tmp_path, capsys):
 def test_runs_of_other_batch_sizes_are_compared_per_sample(tmp_path, capsys):
     write(run_of(10, batch=32), tmp_path / "before")
     write(run_of(20, batch=64, seed=2), tmp_path / "after")
-    code, text, _ = check(
-        capsys, tmp_path / "after", "--baseline", tmp_path / "before", "--allow-different"
-    )
+    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before", "--allow-different")
     assert code == 0 and "per sample" in text
 
 
@@ -178,19 +171,20 @@ def test_several_baseline_runs_show_how_much_runs_differ(tmp_path, capsys):
     assert code == 0 and "scatter too much to resolve 5 %" in text and "4 runs" in text
 
 
-SEEMS = (
-    "but the CPU seems to have been slower there or then (to read the logs, always the same work, "
+SEEMS = "but the CPU seems to have been slower there or then (to read the logs, always the same work, "
+
+
+@pytest.mark.parametrize(
+    "step_ms, logs_us, python, code, said",
+    [
+        (11.0, 42, "3.11.7", 0, SEEMS + "took 40 % longer in after"),
+        (10.0, 21, "3.11.7", 0, "% longer in before), and 5 % cannot be resolved"),
+        (11.0, 30.6, "3.11.7", 1, "at most 5 % allowed"),  # by chance
+        (14.0, 42, "3.11.7", 1, "at most 5 % allowed"),  # more than that explains
+        (11.0, 42, "3.12.1", 1, "at most 5 % allowed"),  # another work there
+        (11.0, 300, "3.11.7", 1, "at most 5 % allowed"),  # a wait for the device
+    ],
 )
-
-
-@pytest.mark.parametrize("step_ms, logs_us, python, code, said", [
-    (11.0, 42, "3.11.7", 0, SEEMS + "took 40 % longer in after"),
-    (10.0, 21, "3.11.7", 0, "% longer in before), and 5 % cannot be resolved"),
-    (11.0, 30.6, "3.11.7", 1, "at most 5 % allowed"),  # by chance
-    (14.0, 42, "3.11.7", 1, "at most 5 % allowed"),  # more than that explains
-    (11.0, 42, "3.12.1", 1, "at most 5 % allowed"),  # another work there
-    (11.0, 300, "3.11.7", 1, "at most 5 % allowed"),  # a wait for the device
-])  # fmt: skip
 def test_a_slower_cpu_is_no_slowdown(tmp_path, capsys, step_ms, logs_us, python, code, said):
     def run(step_ms, logs_us, seed, python="3.11.7"):
         made = run_of(step_ms, seed=seed, framework={"name": "tensorflow", "python": python})
@@ -266,8 +260,9 @@ def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
     write(drifting(2), tmp_path / "before" / "b")
     write(run_of(11, seed=3), tmp_path / "after" / "a")
     write(drifting(4), tmp_path / "after" / "b")
-    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before",
-                          "--junit", tmp_path / "x.xml", "--max-lost", 90)  # fmt: skip
+    code, text, _ = check(
+        capsys, tmp_path / "after", "--baseline", tmp_path / "before", "--junit", tmp_path / "x.xml", "--max-lost", 90
+    )
     assert code == 1 and text.count("\n") == 2
     suite = ElementTree.parse(tmp_path / "x.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "1")
@@ -278,9 +273,9 @@ def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
     assert "❌ a: its step is" in said and "⚠️ b: its " in said
 
 
-@pytest.mark.parametrize("used, computes", [
-    ([30.0, 45.0], False), ([130.0, 140.0], True), ([np.nan], True), (None, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "used, computes", [([30.0, 45.0], False), ([130.0, 140.0], True), ([np.nan], True), (None, True)]
+)
 def test_steps_that_wait_for_a_device_are_compared_more_closely(real, used, computes):
     """Where a process was placed matters less to them; what is not known is no reason to."""
     host = {} if used is None else {"process_cpu_pct": np.array(used)}
@@ -312,9 +307,7 @@ def test_what_cannot_be_resolved_may_fail(tmp_path, capsys, answer, code):
     write(drifting(1), tmp_path / "before")
     write(drifting(2, at_s=100), tmp_path / "after")
     choice = ("--unresolved", answer) if answer else ()
-    found, text, _ = check(
-        capsys, tmp_path / "after", "--baseline", tmp_path / "before", *choice, "--json"
-    )
+    found, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before", *choice, "--json")
     [one] = json.loads(text)["check"]["slowdowns"]
     assert found == code and one["outcome"] == "unresolved" and one["failed"] == bool(code)
 
@@ -324,9 +317,7 @@ OTHER = {
     "CPU: B, baseline A": {"machine": {"cpu": "B"}},
     "CPU cores: 2, baseline 8": {"machine": {"cpu": "A", "cpus_allowed": 8, "cpu_quota": 2.0}},
     "framework: jax, baseline tensorflow": {"framework": {"name": "jax", "backend": "jax"}},
-    "precision: mixed_bfloat16, baseline float32": {
-        "fit": {"batch_size": 32, "mixed_precision": "mixed_bfloat16"}
-    },
+    "precision: mixed_bfloat16, baseline float32": {"fit": {"batch_size": 32, "mixed_precision": "mixed_bfloat16"}},
     "batch size: 64, baseline 32": {"fit": {"batch_size": 64}},
 }
 
@@ -362,11 +353,14 @@ def test_only_what_both_are_known_to_have_trained_with_can_differ(tmp_path, caps
     assert code == 0 and len(json.loads(text)["check"]["slowdowns"][0]["baseline"]) == 1
 
 
-@pytest.mark.parametrize("wait_ms, before_ms, code", [
-    (2.0, 0.0, 1),  # nothing waited before
-    (2.0, 2.0, 0),  # no news
-    (0.75, 0.55, 0),  # just above its threshold here, just below it there
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wait_ms, before_ms, code",
+    [
+        (2.0, 0.0, 1),  # nothing waited before
+        (2.0, 2.0, 0),  # no news
+        (0.75, 0.55, 0),  # just above its threshold here, just below it there
+    ],
+)
 def test_a_cause_that_the_baseline_has_not_fails(tmp_path, capsys, wait_ms, before_ms, code):
     """The limit allows the slower steps themselves."""
     for name, wait, seed in (("before", before_ms, 1), ("after", wait_ms, 2)):

@@ -20,9 +20,12 @@ def slow_run(**facts) -> Generated:
     run = Generated(seed=1, gpus=[GPU], fit_index=0, machine=cores, **facts)
     run.steps(200, step_ms=8)
     run.steps(200, step_ms=8, wait_ms=30)
-    run.reading(("from_tensor_slices", "TensorSlice", 0.01, 1, ""),
-                ("map(decode)", "Map", 37, 1, "sequential"),
-                ("batch", "BatchV2", 0.3, 1, ""), batches=200)  # fmt: skip
+    run.reading(
+        ("from_tensor_slices", "TensorSlice", 0.01, 1, ""),
+        ("map(decode)", "Map", 37, 1, "sequential"),
+        ("batch", "BatchV2", 0.3, 1, ""),
+        batches=200,
+    )
     run.steps(200, step_ms=8)
     run.phase("validation", 0.5, gpu_share=0.9)
     return run
@@ -30,10 +33,13 @@ def slow_run(**facts) -> Generated:
 
 @pytest.fixture
 def logdir(tmp_path):
-    write(slow_run(
-        unavailable=[{"source": "GPM", "reason": "needs a Hopper GPU", "cure": ""}],
-        overhead={"callback_us_per_step": 3.1, "sampler_cpu_pct": 0.2},
-    ), tmp_path / "resnet")  # fmt: skip
+    write(
+        slow_run(
+            unavailable=[{"source": "GPM", "reason": "needs a Hopper GPU", "cure": ""}],
+            overhead={"callback_us_per_step": 3.1, "sampler_cpu_pct": 0.2},
+        ),
+        tmp_path / "resnet",
+    )
     return tmp_path
 
 
@@ -42,30 +48,56 @@ def test_json_is_the_contract(logdir):
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert set(report) == {"version", "runs", "sessions"} and report["version"] == 1
     [run] = report["runs"]
-    assert {"run", "session", "job", "fit_index", "host", "rank", "status", "framework", "wall_s",
-            "steps", "step_ms", "time_s", "gpu_time_est", "gpus", "traced", "unavailable",
-            "overhead", "findings", "spans"} <= set(run)  # fmt: skip
+    assert {
+        "run",
+        "session",
+        "job",
+        "fit_index",
+        "host",
+        "rank",
+        "status",
+        "framework",
+        "wall_s",
+        "steps",
+        "step_ms",
+        "time_s",
+        "gpu_time_est",
+        "gpus",
+        "traced",
+        "unavailable",
+        "overhead",
+        "findings",
+        "spans",
+    } <= set(run)
     assert run["run"] == "resnet" and run["steps"] == 600 and run["status"] == "ended"
-    assert set(run["time_s"]) == {"input_wait", "step", "compile", "validation", "callbacks",
-                                  "other"}  # fmt: skip
+    assert set(run["time_s"]) == {"input_wait", "step", "compile", "validation", "callbacks", "other"}
     assert sum(run["time_s"].values()) == pytest.approx(run["wall_s"], rel=0.005)
     assert run["step_ms"]["p50"] == pytest.approx(8.1, rel=0.05)
     [gpu] = run["gpus"]
     assert set(gpu["utilization_pct"]) == {"mean", "p5", "p50", "p95"}
     assert gpu["memory_used_bytes"] == {"max": None}, "what was not measured is null"
-    assert sum(run["gpu_time_est"]["0"][k] for k in ("kernel_active", "idle")) == pytest.approx(
-        run["wall_s"]
-    )
+    assert sum(run["gpu_time_est"]["0"][k] for k in ("kernel_active", "idle")) == pytest.approx(run["wall_s"])
     [span] = run["spans"]
-    assert {"cause", "start_step", "end_step", "start_ns", "end_ns", "lost_s",
-            "severity", "confidence", "evidence", "threshold", "advice", "gpus",
-            "ranks"} <= set(span)  # fmt: skip
+    assert {
+        "cause",
+        "start_step",
+        "end_step",
+        "start_ns",
+        "end_ns",
+        "lost_s",
+        "severity",
+        "confidence",
+        "evidence",
+        "threshold",
+        "advice",
+        "gpus",
+        "ranks",
+    } <= set(span)
     assert set(span["advice"]) == {"text", "code", "before", "question", "changes"}
     assert set(span["threshold"]) <= set(span["evidence"])
     assert span["confidence"] == "measured" and 0 < span["severity"] <= 1
     assert run["findings"] == [], "spans are not repeated in findings"
-    alone = {"session": run["session"], "ranks": [0], "verdict": None,
-                 "findings": [], "clocks": None}  # fmt: skip
+    alone = {"session": run["session"], "ranks": [0], "verdict": None, "findings": [], "clocks": None}
     assert report["sessions"] == [alone]
 
 
@@ -125,10 +157,7 @@ def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
     less, more = " ".join(less.split()), " ".join(more.split())
     assert "slowest stage, per batch: 30 ms; its threads: 1" in less and "summed" not in less
     assert "runs one call at a time" in less
-    assert (
-        "slowest stage per batch, summed over threads: 240 ms" in more
-        and "; its threads:" not in more
-    )
+    assert "slowest stage per batch, summed over threads: 240 ms" in more and "; its threads:" not in more
     assert "takes 240 ms a batch, summed over its threads" in more and "one thread" not in more
     assert "step time here without its wait: 8" in more and "all 200 steps" in more
 
@@ -197,15 +226,18 @@ def test_thresholds_from_the_command_line_are_in_the_json(logdir, capsys):
     assert run["thresholds"]["input_bound"]["wait_pct"] == 99
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (["{}/nowhere"], "does not exist"),
-    (["{}/empty"], "GpuUtilCallback"),
-    (["{}", "--run", "vgg"], "available: resnet"),
-    (["{}", "--threshold", "input_bound"], "CAUSE.NAME=VALUE"),
-    (["{}", "--threshold", "input_bound.nope=1"], "wait_pct"),
-    (["{}", "--threshold", "nope.wait_pct=1"], "input_bound"),
-    (["{}", "--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["{}/nowhere"], "does not exist"),
+        (["{}/empty"], "GpuUtilCallback"),
+        (["{}", "--run", "vgg"], "available: resnet"),
+        (["{}", "--threshold", "input_bound"], "CAUSE.NAME=VALUE"),
+        (["{}", "--threshold", "input_bound.nope=1"], "wait_pct"),
+        (["{}", "--threshold", "nope.wait_pct=1"], "input_bound"),
+        (["{}", "--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
+    ],
+)
 def test_unusable_input_is_one_clear_line(logdir, capsys, arguments, said):
     (logdir / "empty").mkdir()
     assert main(["report", *(text.format(logdir) for text in arguments)]) == 2
@@ -243,8 +275,11 @@ def test_a_rule_without_its_columns_is_silent_and_says_so():
     """An imported trace times neither compilation nor callbacks."""
     run = Generated(seed=1)
     run.steps(300, step_ms=8)
-    steps = {name: column for name, column in run.tables()["steps"].items()
-             if name not in ("compile_ns", "callbacks_ns", "shape_id")}  # fmt: skip
+    steps = {
+        name: column
+        for name, column in run.tables()["steps"].items()
+        if name not in ("compile_ns", "callbacks_ns", "shape_id")
+    }
     silent = []
     for table in (steps, run.tables()["steps"]):
         diagnosis = Diagnosis(run.facts)

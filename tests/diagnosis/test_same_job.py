@@ -16,9 +16,7 @@ from gpu_util_callback.report.terminal import render
 
 def run_of(place: int, **facts) -> Generated:
     """The first run (place 0) waits for its input, later ones do not."""
-    run = Generated(
-        seed=1, gpus=[GPU], model={"name": f"functional_{place}", "parameters": 25_000_000}, **facts
-    )
+    run = Generated(seed=1, gpus=[GPU], model={"name": f"functional_{place}", "parameters": 25_000_000}, **facts)
     run.now += place * 100 * 10**9
     run.facts["started_ns"] = run.now
     run.steps(600, step_ms=10, wait_ms=0 if place else 10)
@@ -32,14 +30,17 @@ def since(tmp_path, *scripts: str | None, folders=("a", "b", "c")) -> list:
     return [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]]
 
 
-@pytest.mark.parametrize("scripts, same", [
-    (("train.py", "train.py"), True),
-    (("train.py", "finetune.py"), False),
-    (("train.py", hashed_script("train.py")), True),  # one of them was recorded with redact=True
-    ((hashed_script("train.py"), hashed_script("finetune.py")), False),
-    ((None, "train.py"), True),  # a recording of before scripts were recorded
-    ((None, None), True),  # notebooks
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "scripts, same",
+    [
+        (("train.py", "train.py"), True),
+        (("train.py", "finetune.py"), False),
+        (("train.py", hashed_script("train.py")), True),  # one of them was recorded with redact=True
+        ((hashed_script("train.py"), hashed_script("finetune.py")), False),
+        ((None, "train.py"), True),  # a recording of before scripts were recorded
+        ((None, None), True),  # notebooks
+    ],
+)
 def test_the_same_script_is_the_same_job(tmp_path, scripts, same):
     first, second = since(tmp_path, *scripts)
     assert first is None
@@ -93,17 +94,12 @@ def test_notebooks_and_consoles_have_no_script():
 def test_however_python_is_started(tmp_path, way, name):
     program = "from gpu_util_callback.recorder.identity import script_name; print(script_name())"
     (tmp_path / "train.py").write_text(program)
-    command = {"file": [str(tmp_path / "train.py")], "module": ["-m", "train"],
-               "code": ["-c", program]}[way]  # fmt: skip
-    said = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = {"file": [str(tmp_path / "train.py")], "module": ["-m", "train"], "code": ["-c", program]}[way]
+    said = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == str(name)
 
 
-@pytest.mark.parametrize("changed", [
-    {"gpus": [GPU | {"name": "NVIDIA T4"}]}, {"world_size": 4},
-])  # fmt: skip
+@pytest.mark.parametrize("changed", [{"gpus": [GPU | {"name": "NVIDIA T4"}]}, {"world_size": 4}])
 def test_another_machine_keeps_no_promise(tmp_path, changed):
     write(run_of(0), tmp_path / "a")
     for place in (1, 2):
@@ -115,13 +111,17 @@ def test_another_machine_keeps_no_promise(tmp_path, changed):
     assert again["since"]["run"] == "a"
 
 
-@pytest.mark.parametrize("steps, status, seen", [
-    (600, "ended", True), (350, "interrupted", True), (60, "ended", True), (20, "ended", False),
-    (5, "interrupted", False),
-])  # fmt: skip
-def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(
-    tmp_path, steps, status, seen
-):
+@pytest.mark.parametrize(
+    "steps, status, seen",
+    [
+        (600, "ended", True),
+        (350, "interrupted", True),
+        (60, "ended", True),
+        (20, "ended", False),
+        (5, "interrupted", False),
+    ],
+)
+def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(tmp_path, steps, status, seen):
     write(run_of(0), tmp_path / "before")  # lost 6 s in 600 steps
     after = run_of(1)
     after = Generated(seed=1, gpus=[GPU], model=after.facts["model"])
@@ -133,10 +133,16 @@ def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(
     assert (second["since"] is not None) == seen
 
 
-@pytest.mark.parametrize("epochs, steps, status, seen", [
-    (4, 200, "ended", True), (2, 100, "ended", True), (1, 150, "ended", False),
-    (4, 80, "interrupted", False), (4, 450, "interrupted", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "epochs, steps, status, seen",
+    [
+        (4, 200, "ended", True),
+        (2, 100, "ended", True),
+        (1, 150, "ended", False),
+        (4, 80, "interrupted", False),
+        (4, 450, "interrupted", True),
+    ],
+)
 def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, status, seen):
     """Four epochs of 200 steps with a validation of 2 s each, then epochs without any."""
     for place in range(2):
@@ -160,8 +166,7 @@ def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, sta
 def test_what_is_just_below_its_limit_is_not_gone(tmp_path, after_s, gone):
     """Folds of one training: the validation of one takes 21 % of its time, of another 19 %."""
     for place, seconds in enumerate((1.1, after_s)):
-        run = Generated(seed=1, model={"name": "m", "parameters": 100}, script="train.py",
-                        fit={"epochs": 6})  # fmt: skip
+        run = Generated(seed=1, model={"name": "m", "parameters": 100}, script="train.py", fit={"epochs": 6})
         run.now += place * 100 * 10**9
         run.facts["started_ns"] = run.now
         for _ in range(6):
@@ -170,8 +175,7 @@ def test_what_is_just_below_its_limit_is_not_gone(tmp_path, after_s, gone):
             run.phase("validation", seconds, account="validation")
             run.epoch(start)
         account = {"validation": 6 * seconds, "step": 24.0}
-        write(run, tmp_path / "logs", account={"wall_s": sum(account.values()), "time_s": account},
-              fit_index=place)  # fmt: skip
+        write(run, tmp_path / "logs", account={"wall_s": sum(account.values()), "time_s": account}, fit_index=place)
     report = logdir_report(read_recordings(tmp_path))
     first, second = report["runs"]
     assert first["spans"] and not second["spans"]

@@ -8,8 +8,14 @@ from gpu_util_callback.report.terminal import render, told_apart
 
 
 def run(number, **facts):
-    return {"run": ".", "id": f"20261121T211206.{number}Z-vm-0-{3387 + number}", "start_ns": 10**18,
-            "fit_index": 0, "rank": None, **facts}  # fmt: skip
+    return {
+        "run": ".",
+        "id": f"20261121T211206.{number}Z-vm-0-{3387 + number}",
+        "start_ns": 10**18,
+        "fit_index": 0,
+        "rank": None,
+        **facts,
+    }
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,15 @@ def session(folder, workers):
     """Write `workers` (functions of a Generated run) as the ranks of a job; its findings."""
     for rank, make in enumerate(workers):
         run = Generated(
-            seed=rank, gpus=[H200], job="abc", rank=rank, world_size=len(workers), fit_index=0,
+            seed=rank,
+            gpus=[H200],
+            job="abc",
+            rank=rank,
+            world_size=len(workers),
+            fit_index=0,
             host=f"node-{rank}",
             framework={"name": "torch", "version": "2.13", "collectives": "nccl"},
-        )  # fmt: skip
+        )
         make(run)
         write(run, folder)
     report = logdir_report(read_recordings(folder))
@@ -46,12 +51,15 @@ def sampled(active, sm=None, wait_ms=0.0):
 WAITS = traced(collective=0.45, idle_launch=0.02)
 
 
-@pytest.mark.parametrize(("category", "word"), [
-    ("kernel", "its GPU computes longer"),
-    ("idle_host", "its host keeps the GPU waiting"),
-    ("idle_launch", "its host launches slowly"),
-    ("copy_h2d", "its copies to the GPU are slow"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("category", "word"),
+    [
+        ("kernel", "its GPU computes longer"),
+        ("idle_host", "its host keeps the GPU waiting"),
+        ("idle_launch", "its host launches slowly"),
+        ("copy_h2d", "its copies to the GPU are slow"),
+    ],
+)
 def test_the_worker_that_waits_least_and_works_most_is_named(tmp_path, category, word):
     share = {} if category == "kernel" else {category: 0.42}
     slow = traced(collective=0.05, **share)
@@ -66,16 +74,19 @@ def test_the_worker_that_waits_least_and_works_most_is_named(tmp_path, category,
     assert word in text
 
 
-@pytest.mark.parametrize("workers", [
-    # The exchange itself is slow, on all alike.
-    [WAITS, WAITS, WAITS],
-    # One waits less, but what it does instead was not seen to take longer.
-    [WAITS, traced(collective=0.05, other=0.42), WAITS],
-    # A worker without windows could be the one.
-    [WAITS, sampled(99), traced(collective=0.05)],
-    # They do not wait for each other: another pace.
-    [WAITS, lambda run: (run.trace(5, 80, collective=0.02), run.steps(400, step_ms=80))],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "workers",
+    [
+        # The exchange itself is slow, on all alike.
+        [WAITS, WAITS, WAITS],
+        # One waits less, but what it does instead was not seen to take longer.
+        [WAITS, traced(collective=0.05, other=0.42), WAITS],
+        # A worker without windows could be the one.
+        [WAITS, sampled(99), traced(collective=0.05)],
+        # They do not wait for each other: another pace.
+        [WAITS, lambda run: (run.trace(5, 80, collective=0.02), run.steps(400, step_ms=80))],
+    ],
+)
 def test_windows_that_do_not_tell_name_nobody(tmp_path, workers):
     assert session(tmp_path, workers)[0] == []
 
@@ -93,12 +104,15 @@ def test_a_worker_whose_gpu_works_while_the_others_wait_in_nccl(tmp_path):
     assert found["title"].endswith("its GPU works longest")
 
 
-@pytest.mark.parametrize("workers", [
-    [sampled(98), sampled(95), sampled(97)],  # all alike
-    [sampled(60), sampled(30), sampled(62)],  # nobody is seen to wait
-    [sampled(98, 22), sampled(97), sampled(99, 71)],  # one does not tell
-    [sampled(98, 40), sampled(97, 45), sampled(99, 55)],  # no clear difference
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "workers",
+    [
+        [sampled(98), sampled(95), sampled(97)],  # all alike
+        [sampled(60), sampled(30), sampled(62)],  # nobody is seen to wait
+        [sampled(98, 22), sampled(97), sampled(99, 71)],  # one does not tell
+        [sampled(98, 40), sampled(97, 45), sampled(99, 55)],  # no clear difference
+    ],
+)
 def test_counters_that_do_not_tell_name_nobody(tmp_path, workers):
     assert session(tmp_path, workers)[0] == []
 

@@ -75,8 +75,14 @@ def test_what_others_take_from_two_gpus_at_once_is_taken_once():
 
 def test_the_free_gpu_takes_the_place_of_the_shared_one_alone():
     run = several(3)
-    part(run, {0: {"utilization_other_pct": 0}, 1: {"utilization_other_pct": 40},
-               2: {"utilization_pct": 0, "utilization_other_pct": 0}})  # fmt: skip
+    part(
+        run,
+        {
+            0: {"utilization_other_pct": 0},
+            1: {"utilization_other_pct": 40},
+            2: {"utilization_pct": 0, "utilization_other_pct": 0},
+        },
+    )
     found = run.diagnose()
     finding = next(span for span in found["spans"] if span["cause"] == "contention")
     assert "CUDA_VISIBLE_DEVICES=0,2 " in finding["advice"]["code"]
@@ -90,11 +96,15 @@ def test_many_free_gpus_are_counted():
     assert "5 GPUs are idle" in finding["advice"]["text"]
 
 
-@pytest.mark.parametrize("theirs", [
-    {"utilization_pct": 95, "utilization_other_pct": 95},
-    {"utilization_pct": 95, "utilization_other_pct": 94} | HOT,
-    {"utilization_pct": 60, "utilization_other_pct": 60},
-], ids=["full", "hot", "half busy"])  # fmt: skip
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"utilization_pct": 95, "utilization_other_pct": 95},
+        {"utilization_pct": 95, "utilization_other_pct": 94} | HOT,
+        {"utilization_pct": 60, "utilization_other_pct": 60},
+    ],
+    ids=["full", "hot", "half busy"],
+)
 def test_a_gpu_that_only_somebody_else_computes_on_holds_nobody_back(theirs):
     """TensorFlow sees all GPUs of a shared machine, and runs everything on the first."""
     run = several(2)
@@ -123,9 +133,7 @@ def test_causes_share_what_the_gpu_idled(active):
     assert sum(span["lost_s"] for span in found["spans"]) == pytest.approx(idle_s, rel=0.05)
     waits = next(span for span in found["spans"] if span["cause"] == "input_bound")
     length = (waits["end_ns"] - waits["start_ns"]) / 1e9
-    assert waits["evidence"]["faster_up_to"] == pytest.approx(
-        length / (length - waits["saves_s"]), rel=0.03
-    )
+    assert waits["evidence"]["faster_up_to"] == pytest.approx(length / (length - waits["saves_s"]), rel=0.03)
 
 
 def test_an_eager_model_is_not_charged_with_what_validation_took():
@@ -139,11 +147,7 @@ def test_an_eager_model_is_not_charged_with_what_validation_took():
     idle_s = sum((end - start) * (1 - share) for start, end, share in run._busy) / 1e9
     found = run.diagnose()
     findings = [*found["spans"], *found["findings"]]
-    assert {finding["cause"] for finding in findings} == {
-        "input_bound",
-        "host_stall",
-        "launch_bound",
-    }
+    assert {finding["cause"] for finding in findings} == {"input_bound", "host_stall", "launch_bound"}
     assert sum(finding["lost_s"] for finding in findings) <= 1.03 * idle_s
 
 
@@ -182,9 +186,7 @@ def test_eight_full_memories_are_one_finding(limit, cause):
     assert finding["gpus"] == list(range(7)) and "(7 GPUs)" in finding["title"]
 
 
-@pytest.mark.parametrize("why, cause", [
-    (HOT, "throttled"), ({"utilization_other_pct": 40}, "contention"), ({}, None),
-])  # fmt: skip
+@pytest.mark.parametrize("why, cause", [(HOT, "throttled"), ({"utilization_other_pct": 40}, "contention"), ({}, None)])
 def test_waiting_for_a_slow_gpu_is_not_lost_a_second_time(why, cause):
     """The others idle for half of each step; that is what the slow one's fault costs."""
     run = several(3)

@@ -34,30 +34,36 @@ def epochs(count: int, *, steps: int = 20, hook_ms: float = 0, **phases: float) 
     return run
 
 
-@pytest.mark.parametrize("run", [
-    pytest.param(epochs(1, hook_ms=50), id="one slow callback"),
-    pytest.param(epochs(3, hook_ms=50), id="a slow callback in each of three epochs"),
-    pytest.param(epochs(5, steps=5, callback=0.05), id="a callback at the end of five epochs"),
-    pytest.param(epochs(3, checkpoint=0.03), id="three checkpoints"),
-    pytest.param(epochs(4, validation=0.09), id="four validations"),
-    pytest.param(epochs(5, input_setup=0.07), id="five epochs of arrays"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(epochs(1, hook_ms=50), id="one slow callback"),
+        pytest.param(epochs(3, hook_ms=50), id="a slow callback in each of three epochs"),
+        pytest.param(epochs(5, steps=5, callback=0.05), id="a callback at the end of five epochs"),
+        pytest.param(epochs(3, checkpoint=0.03), id="three checkpoints"),
+        pytest.param(epochs(4, validation=0.09), id="four validations"),
+        pytest.param(epochs(5, input_setup=0.07), id="five epochs of arrays"),
+    ],
+)
 def test_less_than_half_a_second_is_noise(run):
     assert causes(run) == set()
 
 
-@pytest.mark.parametrize("run, cause", [
-    (epochs(5, validation=0.2), "host_stall"),
-    (epochs(6, checkpoint=0.2), "host_stall"),
-    (epochs(8, input_setup=0.15), "input_bound"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run, cause",
+    [
+        (epochs(5, validation=0.2), "host_stall"),
+        (epochs(6, checkpoint=0.2), "host_stall"),
+        (epochs(8, input_setup=0.15), "input_bound"),
+    ],
+)
 def test_more_is_told(run, cause):
     assert causes(run) == {cause}
 
 
-@pytest.mark.parametrize("kind, cause", [
-    ("validation", "host_stall"), ("callback", "host_stall"), ("input_setup", "input_bound"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, cause", [("validation", "host_stall"), ("callback", "host_stall"), ("input_setup", "input_bound")]
+)
 def test_what_came_often_is_told_however_short_the_run(kind, cause):
     assert causes(epochs(12, steps=5, **{kind: 0.03})) == set()
     assert causes(epochs(16, steps=5, **{kind: 0.03})) == {cause}

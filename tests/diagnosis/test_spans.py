@@ -82,9 +82,7 @@ def test_single_outliers_are_no_span(outliers):
     run = Generated(seed=4)
     run.steps(1000, step_ms=8, wait_ms=waits)
     spans = input_spans(run)
-    assert [span["title"] for span in spans] == ["Input-bound: one batch took 2.0 s"] * (
-        outliers == 1
-    )
+    assert [span["title"] for span in spans] == ["Input-bound: one batch took 2.0 s"] * (outliers == 1)
     assert all(span["end_step"] - span["start_step"] < 16 for span in spans)
 
 

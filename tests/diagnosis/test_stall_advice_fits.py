@@ -6,17 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from advised import Given, apply
-from advised_runs import (
-    DATALOADER,
-    LOOP,
-    PYDATASET,
-    cases,
-    check_line,
-    found,
-    hooks,
-    phases,
-    run_of,
-)
+from advised_runs import DATALOADER, LOOP, PYDATASET, cases, check_line, found, hooks, phases, run_of
 from generated_runs import MS
 
 from gpu_util_callback.diagnosis import Diagnosis
@@ -28,31 +18,50 @@ from gpu_util_callback.words import what_to_do
 RUNS = [
     ("hook", hooks("Watcher.on_train_batch_end"), "if batch % 100 == 0", "epoch"),
     ("hook of a loop", hooks("logging", **LOOP), 'monitor.phase("logging")', "batch %"),
-    ("TensorBoard in six epochs", phases("callback", "TensorBoard.on_epoch_end", 0.5),
-     "histogram_freq=0", "on_train_end"),
-    ("TensorBoard", hooks("TensorBoard.on_train_batch_end"),
-     "super().on_train_batch_end(batch)", "if batch"),
+    (
+        "TensorBoard in six epochs",
+        phases("callback", "TensorBoard.on_epoch_end", 0.5),
+        "histogram_freq=0",
+        "on_train_end",
+    ),
+    ("TensorBoard", hooks("TensorBoard.on_train_batch_end"), "super().on_train_batch_end(batch)", "if batch"),
     ("progress bar", hooks("ProgbarLogger.on_train_batch_end", 1), "verbose=2", "if batch"),
-    ("saving by batch", hooks("BackupAndRestore.on_train_batch_end"),
-     "keras.callbacks.BackupAndRestore(..., save_freq=", "ModelCheckpoint"),
-    ("own saver by batch", hooks("MyCheckpoint.on_train_batch_end"), "if batch % 100",
-     "ModelCheckpoint"),
-    ("saving by epoch", phases("checkpoint", "ModelCheckpoint.on_epoch_end", epochs=100),
-     "ModelCheckpoint(..., save_freq=50 * 200)", "Backup"),
-    ("saving in six epochs", phases("checkpoint", "ModelCheckpoint.on_epoch_end"),
-     "model.save(", "save_freq"),
-    ("callback by epoch", phases("callback", "Plots.on_epoch_end", 0.5, epochs=100),
-     "if epoch % 10 == 0", "batch"),
-    ("callback in six epochs", phases("callback", "Plots.on_epoch_end", 0.5), "on_train_end",
-     "epoch %"),
+    (
+        "saving by batch",
+        hooks("BackupAndRestore.on_train_batch_end"),
+        "keras.callbacks.BackupAndRestore(..., save_freq=",
+        "ModelCheckpoint",
+    ),
+    ("own saver by batch", hooks("MyCheckpoint.on_train_batch_end"), "if batch % 100", "ModelCheckpoint"),
+    (
+        "saving by epoch",
+        phases("checkpoint", "ModelCheckpoint.on_epoch_end", epochs=100),
+        "ModelCheckpoint(..., save_freq=50 * 200)",
+        "Backup",
+    ),
+    ("saving in six epochs", phases("checkpoint", "ModelCheckpoint.on_epoch_end"), "model.save(", "save_freq"),
+    ("callback by epoch", phases("callback", "Plots.on_epoch_end", 0.5, epochs=100), "if epoch % 10 == 0", "batch"),
+    ("callback in six epochs", phases("callback", "Plots.on_epoch_end", 0.5), "on_train_end", "epoch %"),
     ("validation", phases("validation", "validation", 1), "validation_", "cache"),
-    ("restart of a loader", phases("input_setup", "new iterator",
-     **DATALOADER | {"input_workers": 2}), "persistent_workers=True", "repeat"),
-    ("restart of processes", phases("input_setup", "new iterator", **PYDATASET |
-     {"input_workers": 4, "input_processes": True}), "use_multiprocessing = False", "repeat"),
-    ("validation of a loop", phases("validation", "validation", 1, **LOOP),
-     'with monitor.phase("validation")', "model.fit"),
-]  # fmt: skip
+    (
+        "restart of a loader",
+        phases("input_setup", "new iterator", **DATALOADER | {"input_workers": 2}),
+        "persistent_workers=True",
+        "repeat",
+    ),
+    (
+        "restart of processes",
+        phases("input_setup", "new iterator", **PYDATASET | {"input_workers": 4, "input_processes": True}),
+        "use_multiprocessing = False",
+        "repeat",
+    ),
+    (
+        "validation of a loop",
+        phases("validation", "validation", 1, **LOOP),
+        'with monitor.phase("validation")',
+        "model.fit",
+    ),
+]
 CAUSES = {
     "hook": "host_stall",
     "TensorBoard": "host_stall",
@@ -75,8 +84,7 @@ def test_what_is_left_of_a_callback_is_not_promised_away():
     assert finding["saves_s"] == pytest.approx(0.99 * finding["lost_s"], rel=0.005)
 
 
-@pytest.mark.parametrize("run", [hooks("Watcher.on_train_batch_end"),
-                                 phases("callback", "Plots.on_epoch_end", 0.5)])  # fmt: skip
+@pytest.mark.parametrize("run", [hooks("Watcher.on_train_batch_end"), phases("callback", "Plots.on_epoch_end", 0.5)])
 def test_work_that_is_left_out_saves_no_more_than_it_took(run):
     finding = found(run, "host_stall")
     least, most = finding["saves_range_s"]
@@ -95,9 +103,7 @@ def test_what_other_callbacks_take_is_not_promised():
     assert finding["saves_s"] == pytest.approx(400 * 0.012, rel=0.01)
 
 
-def validated(
-    waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, **facts
-) -> Advice:
+def validated(waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, **facts) -> Advice:
     """The advice for a run that spends `pct` % of its time in validations.
 
     Args:
@@ -108,9 +114,7 @@ def validated(
     run = run_of(gpus=[], **facts)
     run.steps(50, step_ms=10)
     if cache is not None:
-        stage = (
-            ("cache", "MemoryCache", 1.0, 1.0, "") if cache else ("batch", "Batch", 1.0, 1.0, "")
-        )
+        stage = ("cache", "MemoryCache", 1.0, 1.0, "") if cache else ("batch", "Batch", 1.0, 1.0, "")
         run.reading(stage, batches=50, which="validation")
     diagnosis = Diagnosis(run.facts)
     diagnosis.add(run.tables(), run.samples())
@@ -120,27 +124,32 @@ def validated(
     diagnosis._run.update(ended=True, now_ns=run.now, facts=None, account=None)
     diagnosis._run.validation = made
     return validation(
-        diagnosis._run, count=count, took_ns=took, wait_ns=round(waited * took),
-        span_ns=round(100 * took / pct), pct=pct,
-    )  # fmt: skip
+        diagnosis._run,
+        count=count,
+        took_ns=took,
+        wait_ns=round(waited * took),
+        span_ns=round(100 * took / pct),
+        pct=pct,
+    )
 
 
 MAPS = {
-    random: [{"name": "map(f)", "which": "validation", "random": random, "python": False}]
-    for random in (False, True)
+    random: [{"name": "map(f)", "which": "validation", "random": random, "python": False}] for random in (False, True)
 }
 MONITOR = {"callbacks": {"EarlyStopping": {"monitor": "val_loss"}}}
 
 
-@pytest.mark.parametrize("facts, code, question", [
-    ({"validation_kind": "tf.data", "input_maps": MAPS[False]}, "val_ds.cache()", False),
-    ({"validation_kind": "tf.data"}, "val_ds.cache()", True),  # its maps are not known
-    ({"validation_kind": "tf.data", "input_maps": MAPS[True]}, "validation_steps=4", False),
-    ({"validation_kind": "tf.data", "input_maps": MAPS[False], "cache": True}, "validation_freq=2",
-     False),
-    ({"validation_kind": "PyDataset", "count": 3}, "val_dataset.workers = 4", True),
-    ({"validation_kind": "generator", "loop": "custom", "count": 3}, "list(val_dataset)", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "facts, code, question",
+    [
+        ({"validation_kind": "tf.data", "input_maps": MAPS[False]}, "val_ds.cache()", False),
+        ({"validation_kind": "tf.data"}, "val_ds.cache()", True),  # its maps are not known
+        ({"validation_kind": "tf.data", "input_maps": MAPS[True]}, "validation_steps=4", False),
+        ({"validation_kind": "tf.data", "input_maps": MAPS[False], "cache": True}, "validation_freq=2", False),
+        ({"validation_kind": "PyDataset", "count": 3}, "val_dataset.workers = 4", True),
+        ({"validation_kind": "generator", "loop": "custom", "count": 3}, "list(val_dataset)", True),
+    ],
+)
 def test_a_validation_that_waits_for_its_data(facts, code, question):
     advice = validated(0.9, **facts)
     assert code in advice.code and advice.question == question, advice
@@ -152,14 +161,17 @@ def test_a_validation_less_often_names_the_callbacks_that_see_fewer():
     assert "EarlyStopping" not in validated(pct=20).changes
 
 
-@pytest.mark.parametrize("facts, there", [
-    ({}, True),
-    (MONITOR, False),  # the metric that it stops by would be another
-    ({"validation_kind": "tf.data", "cache": True}, False),  # which would never be complete
-    ({"validation_kind": "tf.data", "cache": None}, False),  # nobody knows
-    ({"validation_kind": "tf.data", "cache": False}, True),
-    ({"batches": 1}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "facts, there",
+    [
+        ({}, True),
+        (MONITOR, False),  # the metric that it stops by would be another
+        ({"validation_kind": "tf.data", "cache": True}, False),  # which would never be complete
+        ({"validation_kind": "tf.data", "cache": None}, False),  # nobody knows
+        ({"validation_kind": "tf.data", "cache": False}, True),
+        ({"batches": 1}, False),
+    ],
+)
 def test_a_validation_on_fewer_batches(facts, there):
     """Of two epochs: validating less often would leave one validation."""
     advice = validated(count=2, pct=67, **facts)
@@ -183,9 +195,11 @@ def test_short_loops_do_a_thing_once(count):
     done = []
     for epoch in range(count):
         apply(
-            finding["advice"]["code"], work=lambda epoch=epoch: done.append(epoch), epoch=epoch,
+            finding["advice"]["code"],
+            work=lambda epoch=epoch: done.append(epoch),
+            epoch=epoch,
             monitor=SimpleNamespace(phase=lambda name: contextlib.nullcontext()),
-        )  # fmt: skip
+        )
     assert done == [count - 1]
 
 
@@ -196,21 +210,20 @@ def test_a_saver_that_saves_every_batch_saves_once_in_a_short_training():
 
 def test_looking_is_nothing_to_do_first():
     text = "Move the other program away."
-    for code in (
-        "nvidia-smi pmon -i 0 -c 1",
-        "sudo dmesg | grep -i xid",
-        "nvidia-smi -i 0 -q -d X",
-    ):
+    for code in ("nvidia-smi pmon -i 0 -c 1", "sudo dmesg | grep -i xid", "nvidia-smi -i 0 -q -d X"):
         assert what_to_do({"text": text, "code": code}) == text
     change = "sudo nvidia-smi -i 0 -pl 300"
     assert what_to_do({"text": text, "code": change}) == change
 
 
-@pytest.mark.parametrize("every, each_ms, told, code", [
-    (1, 20, "takes 20 ms a step", "if batch % 100 == 0"),
-    (50, 600, "steps, Watcher takes 600 ms", "def on_train_batch_end(self, batch, logs=None):"),
-    (20, 100, "About every 20 steps, Watcher takes 100 ms", "if batch % 500 == 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "every, each_ms, told, code",
+    [
+        (1, 20, "takes 20 ms a step", "if batch % 100 == 0"),
+        (50, 600, "steps, Watcher takes 600 ms", "def on_train_batch_end(self, batch, logs=None):"),
+        (20, 100, "About every 20 steps, Watcher takes 100 ms", "if batch % 500 == 0"),
+    ],
+)
 def test_a_hook_that_works_now_and_then_is_told_so(every, each_ms, told, code):
     run = run_of(epochs=2, steps_per_epoch=1000)
     start = run.now
@@ -228,9 +241,7 @@ def test_saving_once_says_what_keeps_the_best():
         assert ("restore_best_weights=True" in finding["advice"]["text"]) == told
 
 
-@pytest.mark.parametrize("passes, code", [
-    (True, "if epoch % 2 == 0:"), (False, "if step % 400 == 0:"),
-])  # fmt: skip
+@pytest.mark.parametrize("passes, code", [(True, "if epoch % 2 == 0:"), (False, "if step % 400 == 0:")])
 def test_a_loop_without_epochs_counts_its_steps(passes, code):
     """And keeps some of its validations: one alone shows no course."""
     run = run_of(**LOOP)
@@ -260,11 +271,14 @@ def moved(code: str, calls: list) -> dict:
     return {name: hook for name, hook in names.items() if name.startswith("on_")}
 
 
-@pytest.mark.parametrize("name, own, calls, seen", [
-    ("Plots.on_epoch_end", None, [(3, {"loss": 1.0})], {"epoch": 3, "logs": {"loss": 1.0}}),
-    ("Plots.on_epoch_end", "e", [(3, None)], {"e": 3}),
-    ("Plots.on_test_end", None, [({"loss": 2.0},)], {"logs": {"loss": 2.0}}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, own, calls, seen",
+    [
+        ("Plots.on_epoch_end", None, [(3, {"loss": 1.0})], {"epoch": 3, "logs": {"loss": 1.0}}),
+        ("Plots.on_epoch_end", "e", [(3, None)], {"e": 3}),
+        ("Plots.on_test_end", None, [({"loss": 2.0},)], {"logs": {"loss": 2.0}}),
+    ],
+)
 def test_what_is_moved_keeps_its_arguments(name, own, calls, seen):
     names = {"Plots": {"names": {"on_epoch_end": own}}} if own else {}
     finding = found(phases("callback", name, 0.5, callbacks=names), "host_stall")
@@ -282,19 +296,23 @@ def test_a_hook_without_an_epoch_counts_its_calls():
     finding = found(phases("callback", "Plots.on_test_end", 0.5, epochs=100), "host_stall")
     worked, callback = [], SimpleNamespace()
     for number in range(20):
-        apply(finding["advice"]["code"], work=lambda number=number: worked.append(number),
-              self=callback, getattr=getattr)  # fmt: skip
+        apply(
+            finding["advice"]["code"], work=lambda number=number: worked.append(number), self=callback, getattr=getattr
+        )
     assert worked == [0, 10]
 
 
-@pytest.mark.parametrize("said, told", [
-    ({"every": {"print_every": 1}}, "Watcher(..., print_every=100)"),
-    ({"every": {"log_freq": 2}}, "Watcher(..., log_freq=100)"),
-    ({"every": {"every_n_epochs": 1}}, "if batch % 100 == 0"),
-    ({"every": {"interval": 30}}, "if batch % 100 == 0"),  # seconds?
-    ({"names": {"on_train_batch_end": "step"}}, "if step % 100 == 0"),
-    ({"every": {"x); import os; (": 1}}, "if batch % 100 == 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "said, told",
+    [
+        ({"every": {"print_every": 1}}, "Watcher(..., print_every=100)"),
+        ({"every": {"log_freq": 2}}, "Watcher(..., log_freq=100)"),
+        ({"every": {"every_n_epochs": 1}}, "if batch % 100 == 0"),
+        ({"every": {"interval": 30}}, "if batch % 100 == 0"),  # seconds?
+        ({"names": {"on_train_batch_end": "step"}}, "if step % 100 == 0"),
+        ({"every": {"x); import os; (": 1}}, "if batch % 100 == 0"),
+    ],
+)
 def test_an_argument_that_the_class_has_is_used(said, told):
     run = hooks("Watcher.on_train_batch_end", callbacks={"Watcher": said})
     assert found(run, "host_stall")["advice"]["code"].startswith(told)

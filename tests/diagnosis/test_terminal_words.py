@@ -83,16 +83,12 @@ def test_an_advice_says_how_much_faster_the_run_gets(report):
     assert "This run gets" not in render({"runs": [slow]}, 100)
 
 
-@pytest.mark.parametrize(
-    ("factor", "said"), [(1.94, "1.9×"), (3.97, "4×"), (9.96, "10×"), (123.4, "120×")]
-)
+@pytest.mark.parametrize(("factor", "said"), [(1.94, "1.9×"), (3.97, "4×"), (9.96, "10×"), (123.4, "120×")])
 def test_a_promise_has_two_digits(factor, said):
     assert times(factor) == said
 
 
-@pytest.mark.parametrize(
-    ("value", "said"), [(0, "0 %"), (3.16, "3.2 %"), (5, "5 %"), (9.96, "10 %"), (99.6, "100 %")]
-)
+@pytest.mark.parametrize(("value", "said"), [(0, "0 %"), (3.16, "3.2 %"), (5, "5 %"), (9.96, "10 %"), (99.6, "100 %")])
 def test_a_share_has_two_digits(value, said):
     assert percent(value) == said
 

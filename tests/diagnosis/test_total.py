@@ -59,8 +59,7 @@ def test_the_sums_are_those_of_the_single_reports(mixed):
         assert by_cause[cause]["gpu_hours"] == pytest.approx(lost[cause] / HOUR, rel=1e-6)
         assert by_cause[cause]["saves_gpu_hours"] == pytest.approx(saves[cause] / HOUR, rel=1e-6)
     assert found["without_gpu"]["recordings"] == 1
-    active = sum(run["wall_s"] * gpu["utilization_pct"]["mean"] / 100
-                 for run in runs for gpu in run["gpus"])  # fmt: skip
+    active = sum(run["wall_s"] * gpu["utilization_pct"]["mean"] / 100 for run in runs for gpu in run["gpus"])
     assert found["kernel_active"]["gpu_hours"] == pytest.approx(active / HOUR, rel=1e-3)
     assert found["read"]["diagnosed"] == 0  # their manifests were enough
 
@@ -115,13 +114,14 @@ def test_gpus_that_do_nothing_lose_all_their_time(tmp_path):
     assert found["gpu_hours"]["productive"] < found["gpu_hours"]["total"] / 2
 
 
-@pytest.mark.parametrize("scheduler, counted", [
-    (None, False),  # a shared machine: others may have used them
-    ({"name": "SLURM", "job": "7", "restarts": 0}, True),
-])  # fmt: skip
-def test_gpus_that_the_framework_leaves_alone_count_where_they_were_given(
-    tmp_path, scheduler, counted
-):
+@pytest.mark.parametrize(
+    "scheduler, counted",
+    [
+        (None, False),  # a shared machine: others may have used them
+        ({"name": "SLURM", "job": "7", "restarts": 0}, True),
+    ],
+)
+def test_gpus_that_the_framework_leaves_alone_count_where_they_were_given(tmp_path, scheduler, counted):
     run = run_of(10, gpus=2, scheduler=scheduler)
     for gpu in run.facts["gpus"]:
         gpu["used_by_framework"] = False
@@ -140,20 +140,19 @@ def chain(tmp_path, starts, run="run", **facts):
     at_s = 0.0
     for place, (epoch, steps, status) in enumerate(starts):
         one = run_of(
-            steps / 100, at_s=at_s, pid=100 + place,
-            **{name: value[place] if isinstance(value, list) else value
-               for name, value in facts.items()},
-        )  # fmt: skip
-        one.facts["fit"] |= {"first_epoch": epoch, "first_iteration": 100 * epoch,
-                             "steps_per_epoch": 100}  # fmt: skip
+            steps / 100,
+            at_s=at_s,
+            pid=100 + place,
+            **{name: value[place] if isinstance(value, list) else value for name, value in facts.items()},
+        )
+        one.facts["fit"] |= {"first_epoch": epoch, "first_iteration": 100 * epoch, "steps_per_epoch": 100}
         home = run if isinstance(run, str) else run[place]
         write(one, tmp_path / home, status=status, process_started=place)
         at_s += steps / 100 + 60
     return total_of(tmp_path)
 
 
-KILLED = [(0, 370, "interrupted"), (3, 250, "interrupted"), (5, 130, "interrupted"),
-          (6, 400, "ended")]  # fmt: skip
+KILLED = [(0, 370, "interrupted"), (3, 250, "interrupted"), (5, 130, "interrupted"), (6, 400, "ended")]
 
 
 def test_a_job_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
@@ -161,21 +160,15 @@ def test_a_job_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
     [training] = found["runs"]
     assert len(training["restarts"]) == 3
     assert (training["steps"], training["steps_done"]) == (1000, 370 + 250 + 130 + 400)
-    assert found["restarts"] == {
-        "trainings": 1, "restarts": 3, "steps_done_again": 150, "unknown": 0,
-    }  # fmt: skip
+    assert found["restarts"] == {"trainings": 1, "restarts": 3, "steps_done_again": 150, "unknown": 0}
     [repeated] = [one for one in found["causes"] if one["cause"] == REPEATED]
     assert repeated["gpu_hours"] == pytest.approx(150 * 0.0101 / HOUR, rel=0.02)
     assert found["gpu_hours"]["total"] == pytest.approx(1150 * 0.0101 / HOUR, rel=0.02)
     goodput = training["goodput"]
-    assert goodput["badput_s"]["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] == pytest.approx(
-        180, 0.02
-    )
+    assert goodput["badput_s"]["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] == pytest.approx(180, 0.02)
     assert goodput["badput_s"]["WASTED_PROGRESS_FROM_DISRUPTION"] == pytest.approx(1.5, rel=0.05)
     assert goodput["productive_s"] == pytest.approx(10.0, rel=0.02)
-    assert goodput["elapsed_s"] == pytest.approx(
-        goodput["productive_s"] + sum(goodput["badput_s"].values()), abs=1e-3
-    )
+    assert goodput["elapsed_s"] == pytest.approx(goodput["productive_s"] + sum(goodput["badput_s"].values()), abs=1e-3)
 
 
 def test_a_start_from_nothing_makes_everything_before_it_lost(tmp_path):
@@ -187,35 +180,53 @@ def test_a_start_from_nothing_makes_everything_before_it_lost(tmp_path):
 SLURM = {"name": "SLURM", "job": "4711", "restarts": 0}
 
 
-@pytest.mark.parametrize("starts, facts, joined", [
-    # Another log directory at each start, as with a time in its name.
-    ([(0, 150, "interrupted"), (0, 200, "ended")],
-     {"run": ["a", "b"], "scheduler": [SLURM, SLURM | {"restarts": 1}]}, True),
-    ([(0, 150, "interrupted"), (0, 200, "ended")],
-     {"run": ["a", "b"], "scheduler": [SLURM, SLURM]}, False),  # a sweep within one job
-    ([(0, 150, "interrupted"), (0, 200, "ended")],
-     {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
-     True),
-    ([(0, 150, "ended"), (0, 200, "ended")],
-     {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
-     False),  # the next training of the same pod
-    ([(0, 150, "interrupted"), (0, 200, "ended")],
-     {"run": ["a", "b"], "trial": "trial_ab12", "trial_of": "Ray Tune"}, True),
-    ([(0, 150, "interrupted"), (0, 200, "ended")],
-     {"run": ["a", "b"], "trial": ["trial_1", "trial_2"], "trial_of": "Ray Tune"}, False),
-    # Restored from a backup, whatever the log directory is called.
-    ([(0, 250, "interrupted"), (2, 200, "ended")], {"run": ["a", "b"]}, True),
-    ([(0, 250, "interrupted"), (4, 200, "ended")], {"run": ["a", "b"]}, False),
-    ([(0, 250, "ended"), (2, 200, "ended")], {"run": ["a", "b"]}, False),
-    # In the same log directory.
-    ([(0, 200, "ended"), (2, 200, "ended")], {}, True),
-    ([(0, 200, "ended"), (0, 200, "ended")], {}, False),
-    ([(0, 200, "interrupted"), (0, 200, "ended")], {}, True),
-    ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": ["train.py", "tune.py"]}, False),
-    ([(0, 200, "interrupted"), (0, 200, "ended")], {"model": [{"parameters": 1},
-                                                              {"parameters": 2}]}, False),
-    ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": None}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "starts, facts, joined",
+    [
+        # Another log directory at each start, as with a time in its name.
+        (
+            [(0, 150, "interrupted"), (0, 200, "ended")],
+            {"run": ["a", "b"], "scheduler": [SLURM, SLURM | {"restarts": 1}]},
+            True,
+        ),
+        (
+            [(0, 150, "interrupted"), (0, 200, "ended")],
+            {"run": ["a", "b"], "scheduler": [SLURM, SLURM]},
+            False,
+        ),  # a sweep within one job
+        (
+            [(0, 150, "interrupted"), (0, 200, "ended")],
+            {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
+            True,
+        ),
+        (
+            [(0, 150, "ended"), (0, 200, "ended")],
+            {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
+            False,
+        ),  # the next training of the same pod
+        (
+            [(0, 150, "interrupted"), (0, 200, "ended")],
+            {"run": ["a", "b"], "trial": "trial_ab12", "trial_of": "Ray Tune"},
+            True,
+        ),
+        (
+            [(0, 150, "interrupted"), (0, 200, "ended")],
+            {"run": ["a", "b"], "trial": ["trial_1", "trial_2"], "trial_of": "Ray Tune"},
+            False,
+        ),
+        # Restored from a backup, whatever the log directory is called.
+        ([(0, 250, "interrupted"), (2, 200, "ended")], {"run": ["a", "b"]}, True),
+        ([(0, 250, "interrupted"), (4, 200, "ended")], {"run": ["a", "b"]}, False),
+        ([(0, 250, "ended"), (2, 200, "ended")], {"run": ["a", "b"]}, False),
+        # In the same log directory.
+        ([(0, 200, "ended"), (2, 200, "ended")], {}, True),
+        ([(0, 200, "ended"), (0, 200, "ended")], {}, False),
+        ([(0, 200, "interrupted"), (0, 200, "ended")], {}, True),
+        ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": ["train.py", "tune.py"]}, False),
+        ([(0, 200, "interrupted"), (0, 200, "ended")], {"model": [{"parameters": 1}, {"parameters": 2}]}, False),
+        ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": None}, False),
+    ],
+)
 def test_what_shows_that_a_start_continues_another(tmp_path, starts, facts, joined):
     facts = dict(facts)
     found = chain(tmp_path, starts, run=facts.pop("run", "run"), **facts)
@@ -352,9 +363,7 @@ def test_a_price_makes_costs_of_the_hours(mixed, capsys):
     assert cost["lost"] == pytest.approx(3.5 * hours["lost"], abs=1e-6) and cost["lost"] > 0
     assert main([*arguments, "--width", "200"]) == 0
     said = capsys.readouterr().out
-    assert (
-        f"At 3.50 an hour of a GPU: {cost['total']:,.2f} in all, {cost['lost']:,.2f} lost" in said
-    )
+    assert f"At 3.50 an hour of a GPU: {cost['total']:,.2f} in all, {cost['lost']:,.2f} lost" in said
     with pytest.raises(SystemExit):
         main(["total", str(mixed), "--price-per-gpu-hour", "-1"])
     assert main(["total", str(mixed), "--json"]) == 0

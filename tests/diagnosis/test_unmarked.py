@@ -13,9 +13,8 @@ CUSTOM = {"loop": "custom", "batch_size": 32, "input_kind": "generator"}
 
 def loop(gpus=(), **facts) -> Generated:
     return Generated(
-        seed=5, gpus=list(gpus),
-        **{"fit": CUSTOM, "framework": {"name": "torch", "backend": "torch"}} | facts,
-    )  # fmt: skip
+        seed=5, gpus=list(gpus), **{"fit": CUSTOM, "framework": {"name": "torch", "backend": "torch"}} | facts
+    )
 
 
 def unnamed(run: Generated, ms: float, busy: float = 0.0) -> None:
@@ -91,10 +90,7 @@ def test_an_eager_step_is_named_before_time_without_a_name(tmp_path):
     report = run_report(*read_recordings(tmp_path))
     assert report["verdict"].startswith("The step runs eagerly")
     eager, unnamed_ = grouped([*report["findings"], *report["spans"]])
-    assert (eager.first["cause"], unnamed_.first["id"][:19]) == (
-        "launch_bound",
-        "host_stall:unmarked",
-    )
+    assert (eager.first["cause"], unnamed_.first["id"][:19]) == ("launch_bound", "host_stall:unmarked")
     assert "Compile step into one program" in two_lines(report)
 
 

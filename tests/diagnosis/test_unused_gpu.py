@@ -9,15 +9,18 @@ from gpu_util_callback.unused_gpu import why_unused
 SEEN = {"nvml_index": 0, "visible": True}
 
 
-@pytest.mark.parametrize("framework, cuda_build, environ, there, never", [
-    ("tensorflow", False, {}, "tensorflow[and-cuda]", "torch"),
-    ("torch", False, {}, "pip install --force-reinstall torch", "tensorflow"),
-    ("jax", None, {}, "gpu-util doctor", "tensorflow"),
-    ("jax", None, {"JAX_PLATFORMS": "cpu"}, "unset JAX_PLATFORMS", "doctor"),
-    ("jax", None, {"JAX_PLATFORMS": "cuda,cpu"}, "gpu-util doctor", "unset"),
-    ("tensorflow", True, {"JAX_PLATFORMS": "cpu"}, "gpu-util doctor", "unset"),
-    ("", None, {}, "gpu-util doctor", "pip"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "framework, cuda_build, environ, there, never",
+    [
+        ("tensorflow", False, {}, "tensorflow[and-cuda]", "torch"),
+        ("torch", False, {}, "pip install --force-reinstall torch", "tensorflow"),
+        ("jax", None, {}, "gpu-util doctor", "tensorflow"),
+        ("jax", None, {"JAX_PLATFORMS": "cpu"}, "unset JAX_PLATFORMS", "doctor"),
+        ("jax", None, {"JAX_PLATFORMS": "cuda,cpu"}, "gpu-util doctor", "unset"),
+        ("tensorflow", True, {"JAX_PLATFORMS": "cpu"}, "gpu-util doctor", "unset"),
+        ("", None, {}, "gpu-util doctor", "pip"),
+    ],
+)
 def test_the_cure_is_the_frameworks_own(framework, cuda_build, environ, there, never):
     why = why_unused(framework, 1, 1, cuda_build, environ)
     assert there in why.code and never not in why.code
@@ -27,13 +30,13 @@ def test_the_cure_is_the_frameworks_own(framework, cuda_build, environ, there, n
 
 
 def test_the_rule_says_what_was_seen_on_the_spot():
-    seen = quick_check(
-        None, [SEEN], {"framework": "jax", "is_cuda_build": None}, environ={"JAX_PLATFORMS": "cpu"}
-    )
+    seen = quick_check(None, [SEEN], {"framework": "jax", "is_cuda_build": None}, environ={"JAX_PLATFORMS": "cpu"})
     run = Generated(
-        seed=1, gpus=[GPU | {"used_by_framework": False}], gpu_check=seen,
+        seed=1,
+        gpus=[GPU | {"used_by_framework": False}],
+        gpu_check=seen,
         framework={"name": "jax", "backend": "jax", "version": "0.10.2"},
-    )  # fmt: skip
+    )
     run.steps(300, step_ms=30)
     [finding] = run.diagnose()["findings"]
     assert finding["title"] == "JAX does not use the NVIDIA H200"
@@ -43,9 +46,10 @@ def test_the_rule_says_what_was_seen_on_the_spot():
 
 def test_older_recordings_are_judged_by_their_facts():
     run = Generated(
-        seed=1, gpus=[GPU | {"used_by_framework": False}],
+        seed=1,
+        gpus=[GPU | {"used_by_framework": False}],
         framework={"name": "torch", "backend": "torch", "version": "2.13", "cuda_build": False},
-    )  # fmt: skip
+    )
     run.steps(300, step_ms=30)
     [finding] = run.diagnose()["findings"]
     assert finding["advice"]["code"].startswith("pip install --force-reinstall torch")

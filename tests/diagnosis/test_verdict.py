@@ -46,9 +46,9 @@ def test_without_a_gpu_what_the_steps_do_is_said_to_be_unknown():
     assert "waits for input were not measured" in blind.diagnose()["verdict"]
 
 
-@pytest.mark.parametrize("wait_ms, said", [
-    (3, "The GPU waits for its input: "), (20, "The input pipeline starves the GPU: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wait_ms, said", [(3, "The GPU waits for its input: "), (20, "The input pipeline starves the GPU: ")]
+)
 def test_a_gpu_that_waits_now_and_then_does_not_starve(wait_ms, said):
     assert run_of([GPU], wait_ms=wait_ms).diagnose()["verdict"].startswith(said)
 
@@ -74,9 +74,7 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     [recording] = read_recordings(tmp_path / "run")
     verdict = run_report(recording)["verdict"]
     assert "% into compiling" in verdict
-    assert verdict.startswith(
-        "The GPU was active only" if gpus else "Training was not held up between steps"
-    )
+    assert verdict.startswith("The GPU was active only" if gpus else "Training was not held up between steps")
 
 
 def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
@@ -159,14 +157,17 @@ def test_what_other_programs_compute_is_said_to_be_left_out():
 
 
 LOADER = {
-    "input_kind": "torch DataLoader", "input_workers": 2, "input_pin_memory": True,
-    "input_ready_pct": 98.0, "input_handover_ms": 4.0, "batch_size": 64, "loop": "custom",
-}  # fmt: skip
+    "input_kind": "torch DataLoader",
+    "input_workers": 2,
+    "input_pin_memory": True,
+    "input_ready_pct": 98.0,
+    "input_handover_ms": 4.0,
+    "batch_size": 64,
+    "loop": "custom",
+}
 
 
-def some_waits(
-    wait_ms: float, seed: int = 3, waiting: int = 200, pace=lambda part: 20.0
-) -> Generated:
+def some_waits(wait_ms: float, seed: int = 3, waiting: int = 200, pace=lambda part: 20.0) -> Generated:
     """36 s of steps, of which some wait."""
     run = Generated(seed=seed, framework={"backend": "torch"}, fit=dict(LOADER))
     for part in range(18):
@@ -199,10 +200,7 @@ def test_runs_of_one_program_have_one_headline():
     verdicts = [some_waits(wait_ms, seed).diagnose() for seed, wait_ms in enumerate((3, 3.6, 4.2))]
     assert len({bool(found["spans"]) for found in verdicts}) == 2
     openings = {found["verdict"].partition(":")[0] for found in verdicts}
-    assert openings <= {
-        "Training was not held up between steps",
-        "Nothing large held training back",
-    }
+    assert openings <= {"Training was not held up between steps", "Nothing large held training back"}
 
 
 @pytest.mark.parametrize("spread, large", [(0.0, True), (3.0, False)])
@@ -232,9 +230,7 @@ def test_the_headline_is_the_finding_whose_cure_saves_most(tmp_path):
     assert found["headline"]["all_saves_s"] == pytest.approx(saves)
     first = max(listed, key=lambda one: one["saves_range_s"][0])
     gains = [times(found["wall_s"] / (found["wall_s"] - saved)) for saved in first["saves_range_s"]]
-    assert found["verdict"].endswith(
-        f"Fixing it could make this run {gains[0][:-1]} to {gains[1]} faster."
-    )
+    assert found["verdict"].endswith(f"Fixing it could make this run {gains[0][:-1]} to {gains[1]} faster.")
     assert found["headline"]["ids"] == [first["id"]]
 
 

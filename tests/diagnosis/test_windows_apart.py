@@ -39,9 +39,7 @@ def test_a_gpu_with_a_few_kernels_does_not_halve_what_the_other_shows():
     assert finding["gpus"] == [0]
 
 
-@pytest.mark.parametrize("first, end", [
-    (0, 1200), (6000, STEPS), (2000, 5000), (0, STEPS),
-])  # fmt: skip
+@pytest.mark.parametrize("first, end", [(0, 1200), (6000, STEPS), (2000, 5000), (0, STEPS)])
 def test_what_was_lost_is_that_of_the_steps_windows_stand_for(first, end):
     [finding] = findings(ever_rarer(first, end))
     assert finding["cause"] == "sync_bound"
@@ -80,18 +78,20 @@ def test_the_gpu_account_weighs_windows_alike(tmp_path):
 def test_windows_of_a_long_run_are_added_up():
     """Memory stays bounded, nothing is lost, and it does not matter how rows came."""
     count = 3 * MAX_WINDOWS
-    rows = {"step": np.arange(count) * 100, "gpu": np.zeros(count, int),
-            "window": np.arange(count), "duration_ns": np.full(count, 10),
-            "idle_sync_ns": np.arange(count)}  # fmt: skip
+    rows = {
+        "step": np.arange(count) * 100,
+        "gpu": np.zeros(count, int),
+        "window": np.arange(count),
+        "duration_ns": np.full(count, 10),
+        "idle_sync_ns": np.arange(count),
+    }
     whole, piecewise = Traced(), Traced()
     whole.add_steps(rows)
     for at in range(0, count, 7):
         piecewise.add_steps({name: column[at : at + 7] for name, column in rows.items()})
     for one in (whole.of(0), piecewise.of(0)):
         assert one.first_step.tolist() == sorted(set(one.first_step.tolist()))
-    assert (
-        whole.of(0).spent_ns("idle_sync").tolist() == piecewise.of(0).spent_ns("idle_sync").tolist()
-    )
+    assert whole.of(0).spent_ns("idle_sync").tolist() == piecewise.of(0).spent_ns("idle_sync").tolist()
     assert MAX_WINDOWS / 2 <= len(whole.of(0)) <= MAX_WINDOWS
     assert whole.gpus[0].ns["idle_sync"] == rows["idle_sync_ns"].sum()
 
@@ -104,8 +104,11 @@ def test_spans_are_the_same_however_rows_came():
     for cut in cuts:
 
         def part(table, column, cut=cut, before=before):
-            return {name: values[(table[column] >= before) & (table[column] <= cut)]
-                    for name, values in table.items()} if table else {}  # fmt: skip
+            return (
+                {name: values[(table[column] >= before) & (table[column] <= cut)] for name, values in table.items()}
+                if table
+                else {}
+            )
 
         pieces.add(
             {name: part(table, "start_ns") for name, table in tables.items() if table},

@@ -4,6 +4,4 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [
-    path for path in (str(TESTS.parent / "demo"), str(TESTS / "traces")) if path not in sys.path
-]
+sys.path[:0] = [path for path in (str(TESTS.parent / "demo"), str(TESTS / "traces")) if path not in sys.path]

@@ -8,14 +8,30 @@ import pytest
 from evidence.scenarios import SCENARIOS
 
 TRUE = {one.name: sorted(one.expected) for one in SCENARIOS}
-MACHINE = {"gpu": "NVIDIA H200", "memory_gib": 140.4, "driver": "580.1", "cuda": "13.0",
-           "mig": False, "nvml": None, "cpus": 16, "python": "3.12.3",
-           "packages": {"jax": "0.11.2", "keras": "3.15.1", "nvidia-cublas": "13.1"}}  # fmt: skip
+MACHINE = {
+    "gpu": "NVIDIA H200",
+    "memory_gib": 140.4,
+    "driver": "580.1",
+    "cuda": "13.0",
+    "mig": False,
+    "nvml": None,
+    "cpus": 16,
+    "python": "3.12.3",
+    "packages": {"jax": "0.11.2", "keras": "3.15.1", "nvidia-cublas": "13.1"},
+}
 
 
 def answered(causes, **more):
-    return {"causes": causes, "windows": 2, "unavailable": [], "nvml_pct": 97.0, "findings": [],
-            "sm_active_pct": 80.0, "kernel_busy_pct": 95.0, **more}  # fmt: skip
+    return {
+        "causes": causes,
+        "windows": 2,
+        "unavailable": [],
+        "nvml_pct": 97.0,
+        "findings": [],
+        "sm_active_pct": 80.0,
+        "kernel_busy_pct": 95.0,
+        **more,
+    }
 
 
 @pytest.fixture
@@ -52,8 +68,15 @@ def test_all_verdicts_right(evidence):
     assert [one["scenario"] for one in written["results"]] == list(TRUE)
     assert written["machine"] == MACHINE and written["stand_in"] is False
     assert row(text, "copies").split() == [
-        "copies", "transfer_bound", "transfer_bound", "97", "80", "95", "yes", "right"
-    ]  # fmt: skip
+        "copies",
+        "transfer_bound",
+        "transfer_bound",
+        "97",
+        "80",
+        "95",
+        "yes",
+        "right",
+    ]
     # One GPU, by the driver's number; what jobs need of the environment.
     environ = {name: one for _, name, _, one, *_ in jobs}
     assert environ["healthy"]["CUDA_VISIBLE_DEVICES"] == "0"
@@ -72,9 +95,7 @@ def test_all_verdicts_right(evidence):
 def test_a_wrong_verdict_fails_and_shows_its_numbers(evidence, name, answer, said):
     finding = {"cause": "throttled", "lost_s": 2.5, "evidence": {"clock_mhz": 900}}
     answer = {**answer, "findings": [finding]}
-    code, text, written, _ = evidence(
-        lambda scenario, job: answer if scenario == name else answered(TRUE[scenario])
-    )
+    code, text, written, _ = evidence(lambda scenario, job: answer if scenario == name else answered(TRUE[scenario]))
     assert code == 1
     assert f"8 of 9 verdicts are right; wrong: {name}" in text
     assert row(text, name).endswith("WRONG") and f"{name}: {said}" in text
@@ -157,9 +178,7 @@ def test_the_end_of_the_time_is_kept(evidence):
 
 
 def test_only_some(evidence):
-    code, text, _, jobs = evidence(
-        lambda name, job: answered(TRUE[name]), "--only", "copies", "--only", "healthy"
-    )
+    code, text, _, jobs = evidence(lambda name, job: answered(TRUE[name]), "--only", "copies", "--only", "healthy")
     assert code == 0 and "2 of 2 verdicts are right" in text
     assert [name for _, name, *_ in jobs] == ["healthy", "copies"]
 
@@ -171,13 +190,21 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
 
 
 CALLS = {"nvmlDeviceGetPowerUsage": {"count": 60, "p50_us": 3.0, "p99_us": 9.0, "max_us": 10.0}}
-PAIR = {"pairs": 4, "ratio": 1.001, "ratio_p25": 0.99, "ratio_p75": 1.02, "added_us": 12.0,
-        "step_ms": 30.0}  # fmt: skip
+PAIR = {"pairs": 4, "ratio": 1.001, "ratio_p25": 0.99, "ratio_p75": 1.02, "added_us": 12.0, "step_ms": 30.0}
 
 
 def costs(**parts):
-    return {"device": {"name": "NVIDIA H200"}, "step_ms": 30.0, "idle": CALLS, "loaded": CALLS,
-            "1 Hz": PAIR, "10 Hz": PAIR, "50 Hz": PAIR, "windows": PAIR, **parts}  # fmt: skip
+    return {
+        "device": {"name": "NVIDIA H200"},
+        "step_ms": 30.0,
+        "idle": CALLS,
+        "loaded": CALLS,
+        "1 Hz": PAIR,
+        "10 Hz": PAIR,
+        "50 Hz": PAIR,
+        "windows": PAIR,
+        **parts,
+    }
 
 
 def test_costs_are_shown(evidence):

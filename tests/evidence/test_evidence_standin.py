@@ -21,16 +21,27 @@ def evidence(*arguments, timeout=150, **environ):
         pytest.skip("no C compiler to build the stand-in libnvidia-ml.so.1 with")
     return subprocess.run(
         [sys.executable, str(PROGRAM), *arguments],
-        env={**os.environ, **environ}, capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 @pytest.mark.flaky(reruns=2)
 def test_a_healthy_and_a_faulty_training(tmp_path):
     done = evidence(
-        *ARGUMENTS, "--out", str(tmp_path / "out"), "--record", str(tmp_path / "kept"),
-        "--only", "healthy", "--only", "float32",
-    )  # fmt: skip
+        *ARGUMENTS,
+        "--out",
+        str(tmp_path / "out"),
+        "--record",
+        str(tmp_path / "kept"),
+        "--only",
+        "healthy",
+        "--only",
+        "float32",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("stand-in: not measured on a GPU") == 2
     assert "2 of 2 verdicts are right" in done.stdout
@@ -58,9 +69,16 @@ def test_a_healthy_and_a_faulty_training(tmp_path):
 
 def test_without_a_gpu_it_says_so_and_fails(tmp_path):
     done = evidence(
-        "--backend", "tensorflow", "--seconds", "3", "--out", str(tmp_path),
-        "--only", "healthy", CUDA_VISIBLE_DEVICES="-1",
-    )  # fmt: skip
+        "--backend",
+        "tensorflow",
+        "--seconds",
+        "3",
+        "--out",
+        str(tmp_path),
+        "--only",
+        "healthy",
+        CUDA_VISIBLE_DEVICES="-1",
+    )
     assert done.returncode == 1
     assert "tensorflow sees no GPU here" in done.stdout
     assert "0 of 1 verdicts are right; wrong: healthy" in done.stdout
@@ -87,21 +105,41 @@ def test_the_demo_shows_recorded_runs_beside_its_own(tmp_path):
 
     run = tmp_path / "recorded" / "h200-jax" / "slow-input"
     make_recording(run, steps=200, gpus=1)
-    truth = {"scenario": "slow-input", "wrong": "slow batches", "backend": "jax",
-             "stand_in": False, "date": "2026-11-30", "gpu": "NVIDIA H200", "driver": "580.1",
-             "keras": "3.15"}  # fmt: skip
+    truth = {
+        "scenario": "slow-input",
+        "wrong": "slow batches",
+        "backend": "jax",
+        "stand_in": False,
+        "date": "2026-11-30",
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "keras": "3.15",
+    }
     (run / "truth.json").write_text(json.dumps(truth))
     done = subprocess.run(
-        [sys.executable, str(PROGRAM.with_name("train.py")), "--steps", "30", "--no-serve",
-         "--log-dir", str(tmp_path / "logs"), "--recorded", str(tmp_path / "recorded")],
-        capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(PROGRAM.with_name("train.py")),
+            "--steps",
+            "30",
+            "--no-serve",
+            "--log-dir",
+            str(tmp_path / "logs"),
+            "--recorded",
+            str(tmp_path / "recorded"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     report, _, recorded = done.stdout.partition("Recorded earlier, not on this machine now: ")
     assert recorded.startswith("2026-11-30, NVIDIA H200, driver 580.1, Keras 3.15 on jax")
     assert "slow-input: slow batches" in recorded and "slow-input" not in report
-    names = {path.parent.parent.parent.relative_to(tmp_path / "logs").as_posix()
-             for path in (tmp_path / "logs").rglob("plugins/gpu_utilization/*")}  # fmt: skip
+    names = {
+        path.parent.parent.parent.relative_to(tmp_path / "logs").as_posix()
+        for path in (tmp_path / "logs").rglob("plugins/gpu_utilization/*")
+    }
     title = "2026-11-30, NVIDIA H200, driver 580.1, Keras 3.15 on jax"
-    assert names == {"1-healthy", "2-slow-map", "3-long-validation",
-                     f"recorded/{title}/slow-input"}  # fmt: skip
+    assert names == {"1-healthy", "2-slow-map", "3-long-validation", f"recorded/{title}/slow-input"}

@@ -74,9 +74,18 @@ def test_recorded_runs_are_shown_as_recorded(tmp_path):
     from make_recording import make_recording
 
     recorded = tmp_path / "recorded"
-    truth = {"scenario": "healthy", "wrong": "nothing", "backend": "jax", "stand_in": False,
-             "date": "2026-11-30", "gpu": "NVIDIA H200", "driver": "580.1", "keras": "3.15",
-             "expected": [], "allowed": []}  # fmt: skip
+    truth = {
+        "scenario": "healthy",
+        "wrong": "nothing",
+        "backend": "jax",
+        "stand_in": False,
+        "date": "2026-11-30",
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "keras": "3.15",
+        "expected": [],
+        "allowed": [],
+    }
     for name, stand_in in (("healthy", False), ("played", True)):
         run = recorded / "h200-jax" / name
         make_recording(run, steps=200, gpus=1)

@@ -15,20 +15,24 @@ from gauntlet.registry import Program  # noqa: E402
 
 def run_of(code="", saves_range_s=None, **advice):
     """A run of 9 s of a report whose only finding has this advice."""
-    finding = {"id": "input_bound@1", "cause": "input_bound", "title": "Input-bound",
-               "saves_range_s": saves_range_s,
-               "advice": {"code": code, "text": "", **advice}}  # fmt: skip
+    finding = {
+        "id": "input_bound@1",
+        "cause": "input_bound",
+        "title": "Input-bound",
+        "saves_range_s": saves_range_s,
+        "advice": {"code": code, "text": "", **advice},
+    }
     headline = {"ids": ["input_bound@1"], "saves_range_s": saves_range_s}
-    return {"findings": [], "spans": [finding], "headline": headline, "wall_s": 9.0,
-            "verdict": "Training waits."}  # fmt: skip
+    return {"findings": [], "spans": [finding], "headline": headline, "wall_s": 9.0, "verdict": "Training waits."}
 
 
 def train(run):
     raise AssertionError("judging trains nothing")
 
 
-MAP = Program(train, "a map waits", "input", "input_bound", harmful=r"\.cache\(\)",
-              cures={"calls": r"num_parallel_calls=(\d+)"})  # fmt: skip
+MAP = Program(
+    train, "a map waits", "input", "input_bound", harmful=r"\.cache\(\)", cures={"calls": r"num_parallel_calls=(\d+)"}
+)
 CODE = "ds = ds.map(read, num_parallel_calls=8)"
 
 
@@ -87,6 +91,8 @@ def test_the_summary_counts_what_was_wrong():
 
 def test_all_programs_are_listed_without_a_framework():
     frameworks = {"keras", "tensorflow", "torch", "jax"}
-    code = f"import sys; from gauntlet.registry import load; assert len(load()) >= 40; " \
-           f"assert not {frameworks} & set(sys.modules)"  # fmt: skip
+    code = (
+        f"import sys; from gauntlet.registry import load; assert len(load()) >= 40; "
+        f"assert not {frameworks} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)

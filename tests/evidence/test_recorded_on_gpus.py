@@ -24,10 +24,7 @@ WITHOUT = pytest.mark.skip("no recordings of a GPU in demo/recorded yet")
 NONE = [pytest.param(None, None, marks=WITHOUT, id="none")]
 
 
-DRIVERS = [
-    pytest.param(file, id=f"{file.parent.name}/{file.stem}")
-    for file in sorted(RECORDED.glob("*/*.nvml"))
-]
+DRIVERS = [pytest.param(file, id=f"{file.parent.name}/{file.stem}") for file in sorted(RECORDED.glob("*/*.nvml"))]
 
 
 def test_nothing_of_the_stand_in_is_kept_as_recorded():
@@ -54,8 +51,7 @@ def test_todays_rules_find_what_is_true(run, truth):
     for recording in recordings:
         assert recording.problems == [] and recording.status == "ended"
         causes |= causes_now(recording)
-    found = {"causes": sorted(causes), "windows": truth["windows"],
-             "unavailable": truth["unavailable"]}  # fmt: skip
+    found = {"causes": sorted(causes), "windows": truth["windows"], "unavailable": truth["unavailable"]}
     verdict = judge(named(truth["scenario"]), found)
     assert verdict.right, verdict.note
 

@@ -22,10 +22,18 @@ def xspace():
 
 def kineto():
     marks = [
-        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 9, "tid": 9,
-         "ts": 5e9 + LONG_US * step, "dur": LONG_US, "args": {}}
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{step}",
+            "pid": 9,
+            "tid": 9,
+            "ts": 5e9 + LONG_US * step,
+            "dur": LONG_US,
+            "args": {},
+        }
         for step in range(STEPS)
-    ]  # fmt: skip
+    ]
     trace = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": marks}
     return "window.pt.trace.json", b" " + json.dumps(trace).encode()  # as torch does
 
@@ -42,10 +50,13 @@ PLAYED = {
 @pytest.mark.parametrize(
     ("played", "category", "share"),
     [
-        ("busy", "kernel", 0.97), ("tiny", "kernel", 0.22), ("tiny", "idle_launch", 0.78),
-        ("copies", "copy_h2d", 0.7), ("starved", "kernel", 0.33),
+        ("busy", "kernel", 0.97),
+        ("tiny", "kernel", 0.22),
+        ("tiny", "idle_launch", 0.78),
+        ("copies", "copy_h2d", 0.7),
+        ("starved", "kernel", 0.33),
     ],
-)  # fmt: skip
+)
 def test_a_drawn_gpu_does_what_it_plays(tmp_path, build, played, category, share):
     name, data = build()
     file = tmp_path / name

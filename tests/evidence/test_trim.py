@@ -49,9 +49,8 @@ def test_the_steps_that_stay_are_the_same(tmp_path, steps):
     for before, after in zip(whole.devices, cut.devices, strict=True):
         for category, column in after.account.steps.items():
             np.testing.assert_allclose(
-                column[: steps - 1], before.account.steps[category][mine][: steps - 1],
-                atol=1e6, err_msg=category,
-            )  # fmt: skip
+                column[: steps - 1], before.account.steps[category][mine][: steps - 1], atol=1e6, err_msg=category
+            )
         assert {kernel.name for kernel in after.kernels} >= {
             f"kernel_{step + 1}_{number}" for step in range(steps) for number in range(10)
         }
@@ -61,8 +60,11 @@ def test_the_steps_that_stay_are_the_same(tmp_path, steps):
 def test_what_names_people_or_machines_goes():
     cut = message_class("XSpace").FromString(trim_xspace(window(), 2))
     assert {plane.name for plane in cut.planes} == {
-        b"/device:GPU:0", b"/device:GPU:1", b"/host:CPU", b"Task Environment"
-    }  # fmt: skip
+        b"/device:GPU:0",
+        b"/device:GPU:1",
+        b"/host:CPU",
+        b"Task Environment",
+    }
     assert not cut.hostnames and not cut.errors
     assert b"secret-host" not in cut.SerializeToString()
     names = {e.value.name for plane in cut.planes for e in plane.event_metadata}
@@ -74,8 +76,9 @@ def test_a_trace_without_markers_stays_whole(tmp_path):
     gpu = Gpu(space, 0, space.host.line("python", 7))
     for number in range(5):
         gpu.launch("kernel", 100 * number, 100 * number + 10, 50)
-    before, after = (analysed(data, tmp_path, name) for data, name in
-                     ((space.bytes(), "a"), (trim_xspace(space.bytes(), 1), "b")))  # fmt: skip
+    before, after = (
+        analysed(data, tmp_path, name) for data, name in ((space.bytes(), "a"), (trim_xspace(space.bytes(), 1), "b"))
+    )
     assert before.devices[0].kernels == after.devices[0].kernels
 
 

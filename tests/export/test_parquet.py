@@ -54,9 +54,11 @@ def test_duckdb_answers_a_question_about_them(exported):
     ).fetchall()
     truth = recordings["a"].samples["gpu0"]["utilization_pct"]
     assert mean == pytest.approx(np.nanmean(truth))
-    waited = dict(duckdb.sql(
-        f"select run, sum(input_wait_ns) / sum(duration_ns) from '{out}/steps.parquet' group by run"
-    ).fetchall())  # fmt: skip
+    waited = dict(
+        duckdb.sql(
+            f"select run, sum(input_wait_ns) / sum(duration_ns) from '{out}/steps.parquet' group by run"
+        ).fetchall()
+    )
     for run, share in waited.items():
         steps = recordings[run].steps
         assert share == pytest.approx(steps["input_wait_ns"].sum() / steps["duration_ns"].sum())

@@ -136,12 +136,14 @@ def test_workers_are_shown_on_one_clock(tmp_path):
 def test_slices_at_the_same_time_get_tracks_of_their_own(tmp_path):
     from gpu_util_callback.report.tables import _Tracks
 
-    made = list(_Tracks(1, lambda ns: ns).slices("a", [
-        (0, 100, "x", {}), (50, 150, "y", {}), (100, 200, "z", {}), (60, 70, "w", {}),
-    ]))  # fmt: skip
-    check_format({"traceEvents": [
-        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "p"}}, *made,
-    ]})  # fmt: skip
+    made = list(
+        _Tracks(1, lambda ns: ns).slices(
+            "a", [(0, 100, "x", {}), (50, 150, "y", {}), (100, 200, "z", {}), (60, 70, "w", {})]
+        )
+    )
+    check_format(
+        {"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "p"}}, *made]}
+    )
     tids = {event["name"]: event["tid"] for event in made if event["ph"] == "X"}
     assert tids == {"x": 1, "y": 2, "w": 3, "z": 1}
 

@@ -70,9 +70,7 @@ def fuzz(args: argparse.Namespace, chosen: list[str]) -> int:
             print(f"{name}: {failure.signature} ({times} inputs): {path}")
         rate = report.inputs / max(time.monotonic() - start, 1e-9)
         print(
-            f"{name}: seed {args.seed}, inputs {args.first} to {at}: {_counts(report)}; "
-            f"{rate:.0f} a second",
-            flush=True,
+            f"{name}: seed {args.seed}, inputs {args.first} to {at}: {_counts(report)}; {rate:.0f} a second", flush=True
         )
         failed += len(report.failures)
     return 1 if failed else 0

@@ -18,40 +18,78 @@ def _torch() -> dict[str, Any]:
     events: list[dict] = [
         {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "main"}},
-        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 0, "ts": 30.5, "s": "t",
-         "args": {"Total Reserved": 4096, "Total Allocated": 512, "Device Id": 0,
-                  "Device Type": 1, "Bytes": 512}},
+        {
+            "ph": "i",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 0,
+            "ts": 30.5,
+            "s": "t",
+            "args": {"Total Reserved": 4096, "Total Allocated": 512, "Device Id": 0, "Device Type": 1, "Bytes": 512},
+        },
         {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 1000.125},
-    ]  # fmt: skip
+    ]
     for number in range(3):
         at = 100.5 + 200 * number
         host = {"ph": "X", "pid": 1, "tid": 2}
         gpu = {"device": 0, "stream": 7, "correlation": number + 1, "External id": number + 10}
-        shape = {"registers per thread": 40, "shared memory": 512, "blocks per SM": 1.5,
-                 "grid": [64, 1, 1], "block": [256, 1, 1],
-                 "est. achieved occupancy %": 50}  # fmt: skip
+        shape = {
+            "registers per thread": 40,
+            "shared memory": 512,
+            "blocks per SM": 1.5,
+            "grid": [64, 1, 1],
+            "block": [256, 1, 1],
+            "est. achieved occupancy %": 50,
+        }
         events += [
-            host | {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at,
-                    "dur": 150.25, "args": {}},
-            host | {"cat": "user_annotation", "ts": at + 1, "dur": 40,
-                    "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"},
-            host | {"cat": "cpu_op", "name": "aten::mm", "ts": at + 50, "dur": 20,
-                    "args": {"External id": number + 10}},
-            host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 55, "dur": 5,
-                    "args": {"correlation": number + 1, "External id": number + 10}},
-            host | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": at + 100,
-                    "dur": 30},
-            {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_tn", "pid": 0, "tid": 7,
-             "ts": at + 70, "dur": 30.125, "args": gpu | shape},
-            {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
-             "tid": 7, "ts": at + 60, "dur": 3, "args": gpu | {"bytes": 4096}},
-        ]  # fmt: skip
-    device = {"id": 0, "name": "V100", "totalGlobalMem": 16 << 30, "computeMajor": 7,
-              "computeMinor": 0, "numSms": 80}  # fmt: skip
+            host | {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 150.25, "args": {}},
+            host
+            | {
+                "cat": "user_annotation",
+                "ts": at + 1,
+                "dur": 40,
+                "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+            },
+            host
+            | {"cat": "cpu_op", "name": "aten::mm", "ts": at + 50, "dur": 20, "args": {"External id": number + 10}},
+            host
+            | {
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "ts": at + 55,
+                "dur": 5,
+                "args": {"correlation": number + 1, "External id": number + 10},
+            },
+            host | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": at + 100, "dur": 30},
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "volta_sgemm_128x64_tn",
+                "pid": 0,
+                "tid": 7,
+                "ts": at + 70,
+                "dur": 30.125,
+                "args": gpu | shape,
+            },
+            {
+                "ph": "X",
+                "cat": "gpu_memcpy",
+                "name": "Memcpy HtoD (Pageable -> Device)",
+                "pid": 0,
+                "tid": 7,
+                "ts": at + 60,
+                "dur": 3,
+                "args": gpu | {"bytes": 4096},
+            },
+        ]
+    device = {"id": 0, "name": "V100", "totalGlobalMem": 16 << 30, "computeMajor": 7, "computeMinor": 0, "numSms": 80}
     return {
-        "schemaVersion": 1, "deviceProperties": [device], "distributedInfo": {"rank": 1},
-        "traceEvents": events, "baseTimeNanoseconds": 1 << 60,
-    }  # fmt: skip
+        "schemaVersion": 1,
+        "deviceProperties": [device],
+        "distributedInfo": {"rank": 1},
+        "traceEvents": events,
+        "baseTimeNanoseconds": 1 << 60,
+    }
 
 
 def _viewer() -> dict[str, Any]:
@@ -64,22 +102,35 @@ def _viewer() -> dict[str, Any]:
     for number in range(3):
         at = 10.0 + 50 * number
         kernel = {
-            "correlation_id": str(number), "hlo_op": "fusion.1", "tf_op": "jit(f)/dot",
-            "kernel_details": "regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 "
-            "occ_pct:100",
-        }  # fmt: skip
+            "correlation_id": str(number),
+            "hlo_op": "fusion.1",
+            "tf_op": "jit(f)/dot",
+            "kernel_details": "regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 occ_pct:100",
+        }
         copy = {"memcpy_details": "kind_src:pageable kind_dst:device size:4 dest:0 async:1"}
         events += [
-            {"ph": "X", "pid": 7, "tid": 1, "ts": at, "dur": 40, "name": "train",
-             "args": {"step_num": str(number), "_r": "1"}},
+            {
+                "ph": "X",
+                "pid": 7,
+                "tid": 1,
+                "ts": at,
+                "dur": 40,
+                "name": "train",
+                "args": {"step_num": str(number), "_r": "1"},
+            },
             {"ph": "X", "pid": 7, "tid": 1, "ts": at + 1, "dur": 9, "name": "PjitFunction(f)"},
-            {"ph": "X", "pid": 7, "tid": 1, "ts": at + 11, "dur": 2, "name": "cuLaunchKernel",
-             "args": {"correlation_id": str(number)}},
-            {"ph": "X", "pid": 5, "tid": 9, "ts": at + 15, "dur": 9, "name": "fusion_1",
-             "args": kernel},
-            {"ph": "X", "pid": 5, "tid": 9, "ts": at + 26, "dur": 1, "name": "MemcpyH2D",
-             "args": copy},
-        ]  # fmt: skip
+            {
+                "ph": "X",
+                "pid": 7,
+                "tid": 1,
+                "ts": at + 11,
+                "dur": 2,
+                "name": "cuLaunchKernel",
+                "args": {"correlation_id": str(number)},
+            },
+            {"ph": "X", "pid": 5, "tid": 9, "ts": at + 15, "dur": 9, "name": "fusion_1", "args": kernel},
+            {"ph": "X", "pid": 5, "tid": 9, "ts": at + 26, "dur": 1, "name": "MemcpyH2D", "args": copy},
+        ]
     return {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": events}
 
 
@@ -132,9 +183,5 @@ def _prepare() -> None:
 
 
 FORMAT = Format(
-    "kineto",
-    make,
-    partial(traces.check, suffix=".json"),
-    judge=partial(traces.judge, suffix=".json"),
-    prepare=_prepare,
+    "kineto", make, partial(traces.check, suffix=".json"), judge=partial(traces.judge, suffix=".json"), prepare=_prepare
 )

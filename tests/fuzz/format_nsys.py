@@ -30,37 +30,85 @@ def _made() -> Tables:
             key = 10 * step + number + 1
             begin = at + 400_000 + 100_000 * number
             calls.append([begin, begin + 5000, tid, key, 2])
-            kernels.append([begin + 9000, begin + 90_000, 0, 7, key, pid, None, 1, 1, 8, 1, 1, 128,
-                            1, 1, 40, 1024, 0])  # fmt: skip
+            kernels.append([begin + 9000, begin + 90_000, 0, 7, key, pid, None, 1, 1, 8, 1, 1, 128, 1, 1, 40, 1024, 0])
         calls.append([at + 700_000, at + 800_000, tid, 10 * step + 9, 3])
         copies.append([at + 650_000, at + 660_000, 0, 7, 10 * step + 8, pid, 4096, 1, 0, 2])
     tables = {
-        "StringIds": (["id", "value"], [[1, "ampere_sgemm_128x64_tn"], [2, "cuLaunchKernel"],
-                      [3, "cuStreamSynchronize"], [4, "next batch"], [5, "main"]]),
+        "StringIds": (
+            ["id", "value"],
+            [
+                [1, "ampere_sgemm_128x64_tn"],
+                [2, "cuLaunchKernel"],
+                [3, "cuStreamSynchronize"],
+                [4, "next batch"],
+                [5, "main"],
+            ],
+        ),
         "CUPTI_ACTIVITY_KIND_KERNEL": (
-            ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId",
-             "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
-             "registersPerThread", "staticSharedMemory", "dynamicSharedMemory"], kernels),
+            [
+                "start",
+                "end",
+                "deviceId",
+                "streamId",
+                "correlationId",
+                "globalPid",
+                "graphNodeId",
+                "demangledName",
+                "shortName",
+                "gridX",
+                "gridY",
+                "gridZ",
+                "blockX",
+                "blockY",
+                "blockZ",
+                "registersPerThread",
+                "staticSharedMemory",
+                "dynamicSharedMemory",
+            ],
+            kernels,
+        ),
         "CUPTI_ACTIVITY_KIND_MEMCPY": (
-            ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes",
-             "copyKind", "srcKind", "dstKind"], copies),
-        "CUPTI_ACTIVITY_KIND_RUNTIME": (
-            ["start", "end", "globalTid", "correlationId", "nameId"], calls),
+            [
+                "start",
+                "end",
+                "deviceId",
+                "streamId",
+                "correlationId",
+                "globalPid",
+                "bytes",
+                "copyKind",
+                "srcKind",
+                "dstKind",
+            ],
+            copies,
+        ),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": (["start", "end", "globalTid", "correlationId", "nameId"], calls),
         "NVTX_EVENTS": (["start", "end", "globalTid", "textId", "text"], ranges),
         "TARGET_INFO_GPU": (
-            ["id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor",
-             "computeMinor", "uuid", "busLocation"],
-            [[0, "H100", 132, 80 << 30, 3 << 40, 9, 0, "GPU-1", "0000:01:00.0"]]),
+            [
+                "id",
+                "name",
+                "smCount",
+                "totalMemory",
+                "memoryBandwidth",
+                "computeMajor",
+                "computeMinor",
+                "uuid",
+                "busLocation",
+            ],
+            [[0, "H100", 132, 80 << 30, 3 << 40, 9, 0, "GPU-1", "0000:01:00.0"]],
+        ),
         "TARGET_INFO_CUDA_DEVICE": (["gpuId", "cudaId", "pid"], [[0, 0, 77]]),
         "TARGET_INFO_SESSION_START_TIME": (["utcEpochNs"], [[1_800_000_000_000_000_000]]),
         "PROCESSES": (["pid", "name"], [[77, "python"]]),
         "ThreadNames": (["nameId", "globalTid"], [[5, tid]]),
         "CUDA_GPU_MEMORY_USAGE_EVENTS": (
             ["start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"],
-            [[1000, pid, 0, 4096, 2, 0], [9000, pid, 0, 4096, 2, 1]]),
+            [[1000, pid, 0, 4096, 2, 0], [9000, pid, 0, 4096, 2, 1]],
+        ),
         "GPU_METRICS": (["timestamp", "typeId", "metricId", "value"], [[5000, 0, 1, 50]]),
         "TARGET_INFO_GPU_METRICS": (["typeId", "metricId", "metricName"], [[0, 1, "SM Active"]]),
-    }  # fmt: skip
+    }
     return {name: {"columns": columns, "rows": rows} for name, (columns, rows) in tables.items()}
 
 
@@ -188,9 +236,7 @@ def _pages(random: Random, data: bytes) -> bytes:
                         (random.choice((0x7F, 0x81, 0xFF)), random.choice((0, 0x7F, 0xFF)), 0x7F)
                     )
             case 6:  # the file's own header
-                field = random.choice(
-                    ((16, 2), (18, 2), (20, 1), (24, 4), (28, 4), (36, 4), (56, 4))
-                )
+                field = random.choice(((16, 2), (18, 2), (20, 1), (24, 4), (28, 4), (36, 4), (56, 4)))
                 value = random.choice((0, 1, 2, 3, _PAGE, 4096, 65535, 0xFFFFFFFF))
                 size = field[1]
                 changed[field[0] : field[0] + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size)

@@ -192,9 +192,7 @@ def app(logdir: Path) -> dict[str, Any]:
     names = sorted(path.name for path in logdir.iterdir())
     runs = [SimpleNamespace(run_name=name) for name in names]
     provider = SimpleNamespace(list_runs=lambda context, experiment_id: runs)
-    context = base_plugin.TBContext(
-        logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec="")
-    )
+    context = base_plugin.TBContext(logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec=""))
     return GpuUtilizationPlugin(context).get_plugin_apps()
 
 
@@ -220,9 +218,12 @@ def _plugin(logdir: Path, number: int) -> None:
     for one in listing["recordings"]:
         id = one["id"]
         asked = (
-            ("/job", ""), ("/steps", "&first=0&last=99"), ("/window", "&window=0"),
-            ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"), ("/export.json", ""),
-        )  # fmt: skip
+            ("/job", ""),
+            ("/steps", "&first=0&last=99"),
+            ("/window", "&window=0"),
+            ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"),
+            ("/export.json", ""),
+        )
         for route, query in (("/recording", ""), asked[number % len(asked)]):
             reply, body = answer(routes, route, f"id={id}{query}")
             fine = (200, 404) if route == "/window" else (200,)
@@ -249,7 +250,4 @@ def refuse(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-FORMAT = Format(
-    "recording", recordings.recipe, check, judge, prepare,
-    seconds=20, memory=200 << 20, memory_factor=0,
-)  # fmt: skip
+FORMAT = Format("recording", recordings.recipe, check, judge, prepare, seconds=20, memory=200 << 20, memory_factor=0)

@@ -13,39 +13,112 @@ from tests.fuzz import format_recording, mutate, recordings
 from tests.fuzz.harness import Format
 
 ROUTES = (
-    "/runs", "/recording", "/job", "/tiles", "/steps", "/window", "/export.csv", "/export.json",
-    "/export.html", "/static/index.js", "/static/style.css",
-)  # fmt: skip
+    "/runs",
+    "/recording",
+    "/job",
+    "/tiles",
+    "/steps",
+    "/window",
+    "/export.csv",
+    "/export.json",
+    "/export.html",
+    "/static/index.js",
+    "/static/style.css",
+)
 SIDE = "/static/"
 NAMES = ("id", "axis", "level", "first", "last", "count", "lanes", "window", "table", "v", "x")
 USUAL: dict[str, tuple[str, ...]] = {
-    "axis": ("step", "time"), "level": ("0", "3", "24"), "first": ("0", "5"), "last": ("9", "99"),
-    "count": ("1", "64", "4096"), "window": ("0", "1"), "table": ("steps", "phases", "kernels"),
+    "axis": ("step", "time"),
+    "level": ("0", "3", "24"),
+    "first": ("0", "5"),
+    "last": ("9", "99"),
+    "count": ("1", "64", "4096"),
+    "window": ("0", "1"),
+    "table": ("steps", "phases", "kernels"),
     "lanes": ("steps", "input_wait", "gpu0:utilization_pct", "steps,pipeline,gpu1:power_mw"),
-    "v": ("1", ""), "x": ("",),
-}  # fmt: skip
+    "v": ("1", ""),
+    "x": ("",),
+}
 ODD = (
-    "-1", "1e3", "0x10", "1_000", "+1", " 1", "٣", "1" * 400, "NaN", "nan", "inf", "true", "null",
-    "../../etc/passwd", "..%2f..", "%00", "%ff%fe", "%", "~", "~7E", "a\0b", "\r\nX: y", "<script>",
-    "steps:__class__", ":::", "+:+", "gpu0:", ",", ",,,,", "steps," * 600, "gpu0:" + "a+" * 2000,
-    "4611686018427387904", "9223372036854775807", "9223372036854775808", "-9223372036854775808",
-    "62", "63", "C:\\x", "file:///etc/passwd", "é", "\ud800", "\u202e", "'; --", "{}", "[]", "()",
-)  # fmt: skip
+    "-1",
+    "1e3",
+    "0x10",
+    "1_000",
+    "+1",
+    " 1",
+    "٣",
+    "1" * 400,
+    "NaN",
+    "nan",
+    "inf",
+    "true",
+    "null",
+    "../../etc/passwd",
+    "..%2f..",
+    "%00",
+    "%ff%fe",
+    "%",
+    "~",
+    "~7E",
+    "a\0b",
+    "\r\nX: y",
+    "<script>",
+    "steps:__class__",
+    ":::",
+    "+:+",
+    "gpu0:",
+    ",",
+    ",,,,",
+    "steps," * 600,
+    "gpu0:" + "a+" * 2000,
+    "4611686018427387904",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "62",
+    "63",
+    "C:\\x",
+    "file:///etc/passwd",
+    "é",
+    "\ud800",
+    "\u202e",
+    "'; --",
+    "{}",
+    "[]",
+    "()",
+)
 PATHS = (
-    "/static/../plugin.py", "/static/..%2f..%2fsetup.py", "/static/.", "/static/", "/static/a/b.js",
-    "/static/\0", "/static/" + "a" * 5000, "/static/index.js/", "/static/%2e%2e/x", "//", "/runs/",
-    "/static/\u202e", "/static/con", "/static/index.js%00.css",
-)  # fmt: skip
+    "/static/../plugin.py",
+    "/static/..%2f..%2fsetup.py",
+    "/static/.",
+    "/static/",
+    "/static/a/b.js",
+    "/static/\0",
+    "/static/" + "a" * 5000,
+    "/static/index.js/",
+    "/static/%2e%2e/x",
+    "//",
+    "/runs/",
+    "/static/\u202e",
+    "/static/con",
+    "/static/index.js%00.css",
+)
 METHODS = ("GET", "GET", "GET", "GET", "GET", "GET", "HEAD", "POST", "PUT", "OPTIONS", "TRACE", "X")
 HEADERS = (
     ("Accept-Encoding", ("gzip", "identity", "gzip;q=0", "*", "\x01", "gzip" * 500)),
     ("Range", ("bytes=0-", "bytes=-1", "bytes=9-1", "x")),
-    ("If-None-Match", ("*", '"x"')), ("If-Modified-Since", ("yesterday", "0")),
-    ("Content-Length", ("-1", "99999999999", "x")), ("Content-Type", ("a/b; charset=\xff", "")),
-    ("Transfer-Encoding", ("chunked", "x")), ("Cookie", ("a=b" * 400, "\xff")),
-    ("Host", ("", "evil", "a:b:c")), ("X-Forwarded-Host", ("evil",)), ("Origin", ("null",)),
-    ("User-Agent", ("", "\xff" * 100)), ("Accept", ("*/*;q=x",)),
-)  # fmt: skip
+    ("If-None-Match", ("*", '"x"')),
+    ("If-Modified-Since", ("yesterday", "0")),
+    ("Content-Length", ("-1", "99999999999", "x")),
+    ("Content-Type", ("a/b; charset=\xff", "")),
+    ("Transfer-Encoding", ("chunked", "x")),
+    ("Cookie", ("a=b" * 400, "\xff")),
+    ("Host", ("", "evil", "a:b:c")),
+    ("X-Forwarded-Host", ("evil",)),
+    ("Origin", ("null",)),
+    ("User-Agent", ("", "\xff" * 100)),
+    ("Accept", ("*/*;q=x",)),
+)
 STATUSES = {200, 400, 404, 405}
 
 
@@ -190,6 +263,4 @@ def _answered(path: str, method: str, query: str, headers: list[tuple[str, str]]
     return str(code)
 
 
-FORMAT = Format(
-    "request", make, check, prepare=prepare, seconds=10, memory=600 << 20, memory_factor=0
-)
+FORMAT = Format("request", make, check, prepare=prepare, seconds=10, memory=600 << 20, memory_factor=0)

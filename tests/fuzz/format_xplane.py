@@ -153,27 +153,65 @@ def _change(random: Random, nodes: list[Node]) -> None:
         node.value = int(mutate.number(random)) if random.random() < 0.8 else random.getrandbits(64)
     elif isinstance(node.value, bytes):
         text = random.choice((*mutate.TEXTS, *mutate.LITERALS, *_NAMES))
-        node.value = random.choice((
-            text.encode("utf-8", "replace"), mutate.of_bytes(random, node.value), b"\xff\xfe", b"",
-            _details(random).encode(),
-        ))  # fmt: skip
+        node.value = random.choice(
+            (
+                text.encode("utf-8", "replace"),
+                mutate.of_bytes(random, node.value),
+                b"\xff\xfe",
+                b"",
+                _details(random).encode(),
+            )
+        )
     else:
         node.value = mutate.of_bytes(random, write(node.value))
 
 
 _NAMES = (
-    "/device:GPU:0", "/device:GPU:99999999999999999999", "/device:GPU:5000", "/host:CPU", "train",
-    "Task Environment", "step_num", "_r", "correlation_id", "kernel_details", "memcpy_details",
-    "allocator_name", "bytes_allocated", "fragmentation", "theoretical_occupancy_pct", "tf_op",
-    "hlo_op", "GPU_0_bfc", "GPU_99999_bfc", "MemoryAllocation", "IteratorGetNext", "Steps",
-    "Iterator::Root::Map", "PjitFunction(f)", "core_count", "memory_size", "profile_start_time",
-)  # fmt: skip
+    "/device:GPU:0",
+    "/device:GPU:99999999999999999999",
+    "/device:GPU:5000",
+    "/host:CPU",
+    "train",
+    "Task Environment",
+    "step_num",
+    "_r",
+    "correlation_id",
+    "kernel_details",
+    "memcpy_details",
+    "allocator_name",
+    "bytes_allocated",
+    "fragmentation",
+    "theoretical_occupancy_pct",
+    "tf_op",
+    "hlo_op",
+    "GPU_0_bfc",
+    "GPU_99999_bfc",
+    "MemoryAllocation",
+    "IteratorGetNext",
+    "Steps",
+    "Iterator::Root::Map",
+    "PjitFunction(f)",
+    "core_count",
+    "memory_size",
+    "profile_start_time",
+)
 
 
 def _details(random: Random) -> str:
     """The texts inside kernels' and copies' stats, with other numbers."""
-    keys = ("regs", "static_shared", "dynamic_shared", "shm", "grid", "block", "occ_pct", "size",
-            "kind_src", "kind_dst", "dest")  # fmt: skip
+    keys = (
+        "regs",
+        "static_shared",
+        "dynamic_shared",
+        "shm",
+        "grid",
+        "block",
+        "occ_pct",
+        "size",
+        "kind_src",
+        "kind_dst",
+        "dest",
+    )
     values = (*mutate.LITERALS, *map(str, mutate.INTEGERS), "1,2,3", "0,0,0", "²,1,1", "device")
     words = (f"{random.choice(keys)}:{random.choice(values)}" for _ in range(random.randrange(6)))
     return " ".join(words)
@@ -193,9 +231,15 @@ def _made() -> bytes:
         python.event("IteratorGetNext::DoCompute", at + 1, 300)
         python.event("Iterator::Root::Map", at + 2, 200, id=step)
         python.event("model/dense/MatMul:MatMul", at + 310, 40)
-        python.event("MemoryAllocation", at + 320, 0, allocator_name="GPU_0_bfc",
-                     bytes_allocated=1 << 20, peak_bytes_in_use=1 << 21,
-                     fragmentation=0.25)  # fmt: skip
+        python.event(
+            "MemoryAllocation",
+            at + 320,
+            0,
+            allocator_name="GPU_0_bfc",
+            bytes_allocated=1 << 20,
+            peak_bytes_in_use=1 << 21,
+            fragmentation=0.25,
+        )
         gpu.launch("ampere_sgemm_128x64_tn", at + 400, at + 420, 300, tf_op="a/b:MatMul")
         gpu.copy("H2D", at + 730, at + 740, 50, size=4096)
     return space.bytes()
@@ -223,9 +267,10 @@ def _fewer(plane: list[Node]) -> list[Node]:
         line.value = [node for node in line.value if node.number != 4] + events
         used |= {part.value for event in events for part in event.value if part.number == 1}
     names = [
-        node for node in plane
+        node
+        for node in plane
         if node.number == 4 and any(part.number == 1 and part.value in used for part in node.value)
-    ]  # fmt: skip
+    ]
     stats = [node for node in plane if node.number == 5][:40]
     rest = [node for node in plane if node.number not in (3, 4, 5)]
     return rest + lines + names + stats

@@ -111,13 +111,7 @@ def made(format: Format, seed: int, number: int) -> bytes:
     return format.make(Random(f"{format.name} {seed} {number}"))
 
 
-def run(
-    format: Format,
-    seed: int,
-    numbers: range,
-    until: float | None = None,
-    report: Report | None = None,
-) -> Report:
+def run(format: Format, seed: int, numbers: range, until: float | None = None, report: Report | None = None) -> Report:
     """Check the inputs of some numbers, one after the other.
 
     Args:
@@ -158,10 +152,7 @@ def check_one(format: Format, data: bytes) -> tuple[str, Failure | None]:
 
 
 def _in_child(
-    format: Format,
-    inputs: Iterable[tuple[int, bytes]],
-    until: float | None,
-    outcomes: Counter[str],
+    format: Format, inputs: Iterable[tuple[int, bytes]], until: float | None, outcomes: Counter[str]
 ) -> tuple[int, dict | None]:
     """Check inputs in a child until one fails: (how many passed, the failure of the next)."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -198,12 +189,7 @@ def _in_child(
 
 
 def _work(
-    format: Format,
-    inputs: Iterable[tuple[int, bytes]],
-    until: float | None,
-    scratch: Path,
-    log: Path,
-    printed: Path,
+    format: Format, inputs: Iterable[tuple[int, bytes]], until: float | None, scratch: Path, log: Path, printed: Path
 ) -> int:
     warnings.simplefilter("error")
     out = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -264,11 +250,7 @@ def _raised(error: BaseException) -> dict:
     said = str(error).split("\n")[0] if isinstance(error, AssertionError) else ""
     detail = re.sub(r"[-\d.e+]*\d", "#", said)[:60]
     where = f"{type(error).__name__} {Path(at.filename).name}:{at.name} {detail}".strip()
-    return {
-        "kind": kind,
-        "where": where,
-        "text": "".join(traceback.format_exception(error))[-8000:],
-    }
+    return {"kind": kind, "where": where, "text": "".join(traceback.format_exception(error))[-8000:]}
 
 
 def minimise(format: Format, failure: Failure, seconds: float = 60) -> Failure:

@@ -34,10 +34,17 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
 INDEX = "index.json"
 # Names that lead elsewhere, or stand for something.
 NAMES = (
-    "manifest.json", "top.npz", "segment-000000.npz", "segment-000001.npz",
-    "segment-000000-000003.npz", "segment-999999999.npz", "top-000000-000001.npz",
-    ".manifest.json.tmp", "\udce9", "é",
-)  # fmt: skip
+    "manifest.json",
+    "top.npz",
+    "segment-000000.npz",
+    "segment-000001.npz",
+    "segment-000000-000003.npz",
+    "segment-999999999.npz",
+    "top-000000-000001.npz",
+    ".manifest.json.tmp",
+    "\udce9",
+    "é",
+)
 HEADERS = (
     "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
     "{'descr': '<f2', 'fortran_order': True, 'shape': (3, 4), }",
@@ -75,9 +82,7 @@ def _made(scenario: str, options: dict[str, Any]) -> dict[str, bytes]:
     flushes, close = options.pop("flushes", 1), options.pop("close", True)
     time = ScriptedTime()
     with tempfile.TemporaryDirectory() as folder:
-        run = SyntheticRun(
-            folder, scenario, scalars=False, clock=time.clock(), past_s=600, **options
-        )
+        run = SyntheticRun(folder, scenario, scalars=False, clock=time.clock(), past_s=600, **options)
         for _ in range(flushes):
             run.advance(run.total // flushes)
             time.advance(61)
@@ -86,8 +91,15 @@ def _made(scenario: str, options: dict[str, Any]) -> dict[str, bytes]:
         files = {path.name: path.read_bytes() for path in sorted(run.path.iterdir())}
     manifest = json.loads(files["manifest.json"])
     # What this process is called here and now.
-    known = {"folder": FOLDER, "host": "vm", "pid": 1, "boot_id": None, "pid_namespace": None,
-             "process_started": None, "heartbeat_wall_ns": manifest["heartbeat_ns"]}  # fmt: skip
+    known = {
+        "folder": FOLDER,
+        "host": "vm",
+        "pid": 1,
+        "boot_id": None,
+        "pid_namespace": None,
+        "process_started": None,
+        "heartbeat_wall_ns": manifest["heartbeat_ns"],
+    }
     files["manifest.json"] = json.dumps({**manifest, **known}).encode()
     return files
 
@@ -115,9 +127,7 @@ def recipe(random: Random) -> bytes:
 
 def _change(random: Random, files: dict[str, bytes]) -> list[Any]:
     containers = [name for name in files if name.endswith(".npz")]
-    kind = random.choices(
-        ("manifest", "index", "cells", "member", "bytes", "file"), (40, 20, 15, 8, 7, 10)
-    )[0]
+    kind = random.choices(("manifest", "index", "cells", "member", "bytes", "file"), (40, 20, 15, 8, 7, 10))[0]
     if kind == "manifest" or not containers:
         return ["json", "manifest.json", *_edit(random, json.loads(files["manifest.json"]))]
     name = random.choice(containers)
@@ -133,8 +143,11 @@ def _change(random: Random, files: dict[str, bytes]) -> list[Any]:
         return ["cells", name, member, at, random.choice((1, 1, 2, 8, 4000)), value]
     if kind == "member":
         what = random.choice(("drop", "double", "rename", "header", "bomb", "cut", "grow"))
-        more = {"header": random.randrange(len(HEADERS)), "cut": random.randrange(sizes[member]),
-                "rename": random.choice(members)}  # fmt: skip
+        more = {
+            "header": random.randrange(len(HEADERS)),
+            "cut": random.randrange(sizes[member]),
+            "rename": random.choice(members),
+        }
         return ["member", name, member, what, more.get(what)]
     if kind == "bytes":
         return ["bytes", random.choice(list(files)), random.randrange(1 << 30)]
@@ -165,10 +178,7 @@ def _edit(random: Random, tree: Any) -> list[Any]:
 
 def _paths(tree: Any, at: tuple = ()) -> list[list[Any]]:
     found = [list(at)]
-    items = (
-        tree.items() if isinstance(tree, dict) else enumerate(tree)
-        if isinstance(tree, list) else ()
-    )  # fmt: skip
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         found += _paths(value, (*at, key))
     return found
@@ -286,9 +296,7 @@ def _change_bytes(data: bytes, name: str, seed: int) -> bytes:
     return mutate.of_bytes(Random(seed), data)
 
 
-_CHANGES = {
-    "json": _change_json, "cells": _change_cells, "member": _change_member, "bytes": _change_bytes,
-}  # fmt: skip
+_CHANGES = {"json": _change_json, "cells": _change_cells, "member": _change_member, "bytes": _change_bytes}
 
 
 def _change_file(folder: Path, name: str, what: str, other: str, at: float) -> None:
@@ -366,6 +374,4 @@ def scratch(name: str) -> Path:
 
 def same_rows(one: Any, expected: dict[str, np.ndarray]) -> bool:
     """Whether a table holds the rows that it should."""
-    return one.keys() == expected.keys() and all(
-        (one[name] == values).all() for name, values in expected.items()
-    )
+    return one.keys() == expected.keys() and all((one[name] == values).all() for name, values in expected.items())

@@ -16,10 +16,7 @@ CORPUS = sorted(FOLDER.glob("corpus/*/*"))
 
 def python(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
     """A Python of its own: the harness forks, which a process with threads had better not do."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout,
-    )  # fmt: skip
+    return subprocess.run([sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout)
 
 
 TOY = """
@@ -57,9 +54,14 @@ def test_the_harness_catches_what_a_check_does():
     assert done.returncode == 0, done.stderr
     kinds, left = done.stdout.split("\n")[:2]
     assert kinds.split(",") == [
-        "died die", "memory endless", "memory memory", "raised odd", "raised raise", "stderr warn",
+        "died die",
+        "memory endless",
+        "memory memory",
+        "raised odd",
+        "raised raise",
+        "stderr warn",
         "time hang",
-    ]  # fmt: skip
+    ]
     assert int(left) < 8
 
 

@@ -66,8 +66,10 @@ def answers(tree: Path, commands: dict[str, list[str]]) -> dict[str, Any]:
         asked.write_text(json.dumps(commands))
         subprocess.run(
             [sys.executable, str(HERE / "answer.py"), str(asked), str(answered)],
-            cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=True,
-        )  # fmt: skip
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            check=True,
+        )
         return json.loads(answered.read_text())
 
 
@@ -111,13 +113,15 @@ def compare(corpus: Path, revision: str, ignored: set[str]) -> int:
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__,
-                                     formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("what", choices=("make", "compare"))
     parser.add_argument("corpus", type=Path, help="a folder; `make` creates it")
     parser.add_argument("--against", default="HEAD", metavar="REVISION", help="default: HEAD")
-    parser.add_argument("--ignore", nargs="*", default=[], metavar="KEY",
-                        help="JSON keys that may differ, such as title")  # fmt: skip
+    parser.add_argument(
+        "--ignore", nargs="*", default=[], metavar="KEY", help="JSON keys that may differ, such as title"
+    )
     given = parser.parse_args()
     if given.what == "make":
         if given.corpus.exists():

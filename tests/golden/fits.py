@@ -18,8 +18,7 @@ WIDTH, BATCH = 32, 16
 
 
 def model(**options) -> keras.Model:
-    made = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(64, "relu"),
-                             keras.layers.Dense(1)])  # fmt: skip
+    made = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])
     made.compile("adam", "mse", **options)
     return made
 
@@ -66,15 +65,14 @@ FITS = {
     "arrays": lambda d: model().fit(*arrays(200), batch_size=BATCH, epochs=2, **said(d)),
     "slow-third": lambda d: model().fit(Slow(), epochs=2, **said(d)),
     "generator": lambda d: model().fit(generator(), steps_per_epoch=100, **said(d)),
-    "callbacks": lambda d: model().fit(*arrays(100), batch_size=BATCH, epochs=3,
-                                       **said(d, Pause())),
-    "validation": lambda d: model().fit(*arrays(60), batch_size=BATCH, epochs=3,
-                                        validation_data=arrays(200), **said(d)),
-    "several-steps": lambda d: model(steps_per_execution=4).fit(*arrays(202), batch_size=BATCH,
-                                                                **said(d)),
+    "callbacks": lambda d: model().fit(*arrays(100), batch_size=BATCH, epochs=3, **said(d, Pause())),
+    "validation": lambda d: model().fit(
+        *arrays(60), batch_size=BATCH, epochs=3, validation_data=arrays(200), **said(d)
+    ),
+    "several-steps": lambda d: model(steps_per_execution=4).fit(*arrays(202), batch_size=BATCH, **said(d)),
     "eager": lambda d: model(run_eagerly=True).fit(*arrays(40), batch_size=BATCH, **said(d)),
     "loop": loop,
-}  # fmt: skip
+}
 
 
 def said(log_dir: str, *more) -> dict:

@@ -30,6 +30,5 @@ def main(corpus: Path) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
     # A case that came without a diagnosis is diagnosed when it is read: that is what is compared.
-    stored = [f for f in Path(sys.argv[1]).rglob("manifest.json")
-              if "findings" in json.loads(f.read_text())]  # fmt: skip
+    stored = [f for f in Path(sys.argv[1]).rglob("manifest.json") if "findings" in json.loads(f.read_text())]
     print(f"made-up recordings with a stored diagnosis: {len(stored)}")

@@ -54,8 +54,7 @@ class Stepped:
         gpu = list_gpus(self.gate)[index]
         self.gpu = gpu if mig is None else gpu.migs[mig]
         self.clock = Clock(
-            perf_ns=lambda: int(library.time * 1e9),
-            wall_ns=lambda: library.start_us * 1000 + int(library.time * 1e9),
+            perf_ns=lambda: int(library.time * 1e9), wall_ns=lambda: library.start_us * 1000 + int(library.time * 1e9)
         )
         self.store = Store()
         self.key = f"gpu{index}"

@@ -12,9 +12,14 @@ from gpu_util_callback.doctor import Line, Report, _checks, quick_check
 from gpu_util_callback.gpus._gate import nvidia_gpus
 
 LIBRARIES = [
-    "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",
-    "libcusparse.so.12", "libcusolver.so.11", "libcupti.so.12",
-]  # fmt: skip
+    "libcudart.so.12",
+    "libcublasLt.so.12",
+    "libcublas.so.12",
+    "libcufft.so.11",
+    "libcusparse.so.12",
+    "libcusolver.so.11",
+    "libcupti.so.12",
+]
 
 TENSORFLOW = """
 import types
@@ -33,28 +38,36 @@ config = types.SimpleNamespace(
 )
 """
 CUDA_BUILD = {
-    "is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9",
+    "is_cuda_build": True,
+    "cuda_version": "12.5.1",
+    "cudnn_version": "9",
     "cuda_compute_capabilities": ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"],
-}  # fmt: skip
+}
 UUID = "1a2b3c4d-1a2b-3c4d-5e6f-000068313030"
 
 
 def doctor(env, *arguments):
     """The report of `gpu-util doctor --json`."""
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from gpu_util_callback.cli import main;"
-         "sys.exit(main(['doctor', '--json', *sys.argv[1:]]))", *arguments],
-        env=env, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; from gpu_util_callback.cli import main;sys.exit(main(['doctor', '--json', *sys.argv[1:]]))",
+            *arguments,
+        ],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return json.loads(done.stdout)
 
 
 def line(report, section, check):
-    found = [
-        entry for entry in report["lines"] if (entry["section"], entry["check"]) == (section, check)
-    ]
+    found = [entry for entry in report["lines"] if (entry["section"], entry["check"]) == (section, check)]
     assert found, [(entry["section"], entry["check"]) for entry in report["lines"]]
     return found[0]
 
@@ -62,14 +75,26 @@ def line(report, section, check):
 @pytest.fixture
 def machine(tmp_path, standin_folder, monkeypatch):
     """machine(...): the environment of a machine with one H100 and a TensorFlow."""
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "KERAS_BACKEND", "LD_LIBRARY_PATH",
-                 "JAX_PLATFORMS", "NVIDIA_DRIVER_CAPABILITIES"):  # fmt: skip
+    for name in (
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "KERAS_BACKEND",
+        "LD_LIBRARY_PATH",
+        "JAX_PLATFORMS",
+        "NVIDIA_DRIVER_CAPABILITIES",
+    ):
         monkeypatch.delenv(name, raising=False)
 
     def build(
-        scenario=None, libraries=(*LIBRARIES, "libcudnn.so.9"), gpus=1, build=CUDA_BUILD,
-        name="tensorflow", code=None, driver=True, **extra,
-    ):  # fmt: skip
+        scenario=None,
+        libraries=(*LIBRARIES, "libcudnn.so.9"),
+        gpus=1,
+        build=CUDA_BUILD,
+        name="tensorflow",
+        code=None,
+        driver=True,
+        **extra,
+    ):
         if scenario is None:
             scenario = Scenario()
             scenario.gpu("h100")
@@ -109,8 +134,9 @@ def test_no_driver(tmp_path, monkeypatch):
     import os
 
     env = dict(os.environ)
-    prepend(env, "PYTHONPATH", fake_framework(
-        tmp_path, "tensorflow", "2.21.0", TENSORFLOW.format(build=CUDA_BUILD, gpus=0)))  # fmt: skip
+    prepend(
+        env, "PYTHONPATH", fake_framework(tmp_path, "tensorflow", "2.21.0", TENSORFLOW.format(build=CUDA_BUILD, gpus=0))
+    )
     report = doctor(env, "--framework", "tensorflow")
     driver = line(report, "driver", "NVML")
     if nvidia_gpus() == 0:
@@ -360,10 +386,18 @@ def test_another_backend_than_the_chosen_one_is_only_a_warning(machine):
 def test_the_text_is_one_screen_and_ends_with_the_verdict(machine):
     env = machine(gpus=0, CUDA_VISIBLE_DEVICES="-1", CUDA_STANDIN_INIT="100", COLUMNS="100")
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from gpu_util_callback.cli import main;"
-         "sys.exit(main(['doctor', '--framework', 'tensorflow']))"],
-        env=env, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; from gpu_util_callback.cli import main;"
+            "sys.exit(main(['doctor', '--framework', 'tensorflow']))",
+        ],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
     assert done.returncode == 0
     shown = done.stdout.splitlines()
     assert len(shown) < 40
@@ -375,11 +409,23 @@ def test_the_text_is_one_screen_and_ends_with_the_verdict(machine):
 # The lines as functions of what the probes answered.
 
 BOARD = {
-    "nvml_index": 0, "name": "X", "memory_total_bytes": 80 * GIB, "compute_capability": "9.0",
-    "mode": "", "visible": True, "processes": [], "compute_mode": 0, "persistence_mode": True,
-    "power_limit_mw": 700_000, "power_default_mw": 700_000, "pcie_width": 16, "pcie_width_max": 16,
-    "ecc_uncorrected": 0, "event_reasons": 1, "mig_devices": [],
-}  # fmt: skip
+    "nvml_index": 0,
+    "name": "X",
+    "memory_total_bytes": 80 * GIB,
+    "compute_capability": "9.0",
+    "mode": "",
+    "visible": True,
+    "processes": [],
+    "compute_mode": 0,
+    "persistence_mode": True,
+    "power_limit_mw": 700_000,
+    "power_default_mw": 700_000,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+    "ecc_uncorrected": 0,
+    "event_reasons": 1,
+    "mig_devices": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -396,13 +442,19 @@ BOARD = {
         ({"compute_mode": 2}, "problem", "Prohibited"),
         ({"mode": "MIG"}, "problem", "no MIG device"),
         ({"mode": "MIG", "mig_devices": ["MIG-1"]}, "ok", ""),
-        ({"processes": [{"pid": 7, "memory_bytes": 3 * GIB, "name": "python"}]}, "warning",
-         "1 process uses it with 3.0 GiB (python 7)"),
-        ({"processes": [{"pid": 7, "memory_bytes": None, "name": None}] * 5, "compute_mode": 3},
-         "problem", "Exclusive"),
+        (
+            {"processes": [{"pid": 7, "memory_bytes": 3 * GIB, "name": "python"}]},
+            "warning",
+            "1 process uses it with 3.0 GiB (python 7)",
+        ),
+        (
+            {"processes": [{"pid": 7, "memory_bytes": None, "name": None}] * 5, "compute_mode": 3},
+            "problem",
+            "Exclusive",
+        ),
         ({"power_limit_mw": None, "pcie_width": None, "event_reasons": None}, "ok", ""),
     ],
-)  # fmt: skip
+)
 def test_each_trouble_of_a_gpu(change, status, words):
     report = Report(_checks.check_gpus({"gpus": [{**BOARD, **change}], "host_pids": True}))
     assert report.status == status
@@ -429,9 +481,8 @@ def test_equal_gpus_share_a_line():
 )
 def test_compute_capabilities(capability, codes, status):
     found = _checks._fits(
-        "tensorflow", {"cuda_compute_capabilities": codes}, {},
-        [{"compute_capability": capability}], "problem",
-    )  # fmt: skip
+        "tensorflow", {"cuda_compute_capabilities": codes}, {}, [{"compute_capability": capability}], "problem"
+    )
     assert [entry.status for entry in found] == ([status] if status else [])
 
 
@@ -473,7 +524,7 @@ HIDDEN = {"nvml_index": 0, "visible": False}
         ([], [HIDDEN] * 2, {}, [("cpu_fallback", "warning", "CUDA_VISIBLE_DEVICES=-1 hides all")]),
         ([1], [GPU, GPU, GPU], {}, [("gpus_unused", "warning", "3 GPUs are free to use and 1 is")]),
     ],
-)  # fmt: skip
+)
 def test_quick_check(framework, gpus, build, expected):
     found = quick_check(framework, gpus, build, environ={"CUDA_VISIBLE_DEVICES": "-1"})
     assert [(entry["cause"], entry["status"]) for entry in found] == [e[:2] for e in expected]

@@ -38,18 +38,26 @@ def record(stepped, seconds, log_dir, *, steps=True, batch_size=32):
     blocks = stepped.at(*seconds)
     start = stepped.library.start_us * 1000
     facts = {
-        "framework": {"name": "tensorflow"}, "started_ns": start, "ended_ns": start + 60 * SECOND,
+        "framework": {"name": "tensorflow"},
+        "started_ns": start,
+        "ended_ns": start + 60 * SECOND,
         "fit": {"batch_size": batch_size},
         "gpus": [{"index": 0, "used_by_framework": True, **stepped.gpu.facts}],
-    }  # fmt: skip
+    }
     writer = RecordingWriter(str(log_dir), facts, clock=stepped.clock)
     if steps:
         at = np.arange(10)
         half = np.full(10, TURN_S * SECOND)
-        writer.append("steps", {
-            "step": at, "start_ns": start + at * 2 * TURN_S * SECOND, "duration_ns": 2 * half,
-            "input_wait_ns": half, "body_ns": half,
-        })  # fmt: skip
+        writer.append(
+            "steps",
+            {
+                "step": at,
+                "start_ns": start + at * 2 * TURN_S * SECOND,
+                "duration_ns": 2 * half,
+                "input_wait_ns": half,
+                "body_ns": half,
+            },
+        )
     for group, block in blocks.items():
         columns = [name for name in block if name != "t"]
         times = start + (block["t"] * 1e9).astype(np.int64)
@@ -77,10 +85,14 @@ def test_energy_is_the_integral_of_the_power_curve(source, step, tmp_path):
     assert found["by_time_j"]["input_wait"] == pytest.approx(WAITING_J, rel=apart)
     assert found["by_time_j"]["step"] == pytest.approx(STEP_J, rel=apart)
     assert sum(found["by_time_j"].values()) == pytest.approx(found["total_j"], rel=1e-4)
-    assert found["gpus"] == [{
-        "index": 0, "energy_j": pytest.approx(TOTAL_J, rel=0.01), "source": source,
-        "measured_s": pytest.approx(60, abs=0.3),
-    }]  # fmt: skip
+    assert found["gpus"] == [
+        {
+            "index": 0,
+            "energy_j": pytest.approx(TOTAL_J, rel=0.01),
+            "source": source,
+            "measured_s": pytest.approx(60, abs=0.3),
+        }
+    ]
     assert found["estimated"] == (source == "power samples")
     assert run["energy_j_per_sample"] == pytest.approx(TOTAL_J / (10 * 32), rel=0.01)
 
@@ -149,8 +161,11 @@ def test_the_report_names_energy_and_the_prices_given(step, tmp_path, capsys):
     record(step(scenario), TICKS, tmp_path)
     assert main(["report", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    said = re.search(r"Energy: ([\d.]+) Wh, of it ([\d.]+) Wh while waiting for input; "
-                     r"([\d.]+) J a sample\.", text)  # fmt: skip
+    said = re.search(
+        r"Energy: ([\d.]+) Wh, of it ([\d.]+) Wh while waiting for input; "
+        r"([\d.]+) J a sample\.",
+        text,
+    )
     assert said is not None, text
     assert [float(one) for one in said.groups()] == pytest.approx([5, 0.833, 56.3], rel=0.08)
     assert "price" not in text and "CO" not in text
@@ -161,9 +176,10 @@ def test_the_report_names_energy_and_the_prices_given(step, tmp_path, capsys):
     assert main([*args, "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["cost"] == {
-        "energy": pytest.approx(2, rel=0.01), "gpu_hours": pytest.approx(1 / 60, rel=1e-3),
+        "energy": pytest.approx(2, rel=0.01),
+        "gpu_hours": pytest.approx(1 / 60, rel=1e-3),
         "gpu_time": pytest.approx(0.05, rel=1e-3),
-    }  # fmt: skip
+    }
 
 
 def test_a_price_without_energy_is_explained(step, tmp_path, capsys):

@@ -27,8 +27,7 @@ def test_a_gpu_in_use_is_averaged_over_the_epoch(steps_per_execution, play, tmp_
         return x
 
     data = tf.data.Dataset.from_tensors(tf.ones((4, 8))).repeat(12)
-    data = data.map(lambda x: (tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), (4, 8)),
-                               x[:, :1]))  # fmt: skip
+    data = data.map(lambda x: (tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), (4, 8)), x[:, :1]))
     logs: list[dict] = []
     seen = keras.callbacks.LambdaCallback(on_epoch_end=lambda _, given: logs.append(dict(given)))
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])

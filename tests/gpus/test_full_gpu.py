@@ -11,8 +11,10 @@ from nvml import Scenario
 pytestmark = pytest.mark.timed
 
 GIB = 1 << 30
-TEXT = ("OOM when allocating tensor with shape[65536,4096] and type float on "
-        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc")  # fmt: skip
+TEXT = (
+    "OOM when allocating tensor with shape[65536,4096] and type float on "
+    "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"
+)
 
 
 def failing_model(keras, error: Exception):

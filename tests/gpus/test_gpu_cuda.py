@@ -32,15 +32,12 @@ def run(folder, tmp_path, *arguments, **extra):
     for profile in ("h100", "t4"):  # unlike GPUs: CUDA's order is not NVML's
         gpu = scenario.gpu(profile)
         gpu.texts["uuid"] = f"GPU-{(FIRST, SECOND)[gpu.index]}"
-    env = environment(
-        scenario, folder, CUDA_STANDIN=f"0000:18:00.0={SECOND},0000:17:00.0={FIRST}", **extra
-    )
+    env = environment(scenario, folder, CUDA_STANDIN=f"0000:18:00.0={SECOND},0000:17:00.0={FIRST}", **extra)
     env.pop("CUDA_VISIBLE_DEVICES", None)
     prepend(env, "LD_LIBRARY_PATH", build_cuda(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments], env=env, capture_output=True, text=True,
-        timeout=30, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", CODE, *arguments], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -48,9 +45,7 @@ def run(folder, tmp_path, *arguments, **extra):
 def test_cuda_s_order_is_taken_where_cuda_is_up(standin_folder, tmp_path):
     count, gpus = run(standin_folder, tmp_path, "load", CUDA_STANDIN_UP="1")
     assert count == 2
-    assert [(g["index"], g["nvml_index"], g["matched_by"]) for g in gpus] == [
-        (0, 1, "cuda"), (1, 0, "cuda"),
-    ]  # fmt: skip
+    assert [(g["index"], g["nvml_index"], g["matched_by"]) for g in gpus] == [(0, 1, "cuda"), (1, 0, "cuda")]
 
 
 def test_cuda_is_not_started_by_us(standin_folder, tmp_path):

@@ -34,11 +34,7 @@ CALLS = {
     "nvmlGpmSampleGet": None,
     "nvmlGpmMetricsGet": None,
 }
-CODES = [
-    value
-    for name, value in vars(pynvml).items()
-    if name.startswith("NVML_ERROR_") and isinstance(value, int)
-]
+CODES = [value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and isinstance(value, int)]
 
 
 @pytest.fixture
@@ -239,9 +235,7 @@ def test_a_hang_that_ends_is_forgotten_and_its_gpu_sampled_again(sampled):
     sampler = sampled(scenario)
     assert until(lambda: any("answered" in e["reason"] for e in sampler.unavailable), 4)
     blocks = {}
-    assert until(
-        lambda: np.sum(drained(sampler, blocks).get("gpu0", {"t": np.zeros(0)})["t"] > 0) >= 5, 6
-    )
+    assert until(lambda: np.sum(drained(sampler, blocks).get("gpu0", {"t": np.zeros(0)})["t"] > 0) >= 5, 6)
     assert until(lambda: not [e for e in sampler.unavailable if "answered" in e["reason"]], 3)
     sampler.stop()
     assert until(lambda: sampler.library.gpm_samples == 0, 2)
@@ -255,9 +249,7 @@ def test_a_healthy_gpu_has_nothing_unavailable(sampled):
     assert sampler.unavailable == []
 
 
-@pytest.mark.parametrize(
-    "symbol", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlGpmQueryDeviceSupport"]
-)
+@pytest.mark.parametrize("symbol", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlGpmQueryDeviceSupport"])
 def test_a_gpu_that_hangs_while_gpus_are_listed_holds_back_only_itself(sampled, symbol):
     scenario = Scenario().call(symbol, gpu=0, latency_s=60)
     scenario.gpu("h100")
@@ -311,8 +303,7 @@ def test_starting_nvml_may_hang(sampled):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
-    [(9, "not loaded"), (18, "kernel module"), (12, "no NVIDIA driver"), (4, "permission")],
+    ("code", "words"), [(9, "not loaded"), (18, "kernel module"), (12, "no NVIDIA driver"), (4, "permission")]
 )
 def test_nvml_that_does_not_start(sampled, monkeypatch, code, words):
     monkeypatch.setattr(_gate, "nvidia_gpus", lambda: 1)
@@ -376,9 +367,7 @@ def test_two_samplers_in_two_threads(play):
     found = {}
 
     def fit(name, index):
-        sampler = Sampler(
-            Clock(), framework_gpus=[FrameworkGpu(0, pci_bus_id=f"0000:{0x17 + index:02x}:00.0")]
-        )
+        sampler = Sampler(Clock(), framework_gpus=[FrameworkGpu(0, pci_bus_id=f"0000:{0x17 + index:02x}:00.0")])
         sampler.start()
         time.sleep(1.0)
         sampler.stop()

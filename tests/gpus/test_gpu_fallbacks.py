@@ -35,9 +35,8 @@ def lacking(way, *symbols, profile="h100"):
 
 def run_python(program, env):
     return subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def known(values):
@@ -141,8 +140,7 @@ def test_the_newer_call_for_memory_serves_alone(step, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_processes_by_the_older_calls(step, way):
-    lists = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics",
-                                                                   "MPSCompute")]  # fmt: skip
+    lists = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")]
     scenario, gpu = lacking(way, *lists)
     gpu.process("self", 3 * GIB, sm=50).process(999_999, 2 * GIB, sm=10)
     stepped = step(scenario)
@@ -187,8 +185,7 @@ def test_power_by_the_energy_counter_is_the_report_s(make_throttled):
 @pytest.mark.parametrize("way", ["absent", "not supported"])
 def test_throttling_is_judged_without_the_batch_of_counters(make_throttled, way):
     found = make_throttled(BATCH, way=way)["found"]
-    claims = [claim for claim in [*found["findings"], *found["spans"]]
-              if claim["cause"] == "throttled"]  # fmt: skip
+    claims = [claim for claim in [*found["findings"], *found["spans"]] if claim["cause"] == "throttled"]
     assert [claim["evidence"]["reason"] for claim in claims] == ["thermal"]
     assert claims[0]["evidence"]["throttled_pct"] == pytest.approx(100, abs=5)
 
@@ -210,15 +207,22 @@ def make_throttled(step, tmp_path):
         blocks = stepped.at(*np.arange(0, 40, 0.2))
         start = stepped.library.start_us * 1000
         facts = {
-            "framework": {"name": "tensorflow"}, "started_ns": start,
+            "framework": {"name": "tensorflow"},
+            "started_ns": start,
             "gpus": [{"index": 0, "used_by_framework": True, **stepped.gpu.facts}],
-        }  # fmt: skip
+        }
         writer = RecordingWriter(str(tmp_path), facts, clock=stepped.clock)
         steps = np.arange(400)
-        writer.append("steps", {
-            "step": steps, "start_ns": start + steps * 10**8, "duration_ns": np.full(400, 10**8),
-            "input_wait_ns": np.zeros(400, np.int64), "body_ns": np.full(400, 10**8),
-        })  # fmt: skip
+        writer.append(
+            "steps",
+            {
+                "step": steps,
+                "start_ns": start + steps * 10**8,
+                "duration_ns": np.full(400, 10**8),
+                "input_wait_ns": np.zeros(400, np.int64),
+                "body_ns": np.full(400, 10**8),
+            },
+        )
         for group, block in blocks.items():
             columns = [name for name in block if name != "t"]
             times = start + (block["t"] * 1e9).astype(np.int64)
@@ -294,9 +298,7 @@ def test_a_lost_gpu_without_a_uuid_is_found_again(step, monkeypatch):
     assert rows["gpu0"]["t"].max() > 2
 
 
-@pytest.mark.parametrize(
-    "missing", [["cuDeviceGetUuid", "cuDeviceGetUuid_v2"], ["cuDeviceGetPCIBusId"]]
-)
+@pytest.mark.parametrize("missing", [["cuDeviceGetUuid", "cuDeviceGetUuid_v2"], ["cuDeviceGetPCIBusId"]])
 def test_the_cuda_driver_without_one_identity(tmp_path, missing):
     folder = build_cuda(tmp_path)
     program = f"""

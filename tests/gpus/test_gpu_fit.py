@@ -27,8 +27,7 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
         return x
 
     data = tf.data.Dataset.from_tensors(np.ones((4, 8), "float32")).repeat()
-    data = data.map(lambda x: (tf.ensure_shape(tf.numpy_function(work, [x], tf.float32), (4, 8)),
-                               x[:, :1]))  # fmt: skip
+    data = data.map(lambda x: (tf.ensure_shape(tf.numpy_function(work, [x], tf.float32), (4, 8)), x[:, :1]))
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)

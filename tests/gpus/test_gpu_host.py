@@ -46,9 +46,7 @@ def test_this_process_s_cpu_is_in_percent_of_one_core(host):
     assert row["process_cpu_pct"][0] == pytest.approx(truth, abs=8)
     assert 0 < row["cpu_pct"][0] <= 100
     assert row["cpu_max_pct"][0] >= row["cpu_pct"][0]
-    assert row["process_memory_bytes"][0] == pytest.approx(
-        psutil.Process().memory_info().rss, rel=0.2
-    )
+    assert row["process_memory_bytes"][0] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     total = psutil.virtual_memory().total
     assert row["memory_used_bytes"][0] + row["memory_available_bytes"][0] == pytest.approx(total)
 
@@ -150,19 +148,27 @@ def test_host_facts():
     assert facts["cpus"] >= 1
     assert facts["memory_total_bytes"] == psutil.virtual_memory().total
     assert set(facts) == {
-        "cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes",
-        "address_space_limit_bytes", "system", "cpu", "cpu_float16",
-    }  # fmt: skip
+        "cpus",
+        "cpus_allowed",
+        "cpu_quota",
+        "memory_total_bytes",
+        "memory_limit_bytes",
+        "address_space_limit_bytes",
+        "system",
+        "cpu",
+        "cpu_float16",
+    }
 
 
-@pytest.mark.parametrize(("text", "name", "float16"), [
-    ("processor: 0\nmodel name\t: Xeon  Gold\nflags\t\t: fpu avx512f avx512_fp16\n\n", "Xeon Gold",
-     True),
-    ("model name\t: AMD EPYC\nflags\t\t: fpu f16c avx512_bf16\n\nmodel name: B\n", "AMD EPYC",
-     False),
-    ("processor\t: 0\nFeatures\t: fp asimd fphp asimdhp\n", None, True),
-    ("", None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "name", "float16"),
+    [
+        ("processor: 0\nmodel name\t: Xeon  Gold\nflags\t\t: fpu avx512f avx512_fp16\n\n", "Xeon Gold", True),
+        ("model name\t: AMD EPYC\nflags\t\t: fpu f16c avx512_bf16\n\nmodel name: B\n", "AMD EPYC", False),
+        ("processor\t: 0\nFeatures\t: fp asimd fphp asimdhp\n", None, True),
+        ("", None, None),
+    ],
+)
 def test_what_the_cpu_is_and_computes(tmp_path, text, name, float16):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(text)
@@ -176,22 +182,50 @@ def test_what_the_cpu_is_and_computes(tmp_path, text, name, float16):
         ({"cpu.max": "150000 100000", "memory.max": "4096"}, 1.5, 4096),
         ({"cpu.max": "max 100000", "memory.max": "max"}, None, None),
         # Version 1: a tree for each controller, and numbers that mean "none".
-        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000",
-          "memory/memory.limit_in_bytes": "8192"}, 2.5, 8192),
-        ({"cpu,cpuacct/cpu.cfs_quota_us": "-1", "cpu,cpuacct/cpu.cfs_period_us": "100000",
-          "memory/memory.limit_in_bytes": "9223372036854771712"}, None, None),
+        (
+            {
+                "cpu/cpu.cfs_quota_us": "250000",
+                "cpu/cpu.cfs_period_us": "100000",
+                "memory/memory.limit_in_bytes": "8192",
+            },
+            2.5,
+            8192,
+        ),
+        (
+            {
+                "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000",
+                "memory/memory.limit_in_bytes": "9223372036854771712",
+            },
+            None,
+            None,
+        ),
         # A job's own group below the mount: the tightest limit on the way holds.
-        ({"../../../proc/self/cgroup": "0::/jobs/7\n", "jobs/cpu.max": "400000 100000",
-          "jobs/7/cpu.max": "max 100000", "jobs/7/memory.max": "2048",
-          "jobs/memory.max": "9999"}, 4.0, 2048),
-        ({"../../../proc/self/cgroup": "4:memory:/slurm/9\n3:cpu,cpuacct:/slurm/9\n",
-          "memory/slurm/9/memory.limit_in_bytes": "1024",
-          "cpu,cpuacct/slurm/9/cpu.cfs_quota_us": "50000",
-          "cpu,cpuacct/slurm/9/cpu.cfs_period_us": "100000"}, 0.5, 1024),
+        (
+            {
+                "../../../proc/self/cgroup": "0::/jobs/7\n",
+                "jobs/cpu.max": "400000 100000",
+                "jobs/7/cpu.max": "max 100000",
+                "jobs/7/memory.max": "2048",
+                "jobs/memory.max": "9999",
+            },
+            4.0,
+            2048,
+        ),
+        (
+            {
+                "../../../proc/self/cgroup": "4:memory:/slurm/9\n3:cpu,cpuacct:/slurm/9\n",
+                "memory/slurm/9/memory.limit_in_bytes": "1024",
+                "cpu,cpuacct/slurm/9/cpu.cfs_quota_us": "50000",
+                "cpu,cpuacct/slurm/9/cpu.cfs_period_us": "100000",
+            },
+            0.5,
+            1024,
+        ),
         ({"../../../proc/self/cgroup": "garbage\n"}, None, None),
         ({}, None, None),
     ],
-)  # fmt: skip
+)
 def test_a_container_s_limits_in_either_version_of_control_groups(tmp_path, files, quota, limit):
     for name, text in files.items():
         path = (tmp_path / "sys/fs/cgroup" / name).resolve()

@@ -12,18 +12,33 @@ from gpu_util_callback.gpus._mapping import CudaGpu, Match, Visible, describe, m
 
 def gpu(index, name="A100", mig_mode=False, **options):
     return NvmlGpu(
-        index, None, None, f"GPU-{index + 1:08x}-0000-0000-0000-00000000000{index}", name,
-        f"00000000:{0x10 + index:02X}:00.0", mig_mode=mig_mode, **options,
-    )  # fmt: skip
+        index,
+        None,
+        None,
+        f"GPU-{index + 1:08x}-0000-0000-0000-00000000000{index}",
+        name,
+        f"00000000:{0x10 + index:02X}:00.0",
+        mig_mode=mig_mode,
+        **options,
+    )
 
 
 def with_mig(parent, count=2):
     parent.mig_mode = True
     parent.migs = [
-        NvmlGpu(parent.nvml_index, None, None, f"MIG-{parent.nvml_index}{i}aaaaaa-1-2-3-4", "MIG",
-                parent.pci_bus_id, parent_uuid=parent.uuid, gi=i + 1, ci=0)
+        NvmlGpu(
+            parent.nvml_index,
+            None,
+            None,
+            f"MIG-{parent.nvml_index}{i}aaaaaa-1-2-3-4",
+            "MIG",
+            parent.pci_bus_id,
+            parent_uuid=parent.uuid,
+            gi=i + 1,
+            ci=0,
+        )
         for i in range(count)
-    ]  # fmt: skip
+    ]
     return parent
 
 
@@ -128,8 +143,9 @@ def test_the_cuda_driver_of_this_process_decides_without_identity():
 def test_set_visible_devices_shifts_the_ordinal():
     found = match(
         [FrameworkGpu(0, cuda_ordinal=2), FrameworkGpu(1, cuda_ordinal=0)],
-        visible({"CUDA_VISIBLE_DEVICES": "3,2,1"}, FOUR), FOUR,
-    )  # fmt: skip
+        visible({"CUDA_VISIBLE_DEVICES": "3,2,1"}, FOUR),
+        FOUR,
+    )
     assert [m.gpu.nvml_index for m in found] == [1, 3]
 
 

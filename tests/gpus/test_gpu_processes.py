@@ -25,8 +25,11 @@ def run(code, scenario, folder, timeout_s=30, **extra):
     return subprocess.run(
         [sys.executable, "-c", code],
         env=environment(scenario, folder, **extra),
-        capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -144,9 +147,13 @@ def test_worker_processes_of_every_kind(one_gpu, standin_folder, tmp_path, metho
 """
     )
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment(one_gpu, standin_folder),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, str(script)],
+        env=environment(one_gpu, standin_folder),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout == "fine\n", done.stderr
 
 
@@ -174,8 +181,7 @@ def test_the_interpreter_exits_while_sampling_at_full_rate(standin_folder):
     scenario = Scenario().call("*", latency_s=0.001)
     scenario.gpu("h100")
     for _ in range(3):
-        done = run(SAMPLE.replace("Sampler(Clock())", "Sampler(Clock(), hz=100)"),
-                   scenario, standin_folder)  # fmt: skip
+        done = run(SAMPLE.replace("Sampler(Clock())", "Sampler(Clock(), hz=100)"), scenario, standin_folder)
         assert (done.returncode, done.stderr) == (0, "")
 
 

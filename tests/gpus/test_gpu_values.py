@@ -144,9 +144,7 @@ def test_the_origin_of_stamps_is_found(origin):
 
 def test_rates_come_from_cumulative_counters(step):
     scenario = Scenario()
-    scenario.gpu("h100").counter(197, [(0, 1e9), (1, 3e9)]).counter(198, 5e9).counter(
-        83, [(0, 400_000), (1, 600_000)]
-    )
+    scenario.gpu("h100").counter(197, [(0, 1e9), (1, 3e9)]).counter(198, 5e9).counter(83, [(0, 400_000), (1, 600_000)])
     rows = step(scenario).at(0, 0.5, 1, 1.5)["gpu0"]
     assert math.isnan(rows["pcie_tx_bytes_per_s"][0])  # one reading is no rate
     np.testing.assert_allclose(rows["pcie_tx_bytes_per_s"][1:], [1e9, 1e9, 3e9], rtol=1e-5)
@@ -195,10 +193,9 @@ def test_throttling_is_a_share_of_time_by_cause(step):
 
 def test_event_reasons_stand_in_for_throttle_counters(step):
     scenario = Scenario()
-    scenario.gpu("t4").without("field:74:0", "field:76:0", "field:269:0", "field:270:0",
-                               "field:271:0").curve(
+    scenario.gpu("t4").without("field:74:0", "field:76:0", "field:269:0", "field:270:0", "field:271:0").curve(
         "event_reasons", [(0, 0x1), (1, 0x4), (2, 0x20), (3, 0x8), (4, 0x8 | 0x40), (5, 0x2)]
-    )  # fmt: skip
+    )
     stepped = step(scenario)
     stepped.at(0)
     rows = stepped.at(0.5, 1, 2, 3, 4, 5)["gpu0"]
@@ -300,9 +297,7 @@ def test_gpm_is_absent_elsewhere_with_a_reason(step, how):
     stepped = step(scenario)
     assert "gpu0/gpm" not in stepped.at(0, 0.2, 0.4)
     reason = next(r for source, r in stepped.reasons().items() if "GPM" in source)
-    assert {"asked": "Hopper", "old driver": "too old", "no permission": "permission"}[
-        how
-    ] in reason
+    assert {"asked": "Hopper", "old driver": "too old", "no permission": "permission"}[how] in reason
 
 
 def test_memory_by_process(step):

@@ -53,8 +53,9 @@ def trained(keras, log_dir, policy: str = "float32", **arguments):
     logs: list[dict] = []
     seen = keras.callbacks.LambdaCallback(on_epoch_end=lambda _, given: logs.append(dict(given)))
     ours = GpuUtilCallback(log_dir, trace="off", report=False, logs=True, **arguments)
-    model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Slow(), seen, ours],
-              validation_data=(x, x[:, :1]))  # fmt: skip
+    model.fit(
+        x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Slow(), seen, ours], validation_data=(x, x[:, :1])
+    )
     (recording,) = read_recordings(log_dir)
     return ours, logs, recording
 
@@ -103,8 +104,7 @@ def test_the_scalars(keras, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("policy", "precision", "tflops"),
-    [("float32", "tf32", 494.7), ("mixed_bfloat16", "bf16", 989.4)],
+    ("policy", "precision", "tflops"), [("float32", "tf32", 494.7), ("mixed_bfloat16", "bf16", 989.4)]
 )
 def test_the_precision_that_the_model_computes_in(keras, policy, precision, tflops, tmp_path):
     _, _, recording = trained(keras, tmp_path, policy)
@@ -145,8 +145,10 @@ def test_most_of_the_work_decides():
     both = {"matmul": True, "conv": True}
     flops = {("conv", "float16"): 90.0, ("matmul", "float32"): 10.0}
     assert precision_of(flops, "mixed_float16", both) == "fp16"
-    assert precision_of({("conv", "float32"): 9.0, ("matmul", "float32"): 1.0}, "float32",
-                        {"matmul": False, "conv": True}) == "tf32"  # fmt: skip
+    assert (
+        precision_of({("conv", "float32"): 9.0, ("matmul", "float32"): 1.0}, "float32", {"matmul": False, "conv": True})
+        == "tf32"
+    )
     assert precision_of({("matmul", "float32"): 1.0}, "float32", {"matmul": False}) == "fp32"
     assert precision_of({}, "mixed_bfloat16", both) == "bf16"
 
@@ -163,6 +165,4 @@ def test_gpus_share_the_work():
 
 def test_the_denominator_in_words():
     assert peak_text({"tflops": 989.4, "precision": "bf16"}) == "bf16, 989 TFLOP/s"
-    assert peak_text({"tflops": 8.1, "precision": "fp32", "derived": "…"}) == (
-        "fp32, 8.1 TFLOP/s, derived"
-    )
+    assert peak_text({"tflops": 8.1, "precision": "fp32", "derived": "…"}) == ("fp32, 8.1 TFLOP/s, derived")

@@ -16,9 +16,7 @@ TIMES = np.arange(0, 4, 0.1)
 
 def original():
     """A driver with a life of its own: changing values, errors, a missing function."""
-    scenario = Scenario(time="manual", samples_period_ms=100, driver="555.5").without(
-        "nvmlDeviceGetTemperatureV"
-    )
+    scenario = Scenario(time="manual", samples_period_ms=100, driver="555.5").without("nvmlDeviceGetTemperatureV")
     gpu = scenario.gpu("h100").curve("utilization", [(0, 90), (1.25, 30), (2.75, 70)])
     gpu.curve("power_mw", [(0, 300_000), (1.55, 650_000)]).process("self", 3 * GIB)
     gpu.process(77, GIB).curve("gpm:2", [(0, 50), (2, 75)]).curve("memory_used", 30 * GIB)
@@ -51,19 +49,15 @@ def test_a_replayed_recording_measures_the_same(step, tmp_path):
         assert replayed.reader.gpu.name == ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB")[index]
         rows = replayed.at(*TIMES)
         for name, values in live[index][f"gpu{index}"].items():
-            np.testing.assert_allclose(
-                rows[f"gpu{index}"][name], values, rtol=2e-3, atol=1e-3, err_msg=name
-            )
+            np.testing.assert_allclose(rows[f"gpu{index}"][name], values, rtol=2e-3, atol=1e-3, err_msg=name)
     replayed = step(Recording(file, time="manual")).at(*TIMES)
     np.testing.assert_allclose(
-        np.nanmean(replayed["gpu0/gpm"]["sm_active_pct"]),
-        np.nanmean(live[0]["gpu0/gpm"]["sm_active_pct"]), rtol=0.05,
-    )  # fmt: skip
+        np.nanmean(replayed["gpu0/gpm"]["sm_active_pct"]), np.nanmean(live[0]["gpu0/gpm"]["sm_active_pct"]), rtol=0.05
+    )
     for name in ("t", "utilization_pct"):
         np.testing.assert_allclose(
-            replayed["gpu0/utilization"][name][:30], live[0]["gpu0/utilization"][name][:30],
-            atol=5e-3,
-        )  # fmt: skip
+            replayed["gpu0/utilization"][name][:30], live[0]["gpu0/utilization"][name][:30], atol=5e-3
+        )
 
 
 def test_errors_and_missing_functions_are_replayed(step, tmp_path):
@@ -82,10 +76,19 @@ def test_the_recorder_is_a_command(standin_folder, tmp_path):
     output = tmp_path / "t4.nvml"
     began = time.perf_counter()
     subprocess.run(
-        [sys.executable, str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
-         "--seconds", "0.5", "--output", str(output), "--anonymous"],
-        env=environment(scenario, standin_folder), check=True, timeout=30,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
+            "--seconds",
+            "0.5",
+            "--output",
+            str(output),
+            "--anonymous",
+        ],
+        env=environment(scenario, standin_folder),
+        check=True,
+        timeout=30,
+    )
     assert time.perf_counter() - began < 20
     text = output.read_text()
     assert "text name Their board" in text
@@ -100,10 +103,17 @@ def test_a_recorder_that_is_told_to_end_keeps_what_it_has(standin_folder, tmp_pa
     scenario.gpu("h100").curve("utilization", 42)
     output = tmp_path / "h100.nvml"
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
-         "--seconds", "600", "--output", str(output)],
-        env=environment(scenario, standin_folder), stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
+            "--seconds",
+            "600",
+            "--output",
+            str(output),
+        ],
+        env=environment(scenario, standin_folder),
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout.readline() == b"recording\n"
     time.sleep(0.5)
     process.terminate()

@@ -37,9 +37,7 @@ def test_structures_have_the_layout_of_the_installed_binding(play):
 
 def test_answers_through_the_real_binding(play):
     scenario = Scenario(time="manual", driver="575.1", cuda=12080)
-    scenario.gpu("h100").curve("utilization", [(0, 90), (5, 10)]).curve(
-        "temperature:0", [(0, 40), (10, 60)], "line"
-    )
+    scenario.gpu("h100").curve("utilization", [(0, 90), (5, 10)]).curve("temperature:0", [(0, 40), (10, 60)], "line")
     library = play(scenario)
     pynvml.nvmlInit()
     assert pynvml.nvmlSystemGetDriverVersion() == "575.1"
@@ -94,9 +92,14 @@ def test_loads_as_the_driver_library_of_a_subprocess(standin_folder):
     scenario = Scenario()
     scenario.gpu(name="Our own board")
     out = subprocess.run(
-        [sys.executable, "-c",
-         "import pynvml as p; p.nvmlInit();"
-         "print(p.nvmlDeviceGetName(p.nvmlDeviceGetHandleByIndex(0)))"],
-        env=environment(scenario, standin_folder), check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import pynvml as p; p.nvmlInit();print(p.nvmlDeviceGetName(p.nvmlDeviceGetHandleByIndex(0)))",
+        ],
+        env=environment(scenario, standin_folder),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     assert out.strip() == "Our own board"

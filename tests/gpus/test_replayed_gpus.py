@@ -20,9 +20,7 @@ def replay(step, trace_data, tmp_path):
     def start(card, counter=False, **options):
         card = recorded(trace_data, card) if isinstance(card, str) else card
         stepped = step(card.scenario(counter=counter))
-        return card, *trained(
-            card, stepped, tmp_path / f"{len(list(tmp_path.iterdir()))}", **options
-        )
+        return card, *trained(card, stepped, tmp_path / f"{len(list(tmp_path.iterdir()))}", **options)
 
     return start
 
@@ -127,9 +125,7 @@ def test_stalls_of_half_a_second_show(name, replay, trace_data):
     run = run_of(recording)
     assert active_pct(run, begin, stalls) <= 30  # half of it by windows across an edge
     report = run_report(recording)
-    (found,) = [
-        one for one in [*report["findings"], *report["spans"]] if one["cause"] == "host_stall"
-    ]
+    (found,) = [one for one in [*report["findings"], *report["spans"]] if one["cause"] == "host_stall"]
     assert found["lost_s"] == pytest.approx(3, rel=0.25)
 
 

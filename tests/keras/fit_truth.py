@@ -101,11 +101,7 @@ class Worker(keras.Sequential):
 
 
 def small_model(truth: Truth | None = None, work_ms: float = 0, size: int = 16):
-    layers = [
-        keras.layers.Input((WIDTH,)),
-        keras.layers.Dense(size, activation="relu"),
-        keras.layers.Dense(1),
-    ]
+    layers = [keras.layers.Input((WIDTH,)), keras.layers.Dense(size, activation="relu"), keras.layers.Dense(1)]
     if truth is None:
         return keras.Sequential(layers)
     return Worker(layers, truth=truth, work_ms=work_ms)

@@ -12,18 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import (
-    BATCH,
-    UNROLLED,
-    WIDTH,
-    Truth,
-    Wanted,
-    given,
-    ms,
-    recorded_fit,
-    small_model,
-    timed,
-)  # fmt: skip
+from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, given, ms, recorded_fit, small_model, timed
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -137,9 +126,7 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     truly = (truth.wait_ms() if building == 1 else truth.delaying_ms(building))[building:]
     assert abs(np.median(waits - truly)) < 1.0  # the truth has the way into the graph in it
     # A step is what is left between a batch being wanted and the first callback's end hook.
-    between = sum(
-        end - truth.wanted[call * building] / 1e9 for call, end in enumerate(first.steps) if call
-    )
+    between = sum(end - truth.wanted[call * building] / 1e9 for call, end in enumerate(first.steps) if call)
     own = (ms(recording, "body_ns") + ms(recording, "gpu_wait_ns"))[building:].sum() / 1e3
     assert own + waits.sum() / 1e3 == pytest.approx(between, rel=0.05)
 
@@ -164,9 +151,7 @@ def test_callbacks_are_told_apart_by_name(tmp_path):
         validation_data=(x[:8], x[:8, :1]),
     )
     phases = recording.phases
-    by_name = {
-        name: phases["self_ns"][phases["name"] == name].sum() / 1e9 for name in set(phases["name"])
-    }
+    by_name = {name: phases["self_ns"][phases["name"] == name].sum() / 1e9 for name in set(phases["name"])}
     for callback in (slow, quick):
         for hook, seconds in callback.spent.items():
             name = f"{type(callback).__name__}.{hook}"
@@ -180,12 +165,7 @@ def test_callbacks_are_told_apart_by_name(tmp_path):
     # Batch hooks count in their steps, the others by themselves.
     assert (phases["account"][quick_rows] == "").all()
     assert (phases["account"][phases["name"] == "Slow.on_epoch_end"] == "callbacks").all()
-    hooks = [
-        seconds
-        for callback in (slow, quick)
-        for hook, seconds in callback.spent.items()
-        if "batch" in hook
-    ]
+    hooks = [seconds for callback in (slow, quick) for hook, seconds in callback.spent.items() if "batch" in hook]
     assert ms(recording, "callbacks_ns").sum() / 1e3 == pytest.approx(sum(hooks), rel=0.05)
     # The hooks are the callbacks' own again.
     assert slow.__dict__["on_train_batch_end"].__name__ == "sleep"
@@ -197,9 +177,7 @@ def test_checkpoints_are_named(tmp_path):
     model.compile("sgd", "mse")
     x = np.zeros((BATCH * 10, WIDTH), np.float32)
     checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
-    recording = recorded_fit(
-        model, tmp_path / "logs", callbacks=[checkpoint], x=x, y=x[:, :1], epochs=2
-    )
+    recording = recorded_fit(model, tmp_path / "logs", callbacks=[checkpoint], x=x, y=x[:, :1], epochs=2)
     saves = recording.phases["name"] == "ModelCheckpoint.on_epoch_end"
     assert saves.sum() == 2
     assert (recording.phases["kind"][saves] == "checkpoint").all()
@@ -232,9 +210,7 @@ def test_waiting_for_the_device_is_not_a_callback(tmp_path, monkeypatch):
 
     monkeypatch.setattr(home, name, waiting)
     other = Slow(on_train_batch_end=0.0)  # with ours alone, Keras 3.6 reads the logs on a thread
-    recording = recorded_fit(
-        model, tmp_path / "logs", after=[other], x=x, y=x[:, :1], batch_size=BATCH
-    )
+    recording = recorded_fit(model, tmp_path / "logs", after=[other], x=x, y=x[:, :1], batch_size=BATCH)
     took = 1e3 * np.median([seconds for seconds in spent if seconds > 0.005])
     assert np.median(ms(recording, "gpu_wait_ns")) == pytest.approx(took, rel=0.1, abs=0.2)
     assert np.median(ms(recording, "callbacks_ns")) < 0.1 * took
@@ -246,9 +222,7 @@ def test_a_healthy_run_has_little_unexplained(tmp_path):
     model = small_model(size=512)
     model.compile("sgd", "mse")
     x = np.random.default_rng(0).normal(size=(256 * 40, WIDTH)).astype(np.float32)
-    recording = recorded_fit(
-        model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=256, epochs=6, verbose=2
-    )
+    recording = recorded_fit(model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=256, epochs=6, verbose=2)
     sums_up(recording)
     account = recording.account
     assert account["time_s"]["other"] <= max(0.02 * account["wall_s"], 0.01), account
@@ -259,8 +233,7 @@ def test_a_healthy_run_has_little_unexplained(tmp_path):
 
 def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
     """XLA compiles for each input shape without a new trace: only the shape gives it away."""
-    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(),
-                              keras.layers.Dense(1)])  # fmt: skip
+    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=True)
     lengths = [10] * 12 + [11] * 3 + [10] * 4 + [13] * 3 + [11] * 3
 
@@ -269,11 +242,7 @@ def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
             yield np.zeros((4, length), np.int32), np.zeros((4, 1), np.float32)
 
     dataset = tf.data.Dataset.from_generator(
-        batches,
-        output_signature=(
-            tf.TensorSpec((4, None), tf.int32),
-            tf.TensorSpec((4, 1), tf.float32),
-        ),
+        batches, output_signature=(tf.TensorSpec((4, None), tf.int32), tf.TensorSpec((4, 1), tf.float32))
     )
     recording = recorded_fit(model, tmp_path / "logs", x=dataset)
     assert recording.steps["shape_id"].tolist() == [[10, 11, 13].index(n) for n in lengths]
@@ -288,8 +257,7 @@ def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
 
 def test_new_shapes_under_xla_are_compilations_from_the_first_step_on(tmp_path):
     """Every step its own length: there is no usual step to hold them against."""
-    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(),
-                              keras.layers.Dense(1)])  # fmt: skip
+    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=True)
     lengths = [10, 11, 12, 13, 10, 11, 12, 13]
     signature = (tf.TensorSpec((4, None), tf.int32), tf.TensorSpec((4, 1), tf.float32))
@@ -312,9 +280,8 @@ def test_a_retrace_is_a_compilation(tmp_path):
     model.compile("sgd", "mse")
     x = np.zeros((BATCH * 10, WIDTH), np.float32)
     recording = recorded_fit(
-        model, tmp_path / "logs", callbacks=[Unfreeze()], x=x, y=x[:, :1], batch_size=BATCH,
-        epochs=3,
-    )  # fmt: skip
+        model, tmp_path / "logs", callbacks=[Unfreeze()], x=x, y=x[:, :1], batch_size=BATCH, epochs=3
+    )
     assert recording.steps["step"].tolist() == list(range(30))
     assert np.flatnonzero(recording.steps["compile_ns"]).tolist() == [0, 10]
     assert (recording.steps["input_wait_ns"] >= 0).all()
@@ -402,8 +369,11 @@ def test_a_stopped_process_is_a_gap_of_its_own_and_no_callback(tmp_path):
     """A callback that holds Python's lock stops every thread as well: that is its own time."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(STOPPED), str(tmp_path)],
-        capture_output=True, text=True, timeout=300, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     (recording,) = read_recordings(tmp_path)
     account = recording.account

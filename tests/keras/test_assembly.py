@@ -10,16 +10,7 @@ import pytest
 from gpu_util_callback.steps.assemble import Assembler, share_rows
 from gpu_util_callback.steps.compilations import Compilations
 from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, InputRows, shape_signature
-from gpu_util_callback.steps.timeline import (
-    CALL,
-    FIRST,
-    TESTING,
-    TRACED,
-    Function,
-    Phase,
-    SkippedCalls,
-    Timeline,
-)
+from gpu_util_callback.steps.timeline import CALL, FIRST, TESTING, TRACED, Function, Phase, SkippedCalls, Timeline
 
 MS = 1_000_000
 
@@ -61,9 +52,7 @@ def steps(items, **arguments) -> dict[str, np.ndarray]:
     return columns
 
 
-SIMPLE = call(
-    start=0, hooks=0.5, hooks_end=1, call=1, call_end=11, logs=13, logs_end=14, end=15, flags=FIRST
-)
+SIMPLE = call(start=0, hooks=0.5, hooks_end=1, call=1, call_end=11, logs=13, logs_end=14, end=15, flags=FIRST)
 
 
 def test_the_parts_of_a_step():
@@ -116,9 +105,7 @@ def test_a_wait_is_never_longer_than_its_call():
     assert steps(block([SIMPLE], rows((2, 0.5))))["input_wait_ns"][0] == 0
 
 
-@pytest.mark.parametrize(
-    ("delay", "work"), [(12.0, 8.0), (3.0, 8.0), (12.0, 0.5), (0.0, 4.0), (8.0, 8.0)]
-)
+@pytest.mark.parametrize(("delay", "work"), [(12.0, 8.0), (3.0, 8.0), (12.0, 0.5), (0.0, 4.0), (8.0, 8.0)])
 @pytest.mark.parametrize("n", [8, 3, 1])
 def test_several_steps_in_one_call(delay, work, n):
     """Batches fetched ahead: only what delays a step is a wait."""
@@ -130,17 +117,13 @@ def test_several_steps_in_one_call(delay, work, n):
         lost += max(0.0, ready - (2.0 if k == 0 else free))
         fetched.append((request, ready))
         free, request = begin + work, ready  # the next fetch begins at once
-    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=free, logs=free, logs_end=free + 1,
-               end=free + 2)  # fmt: skip
+    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=free, logs=free, logs_end=free + 1, end=free + 2)
     table = steps(block([row], rows(*fetched), most=8))
     assert len(table["step"]) == n and (table["batches"] == n).all()
     assert table["input_get_ns"].sum() == pytest.approx(n * delay * MS)
     assert table["input_wait_ns"].sum() == pytest.approx(lost * MS, rel=1e-3, abs=0.001 * MS)
     assert table["duration_ns"].sum() == pytest.approx((free + 2) * MS)
-    parts = sum(
-        table[name]
-        for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
-    )
+    parts = sum(table[name] for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
     assert (parts <= table["duration_ns"]).all()
     total = table["body_ns"].sum() + table["input_wait_ns"].sum()
     assert total == pytest.approx((free - 1) * MS, rel=1e-3)
@@ -191,8 +174,16 @@ def test_sharing_rows_among_calls():
 def test_shapes_and_what_they_compile():
     def at(k, ms):
         start = 1000.0 * k
-        return call(start=start, hooks=start, hooks_end=start, call=start, call_end=start + ms,
-                    logs=start + ms, logs_end=start + ms, end=start + ms)  # fmt: skip
+        return call(
+            start=start,
+            hooks=start,
+            hooks_end=start,
+            call=start,
+            call_end=start + ms,
+            logs=start + ms,
+            logs_end=start + ms,
+            end=start + ms,
+        )
 
     signature = [7, 7, 7, 9, 9, 7, 11]
     lengths = [5, 5, 5, 300, 5, 5, 6]  # a new shape that costs nothing compiled nothing
@@ -223,10 +214,7 @@ def test_phases_know_their_step_whatever_the_order_of_the_queue():
     late = Phase("callback", "late", 0, 5, "callbacks", 5, calls=3)
     early = Phase("callback", "early", 0, 5, "callbacks", 5, calls=1)
     partial = [(k, k + 0.1) for k in range(10)]
-    calls = [
-        call(start=i, call=i, call_end=i + 1, logs=i + 1, logs_end=i + 1, end=i + 1)
-        for i in range(3)
-    ]
+    calls = [call(start=i, call=i, call_end=i + 1, logs=i + 1, logs_end=i + 1, end=i + 1) for i in range(3)]
     assembler = Assembler(0)
     tables = assembler.add([early, late])
     assert "phases" not in tables  # their calls are not assembled yet
@@ -255,10 +243,22 @@ def test_steps_that_come_too_fast_are_counted_without_rows():
     mark = [Phase("callback", f"after {k}", k, k, "callbacks", 1, calls=k) for k in range(9)]
     tested = tuple(call(start=3, call=3, end=4, flags=TESTING))
     graph = Function("train", 1, Graph(rows((7, 7.5))))
-    queue = deque([
-        Function("train"), *calls[:2], mark[1], calls[2], tested, mark[3],
-        Function("train", 2), *calls[3:5], mark[5], *calls[5:7], graph, calls[7],
-    ])  # fmt: skip
+    queue = deque(
+        [
+            Function("train"),
+            *calls[:2],
+            mark[1],
+            calls[2],
+            tested,
+            mark[3],
+            Function("train", 2),
+            *calls[3:5],
+            mark[5],
+            *calls[5:7],
+            graph,
+            calls[7],
+        ]
+    )
     assembler = Assembler(0)
     items, taken = assembler.skip(queue, 12)
     assert taken == 12 and list(queue) == [calls[6], graph, calls[7]]
@@ -276,8 +276,7 @@ def test_steps_that_come_too_fast_are_counted_without_rows():
 
 def test_rows_of_a_call_under_way_wait_for_it():
     """The recorder's thread may look at any moment: the graph is ahead of the calls."""
-    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1))
-             for k in range(1, 5)]  # fmt: skip
+    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)) for k in range(1, 5)]
     whole = [(k, k + 0.1 * k) for k in range(1, 5)]
     graph = Graph(rows(*whole[:2]), rows(whole[2]), rows(whole[3]))
     assembler = Assembler(0)
@@ -289,8 +288,7 @@ def test_rows_of_a_call_under_way_wait_for_it():
 
 
 def test_calls_after_some_that_lost_their_rows_have_their_own():
-    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1))
-             for k in range(4)]  # fmt: skip
+    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)) for k in range(4)]
     graph = Graph(rows((1.2, 1.4), (3.2, 3.5)))  # of one of three calls, and of one under way
     assembler = Assembler(0)
     (lost,) = assembler.add([Function("train", 1, graph), *calls[:3]])["steps"]
@@ -316,8 +314,7 @@ def test_ends_of_a_call_under_way_wait_for_it():
 
 def test_calls_that_fetch_in_python_bring_their_own_rows():
     """A call without a batch of its own takes none of the next one's."""
-    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)
-          for k in (1, 2, 3)]  # fmt: skip
+    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1) for k in (1, 2, 3)]
     stamps = [(MS, MS + MS // 2, 7.0, 0), (), (3 * MS, 3 * MS + MS // 4, 9.0, 0)]
     items = [Function("train"), *((*row, *own) for row, own in zip(at, stamps, strict=True))]
     table = steps(items)
@@ -330,8 +327,7 @@ def test_calls_that_fetch_in_python_bring_their_own_rows():
 
 def test_a_device_that_was_done_meanwhile_ends_the_wait():
     """The device's end is seen on another thread, by the call's number."""
-    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)
-          for k in (1, 2)]  # fmt: skip
+    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1) for k in (1, 2)]
     done = {0: 2 * MS + MS // 4}
     idle = (MS, MS + MS // 2, 0.0, 0)
     busy = (2 * MS, 2 * MS + MS // 2, 0.0, ENDED_MEANWHILE)
@@ -344,8 +340,7 @@ def test_a_device_that_was_done_meanwhile_ends_the_wait():
 def test_validations_between_steps_keep_their_place():
     row = call(start=0, call=0, call_end=1, logs=1, logs_end=1, end=1)
     test = call(start=1, call=1, call_end=2, logs=2, logs_end=2, end=2, flags=TESTING)
-    items = [Function("validation"), tuple(row), (*test, MS, MS + 5, 0.0, 0), tuple(row),
-             (*test, MS, MS + 7, 0.0, 0)]  # fmt: skip
+    items = [Function("validation"), tuple(row), (*test, MS, MS + 5, 0.0, 0), tuple(row), (*test, MS, MS + 7, 0.0, 0)]
     tables = Assembler(0).add(items)
     assert [part["step"].tolist() for part in tables["validation_steps"]] == [[1], [2]]
     assert [part["input_wait_ns"].tolist() for part in tables["validation_steps"]] == [[5], [7]]
@@ -418,9 +413,7 @@ def test_a_timeline_accounts_for_every_nanosecond_of_an_epoch():
     wall = clock.now - began
     tables = Assembler(0).add(list(timeline.queue), last=True)
     counted = sum(
-        int(part[name].sum())
-        for part in tables["steps"]
-        for name in ("body_ns", "gpu_wait_ns", "callbacks_ns")
+        int(part[name].sum()) for part in tables["steps"] for name in ("body_ns", "gpu_wait_ns", "callbacks_ns")
     )
     for phases in tables["phases"]:
         counted += int(phases["self_ns"][phases["account"] != ""].sum())

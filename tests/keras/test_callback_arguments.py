@@ -85,8 +85,7 @@ def test_a_point_is_the_mean_since_the_last_one():
 
 def test_auto_thins_a_long_run():
     points = ScalarPoints("auto")
-    at = [s for first in range(0, 200_000, 1000) for s, _, _ in points.add_steps(
-        steps(first, np.ones(1000)))]  # fmt: skip
+    at = [s for first in range(0, 200_000, 1000) for s, _, _ in points.add_steps(steps(first, np.ones(1000)))]
     assert at[:200] == list(range(200))
     assert 1000 < len(at) < 3000
     assert all(b > a for a, b in itertools.pairwise(at))

@@ -92,16 +92,12 @@ def test_nothing_else_changes(tmp_path):
     def fit(*callbacks):
         keras.utils.set_random_seed(3)
         model = compiled()
-        kept = model.fit(
-            **arrays(), epochs=3, verbose=0, validation_split=0.25, callbacks=list(callbacks)
-        )
+        kept = model.fit(**arrays(), epochs=3, verbose=0, validation_split=0.25, callbacks=list(callbacks))
         return kept.history, model.get_weights(), model.optimizer.iterations.numpy()
 
     plain, weights, count = fit()
     quiet, *_ = fit(GpuUtilCallback(str(tmp_path / "quiet"), report=False))
-    more, same_weights, same_count = fit(
-        GpuUtilCallback(str(tmp_path / "logs"), report=False, logs=True)
-    )
+    more, same_weights, same_count = fit(GpuUtilCallback(str(tmp_path / "logs"), report=False, logs=True))
     assert quiet == plain, "without the argument, no key is added"
     assert {name: more[name] for name in plain} == plain
     assert set(more) - set(plain) == NAMES
@@ -120,9 +116,12 @@ def test_validation_is_no_training_time(tmp_path):
     seen = Seen()
     given_ = arrays()
     compiled().fit(
-        **given_, epochs=2, verbose=0, validation_data=(given_["x"][:8], given_["y"][:8]),
+        **given_,
+        epochs=2,
+        verbose=0,
+        validation_data=(given_["x"][:8], given_["y"][:8]),
         callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True), Slow(), seen],
-    )  # fmt: skip
+    )
     (recording,) = read_recordings(tmp_path)
     assert recording.account["time_s"]["validation"] > 4
     for logs, truly in zip(seen.logs, expected(recording), strict=True):
@@ -137,9 +136,7 @@ def test_a_smaller_last_batch_counts_as_what_it_is(tmp_path):
     (recording,) = read_recordings(tmp_path)
     for epoch, truly in enumerate(expected(recording)):
         share = (5 * BATCH + 1) / (6 * BATCH)
-        assert seen.logs[epoch]["samples_per_s"] == pytest.approx(
-            truly["samples_per_s"] * share, rel=1e-6
-        )
+        assert seen.logs[epoch]["samples_per_s"] == pytest.approx(truly["samples_per_s"] * share, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["batched", "dictionary", "PyDataset", "generator"])
@@ -172,25 +169,28 @@ def test_batches_of_any_size_are_counted(kind, tmp_path):
 
 
 def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
-    texts = tf.data.Dataset.range(STEPS * BATCH).map(
-        lambda k: (tf.ones([3 + k % 5], tf.int32), tf.ones([1]))
-    )
+    texts = tf.data.Dataset.range(STEPS * BATCH).map(lambda k: (tf.ones([3 + k % 5], tf.int32), tf.ones([1])))
     odd = texts.padded_batch(BATCH, ([None], [1]))
-    model = keras.Sequential([
-        keras.Input((None,), dtype="int32"), keras.layers.Embedding(8, 4),
-        keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            keras.layers.Embedding(8, 4),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1),
+        ]
+    )
     model.compile("sgd", "mse")
     history = model.fit(
-        odd, epochs=2, verbose=0,
-        callbacks=[GpuUtilCallback(str(tmp_path / "a"), report=False, logs=True)],
-    ).history  # fmt: skip
+        odd, epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "a"), report=False, logs=True)]
+    ).history
     assert "samples_per_s" not in history, "two sizes of a batch vary, of which one is kept"
     assert len(history["input_wait_pct"]) == 2
     history = model.fit(
-        texts.padded_batch(BATCH, ([None], [1]), drop_remainder=True), epochs=2, verbose=0,
+        texts.padded_batch(BATCH, ([None], [1]), drop_remainder=True),
+        epochs=2,
+        verbose=0,
         callbacks=[GpuUtilCallback(str(tmp_path / "c"), report=False, logs=True)],
-    ).history  # fmt: skip
+    ).history
     assert min(history["samples_per_s"]) > 0
 
     means = EpochLogs._means
@@ -200,19 +200,21 @@ def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
         return means(self) if next(rounds) == 0 else {}
 
     monkeypatch.setattr(EpochLogs, "_means", once)
-    history = compiled().fit(
-        **arrays(), epochs=2, verbose=0,
-        callbacks=[GpuUtilCallback(str(tmp_path / "b"), report=False, logs=True)],
-    ).history  # fmt: skip
+    history = (
+        compiled()
+        .fit(**arrays(), epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "b"), report=False, logs=True)])
+        .history
+    )
     assert history["samples_per_s"][0] > 0 and math.isnan(history["samples_per_s"][1])
 
 
 def test_an_error_of_ours_leaves_fit_and_recording_alone(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(EpochLogs, "_means", lambda self: 1 / 0)
-    history = compiled().fit(
-        **arrays(), epochs=3, verbose=0,
-        callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True)],
-    ).history  # fmt: skip
+    history = (
+        compiled()
+        .fit(**arrays(), epochs=3, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True)])
+        .history
+    )
     assert set(history) == {"loss"} and len(history["loss"]) == 3
     (recording,) = read_recordings(tmp_path)
     assert recording.steps["step"].tolist() == list(range(3 * STEPS))
@@ -268,10 +270,17 @@ def test_other_backends(backend, tmp_path):
         pytest.skip(f"{backend} is not installed: make test BACKENDS=1")
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
-        env={**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu",
-             "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, timeout=200, check=True,
-    )  # fmt: skip
+        env={
+            **os.environ,
+            "KERAS_BACKEND": backend,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
     found = json.loads(ran.stdout.splitlines()[-1])
     history = found["history"]
     assert all(len(history[name]) == 3 for name in ("loss", "val_loss", *NAMES))
@@ -295,9 +304,7 @@ def test_the_summary_is_flat_and_always_has_the_same_keys(tmp_path):
     account = [summary[f"{name}_pct"] for name in recording.account["time_s"]]
     assert sum(account) == pytest.approx(100, abs=0.1)
     waited = recording.account["time_s"]["input_wait"]
-    assert waited > 0.3 and summary["input_wait_pct"] == pytest.approx(
-        100 * waited / summary["wall_s"], abs=0.01
-    )
+    assert waited > 0.3 and summary["input_wait_pct"] == pytest.approx(100 * waited / summary["wall_s"], abs=0.01)
     run = run_report(recording)
     causes = {one["cause"]: one for one in [*run["findings"], *run["spans"]]}
     assert "input_bound" in causes and summary["findings"] == len(causes)

@@ -40,10 +40,7 @@ def bad_batches():
 FAILURES = {
     "a callback's train begin": ({"callbacks": lambda: [Broken("on_train_begin")]}, RuntimeError),
     "a callback's epoch begin": ({"callbacks": lambda: [Broken("on_epoch_begin")]}, RuntimeError),
-    "a callback's batch begin": (
-        {"callbacks": lambda: [Broken("on_train_batch_begin")]},
-        RuntimeError,
-    ),
+    "a callback's batch begin": ({"callbacks": lambda: [Broken("on_train_batch_begin")]}, RuntimeError),
     "the first trace": ({"x": lambda: X[:, :3], "y": lambda: Y}, ValueError),
     "the first batch": ({"x": bad_batches, "y": lambda: None}, Exception),
 }
@@ -52,9 +49,13 @@ FAILURES = {
 def fit(model, folder, x=lambda: X, y=lambda: Y, callbacks=list):
     y = y()
     model.fit(
-        x(), y, batch_size=None if y is None else BATCH, verbose=0, shuffle=False,
+        x(),
+        y,
+        batch_size=None if y is None else BATCH,
+        verbose=0,
+        shuffle=False,
         callbacks=[GpuUtilCallback(str(folder), report=False), *callbacks()],
-    )  # fmt: skip
+    )
 
 
 def compiled():
@@ -68,10 +69,7 @@ def recordings(folder):
 
 
 def untouched(model) -> bool:
-    return all(
-        getattr(model, name) is unwrapped(getattr(model, name))
-        for name in ("train_function", "test_function")
-    )
+    return all(getattr(model, name) is unwrapped(getattr(model, name)) for name in ("train_function", "test_function"))
 
 
 @pytest.mark.parametrize("failure", FAILURES)

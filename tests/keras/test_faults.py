@@ -57,9 +57,7 @@ class TakeTurns(keras.callbacks.Callback):
 def fit(callback, *others, model=None) -> float:
     """Return how long the end of the fit took, in seconds: our own, which comes last."""
     turns = TakeTurns()
-    (model or compiled()).fit(
-        X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[turns, *others, callback]
-    )
+    (model or compiled()).fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[turns, *others, callback])
     return time.perf_counter() - turns.ended
 
 
@@ -215,9 +213,7 @@ class Inner(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         with contextlib.suppress(ZeroDivisionError):
-            compiled().fit(
-                X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[Fails(), self.callback]
-            )
+            compiled().fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[Fails(), self.callback])
         self.summaries.append(self.callback.summary())
 
 

@@ -96,16 +96,18 @@ def test_two_optimizers_in_a_train_step(tmp_path, caplog):
 def test_inputs_and_outputs_by_name_with_weights(tmp_path, caplog):
     a, b = (keras.layers.Input((WIDTH,), name=name) for name in "ab")
     joined = keras.layers.concatenate([a, b])
-    model = keras.Model(
-        {"a": a, "b": b},
-        {name: keras.layers.Dense(1, name=name)(joined) for name in ("one", "two")},
-    )
+    model = keras.Model({"a": a, "b": b}, {name: keras.layers.Dense(1, name=name)(joined) for name in ("one", "two")})
     model.compile("sgd", {"one": "mse", "two": "mae"}, metrics={"one": ["mae"]})
     model.fit(
-        {"a": X, "b": X}, {"one": Y, "two": Y}, sample_weight={"one": Y[:, 0], "two": Y[:, 0]},
-        batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(tmp_path)],
+        {"a": X, "b": X},
+        {"one": Y, "two": Y},
+        sample_weight={"one": Y[:, 0], "two": Y[:, 0]},
+        batch_size=BATCH,
+        epochs=2,
+        verbose=0,
+        callbacks=[ours(tmp_path)],
         validation_data=({"a": X, "b": X}, {"one": Y, "two": Y}),
-    )  # fmt: skip
+    )
     check(tmp_path, caplog, 2 * N)
 
 
@@ -113,9 +115,13 @@ def test_class_weights(tmp_path, caplog):
     model = small_model()
     model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
     model.fit(
-        X, (Y > 0).astype(np.float32), class_weight={0: 1.0, 1: 3.0}, batch_size=BATCH, verbose=0,
+        X,
+        (Y > 0).astype(np.float32),
+        class_weight={0: 1.0, 1: 3.0},
+        batch_size=BATCH,
+        verbose=0,
         callbacks=[ours(tmp_path)],
-    )  # fmt: skip
+    )
     check(tmp_path, caplog, N)
 
 
@@ -158,12 +164,9 @@ def test_a_strategy_of_one_device(tmp_path, caplog):
 
 def test_callbacks_that_set_weights_and_stop(tmp_path, caplog):
     model = compiled()
-    stop = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=1e9,
-                                         restore_best_weights=True)  # fmt: skip
+    stop = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=1e9, restore_best_weights=True)
     backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
-    history = model.fit(
-        X, Y, batch_size=BATCH, epochs=9, verbose=0, callbacks=[stop, ours(tmp_path), backup]
-    )
+    history = model.fit(X, Y, batch_size=BATCH, epochs=9, verbose=0, callbacks=[stop, ours(tmp_path), backup])
     epochs = len(history.history["loss"])
     assert epochs < 9
     check(tmp_path, caplog, epochs * N)
@@ -177,10 +180,7 @@ def test_a_fit_that_resumes_from_a_backup(tmp_path, caplog):
 
     def run(model, *more):
         backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
-        return model.fit(
-            X, Y, batch_size=BATCH, epochs=5, verbose=0,
-            callbacks=[backup, *more],
-        )  # fmt: skip
+        return model.fit(X, Y, batch_size=BATCH, epochs=5, verbose=0, callbacks=[backup, *more])
 
     with pytest.raises(KeyboardInterrupt):
         run(compiled(), Stop())
@@ -216,9 +216,7 @@ def test_fits_on_threads_at_once(tmp_path, caplog):
     def run(model, folder):
         model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(folder), Meet()])
 
-    threads = [
-        threading.Thread(target=run, args=both_of) for both_of in zip(models, folders, strict=True)
-    ]
+    threads = [threading.Thread(target=run, args=both_of) for both_of in zip(models, folders, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -257,10 +255,7 @@ def test_another_number_of_batches_a_call_in_mid_fit(before, after, tmp_path, ca
     model = compiled(steps_per_execution=before)
     callbacks = [ours(tmp_path), Changed(after)]
     validation = (X[: 4 * BATCH], Y[: 4 * BATCH])
-    model.fit(
-        X, Y, batch_size=BATCH, epochs=3, verbose=0, callbacks=callbacks,
-        validation_data=validation,
-    )  # fmt: skip
+    model.fit(X, Y, batch_size=BATCH, epochs=3, verbose=0, callbacks=callbacks, validation_data=validation)
     steps = int(model.optimizer.iterations)
     assert steps == N + 2 * min(N, after * N // before)
     (recording,) = check(tmp_path, caplog, steps)

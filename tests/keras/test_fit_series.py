@@ -94,11 +94,7 @@ def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):
         fit(model, callback)
         (recording,) = ended(tmp_path, (number + 1) * STEPS)
         until = time.monotonic() + 10
-        while [
-            one
-            for one in threading.enumerate()
-            if one.name in ("gpu-util-recorder", "gpu-util-writer")
-        ]:
+        while [one for one in threading.enumerate() if one.name in ("gpu-util-recorder", "gpu-util-writer")]:
             assert time.monotonic() < until, "no thread waits for a fit that may never come"
             time.sleep(0.05)
     assert recording.steps["step"].tolist() == list(range(4 * STEPS))
@@ -132,11 +128,15 @@ def test_models_made_again_for_each_fold_are_one_series(tmp_path):
     [
         {"epochs": 3},
         {"batch_size": 2 * BATCH},
-        {"x": (pair for pair in [(X[:BATCH], Y[:BATCH])] * STEPS), "y": None, "batch_size": None,
-         "steps_per_epoch": STEPS},
+        {
+            "x": (pair for pair in [(X[:BATCH], Y[:BATCH])] * STEPS),
+            "y": None,
+            "batch_size": None,
+            "steps_per_epoch": STEPS,
+        },
     ],
     ids=["epochs", "batch size", "input"],
-)  # fmt: skip
+)
 def test_another_kind_of_fit_is_another_recording(other, tmp_path):
     model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
     fit(model, callback)
@@ -279,9 +279,11 @@ def test_the_process_ends_after_a_series(how, backend, tmp_path):
         pytest.skip("the same on every backend")
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env=os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+    )
     assert ("over" in done.stdout) == (how == "over"), done.stderr
     (recording,) = read_recordings(tmp_path)
     steps = recording.steps["step"].tolist()

@@ -40,10 +40,7 @@ def recordings(folder):
 
 def untouched(model) -> bool:
     """Whether nothing of ours is left on the model."""
-    return all(
-        getattr(model, name) is unwrapped(getattr(model, name))
-        for name in ("train_function", "test_function")
-    )
+    return all(getattr(model, name) is unwrapped(getattr(model, name)) for name in ("train_function", "test_function"))
 
 
 class Raise(keras.callbacks.Callback):
@@ -113,11 +110,7 @@ def test_the_end_of_data_is_no_step(steps_per_execution, tmp_path):
         time.sleep(0.03)  # looking for an eleventh batch takes a while
 
     dataset = tf.data.Dataset.from_generator(
-        batches,
-        output_signature=(
-            tf.TensorSpec((None, WIDTH), tf.float32),
-            tf.TensorSpec((None, 1), tf.float32),
-        ),
+        batches, output_signature=(tf.TensorSpec((None, WIDTH), tf.float32), tf.TensorSpec((None, 1), tf.float32))
     )
     recording = recorded_fit(model, tmp_path / "logs", x=dataset, epochs=3)
     # From the second epoch on Keras knows the number.
@@ -287,9 +280,15 @@ def test_training_on_a_batch_inside_a_callback_is_no_new_fit(model, tmp_path):
                 self.model.evaluate(X[:BATCH], Y[:BATCH], verbose=0)
 
     recording = recorded_fit(
-        model, tmp_path / "logs", callbacks=[Extra()], x=X, y=Y, batch_size=BATCH, epochs=2,
+        model,
+        tmp_path / "logs",
+        callbacks=[Extra()],
+        x=X,
+        y=Y,
+        batch_size=BATCH,
+        epochs=2,
         validation_data=(X[:BATCH], Y[:BATCH]),
-    )  # fmt: skip
+    )
     assert recording.status == "ended"
     assert recording.steps["step"].tolist() == list(range(24))
     assert (recording.steps["input_wait_ns"] >= 0).all()
@@ -305,9 +304,7 @@ def test_a_fit_inside_a_fit(tmp_path):
 
     model = small_model()
     model.compile("sgd", "mse")
-    outer = recorded_fit(
-        model, tmp_path / "outer", callbacks=[Inner()], x=X, y=Y, batch_size=BATCH, epochs=2
-    )
+    outer = recorded_fit(model, tmp_path / "outer", callbacks=[Inner()], x=X, y=Y, batch_size=BATCH, epochs=2)
     assert outer.status == "ended" and len(outer.steps["step"]) == 24
     (inner,) = recordings(tmp_path / "inner")
     assert inner.status == "ended" and len(inner.steps["step"]) == 12
@@ -384,8 +381,7 @@ def test_training_gives_the_same_result(arguments, tmp_path):
         model = small_model()
         model.compile("adam", "mse", **{"jit_compile": False, **arguments})
         data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=1).batch(BATCH)
-        history = model.fit(data, epochs=3, verbose=0, callbacks=list(callbacks),
-                            validation_data=(x, y))  # fmt: skip
+        history = model.fit(data, epochs=3, verbose=0, callbacks=list(callbacks), validation_data=(x, y))
         return model.get_weights(), history.history
 
     plain, plain_history = weights()
@@ -425,9 +421,15 @@ def test_the_pipeline_is_not_kept_alive(model, tmp_path):
 
 def test_validation_is_timed_in_every_epoch(model, tmp_path):
     recording = recorded_fit(
-        model, tmp_path / "logs", x=X, y=Y, batch_size=BATCH, epochs=3,
-        validation_data=(X[: BATCH * 5], Y[: BATCH * 5]), validation_batch_size=BATCH,
-    )  # fmt: skip
+        model,
+        tmp_path / "logs",
+        x=X,
+        y=Y,
+        batch_size=BATCH,
+        epochs=3,
+        validation_data=(X[: BATCH * 5], Y[: BATCH * 5]),
+        validation_batch_size=BATCH,
+    )
     steps = recording.validation_steps
     assert steps["step"].tolist() == [12] * 5 + [24] * 5 + [36] * 5
     assert (steps["input_wait_ns"] >= 0).all() and (steps["duration_ns"] > 0).all()

@@ -154,9 +154,7 @@ def test_an_object_that_is_called_and_functions_of_one_name(tmp_path):
     model.compile("sgd", "mse")
     model.fit(data, verbose=0, callbacks=[GpuUtilCallback(tmp_path, report=False, trace="off")])
     calls = read_recordings(tmp_path)[0].facts["fit"]["input_calls"]
-    assert {(one["name"], one["calls"]) for one in calls} == {
-        ("Loaded.__call__", CALLS), ("sleeps", CALLS)
-    }  # fmt: skip
+    assert {(one["name"], one["calls"]) for one in calls} == {("Loaded.__call__", CALLS), ("sleeps", CALLS)}
     assert len(calls) == 3
 
 

@@ -39,9 +39,7 @@ class Describe(keras.callbacks.Callback):
     facts: dict | None = None
 
     def on_train_begin(self, logs=None):
-        self.facts = {
-            backend: describe_fit(calling_fit(), backend) for backend in ("tensorflow", "jax")
-        }
+        self.facts = {backend: describe_fit(calling_fit(), backend) for backend in ("tensorflow", "jax")}
 
 
 def described(**given) -> dict:
@@ -65,9 +63,11 @@ def test_arrays():
 def test_tf_data():
     dataset = tf.data.Dataset.from_tensors(BATCH).repeat()
     assert described(x=dataset)["jax"] == {
-        "input_kind": "tf.data", "batch_size": 8, "input_autotune": True,
+        "input_kind": "tf.data",
+        "batch_size": 8,
+        "input_autotune": True,
         "input_dims": [[8, 4], [8, 1]],
-    }  # fmt: skip
+    }
     assert describe_input(dataset)["input_kind"] == "tf.data"
 
 
@@ -108,9 +108,7 @@ def test_the_workers_of_a_pydataset(given, workers, processes, queue):
 
 def test_what_is_not_known_is_left_out():
     assert describe_fit(None, "jax") == {"input_kind": None, "batch_size": None}
-    assert describe_input([1, 2, 3]) == {
-        "input_kind": "list", "steps_per_epoch": 3, "batch_size": None,
-    }  # fmt: skip
+    assert describe_input([1, 2, 3]) == {"input_kind": "list", "steps_per_epoch": 3, "batch_size": None}
 
 
 class Bar:
@@ -291,9 +289,7 @@ NOISY = keras.layers.GaussianNoise(0.1)
 def test_what_each_map_draws_and_calls(tmp_path, function, random, calls_python):
     facts = trained(tmp_path, labelled(function).shuffle(16).batch(8))
     name = f"map({function.__name__})"
-    assert facts["input_maps"] == [
-        {"name": name, "which": "train", "random": random, "python": calls_python}
-    ]
+    assert facts["input_maps"] == [{"name": name, "which": "train", "random": random, "python": calls_python}]
 
 
 def test_maps_of_the_validation_and_of_nested_pipelines(tmp_path):
@@ -309,8 +305,10 @@ def test_maps_of_the_validation_and_of_nested_pipelines(tmp_path):
     given = tf.data.Dataset.zip((labelled(plain), labelled(python))).map(lambda a, b: a).batch(8)
     facts = trained(tmp_path / "zip", given)
     assert [(one["name"], one["python"]) for one in facts["input_maps"]] == [
-        ("map(plain)", False), ("map(python)", True), ("map(lambda)", False)
-    ]  # fmt: skip
+        ("map(plain)", False),
+        ("map(python)", True),
+        ("map(lambda)", False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -351,11 +349,9 @@ def first_of(folder, *given, **arguments):
 def test_values_of_the_arrays_that_fit_is_given(tmp_path, dtype):
     pixels = PIXELS.astype(dtype)
     assert first_of(tmp_path / "whole", pixels, LABELS) == [
-        {"dtype": dtype, "rank": 4, "rows": 64, "bytes": pixels.nbytes, "min": 0, "max": 255,
-         "integers": True},
-        {"dtype": "int64", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9,
-         "integers": True},
-    ]  # fmt: skip
+        {"dtype": dtype, "rank": 4, "rows": 64, "bytes": pixels.nbytes, "min": 0, "max": 255, "integers": True},
+        {"dtype": "int64", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9, "integers": True},
+    ]
     scaled = first_of(tmp_path / "scaled", SCALED, LABELS)[0]
     assert (scaled["min"], scaled["max"], scaled["integers"]) == (0, 1, False)
     broken = SCALED.copy()

@@ -60,9 +60,7 @@ COVERING = {
 
 
 def cases(chosen, everything):
-    return [
-        pytest.param(*case, marks=() if case in chosen else pytest.mark.slow) for case in everything
-    ]
+    return [pytest.param(*case, marks=() if case in chosen else pytest.mark.slow) for case in everything]
 
 
 @pytest.fixture
@@ -107,10 +105,7 @@ def close(measured: np.ndarray, truth: np.ndarray, handover: bool) -> list[str]:
         off = float(np.median(measured[part] - truth[part]))
         allowed = max(SLACK_MS, 0.05 * float(np.median(truth[part]))) + max(extra, 0.0)
         if abs(off) > allowed:
-            found.append(
-                f"{delay} ms: measured {np.median(measured[part]):.2f}, "
-                f"truth {np.median(truth[part]):.2f} ms"
-            )
+            found.append(f"{delay} ms: measured {np.median(measured[part]):.2f}, truth {np.median(truth[part]):.2f} ms")
     return found
 
 
@@ -120,9 +115,7 @@ def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
         truth = Truth([0.0] * len(delays()) if kind == "numpy" else delays())
         worker = truth if mode != "jit" else None
         model = compiled(small_model(worker, WORK_MS[step]), mode)
-        recording = recorded_fit(
-            model, tmp_path / "logs", callbacks=[Wanted(truth)], **given(kind, truth)
-        )
+        recording = recorded_fit(model, tmp_path / "logs", callbacks=[Wanted(truth)], **given(kind, truth))
         assert len(recording.steps["step"]) == len(truth.delays_ms)
         assert (recording.steps["estimated"] == 0).all()
         expected = {"determinism": "graph (determinism)", "eager": "eager"}.get(mode, "graph")
@@ -135,16 +128,12 @@ def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
         if step == "long" and ahead and mode != "determinism":  # nothing runs ahead there
             hidden = slice(PER_DELAY + 3, 2 * PER_DELAY)
             assert np.median(wait[hidden]) < 0.5, "the delay was meant to be hidden by the step"
-        return close(
-            ms(recording, "input_wait_ns"), wait, handover=mode in ("determinism", "eager")
-        )
+        return close(ms(recording, "input_wait_ns"), wait, handover=mode in ("determinism", "eager"))
 
     once_more(attempt)
 
 
-@pytest.mark.parametrize("mode", [
-    "plain", "determinism", pytest.param("eager", marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize("mode", ["plain", "determinism", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("work_ms", [1, 8])
 @pytest.mark.parametrize("delay_ms", [0, 3, 12])
 def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determinism, tmp_path):
@@ -154,9 +143,7 @@ def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determ
     def attempt():
         truth = Truth([float(delay_ms)] * n)
         model = compiled(small_model(truth, work_ms), mode, steps_per_execution=8)
-        recording = recorded_fit(
-            model, tmp_path / "logs", callbacks=[Wanted(truth)], **given("tf.data", truth)
-        )
+        recording = recorded_fit(model, tmp_path / "logs", callbacks=[Wanted(truth)], **given("tf.data", truth))
         assert recording.steps["step"].tolist() == list(range(n))
         assert recording.steps["batches"].tolist() == [8] * 48 + [3] * (n - 48)
         ahead = mode != "eager"  # there Python fetches one batch at a time
@@ -189,9 +176,7 @@ def test_determinism_with_a_train_function_of_ones_own(tmp_path):
         model = Own([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
         x = np.ones((BATCH * 12, WIDTH), np.float32)
-        recording = recorded_fit(
-            model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=BATCH, epochs=2
-        )
+        recording = recorded_fit(model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=BATCH, epochs=2)
     finally:
         tf_config.disable_op_determinism()
     assert model.optimizer.iterations == 24

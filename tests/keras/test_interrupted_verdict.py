@@ -46,16 +46,15 @@ def interrupted_fit(log_dir):
     model.compile("sgd", "mse")
     with pytest.raises(KeyboardInterrupt):
         model.fit(
-            slow_batches(), steps_per_epoch=100 * STEPS, verbose=0,
+            slow_batches(),
+            steps_per_epoch=100 * STEPS,
+            verbose=0,
             callbacks=[GpuUtilCallback(str(log_dir)), Interrupt()],
-        )  # fmt: skip
+        )
 
 
 def interrupted_loop(log_dir):
-    with (
-        pytest.raises(ZeroDivisionError),
-        GpuUtilMonitor(str(log_dir), framework="tensorflow") as monitor,
-    ):
+    with pytest.raises(ZeroDivisionError), GpuUtilMonitor(str(log_dir), framework="tensorflow") as monitor:
         for step, _ in enumerate(monitor.batches(slow_batches())):
             1 / (STEPS - step)
 
@@ -79,10 +78,7 @@ def test_the_verdict_comes_by_itself(training, tmp_path, capsys, monkeypatch):
 
 
 def test_not_of_seconds_in_which_nothing_was_found(tmp_path, capsys):
-    with (
-        pytest.raises(ZeroDivisionError),
-        GpuUtilMonitor(str(tmp_path), framework="tensorflow") as monitor,
-    ):
+    with pytest.raises(ZeroDivisionError), GpuUtilMonitor(str(tmp_path), framework="tensorflow") as monitor:
         with monitor.step(input_wait_s=0.0):
             time.sleep(0.01)
         raise ZeroDivisionError

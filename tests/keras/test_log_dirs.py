@@ -35,9 +35,7 @@ def ours_lines(caplog) -> list[str]:
 def test_a_log_dir_that_cannot_be_made(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     model = compiled()
-    history = model.fit(
-        X, X[:, :1], epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "file" / "a"))]
-    )
+    history = model.fit(X, X[:, :1], epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "file" / "a"))])
     assert len(history.history["loss"]) == 2
     lines = [line for line in ours_lines(caplog) if "file" in line]
     assert len(lines) == 1, ours_lines(caplog)
@@ -68,9 +66,8 @@ def test_a_disk_that_fills_up(tmp_path, caplog, monkeypatch):
 
     model = compiled()
     history = model.fit(
-        X, X[:, :1], epochs=5, verbose=0,
-        callbacks=[GpuUtilCallback(str(tmp_path), report=False), Pause()],
-    )  # fmt: skip
+        X, X[:, :1], epochs=5, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path), report=False), Pause()]
+    )
     assert len(history.history["loss"]) == 5
     lines = [line for line in ours_lines(caplog) if "No space left" in line]
     assert all("make room" in line for line in lines)
@@ -91,9 +88,7 @@ def test_two_fits_in_one_log_dir_keep_all_scalars(tmp_path):
     for tag in ("gpu_util/step_time_ms", "gpu_util/input_wait_ms"):
         steps = [event.step for event in events.Tensors(tag)]
         assert steps == list(range(24)), tag
-    values = np.array(
-        [e.tensor_proto.float_val[0] for e in events.Tensors("gpu_util/step_time_ms")]
-    )
+    values = np.array([e.tensor_proto.float_val[0] for e in events.Tensors("gpu_util/step_time_ms")])
     durations = recorded.steps["duration_ns"] / 1e6
     np.testing.assert_allclose(values[12:], durations, rtol=1e-4)
 
@@ -146,10 +141,12 @@ def test_killed_in_mid_training(kill, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
     process = subprocess.Popen(
         [sys.executable, str(script)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
         # A shell's background jobs, and what they start, ignore Ctrl+C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         steps, last = 0, 0
@@ -192,9 +189,8 @@ def test_a_recording_deleted_while_it_is_written(tmp_path, caplog):
 
     recorder_free = compiled()
     history = recorder_free.fit(
-        X, X[:, :1], epochs=4, verbose=0,
-        callbacks=[GpuUtilCallback(str(tmp_path / "logs"), report=False), Delete()],
-    )  # fmt: skip
+        X, X[:, :1], epochs=4, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "logs"), report=False), Delete()]
+    )
     assert len(history.history["loss"]) == 4
     assert len([line for line in ours_lines(caplog) if "logs" in line]) <= 2
 

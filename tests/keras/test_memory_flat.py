@@ -59,9 +59,12 @@ def test_steps_are_not_kept(tmp_path, monkeypatch):
     tracemalloc.start()
     try:
         model.fit(
-            batches(), steps_per_epoch=STEPS, epochs=EPOCHS, verbose=0,
+            batches(),
+            steps_per_epoch=STEPS,
+            epochs=EPOCHS,
+            verbose=0,
             callbacks=[GpuUtilCallback(str(tmp_path), report=False), weighs],
-        )  # fmt: skip
+        )
     finally:
         tracemalloc.stop()
     (recording,) = read_recordings(tmp_path)
@@ -93,9 +96,12 @@ def test_many_fits_keep_no_memory(tmp_path):
     """Each fit's own threads and buffers left 20 MB behind by the fiftieth."""
     done = subprocess.run(
         [sys.executable, "-c", FITS, str(tmp_path)],
-        capture_output=True, text=True, timeout=600, check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
         env=os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+    )
     (before, objects), (after, more) = (map(float, one.split()) for one in done.stdout.splitlines())
     assert after - before < 12, f"{after - before:.0f} MB"
     assert more - objects < 2000

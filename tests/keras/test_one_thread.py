@@ -45,9 +45,8 @@ def test_the_step_is_no_wait(threads, tmp_path):
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
     }
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        env=environment, capture_output=True, text=True, timeout=250,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=250
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     for case, (wait, step) in json.loads(ran.stdout.splitlines()[-1]).items():
         assert wait < 0.3 * step, f"{case}: {wait:.1f} of {step:.1f} ms"

@@ -94,9 +94,7 @@ def test_a_loop_finds_the_names_of_what_it_iterates_over(tmp_path):
                 held_out = [np.ones(4)]
                 for _ in watch.batches(held_out):
                     pass
-    assert facts_of(tmp_path)["variables"] == {
-        "input": "batches", "monitor": "watch", "validation": "held_out",
-    }  # fmt: skip
+    assert facts_of(tmp_path)["variables"] == {"input": "batches", "monitor": "watch", "validation": "held_out"}
 
 
 def test_a_loader_behind_a_wrapper_has_its_name_and_its_datasets(tmp_path):
@@ -137,21 +135,27 @@ IMAGES = {"dtype": "float32", "rank": 4, "integers": True, "min": 0.0, "max": 25
 LOADER = {"input": "train_loader", "input_source": "train_set"}
 
 
-@pytest.mark.parametrize("run, line", [
-    (waits(framework={"name": "torch", "backend": "torch"}, variables=LOADER, gpus=[],
-           **DATALOADER, **LOOP),
-     "train_loader = DataLoader(train_set, ..., num_workers=4, persistent_workers=True)"),
-    (waits(variables={"input": "photos"}, **PYDATASET), "photos.workers = 5"),
-    (waits(variables={"input": "self.photos"}, **PYDATASET), "self.photos.workers = 5"),
-    (waits(("filter(keep)", "Filter", 40.0, 1.0, ""), epochs=5, variables={"input": "train"}),
-     "train = train.cache()"),
-    (waits(input_kind="numpy", variables={"input": "x_train"}, input_first=[IMAGES]),
-     "x_train = x_train.astype("),
-    (phases("validation", "validation", 1, variables={"monitor": "watch"}, **LOOP),
-     '    with watch.phase("validation"): ...'),
-    (phases("checkpoint", "ModelCheckpoint.on_epoch_end", variables={"model": "net"}),
-     'net.save("model.keras")'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "run, line",
+    [
+        (
+            waits(framework={"name": "torch", "backend": "torch"}, variables=LOADER, gpus=[], **DATALOADER, **LOOP),
+            "train_loader = DataLoader(train_set, ..., num_workers=4, persistent_workers=True)",
+        ),
+        (waits(variables={"input": "photos"}, **PYDATASET), "photos.workers = 5"),
+        (waits(variables={"input": "self.photos"}, **PYDATASET), "self.photos.workers = 5"),
+        (
+            waits(("filter(keep)", "Filter", 40.0, 1.0, ""), epochs=5, variables={"input": "train"}),
+            "train = train.cache()",
+        ),
+        (waits(input_kind="numpy", variables={"input": "x_train"}, input_first=[IMAGES]), "x_train = x_train.astype("),
+        (
+            phases("validation", "validation", 1, variables={"monitor": "watch"}, **LOOP),
+            '    with watch.phase("validation"): ...',
+        ),
+        (phases("checkpoint", "ModelCheckpoint.on_epoch_end", variables={"model": "net"}), 'net.save("model.keras")'),
+    ],
+)
 def test_printed_lines_have_the_programs_names(run, line):
     assert any(one.startswith(line) for one in code_of(run).splitlines()), code_of(run)
 
@@ -181,10 +185,9 @@ def test_callbacks_say_how_often_they_work():
     plain = keras.callbacks.TerminateOnNaN()
     told = describe_callbacks([Prints("a", 5), stopping, plain, SimpleNamespace()])
     assert told == {
-        "Prints": {"every": {"print_every": 5, "epoch_freq": 2},
-                   "names": {"on_epoch_end": "number"}},
+        "Prints": {"every": {"print_every": 5, "epoch_freq": 2}, "names": {"on_epoch_end": "number"}},
         "EarlyStopping": {"monitor": "val_loss"},
-    }  # fmt: skip
+    }
 
 
 def test_a_callback_of_an_installed_library_is_said_to_be_one(tmp_path, monkeypatch):

@@ -48,12 +48,7 @@ def stages(rows):
 
 def test_names_flags_and_times():
     dataset = (
-        tf.data.Dataset.range(1000)
-        .map(decode)
-        .map(augment, num_parallel_calls=2)
-        .shuffle(4)
-        .batch(BATCH)
-        .prefetch(2)
+        tf.data.Dataset.range(1000).map(decode).map(augment, num_parallel_calls=2).shuffle(4).batch(BATCH).prefetch(2)
     )
     SLEPT.clear()
     found = stages(read(dataset))
@@ -72,9 +67,11 @@ def test_names_flags_and_times():
 
 
 def test_fused_stages_keep_their_function_name():
-    dataset = tf.data.Dataset.range(1000).map(
-        augment, num_parallel_calls=tf.data.AUTOTUNE
-    ).batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE)  # fmt: skip
+    dataset = (
+        tf.data.Dataset.range(1000)
+        .map(augment, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE)
+    )
     options = tf.data.Options()
     options.experimental_optimization.map_and_batch_fusion = True
     rows = read(dataset.with_options(options))
@@ -155,9 +152,14 @@ def test_function_names(name, own):
 
 @pytest.mark.parametrize(
     ("op", "name"),
-    [("ParallelMapV2", "map"), ("BatchV2", "batch"), ("Root", "iterator"),
-     ("ShardDataset", "shard"), ("SomethingNew", "SomethingNew")],
-)  # fmt: skip
+    [
+        ("ParallelMapV2", "map"),
+        ("BatchV2", "batch"),
+        ("Root", "iterator"),
+        ("ShardDataset", "shard"),
+        ("SomethingNew", "SomethingNew"),
+    ],
+)
 def test_words(op, name):
     assert word(op) == name
 

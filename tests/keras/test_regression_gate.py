@@ -10,8 +10,11 @@ DEMO = Path(__file__).resolve().parents[2] / "demo" / "regression_gate.py"
 def test_the_recipe_passes_the_same_program_and_fails_the_slower_one(tmp_path):
     done = subprocess.run(
         [sys.executable, str(DEMO), "--steps", "400", "--log-dir", str(tmp_path / "gate")],
-        capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert "slower: its step is" in done.stdout and "at most 5 % allowed" in done.stdout
     assert "<failure" in (tmp_path / "gate" / "slower" / "gate.xml").read_text()

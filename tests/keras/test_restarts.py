@@ -48,9 +48,8 @@ def test_a_fit_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
     deaths = [40, 50, 45, 0]
     for dies_at in deaths:
         done = subprocess.run(
-            [sys.executable, str(program), str(tmp_path), str(dies_at)],
-            capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
+            [sys.executable, str(program), str(tmp_path), str(dies_at)], capture_output=True, text=True, timeout=200
+        )
         assert done.returncode == (-signal.SIGKILL if dies_at else 0), done.stderr[-2000:]
     recordings = read_recordings(tmp_path / "logs")
     counts = [one.step_count for one in recordings]

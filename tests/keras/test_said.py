@@ -28,15 +28,12 @@ def test_one_is_off_and_several_are(source, said):
     assert off(source) == said
 
 
-@pytest.mark.parametrize(
-    ("loop", "name"), [("custom", "GpuUtilMonitor"), (None, "GpuUtilCallback")]
-)
+@pytest.mark.parametrize(("loop", "name"), [("custom", "GpuUtilMonitor"), (None, "GpuUtilCallback")])
 def test_a_loop_is_told_of_the_monitor_that_it_uses(loop, name):
     planner = Planner(TraceSchedule.of([(500, 505)]), 0.01, 1.0)
     planner.begin(0, 100, 1, [])
     reason, cure = planner.why_none(10**9)
     told = Recorder._in_own_words(
-        SimpleNamespace(facts={"fit": {"loop": loop}}),
-        {"source": "profiler windows", "reason": reason, "cure": cure},
+        SimpleNamespace(facts={"fit": {"loop": loop}}), {"source": "profiler windows", "reason": reason, "cure": cure}
     )
     assert told["cure"].startswith(f"{name}(trace=[(") and told["reason"] == reason

@@ -35,9 +35,7 @@ def ours(tmp_path):
 
 
 def found_in(tmp_path):
-    return sorted(
-        (r.facts["fit_index"], r.status, len(r.steps["step"])) for r in read_recordings(tmp_path)
-    )
+    return sorted((r.facts["fit_index"], r.status, len(r.steps["step"])) for r in read_recordings(tmp_path))
 
 
 def hooks_left(*callbacks):
@@ -74,9 +72,7 @@ class Copies(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["ours first", "ours last"])
-def test_copies_made_in_the_middle_of_a_fit_are_callbacks_of_their_own(
-    first, models, ours, tmp_path
-):
+def test_copies_made_in_the_middle_of_a_fit_are_callbacks_of_their_own(first, models, ours, tmp_path):
     counts = Counts()
     copies = Copies(counts, ours)
     trained(models[0], *([ours, counts, copies] if first else [counts, copies, ours]))
@@ -103,9 +99,7 @@ def test_one_callback_in_a_fit_and_in_a_fit_within_it(models, ours, tmp_path):
     assert not hooks_left(ours)
 
 
-def test_one_callback_in_fits_on_two_threads_records_one_of_them_whole(
-    models, ours, tmp_path, caplog
-):
+def test_one_callback_in_fits_on_two_threads_records_one_of_them_whole(models, ours, tmp_path, caplog):
     both = threading.Barrier(2)
 
     class Meets(keras.callbacks.Callback):

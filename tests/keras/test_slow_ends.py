@@ -111,9 +111,7 @@ def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
 def full_disk(folder: Path):
     """A small file system without room from the middle of the loop on; yields what fills it."""
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], capture_output=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode:
         pytest.skip("a file system can be mounted by root alone")
 
@@ -223,9 +221,8 @@ with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
 print(time.time(), flush=True)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "logs")],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-c", program, str(tmp_path / "logs")], capture_output=True, text=True, timeout=60
+    )
     assert time.time() - float(done.stdout) < 4, "7.5 s of attempts, and five were waited for"
     assert "it is missing" in done.stderr, done.stderr
 
@@ -252,9 +249,7 @@ def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
         return begin(self, facts)
 
     monkeypatch.setattr(recorder.Outputs, "open_recording", slow)
-    monkeypatch.setattr(
-        GpuSamples, "start", lambda self, *more: (released.wait(60), start(self, *more))
-    )
+    monkeypatch.setattr(GpuSamples, "start", lambda self, *more: (released.wait(60), start(self, *more)))
     monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.2,))
     check_rows_come_before_the_end(tmp_path, released)
 
@@ -366,9 +361,7 @@ print("over", flush=True)
 
 
 def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "over" in done.stdout, done.stderr
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
@@ -377,9 +370,7 @@ def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
 def test_rows_do_not_wait_for_the_diagnosis(tmp_path, monkeypatch):
     """A training that is killed meanwhile has them."""
     diagnose, released = outputs.Outputs.diagnose, threading.Event()
-    monkeypatch.setattr(
-        outputs.Outputs, "diagnose", lambda *given: (released.wait(60), diagnose(*given))
-    )
+    monkeypatch.setattr(outputs.Outputs, "diagnose", lambda *given: (released.wait(60), diagnose(*given)))
     try:
         with GpuUtilMonitor(tmp_path, report=False) as monitor:
             for _ in monitor.batches(range(40)):
@@ -410,9 +401,7 @@ with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
 
 
 def test_the_end_of_the_process_does_not_wait_again_for_storage_that_hangs(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60)
     took_s = time.time() - float(done.stdout)
     assert 1.0 <= took_s < 5, took_s
     assert "it is missing" in done.stderr, done.stderr
@@ -442,9 +431,7 @@ with GpuUtilMonitor(f"heavy://{sys.argv[1]}", report=False) as monitor:
 
 
 def test_a_store_whose_library_takes_long_to_import_has_not_been_silent(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", IMPORTED, str(tmp_path)], capture_output=True, text=True, timeout=60)
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "ended" and recording.step_count == STEPS, done.stderr
 
@@ -487,9 +474,8 @@ else:
 def test_an_object_store_gets_the_end_while_the_process_ends(how, tmp_path):
     """Thread pools take no more work once the interpreter has begun to end its threads."""
     done = subprocess.run(
-        [sys.executable, "-c", POOLED, str(tmp_path), how],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-c", POOLED, str(tmp_path), how], capture_output=True, text=True, timeout=60
+    )
     assert "shutdown" not in done.stderr, done.stderr
     (recording,) = read_recordings(tmp_path)
     steps = 200 if how == "another thread" else STEPS
@@ -642,9 +628,7 @@ else:
 
 
 def test_a_forked_child_leaves_the_recording_to_its_parent(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert float(done.stderr.split("left after ")[1].split()[0]) < 0.5, done.stderr
     assert "still being written" not in done.stderr and done.stdout.count("gpu-util:") == 1
     (recording,) = read_recordings(tmp_path)

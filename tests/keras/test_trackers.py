@@ -33,10 +33,7 @@ def test_mlflow(tmp_path, monkeypatch):
     mlflow.set_tracking_uri(uri)
     recorder = ours(tmp_path / "run")
     with mlflow.start_run() as run:
-        model().fit(
-            X, X[:, :1], batch_size=8, epochs=2, verbose=0,
-            callbacks=[mlflow.keras.MlflowCallback(), recorder],
-        )  # fmt: skip
+        model().fit(X, X[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[mlflow.keras.MlflowCallback(), recorder])
         numbers = {k: v for k, v in recorder.summary().items() if isinstance(v, int | float)}
         mlflow.log_metrics({f"gpu_util/{name}": value for name, value in numbers.items()})
     client = MlflowClient(uri)
@@ -53,9 +50,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path))
     run = wandb.init(mode="offline", dir=str(tmp_path), project="p")
     recorder = ours(tmp_path / "run")
-    model().fit(
-        X, X[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[WandbMetricsLogger(), recorder]
-    )
+    model().fit(X, X[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[WandbMetricsLogger(), recorder])
     run.summary.update(recorder.summary())
     logged = dict(run.summary)
     run.finish()
@@ -72,12 +67,13 @@ def test_keras_tuner(tmp_path):
         return model()
 
     search = tuner.GridSearch(
-        build, objective=tuner.Objective("samples_per_s", "max"), max_trials=2,
-        directory=str(tmp_path / "tuner"), project_name="p",
-    )  # fmt: skip
-    search.search(
-        X, X[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[ours(tmp_path / "run")]
+        build,
+        objective=tuner.Objective("samples_per_s", "max"),
+        max_trials=2,
+        directory=str(tmp_path / "tuner"),
+        project_name="p",
     )
+    search.search(X, X[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[ours(tmp_path / "run")])
     trials = search.oracle.get_best_trials(2)
     assert len(trials) == 2
     assert trials[0].score >= trials[1].score > 0

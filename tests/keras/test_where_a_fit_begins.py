@@ -62,15 +62,18 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 RAY = {"RAY_JOB_CONFIG_JSON_ENV_VAR": '{"metadata": {"job_submission_id": "raysubmit_A1"}}'}
 
 
-@pytest.mark.parametrize("environ, host, known", [
-    ({}, "node-7", None),
-    ({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3"}, "node-7", ("SLURM", "12", 3)),
-    (POD, "train-bert-x7k2p", ("Kubernetes", "team/train-bert", None)),
-    (POD, "train-bert-7d9c5b6f8c-x7k2p", ("Kubernetes", "team/train-bert", None)),
-    (POD, "bert-worker-0", ("Kubernetes", "team/bert-worker-0", None)),  # keeps its own name
-    (POD | RAY, "ray-worker-x7k2p", ("Ray", "raysubmit_A1", None)),
-    ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{"}, "node-7", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "environ, host, known",
+    [
+        ({}, "node-7", None),
+        ({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3"}, "node-7", ("SLURM", "12", 3)),
+        (POD, "train-bert-x7k2p", ("Kubernetes", "team/train-bert", None)),
+        (POD, "train-bert-7d9c5b6f8c-x7k2p", ("Kubernetes", "team/train-bert", None)),
+        (POD, "bert-worker-0", ("Kubernetes", "team/bert-worker-0", None)),  # keeps its own name
+        (POD | RAY, "ray-worker-x7k2p", ("Ray", "raysubmit_A1", None)),
+        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{"}, "node-7", None),
+    ],
+)
 def test_the_scheduler_from_the_environment(tmp_path, environ, host, known):
     (tmp_path / "namespace").write_text("team\n")
     found = scheduler_facts(environ, host, str(tmp_path / "namespace"))

@@ -87,19 +87,23 @@ def _images() -> tuple[Any, tuple[int, ...]]:
     import keras
 
     layers = keras.layers
-    return keras.Sequential([
-        layers.Input((12, 12, 1)), layers.Conv2D(8, 3, activation="relu"), layers.MaxPooling2D(),
-        layers.Conv2D(8, 3), layers.GlobalAveragePooling2D(), layers.Dense(1),
-    ]), (12, 12, 1)  # fmt: skip
+    return keras.Sequential(
+        [
+            layers.Input((12, 12, 1)),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(8, 3),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(1),
+        ]
+    ), (12, 12, 1)
 
 
 def _series() -> tuple[Any, tuple[int, ...]]:
     import keras
 
     layers = keras.layers
-    return keras.Sequential(
-        [layers.Input((6, 8)), layers.GRU(8), layers.Dropout(0.1), layers.Dense(1)]
-    ), (6, 8)
+    return keras.Sequential([layers.Input((6, 8)), layers.GRU(8), layers.Dropout(0.1), layers.Dense(1)]), (6, 8)
 
 
 def _attention() -> tuple[Any, tuple[int, ...]]:
@@ -116,9 +120,7 @@ def _dense() -> tuple[Any, tuple[int, ...]]:
     import keras
 
     layers = keras.layers
-    return keras.Sequential(
-        [layers.Input((32,)), layers.Dense(48, activation="gelu"), layers.Dense(1)]
-    ), (32,)
+    return keras.Sequential([layers.Input((32,)), layers.Dense(48, activation="gelu"), layers.Dense(1)]), (32,)
 
 
 def _fit(case: HeldOut, log_dir: str, made: Any, *callbacks: Any, data: Any = None, **more: Any):
@@ -133,10 +135,7 @@ def _fit(case: HeldOut, log_dir: str, made: Any, *callbacks: Any, data: Any = No
         data = np.random.rand(samples, *shape).astype("float32")
         more |= {"y": np.random.rand(samples, 1).astype("float32"), "batch_size": BATCH}
     ours = GpuUtilCallback(log_dir=log_dir, report=False, trace=None)
-    model.fit(
-        data, epochs=case.epochs, verbose=0, callbacks=[ours, paced(case.pause_s), *callbacks],
-        **more,
-    )  # fmt: skip
+    model.fit(data, epochs=case.epochs, verbose=0, callbacks=[ours, paced(case.pause_s), *callbacks], **more)
 
 
 def _loop(case: HeldOut, log_dir: str, step: Callable[[int], object]) -> None:
@@ -299,8 +298,7 @@ def queue_that_nobody_reads(case, log_dir):
     import torch
 
     waiting = queue.Queue()
-    _fit(case, log_dir, _images(),
-         _after_batches(lambda done: waiting.put(torch.ones(floats(case.mib)))))  # fmt: skip
+    _fit(case, log_dir, _images(), _after_batches(lambda done: waiting.put(torch.ones(floats(case.mib)))))
 
 
 @training("jax", mib=0.4, onset=150, steps=450, epochs=9, named=("Logs.lines",))
@@ -359,9 +357,7 @@ def objects_copied_by_workers(case, log_dir):
             words = self.words[index * each : (index + 1) * each]
             return np.full(shape, len(words), "float32"), np.zeros(1, "float32")
 
-    loader = torch.utils.data.DataLoader(
-        Objects(), batch_size=BATCH, num_workers=2, persistent_workers=True
-    )
+    loader = torch.utils.data.DataLoader(Objects(), batch_size=BATCH, num_workers=2, persistent_workers=True)
     _fit(case, log_dir, (model, shape), data=loader)
 
 
@@ -553,8 +549,7 @@ def workers_of_each_epoch(case, log_dir):
 
     dataset = Remembers(case.steps // case.epochs * 16, floats(0.8), 0)
     model, shape = _dense()
-    _fit(case, log_dir, (model, shape),
-         data=torch.utils.data.DataLoader(dataset, batch_size=16, num_workers=2))  # fmt: skip
+    _fit(case, log_dir, (model, shape), data=torch.utils.data.DataLoader(dataset, batch_size=16, num_workers=2))
 
 
 @training("tensorflow", steps=400, epochs=20)
@@ -564,11 +559,13 @@ def best_weights_and_checkpoints(case, log_dir):
     folder = Path(tempfile.mkdtemp())
     held = np.ones((16, 6, 8), "float32"), np.ones((16, 1), "float32")
     _fit(
-        case, log_dir, _series(),
+        case,
+        log_dir,
+        _series(),
         keras.callbacks.EarlyStopping("loss", patience=99, restore_best_weights=True),
         keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.weights.h5"), save_weights_only=True),
         validation_data=held,
-    )  # fmt: skip
+    )
 
 
 @training("jax", steps=400, epochs=4)
@@ -605,8 +602,7 @@ def prefetched(case, log_dir):
     ds = tf.data.Dataset.range(case.steps // case.epochs).repeat(case.epochs)
     ds = ds.map(lambda i: tf.fill((size,), tf.cast(i, tf.float32))).prefetch(64)
     batch = tf.ones((BATCH, *shape)), tf.zeros((BATCH, 1))
-    _fit(case, log_dir, (model, shape), data=ds.map(lambda x: batch),
-         steps_per_epoch=case.steps // case.epochs)  # fmt: skip
+    _fit(case, log_dir, (model, shape), data=ds.map(lambda x: batch), steps_per_epoch=case.steps // case.epochs)
 
 
 @training("jax", steps=900, epochs=30, pause_s=0.002)
@@ -667,12 +663,10 @@ _again(decoded_samples, "torch", mib=0.6, onset=130, steps=260, epochs=4, named=
 _again(unbounded_lru_cache, "jax", mib=1.7, onset=30, steps=210, epochs=3, named=("objects",))
 _again(concatenated, "tensorflow", mib=0.8, onset=90, steps=180, epochs=3, named=("",))
 _again(outputs_of_validations, "jax", mib=0.6, steps=400, epochs=10, named=("Outputs.seen",))
-_again(predictions_of_epochs, "tensorflow", mib=0.5, steps=300, epochs=15,
-       named=("Evaluates.by_epoch",))  # fmt: skip
+_again(predictions_of_epochs, "tensorflow", mib=0.5, steps=300, epochs=15, named=("Evaluates.by_epoch",))
 _again(native_library, "jax", mib=0.9, onset=60, steps=240, named=("",))
 _again(lines_of_a_log, "tensorflow", mib=0.9, steps=160, epochs=4, named=("Logs.lines",))
-_again(objects_copied_by_workers, "torch", mib=1.0, steps=160, epochs=2,
-       named=("worker processes",))  # fmt: skip
+_again(objects_copied_by_workers, "torch", mib=1.0, steps=160, epochs=2, named=("worker processes",))
 _again(average_of_weights, "jax", steps=320, epochs=4)
 _again(collected_now_and_then, "torch", steps=280, epochs=4)
 _again(steps_of_uneven_size, "tensorflow", steps=260, epochs=2)
@@ -806,9 +800,7 @@ def batches_of_workers(case, log_dir):
     size = floats(case.mib / BATCH)
     model = keras.Sequential([layers.Input((size,)), Means(), layers.Dense(1)])
     keeps.batches.clear()
-    loader = torch.utils.data.DataLoader(
-        Samples(), batch_size=BATCH, num_workers=1, collate_fn=collate
-    )
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=BATCH, num_workers=1, collate_fn=collate)
     _fit(case, log_dir, (model, (size,)), keeps, data=loader)
 
 
@@ -881,8 +873,7 @@ def generator_that_remembers(case, log_dir):
             yield np.full((BATCH, *shape), number, "float32"), np.zeros((BATCH, 1), "float32")
 
     made = tf.TensorSpec((BATCH, *shape)), tf.TensorSpec((BATCH, 1))
-    _fit(case, log_dir, (model, shape),
-         data=tf.data.Dataset.from_generator(samples, output_signature=made))  # fmt: skip
+    _fit(case, log_dir, (model, shape), data=tf.data.Dataset.from_generator(samples, output_signature=made))
 
 
 @third("torch", mib=0.4, steps=400, epochs=5, named=("",))
@@ -971,8 +962,9 @@ def moving_average_and_backups(case, log_dir):
     model.compile(keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=40), "mse")
     folder = tempfile.mkdtemp()
     held = np.ones((64, *shape), "float32"), np.ones((64, 1), "float32")
-    _fit(case, log_dir, (model, shape), keras.callbacks.BackupAndRestore(folder),
-         validation_data=held, validation_freq=2)  # fmt: skip
+    _fit(
+        case, log_dir, (model, shape), keras.callbacks.BackupAndRestore(folder), validation_data=held, validation_freq=2
+    )
 
 
 @third("jax", steps=360, epochs=3)
@@ -1007,10 +999,13 @@ def files_interleaved(case, log_dir):
         with tf.io.TFRecordWriter(name) as writer:
             for _ in range(case.steps // case.epochs // 8):
                 writer.write(np.ones(floats(0.5), "float32").tobytes())
-    ds = tf.data.Dataset.from_tensor_slices(names).interleave(
-        lambda name: tf.data.TFRecordDataset(name, buffer_size=4 * MIB),
-        cycle_length=4, num_parallel_calls=2,
-    ).prefetch(8)  # fmt: skip
+    ds = (
+        tf.data.Dataset.from_tensor_slices(names)
+        .interleave(
+            lambda name: tf.data.TFRecordDataset(name, buffer_size=4 * MIB), cycle_length=4, num_parallel_calls=2
+        )
+        .prefetch(8)
+    )
     batch = tf.ones((BATCH, *shape)), tf.zeros((BATCH, 1))
     _fit(case, log_dir, (model, shape), data=ds.map(lambda record: batch))
 
@@ -1062,10 +1057,9 @@ def larger_images_in_stages(case, log_dir):
     import keras
 
     layers = keras.layers
-    model = keras.Sequential([
-        layers.Input((None, None, 1)), layers.Conv2D(16, 3), layers.GlobalAveragePooling2D(),
-        layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [layers.Input((None, None, 1)), layers.Conv2D(16, 3), layers.GlobalAveragePooling2D(), layers.Dense(1)]
+    )
 
     class Stages(keras.utils.PyDataset):
         epoch = 0

@@ -125,9 +125,14 @@ def fit() -> None:
     callback = GpuUtilCallback(log_dir=log_dir, trace=None)
     held = tuple(np.repeat(one, 4, 0) for one in data) if kind == "validation" else None
     model.fit(
-        *data, batch_size=16, epochs=9, verbose=0, callbacks=[callback, Keeps()],
-        validation_data=held, validation_batch_size=16,
-    )  # fmt: skip
+        *data,
+        batch_size=16,
+        epochs=9,
+        verbose=0,
+        callbacks=[callback, Keeps()],
+        validation_data=held,
+        validation_batch_size=16,
+    )
 
 
 def long_batch() -> None:
@@ -152,11 +157,16 @@ def long_batch() -> None:
                 leave_little()
 
     layers = keras.layers
-    model = keras.Sequential([
-        layers.Input((None,)), layers.Lambda(lambda x: keras.ops.expand_dims(x, -1)),
-        layers.Dense(64, activation="tanh"), layers.Dense(64, activation="tanh"),
-        layers.GlobalAveragePooling1D(), layers.Dense(1),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            layers.Input((None,)),
+            layers.Lambda(lambda x: keras.ops.expand_dims(x, -1)),
+            layers.Dense(64, activation="tanh"),
+            layers.Dense(64, activation="tanh"),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+        ]
+    )
     model.compile("sgd", "mse", jit_compile=kind == "jax")
     callback = GpuUtilCallback(log_dir=log_dir, trace=None)
     model.fit(Batches(), verbose=0, shuffle=False, callbacks=[callback, Limits()])

@@ -85,13 +85,20 @@ def _fit(case: Case, log_dir: str) -> None:
 
     from gpu_util_callback import GpuUtilCallback
 
-    model = keras.Sequential([
-        keras.layers.Input((None,) if case.kind == "shapes" else (32,)),
-        *([keras.layers.Lambda(lambda x: keras.ops.mean(x, axis=-1, keepdims=True))]
-          if case.kind == "shapes" else []),
-        keras.layers.Dense(64), keras.layers.Dense(64), keras.layers.Dense(1),
-        *([_frozen(case)] if case.kind == "checkpoints" else []),
-    ])  # fmt: skip
+    model = keras.Sequential(
+        [
+            keras.layers.Input((None,) if case.kind == "shapes" else (32,)),
+            *(
+                [keras.layers.Lambda(lambda x: keras.ops.mean(x, axis=-1, keepdims=True))]
+                if case.kind == "shapes"
+                else []
+            ),
+            keras.layers.Dense(64),
+            keras.layers.Dense(64),
+            keras.layers.Dense(1),
+            *([_frozen(case)] if case.kind == "checkpoints" else []),
+        ]
+    )
     metrics = [_metric(case)] if case.kind == "metric" else []
     model.compile("sgd", "mse", metrics=metrics, run_eagerly=case.kind == "metric")
     extra = _CALLBACKS.get(case.kind)
@@ -105,11 +112,16 @@ def _fit(case: Case, log_dir: str) -> None:
         validation = (np.tile(big, (40, 1)), np.zeros((40 * 4096, 1), "float32"))
         callbacks.append(_on_test(case))
     model.fit(
-        _data(case, STEPS // epochs), epochs=epochs, steps_per_epoch=None, verbose=0,
-        callbacks=callbacks, validation_data=validation, validation_batch_size=8192,
+        _data(case, STEPS // epochs),
+        epochs=epochs,
+        steps_per_epoch=None,
+        verbose=0,
+        callbacks=callbacks,
+        validation_data=validation,
+        validation_batch_size=8192,
         **({"batch_size": BATCH} if case.kind not in _DATASETS else {}),
         **({} if case.kind in _DATASETS else {"y": np.zeros((STEPS // epochs * BATCH, 1), "f4")}),
-    )  # fmt: skip
+    )
 
 
 def _frozen(case: Case) -> Any:
@@ -292,8 +304,7 @@ def _torch_traces(operations: int) -> Any:
 _TRACES = {"tensorflow": _tensorflow_traces, "jax": _jax_traces, "torch": _torch_traces}
 # Of the function that is traced, by rate: what a trace keeps grows with them.
 _OPERATIONS = {"tensorflow": (6, 12, 24), "jax": (2, 6, 12), "torch": (20, 40, 60)}
-_CALLBACKS = {"list": _keeps, "checkpoints": _saves, "sawtooth": _teeth, "pool": _pool,
-              "traces": _traced}  # fmt: skip
+_CALLBACKS = {"list": _keeps, "checkpoints": _saves, "sawtooth": _teeth, "pool": _pool, "traces": _traced}
 
 
 def _metric(case: Case) -> Any:
@@ -368,9 +379,7 @@ def _loader(case: Case, steps: int) -> Any:
 
     samples = steps * BATCH
     dataset = Remembers(samples, floats(case.mib), case.onset * BATCH // 2)
-    return torch.utils.data.DataLoader(
-        dataset, batch_size=BATCH, num_workers=2, persistent_workers=True
-    )
+    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, num_workers=2, persistent_workers=True)
 
 
 def _shapes(steps: int) -> Any:

@@ -22,8 +22,7 @@ HELD_OUT_FILE = Path(__file__).with_name("held_out.json.gz")
 ANY: dict[str, Case | HeldOut] = {**{case.name: case for case in cases()}, **HELD_OUT}
 LIMIT_S = 90
 STEP_COLUMNS = ("start_ns", "duration_ns", "compile_ns", "shape_id")
-HOST = ("process_held_bytes", "workers_memory_bytes", "memory_available_bytes", "python_blocks",
-        "workers")  # fmt: skip
+HOST = ("process_held_bytes", "workers_memory_bytes", "memory_available_bytes", "python_blocks", "workers")
 
 
 def record(words: list[str]) -> int:
@@ -112,8 +111,7 @@ def _forked(case: Case | HeldOut) -> dict[str, Any] | None:
             break
         time.sleep(0.1)
     done = folder / "run.json"
-    print(f"{case.name:<36}{time.monotonic() - began:6.1f} s  {'' if done.exists() else 'FAILED'}",
-          flush=True)  # fmt: skip
+    print(f"{case.name:<36}{time.monotonic() - began:6.1f} s  {'' if done.exists() else 'FAILED'}", flush=True)
     return json.loads(done.read_text()) if done.exists() else None
 
 
@@ -136,27 +134,37 @@ def _thinned(log_dir: Path) -> dict[str, Any]:
     return {
         "facts": {
             "framework": {"backend": (facts.get("framework") or {}).get("backend")},
-            "fit": {key: (facts.get("fit") or {}).get(key)
-                    for key in ("epochs", "steps_per_epoch", "batch_size", "loop", "input_kind")},
+            "fit": {
+                key: (facts.get("fit") or {}).get(key)
+                for key in ("epochs", "steps_per_epoch", "batch_size", "loop", "input_kind")
+            },
             "memory": memory,
         },
         "steps": {
-            name: apart(one.steps[name] - (origin if name == "start_ns" else 0),
-                        1 if name == "shape_id" else 1e5)
+            name: apart(one.steps[name] - (origin if name == "start_ns" else 0), 1 if name == "shape_id" else 1e5)
             for name in STEP_COLUMNS
         },
         "phases": [
             [kind, name, round((start - origin) / 1e5), round((end - origin) / 1e5), int(step)]
             for kind, name, start, end, step in zip(
-                one.phases["kind"], one.phases["name"], one.phases["start_ns"].tolist(),
-                one.phases["end_ns"].tolist(), one.phases["step"], strict=True)
+                one.phases["kind"],
+                one.phases["name"],
+                one.phases["start_ns"].tolist(),
+                one.phases["end_ns"].tolist(),
+                one.phases["step"],
+                strict=True,
+            )
             if kind in ("epoch", "validation", "callback", "checkpoint") and end - start > 1e6
         ],
-        "pipeline": sorted({(str(stage), str(op)) for stage, op in
-                            zip(one.pipeline["stage"], one.pipeline["op"], strict=True)}),
+        "pipeline": sorted(
+            {(str(stage), str(op)) for stage, op in zip(one.pipeline["stage"], one.pipeline["op"], strict=True)}
+        ),
         "host": {
             "time": apart(host["time_ns"] - origin, 1e6),
-            **{name: apart(host[name], 1 if name in ("python_blocks", "workers") else 16384)
-               for name in HOST if name in host},
+            **{
+                name: apart(host[name], 1 if name in ("python_blocks", "workers") else 16384)
+                for name in HOST
+                if name in host
+            },
         },
-    }  # fmt: skip
+    }

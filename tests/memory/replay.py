@@ -57,19 +57,17 @@ class Replay:
         steps = {key: np.cumsum(values) for key, values in run["steps"].items()}
         self.steps = {
             "step": np.arange(len(steps["start_ns"])),
-            **{
-                key: values * (1 if key == "shape_id" else 100_000) for key, values in steps.items()
-            },
+            **{key: values * (1 if key == "shape_id" else 100_000) for key, values in steps.items()},
         }
         self.steps["start_ns"] = self.steps["start_ns"] + ORIGIN_NS
-        self.steps |= {key: np.full(len(self.steps["step"]), -1, np.int64)
-                       for key in ("input_wait_ns", "body_ns", "callbacks_ns")}  # fmt: skip
+        self.steps |= {
+            key: np.full(len(self.steps["step"]), -1, np.int64) for key in ("input_wait_ns", "body_ns", "callbacks_ns")
+        }
         self.phases = run["phases"]
         host = {key: np.cumsum(values).astype(np.float64) for key, values in run["host"].items()}
         self.host_ns = (host.pop("time") * 1e6).astype(np.int64) + ORIGIN_NS
         self.host = {
-            key: values * (1 if key in ("python_blocks", "workers") else 16384)
-            for key, values in host.items()
+            key: values * (1 if key in ("python_blocks", "workers") else 16384) for key, values in host.items()
         }
         self.pipeline = run["pipeline"]
         self.facts = run["facts"]
@@ -91,9 +89,11 @@ class Replay:
     def result_at(self, limit: int) -> Iterator[tuple[float, dict[str, Any]]]:
         """Yield the share of the run and the diagnosis after each flush."""
         facts = {
-            **self.facts, "started_ns": ORIGIN_NS, "gpus": [],
+            **self.facts,
+            "started_ns": ORIGIN_NS,
+            "gpus": [],
             "machine": {"memory_total_bytes": MACHINE, "memory_limit_bytes": limit},
-        }  # fmt: skip
+        }
         diagnosis = Diagnosis(facts)
         before = 0
         for flush in range(1, FLUSHES + 1):
@@ -125,17 +125,24 @@ class Replay:
 
     def _stages(self, now: int) -> dict[str, Any]:
         count = len(self.pipeline)
-        numbers = {"elements": 100, "processing_ns": 1000, "parallelism": 1.0,
-                   "buffered": np.nan, "buffer_limit": np.nan}  # fmt: skip
+        numbers = {
+            "elements": 100,
+            "processing_ns": 1000,
+            "parallelism": 1.0,
+            "buffered": np.nan,
+            "buffer_limit": np.nan,
+        }
         return {
-            "time_ns": np.full(count, now), "step": np.full(count, 10),
-            "which": np.array(["train"] * count, object), "node": np.arange(count),
+            "time_ns": np.full(count, now),
+            "step": np.full(count, 10),
+            "which": np.array(["train"] * count, object),
+            "node": np.arange(count),
             "parent": np.arange(count) - 1,
             "stage": np.array([stage for stage, _ in self.pipeline], object),
             "op": np.array([op for _, op in self.pipeline], object),
             "flags": np.array([""] * count, object),
             **{name: np.full(count, value) for name, value in numbers.items()},
-        }  # fmt: skip
+        }
 
 
 def judge(name: str, run: dict[str, Any], limit: int | None = None) -> Outcome:
@@ -189,17 +196,18 @@ def table() -> int:
     for one in sorted(held_out, key=lambda one: one.case.part):
         parts.setdefault(one.case.part, []).append(one)
     return max(
-        _table("corpus", outcomes()),
-        *(_table(f"held out, part {part}", found) for part, found in parts.items()),
+        _table("corpus", outcomes()), *(_table(f"held out, part {part}", found) for part, found in parts.items())
     )
 
 
 def _table(title: str, found: list[Outcome]) -> int:
     print(f"{title + ': run':<48}{'said at':>8}{'onset off':>11}{'full off':>10}  grows with")
     for one in found:
-        print(f"{one.case.name:<48}{_pct(one.said_at):>8}{_pct(one.onset_error):>11}"
-              f"{_pct(one.projected_error):>10}  {one.grows_with or '-'}"
-              f"{'' if one.right else '  WRONG'}")  # fmt: skip
+        print(
+            f"{one.case.name:<48}{_pct(one.said_at):>8}{_pct(one.onset_error):>11}"
+            f"{_pct(one.projected_error):>10}  {one.grows_with or '-'}"
+            f"{'' if one.right else '  WRONG'}"
+        )
     leaks = [one for one in found if one.case.leaks]
     healthy = [one for one in found if not one.case.leaks]
     seen = [one for one in leaks if one.right]
@@ -207,9 +215,11 @@ def _table(title: str, found: list[Outcome]) -> int:
     alarms = sum(not one.right for one in healthy)
     onset = [one.onset_error for one in seen if one.onset_error is not None]
     full = [one.projected_error for one in seen if one.projected_error is not None]
-    print(f"\n{len(leaks)} leaks, recall {recall:.3f}; {len(healthy)} healthy, {alarms} false "
-          f"alarms; onset within 5 % of the run: {_within(onset, 0.05)}; full step within 15 % "
-          f"half-way: {_within(full, 0.15)}\n")  # fmt: skip
+    print(
+        f"\n{len(leaks)} leaks, recall {recall:.3f}; {len(healthy)} healthy, {alarms} false "
+        f"alarms; onset within 5 % of the run: {_within(onset, 0.05)}; full step within 15 % "
+        f"half-way: {_within(full, 0.15)}\n"
+    )
     return int(recall < 0.95 or alarms > 0)
 
 

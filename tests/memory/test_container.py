@@ -47,9 +47,13 @@ class Container:
         """Run a command that is inside before it begins."""
         enter = f'echo $$ > "{self.folder}/cgroup.procs" && exec "$@"'
         return subprocess.run(
-            ["sh", "-c", enter, "sh", *command], capture_output=True, text=True, timeout=200,
-            cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        )  # fmt: skip
+            ["sh", "-c", enter, "sh", *command],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
 
     def close(self) -> None:
         if not self.folder.exists():
@@ -86,16 +90,17 @@ def container() -> Iterator[Container]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "limit", "phases"), [
-    ("loop", 400 * MIB, ["training steps"]),
-    ("fit", 1200 * MIB, ["training steps", "Keeps.on_train_batch_end"]),
-    ("validation", 1000 * MIB, ["validation"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "limit", "phases"),
+    [
+        ("loop", 400 * MIB, ["training steps"]),
+        ("fit", 1200 * MIB, ["training steps", "Keeps.on_train_batch_end"]),
+        ("validation", 1000 * MIB, ["validation"]),
+    ],
+)
 def test_a_training_that_its_container_s_limit_kills(container, tmp_path, kind, limit, phases):
     container.limit(limit)
-    done = container.run(
-        sys.executable, str(HERE / "oom_program.py"), f"contained-{kind}", str(tmp_path)
-    )
+    done = container.run(sys.executable, str(HERE / "oom_program.py"), f"contained-{kind}", str(tmp_path))
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     [recording] = read_recordings(tmp_path)
     assert recording.status == "lost" and recording.step_count > 20

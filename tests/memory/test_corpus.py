@@ -82,8 +82,12 @@ def test_what_grows_is_named_in_all_that_is_held_out():
 
 def test_what_grows_is_named_in_the_corpus():
     for kind, says in {
-        "list": "Keeps.logits", "buffer": "cache()", "workers": "worker processes",
-        "checkpoints": "Saves.checkpoints", "traces": " in each step", "metric": "Outputs.seen",
-    }.items():  # fmt: skip
+        "list": "Keeps.logits",
+        "buffer": "cache()",
+        "workers": "worker processes",
+        "checkpoints": "Saves.checkpoints",
+        "traces": " in each step",
+        "metric": "Outputs.seen",
+    }.items():
         named = [says in one.grows_with for one in leaks() if one.case.kind == kind]
         assert named and all(named), kind

@@ -18,33 +18,39 @@ def growth(course):
     return grows(i * float(STEPS_EACH), values, values, 32 * MIB)
 
 
-@pytest.mark.parametrize(("name", "course"), [
-    ("level", lambda i: 500 + 0 * i),
-    ("a warm-up", lambda i: 500 + 200 * (1 - np.exp(-i / 20))),
-    ("a slow warm-up", lambda i: 500 + 200 * (1 - np.exp(-i / 60))),
-    ("an ever slower growth", lambda i: 500 + 50 * np.log(1 + i)),
-    ("saw-teeth", lambda i: 500 + 5 * (i % 40)),
-    ("two saw-teeth", lambda i: 500 + 5 * (i % 130)),
-    ("peaks of validations", lambda i: 500 + 300 * (i % 40 < 3)),
-    ("saw-teeth, the last low a high one", lambda i: 500 + 5 * (i % 40) + 60 * (i >= 160)),
-    ("two allocations", lambda i: 500 + 100 * (i > 60) + 100 * (i > 120)),
-    ("a buffer that fills up", lambda i: 500 + 3 * np.minimum(i, 70)),
-    ("a pool that doubles", lambda i: 500 + 2.0 ** np.minimum(i // 20, 7)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "course"),
+    [
+        ("level", lambda i: 500 + 0 * i),
+        ("a warm-up", lambda i: 500 + 200 * (1 - np.exp(-i / 20))),
+        ("a slow warm-up", lambda i: 500 + 200 * (1 - np.exp(-i / 60))),
+        ("an ever slower growth", lambda i: 500 + 50 * np.log(1 + i)),
+        ("saw-teeth", lambda i: 500 + 5 * (i % 40)),
+        ("two saw-teeth", lambda i: 500 + 5 * (i % 130)),
+        ("peaks of validations", lambda i: 500 + 300 * (i % 40 < 3)),
+        ("saw-teeth, the last low a high one", lambda i: 500 + 5 * (i % 40) + 60 * (i >= 160)),
+        ("two allocations", lambda i: 500 + 100 * (i > 60) + 100 * (i > 120)),
+        ("a buffer that fills up", lambda i: 500 + 3 * np.minimum(i, 70)),
+        ("a pool that doubles", lambda i: 500 + 2.0 ** np.minimum(i // 20, 7)),
+    ],
+)
 def test_what_is_no_growth(name, course):
     assert growth(course) is None
 
 
-@pytest.mark.parametrize(("course", "onset", "rate"), [
-    (lambda i: 500 + i, 0, 0.25),
-    (lambda i: 500 + np.maximum(0, i - 100), 400, 0.25),
-    (lambda i: 500 + 2 * np.maximum(0, i - 150), 600, 0.5),
-    (lambda i: 500 + 200 * (1 - np.exp(-i / 8)) + np.maximum(0, i - 100), 400, 0.25),
-    (lambda i: 500 + 5 * (i % 40) + i, 0, 0.25),  # with teeth
-    (lambda i: 500 + 100 * (i // 25), 0, 1.0),  # a checkpoint kept now and then
-    (lambda i: 500 + 60 * np.maximum(0, i // 12 - 5), 272, 1.25),  # ..., from the sixth on
-    (lambda i: 500 + 2 * np.maximum(0, i - 50) * (1 + 0.3 * (i % 7 > 3)), 200, 0.5),  # copied
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("course", "onset", "rate"),
+    [
+        (lambda i: 500 + i, 0, 0.25),
+        (lambda i: 500 + np.maximum(0, i - 100), 400, 0.25),
+        (lambda i: 500 + 2 * np.maximum(0, i - 150), 600, 0.5),
+        (lambda i: 500 + 200 * (1 - np.exp(-i / 8)) + np.maximum(0, i - 100), 400, 0.25),
+        (lambda i: 500 + 5 * (i % 40) + i, 0, 0.25),  # with teeth
+        (lambda i: 500 + 100 * (i // 25), 0, 1.0),  # a checkpoint kept now and then
+        (lambda i: 500 + 60 * np.maximum(0, i // 12 - 5), 272, 1.25),  # ..., from the sixth on
+        (lambda i: 500 + 2 * np.maximum(0, i - 50) * (1 + 0.3 * (i % 7 > 3)), 200, 0.5),  # copied
+    ],
+)
 def test_where_growth_begins_and_how_fast_it_is(course, onset, rate):
     found = growth(course)
     assert found is not None
@@ -105,18 +111,29 @@ def test_the_finding_names_rate_onset_limit_and_the_step_at_which_memory_is_full
     assert finding["advice"]["text"].startswith("The cause is not known")
 
 
-@pytest.mark.parametrize(("kept", "says"), [
-    ({"name": "Keeps.logits", "of": "callback", "per_step": 1.0, "item_bytes": MIB,
-      "graph": False}, "`Keeps.logits` gains items"),
-    ({"name": "Mine.seen", "of": "metric", "per_step": 1.0, "item_bytes": MIB, "graph": False},
-     "reset_state()"),
-    ({"name": "losses", "of": "program", "per_step": 1.0, "item_bytes": 4, "graph": True},
-     "history of gradients"),
-    ({"name": "saved", "of": "program", "per_step": 0.01, "item_bytes": 100 * MIB, "graph": False,
-      "weights": True}, "copy of the weights"),
-    ({"name": "numbers", "of": "program", "per_step": 1.0, "item_bytes": 8, "graph": False},
-     "not known"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (
+            {"name": "Keeps.logits", "of": "callback", "per_step": 1.0, "item_bytes": MIB, "graph": False},
+            "`Keeps.logits` gains items",
+        ),
+        ({"name": "Mine.seen", "of": "metric", "per_step": 1.0, "item_bytes": MIB, "graph": False}, "reset_state()"),
+        ({"name": "losses", "of": "program", "per_step": 1.0, "item_bytes": 4, "graph": True}, "history of gradients"),
+        (
+            {
+                "name": "saved",
+                "of": "program",
+                "per_step": 0.01,
+                "item_bytes": 100 * MIB,
+                "graph": False,
+                "weights": True,
+            },
+            "copy of the weights",
+        ),
+        ({"name": "numbers", "of": "program", "per_step": 1.0, "item_bytes": 8, "graph": False}, "not known"),
+    ],
+)
 def test_the_advice_names_the_list_that_makes_up_the_growth(kept, says):
     [finding] = of_cause(diagnosed(leaking(memory={"kept": [kept]})))
     assert says in finding["advice"]["text"]
@@ -209,12 +226,19 @@ def test_the_limit_is_met_by_what_is_reached_of_late_and_not_by_the_last_reading
     assert finding["evidence"]["full_at_step"] == pytest.approx(200 + 3072 - 300, rel=0.05)
 
 
-@pytest.mark.parametrize(("bound", "per_step", "said"), [
-    (900, 1.0, False), (5000, 1.0, True), (900, 0.5, True), (None, 1.0, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bound", "per_step", "said"), [(900, 1.0, False), (5000, 1.0, True), (900, 0.5, True), (None, 1.0, True)]
+)
 def test_a_deque_that_fills_up_to_its_end_is_no_leak(bound, per_step, said):
     """Of 900 items there is room for, and of 5,000 not; half of the growth may be another's."""
-    kept = {"name": "replay", "of": "program", "per_step": per_step, "items": 400,
-            "item_bytes": MIB, "graph": False, "bound": bound}  # fmt: skip
+    kept = {
+        "name": "replay",
+        "of": "program",
+        "per_step": per_step,
+        "items": 400,
+        "item_bytes": MIB,
+        "graph": False,
+        "bound": bound,
+    }
     run = leaking(memory={"kept": [{k: v for k, v in kept.items() if v is not None}]})
     assert len(of_cause(diagnosed(run))) == said

@@ -43,9 +43,14 @@ def test_the_list_that_grows_is_named_with_what_an_item_takes(watch):
     found = {one["name"]: one for one in kept.read() if one["name"].startswith("Owner")}
     assert set(found) == {"Owner.logits", "Owner.by_name"}
     assert found["Owner.logits"] == {
-        "name": "Owner.logits", "of": "callback", "per_step": 1.0, "items": 50,
-        "item_bytes": 4000, "graph": False, "weights": False,
-    }  # fmt: skip
+        "name": "Owner.logits",
+        "of": "callback",
+        "per_step": 1.0,
+        "items": 50,
+        "item_bytes": 4000,
+        "graph": False,
+        "weights": False,
+    }
     assert found["Owner.by_name"]["item_bytes"] == 120 and found["Owner.by_name"]["weights"]
 
 
@@ -172,17 +177,31 @@ def test_operations_added_to_a_graph_are_counted():
     assert "graph_operations" not in facts.counters()
 
 
-@pytest.mark.parametrize(("files", "held", "kills"), [
-    ({"sys/fs/cgroup/memory.max": "8192", "sys/fs/cgroup/memory.events": "oom 3\noom_kill 2\n",
-      "sys/fs/cgroup/memory.stat": "anon 1000\nfile 9000\nshmem 20\nkernel_stack 3\n"
-      "slab_unreclaimable 4\n", "proc/vmstat": "pgfault 7\noom_kill 5\n"},
-     1027, {"container": 2, "machine": 5}),
-    ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
-      "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
-      "sys/fs/cgroup/memory/memory.stat": "rss 5\ntotal_rss 500\ntotal_cache 900\ntotal_swap 11\n"},
-     511, {"container": 4}),
-    ({"sys/fs/cgroup/memory.max": "max"}, None, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("files", "held", "kills"),
+    [
+        (
+            {
+                "sys/fs/cgroup/memory.max": "8192",
+                "sys/fs/cgroup/memory.events": "oom 3\noom_kill 2\n",
+                "sys/fs/cgroup/memory.stat": "anon 1000\nfile 9000\nshmem 20\nkernel_stack 3\nslab_unreclaimable 4\n",
+                "proc/vmstat": "pgfault 7\noom_kill 5\n",
+            },
+            1027,
+            {"container": 2, "machine": 5},
+        ),
+        (
+            {
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
+                "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
+                "sys/fs/cgroup/memory/memory.stat": "rss 5\ntotal_rss 500\ntotal_cache 900\ntotal_swap 11\n",
+            },
+            511,
+            {"container": 4},
+        ),
+        ({"sys/fs/cgroup/memory.max": "max"}, None, {}),
+    ],
+)
 def test_what_a_container_holds_and_how_often_it_killed(tmp_path, files, held, kills):
     for name, text in files.items():
         path = tmp_path / name

@@ -59,9 +59,7 @@ def fitted(tmp_path, mib, epochs=6, *callbacks):
     model.compile("sgd", "mse")
     data = np.ones((640, 8), np.float32), np.ones((640, 1), np.float32)
     callback = GpuUtilCallback(log_dir=str(tmp_path), trace=None)
-    model.fit(
-        *data, batch_size=8, epochs=epochs, verbose=0, callbacks=[callback, Keeps(mib), *callbacks]
-    )
+    model.fit(*data, batch_size=8, epochs=epochs, verbose=0, callbacks=[callback, Keeps(mib), *callbacks])
     [recording] = read_recordings(tmp_path)
     return run_report(recording)
 

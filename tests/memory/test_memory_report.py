@@ -60,14 +60,17 @@ def test_the_report_and_the_terminal_show_it(tmp_path):
     [recording] = read_recordings(tmp_path)
     report = run_report(recording)
     assert report["memory"] == {
-        "host": {"peak_bytes": int(3.2 * GIB), "workers_peak_bytes": None,
-                 "limit_bytes": 16 * GIB, "limited_by": "container"},
-        "gpus": [], "growth": [],
-    }  # fmt: skip
+        "host": {
+            "peak_bytes": int(3.2 * GIB),
+            "workers_peak_bytes": None,
+            "limit_bytes": 16 * GIB,
+            "limited_by": "container",
+        },
+        "gpus": [],
+        "growth": [],
+    }
     assert memory_sentence(report) == "Peak memory: host 3.2 of 16 GiB."
-    assert "Peak memory: host 3.2 of 16 GiB." in render(
-        {"runs": [report], "sessions": []}, width=100
-    )
+    assert "Peak memory: host 3.2 of 16 GiB." in render({"runs": [report], "sessions": []}, width=100)
 
 
 def test_growth_says_when_memory_is_full():
@@ -88,16 +91,18 @@ def test_growth_says_when_memory_is_full():
     assert growth["from_bytes"] < growth["to_bytes"] < growth["limit_bytes"]
 
 
-@pytest.mark.parametrize("dims, most, blamed", [
-    ([[None, 64], [None]], None, False),  # full before the first step, every element as large
-    ([[None, None], [None]], None, True),  # longer ones take the place of shorter ones
-    (None, None, True),
-    (None, GIB // 2, False),  # all of it holds less than what was added
-    (None, 4 * GIB, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dims, most, blamed",
+    [
+        ([[None, 64], [None]], None, False),  # full before the first step, every element as large
+        ([[None, None], [None]], None, True),  # longer ones take the place of shorter ones
+        (None, None, True),
+        (None, GIB // 2, False),  # all of it holds less than what was added
+        (None, 4 * GIB, True),
+    ],
+)
 def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, most, blamed):
-    fit = {"batch_size": 32, "input_kind": "tf.data", "input_dims": dims,
-           "input_shuffle_bytes": most}  # fmt: skip
+    fit = {"batch_size": 32, "input_kind": "tf.data", "input_dims": dims, "input_shuffle_bytes": most}
     run = Generated(seed=2, fit=fit, machine={"memory_total_bytes": 16 * GIB})
     for epoch in range(6):
         start = run.now
@@ -105,20 +110,22 @@ def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, most, blam
             run.steps(10, step_ms=20)
             held = (2 + 0.2 * epoch + 0.01 * step) * GIB
             run.mark("host", "process_held_bytes", held)
-        run.reading(("Shuffle", "ShuffleDatasetV3", 0.1, 1, ""), ("root", "Root", 0, 1, ""),
-                    batches=200)  # fmt: skip
+        run.reading(("Shuffle", "ShuffleDatasetV3", 0.1, 1, ""), ("root", "Root", 0, 1, ""), batches=200)
         run.epoch(start)
     [growth] = [one for one in run.diagnose()["findings"] if one["cause"] == "memory_growth"]
     assert ("shuffle" in str(growth["evidence"].get("grows_with"))) == blamed
     assert ("ds.shuffle" in growth["advice"]["code"]) == blamed
 
 
-@pytest.mark.parametrize("kept, found", [
-    ({"item_bytes": 8000, "per_step": 1.0}, True),
-    ({"item_bytes": 8000, "per_step": 0.5}, False),  # half of the growth is something else
-    ({"item_bytes": 8000, "per_step": 1.0, "bound": 60_000}, False),  # a deque that fills up
-    (None, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kept, found",
+    [
+        ({"item_bytes": 8000, "per_step": 1.0}, True),
+        ({"item_bytes": 8000, "per_step": 0.5}, False),  # half of the growth is something else
+        ({"item_bytes": 8000, "per_step": 1.0, "bound": 60_000}, False),  # a deque that fills up
+        (None, False),
+    ],
+)
 def test_a_loop_that_keeps_8_kb_a_step_is_found_at_its_end(kept, found):
     item = {"name": "seen", "of": "program", "items": 20_000, **(kept or {})}
     facts = {"memory": {"kept": [item]}}

@@ -23,33 +23,62 @@ def error(name: str, text: str) -> Exception:
     return type(name, (RuntimeError,), {})(text)
 
 
-@pytest.mark.parametrize(("raised", "framework", "found"), [
-    (error("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total "
-           "capacity of 79.11 GiB of which 512.00 MiB is free. Of the allocated memory 70.00 GiB "
-           "is allocated by PyTorch, and 5.50 GiB is reserved by PyTorch but unallocated."),
-     "torch", {"gpu": 1, "asked_bytes": 2 * GIB, "free_bytes": 512 * MIB,
-               "reserved_bytes": int(5.5 * GIB)}),
-    (error("ResourceExhaustedError", "OOM when allocating tensor with shape[1024,1024,16] and type "
-           "float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"),
-     "tensorflow", {"gpu": 0, "asked_bytes": 64 * MIB, "shapes": ["[1024, 1024, 16]"]}),
-    (error("ResourceExhaustedError", "OOM when allocating tensor with shape[8,1048576] and type "
-           "double on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu"),
-     "tensorflow", {"asked_bytes": 64 * MIB, "shapes": ["[8, 1048576]"]}),
-    (error("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
-           "68719476736 bytes."), "jax", {"gpu": 0, "asked_bytes": 64 * GIB}),
-    (MemoryError("Unable to allocate 7.50 GiB for an array with shape (2013265920,) and data type "
-                 "float32"), "torch", {"asked_bytes": int(7.5 * GIB)}),
-    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
-                  "allocate memory: you tried to allocate 4294967296 bytes. Error code 12"),
-     "torch", {"asked_bytes": 4 * GIB}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("raised", "framework", "found"),
+    [
+        (
+            error(
+                "OutOfMemoryError",
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total "
+                "capacity of 79.11 GiB of which 512.00 MiB is free. Of the allocated memory 70.00 GiB "
+                "is allocated by PyTorch, and 5.50 GiB is reserved by PyTorch but unallocated.",
+            ),
+            "torch",
+            {"gpu": 1, "asked_bytes": 2 * GIB, "free_bytes": 512 * MIB, "reserved_bytes": int(5.5 * GIB)},
+        ),
+        (
+            error(
+                "ResourceExhaustedError",
+                "OOM when allocating tensor with shape[1024,1024,16] and type "
+                "float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+            ),
+            "tensorflow",
+            {"gpu": 0, "asked_bytes": 64 * MIB, "shapes": ["[1024, 1024, 16]"]},
+        ),
+        (
+            error(
+                "ResourceExhaustedError",
+                "OOM when allocating tensor with shape[8,1048576] and type "
+                "double on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+            ),
+            "tensorflow",
+            {"asked_bytes": 64 * MIB, "shapes": ["[8, 1048576]"]},
+        ),
+        (
+            error("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes."),
+            "jax",
+            {"gpu": 0, "asked_bytes": 64 * GIB},
+        ),
+        (
+            MemoryError("Unable to allocate 7.50 GiB for an array with shape (2013265920,) and data type float32"),
+            "torch",
+            {"asked_bytes": int(7.5 * GIB)},
+        ),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+                "allocate memory: you tried to allocate 4294967296 bytes. Error code 12"
+            ),
+            "torch",
+            {"asked_bytes": 4 * GIB},
+        ),
+    ],
+)
 def test_errors_of_memory_are_known_by_name_or_text(raised, framework, found):
     described = describe_error(raised, framework)
     assert described is not None and described["error"] == type(raised).__name__
     rest = {key: value for key, value in described.items() if key not in ("error", "message")}
-    assert {
-        key: value for key, value in rest.items() if key != "shapes" or "shapes" in found
-    } == found
+    assert {key: value for key, value in rest.items() if key != "shapes" or "shapes" in found} == found
 
 
 def test_an_error_inside_another_is_found_and_other_errors_are_not():
@@ -63,9 +92,12 @@ def test_an_error_inside_another_is_found_and_other_errors_are_not():
 def run_program(kind: str, log_dir: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, str(HERE / "oom_program.py"), kind, str(log_dir)],
-        capture_output=True, text=True, timeout=200, cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+    )
 
 
 def post_mortem(log_dir: Path) -> tuple[dict, dict]:
@@ -78,10 +110,15 @@ def post_mortem(log_dir: Path) -> tuple[dict, dict]:
     return run, finding
 
 
-@pytest.mark.parametrize(("kind", "where"), [
-    ("loop", "a step"), ("fit", "the train function"), ("validation", "validation"),
-    ("callback", "Keeps.on_train_batch_end"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("loop", "a step"),
+        ("fit", "the train function"),
+        ("validation", "validation"),
+        ("callback", "Keeps.on_train_batch_end"),
+    ],
+)
 def test_the_host_s_memory_runs_out(tmp_path, kind, where):
     """`ulimit -v` in a process of its own: the same exception, a recording that opens."""
     done = run_program(kind, tmp_path)
@@ -102,11 +139,14 @@ def test_the_host_s_memory_runs_out(tmp_path, kind, where):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "error", "where"), [
-    ("tensorflow", "ResourceExhaustedError", "the train function, at step 50"),
-    ("jax", "RESOURCE_EXHAUSTED", "the fit, at step 50 with a batch of 16"),
-    ("torch", "can't allocate memory", "the train function, at step 50 with a batch of 16"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("backend", "error", "where"),
+    [
+        ("tensorflow", "ResourceExhaustedError", "the train function, at step 50"),
+        ("jax", "RESOURCE_EXHAUSTED", "the fit, at step 50 with a batch of 16"),
+        ("torch", "can't allocate memory", "the train function, at step 50 with a batch of 16"),
+    ],
+)
 def test_the_framework_s_own_allocator_has_no_more(tmp_path, backend, error, where):
     """One batch is too long: where it happened, in which batch, and how much it asked for.
 
@@ -151,23 +191,41 @@ def killed(tmp_path, monkeypatch, kills: dict[str, int], used: float, limit=8 * 
     return diagnose(recording)
 
 
-@pytest.mark.parametrize(("kills", "used", "limit", "seen", "title"), [
-    ({"container": 1, "machine": 1}, 0.7, 8 * GIB,
-     "the kernel has counted a kill for memory in its container since",
-     " by its container's limit of 8 GiB"),
-    ({"machine": 1}, 0.99, 0.5 * GIB,  # the group is gone
-     "the kernel has counted a kill for memory since",
-     ", most likely by its container's limit of 512 MiB"),
-    ({"machine": 1}, 0.8, 8 * GIB,  # some seconds before
-     "the kernel has counted a kill for memory since",
-     ", most likely by its container's limit of 8 GiB"),
-    ({"machine": 1}, 0.4, 8 * GIB, "the kernel has counted a kill for memory since",
-     ", most likely for lack of host memory"),
-    ({}, 0.97, 8 * GIB, "memory was full", ", most likely by its container's limit of 8 GiB"),
-])  # fmt: skip
-def test_a_killed_process_is_found_at_the_next_look(
-    tmp_path, monkeypatch, kills, used, limit, seen, title
-):
+@pytest.mark.parametrize(
+    ("kills", "used", "limit", "seen", "title"),
+    [
+        (
+            {"container": 1, "machine": 1},
+            0.7,
+            8 * GIB,
+            "the kernel has counted a kill for memory in its container since",
+            " by its container's limit of 8 GiB",
+        ),
+        (
+            {"machine": 1},
+            0.99,
+            0.5 * GIB,  # the group is gone
+            "the kernel has counted a kill for memory since",
+            ", most likely by its container's limit of 512 MiB",
+        ),
+        (
+            {"machine": 1},
+            0.8,
+            8 * GIB,  # some seconds before
+            "the kernel has counted a kill for memory since",
+            ", most likely by its container's limit of 8 GiB",
+        ),
+        (
+            {"machine": 1},
+            0.4,
+            8 * GIB,
+            "the kernel has counted a kill for memory since",
+            ", most likely for lack of host memory",
+        ),
+        ({}, 0.97, 8 * GIB, "memory was full", ", most likely by its container's limit of 8 GiB"),
+    ],
+)
+def test_a_killed_process_is_found_at_the_next_look(tmp_path, monkeypatch, kills, used, limit, seen, title):
     found = killed(tmp_path, monkeypatch, kills, used, int(limit))
     [finding] = [one for one in found["findings"] if one["cause"] == "out_of_memory"]
     assert finding["confidence"] == "estimated" and finding["evidence"]["seen"] == seen
@@ -190,13 +248,22 @@ def test_an_error_that_names_no_device_is_the_host_s_where_no_gpu_is_used(tmp_pa
 
 
 def full_gpu(batch: int | None = 256, memory=(), others=0.0, backend="tensorflow", **error) -> dict:
-    told = {"error": "OutOfMemoryError", "gpu": 0, "step": 300, "where": "the train function",
-            "asked_bytes": 2 * GIB, "free_bytes": GIB, **error}  # fmt: skip
+    told = {
+        "error": "OutOfMemoryError",
+        "gpu": 0,
+        "step": 300,
+        "where": "the train function",
+        "asked_bytes": 2 * GIB,
+        "free_bytes": GIB,
+        **error,
+    }
     run = Generated(
-        seed=1, gpus=[GPU], memory={"out_of_memory": told, **dict(memory)},
+        seed=1,
+        gpus=[GPU],
+        memory={"out_of_memory": told, **dict(memory)},
         fit={"batch_size": batch, "input_kind": "tf.data"},
         framework={"name": backend, "backend": backend},
-    )  # fmt: skip
+    )
     for part in range(30):
         began = run.now
         run.steps(10, step_ms=100)
@@ -211,15 +278,12 @@ def full_gpu(batch: int | None = 256, memory=(), others=0.0, backend="tensorflow
 def test_the_post_mortem_of_a_gpu_names_what_fits():
     [finding] = [one for one in full_gpu()["findings"] if one["cause"] == "out_of_memory"]
     evidence = finding["evidence"]
-    assert finding["title"] == ("Out of GPU memory in the train function, at step 300 with a batch "
-                                "of 256")  # fmt: skip
+    assert finding["title"] == ("Out of GPU memory in the train function, at step 300 with a batch of 256")
     assert (evidence["asked_for_mib"], evidence["free_mib"]) == (2048, 1024)
     # 10 GiB stay, 64 GiB for 256 samples: 0.25 GiB each, of 0.95 * 72 GiB.
     assert evidence["room_for_batch"] == int((0.95 * 72 - 10) / 0.25)
     assert evidence["per_sample_mib"] == 256
-    assert (
-        f"A batch of {evidence['room_for_batch']:,} would have fitted" in finding["advice"]["text"]
-    )
+    assert f"A batch of {evidence['room_for_batch']:,} would have fitted" in finding["advice"]["text"]
     assert finding["advice"]["code"].startswith(f"ds = ds.batch({evidence['room_for_batch']})")
     assert finding["gpus"] == [0]
 
@@ -233,12 +297,15 @@ def test_a_batch_whose_size_was_only_seen_gets_the_same_advice():
     assert seen["advice"] == given["advice"]
 
 
-@pytest.mark.parametrize(("about", "says"), [
-    ({"reserved_bytes": 5 * GIB}, "expandable_segments:True keeps the free memory in one piece"),
-    ({"reserved_bytes": GIB}, None),  # less than was asked for
-    ({"others": 9.0 * GIB}, "other processes hold 9.0 GiB of this GPU"),
-    ({"others": 0.5 * GIB}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"reserved_bytes": 5 * GIB}, "expandable_segments:True keeps the free memory in one piece"),
+        ({"reserved_bytes": GIB}, None),  # less than was asked for
+        ({"others": 9.0 * GIB}, "other processes hold 9.0 GiB of this GPU"),
+        ({"others": 0.5 * GIB}, None),
+    ],
+)
 def test_the_advice_names_fragments_and_other_processes(about, says):
     found = full_gpu(backend="torch", **about)["findings"]
     [finding] = [one for one in found if one["cause"] == "out_of_memory"]

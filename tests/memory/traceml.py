@@ -9,13 +9,7 @@ GIB = 1 << 30
 # name: (first, last, device's memory in bytes, creep: "confirmed", "early" or "", full)
 CASES = {
     "a level near the device's memory": (96.0 * GIB / 100, 96.0 * GIB / 100, GIB, "", True),
-    "half as much again, little left": (
-        4 * GIB,
-        6 * GIB,
-        6.1 * GIB,
-        "confirmed",
-        True,
-    ),
+    "half as much again, little left": (4 * GIB, 6 * GIB, 6.1 * GIB, "confirmed", True),
     "half as much again, plenty left": (4 * GIB, 6 * GIB, 100 * GIB, "confirmed", False),
     "a few per cent, plenty left": (4 * GIB, 4.1 * GIB, 100 * GIB, "early", False),
     "level and far from full": (0.09 * GIB, 0.09 * GIB, GIB, "", False),

@@ -15,10 +15,7 @@ def show(browser, tmp_path):
         page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
         pages.append(page)
         page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
-        page.on(
-            "console",
-            lambda message: problems.append(message.text) if message.type == "error" else None,
-        )
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on(
             "request",
             lambda request: (
@@ -29,9 +26,7 @@ def show(browser, tmp_path):
         )
         colours = "background:#111;color:#eee" if dark else "background:#fff;color:#000"
         file = tmp_path / f"cell-{len(pages)}.html"
-        file.write_text(
-            f'<!doctype html><meta charset="utf-8"><body style="{colours}">{html}', "utf-8"
-        )
+        file.write_text(f'<!doctype html><meta charset="utf-8"><body style="{colours}">{html}', "utf-8")
         page.goto(file.as_uri())
         return page
 

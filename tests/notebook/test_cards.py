@@ -84,10 +84,9 @@ def test_names_from_a_recording_are_text(tmp_path):
     run_ = "<script>alert(1)<script>"
     writer = RecordingWriter(
         str(tmp_path / run_),
-        {"gpus": [{"index": 0, "name": '"><img src=x onerror=alert(1)>',
-                   "used_by_framework": True}]},
+        {"gpus": [{"index": 0, "name": '"><img src=x onerror=alert(1)>', "used_by_framework": True}]},
         clock=Clock(),
-    )  # fmt: skip
+    )
     writer.close("ended")
     (recording,) = read_recordings(tmp_path)
     for html in (recording._repr_html_(), recording.show()._repr_html_()):

@@ -37,9 +37,7 @@ def html(cell) -> str:
 
 
 def printed(cell, name: str) -> str:
-    return "".join(
-        "".join(out["text"]) for out in cell["outputs"] if out.get("name") == name
-    )  # fmt: skip
+    return "".join("".join(out["text"]) for out in cell["outputs"] if out.get("name") == name)
 
 
 def test_it_is_kept_without_outputs():
@@ -58,9 +56,7 @@ def test_the_cards_say_what_was_slow_and_that_it_is_fixed(ran):
     before, after = map(float, re.findall(r"([\d.]+) s", printed(ran["fixed"], "stdout"))[-2:])
     assert after < before
     rates = printed(ran["logs"], "stdout")
-    assert (
-        len(re.findall(r"epoch \d: \d+ % waiting for input, [\d,]+ pictures a second", rates)) == 3
-    )
+    assert len(re.findall(r"epoch \d: \d+ % waiting for input, [\d,]+ pictures a second", rates)) == 3
 
 
 def test_what_is_printed_is_not_mixed_with_the_progress_bar(ran):

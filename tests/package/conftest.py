@@ -10,9 +10,17 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 LEFT_OUT = (
-    "node_modules", ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "logs",
-    ".*_cache", ".hypothesis",
-)  # fmt: skip
+    "node_modules",
+    ".git",
+    ".venv*",
+    "build",
+    "dist",
+    "*.egg-info",
+    "__pycache__",
+    "logs",
+    ".*_cache",
+    ".hypothesis",
+)
 
 
 def _built(folder: Path, **variables: str) -> Path:
@@ -21,8 +29,11 @@ def _built(folder: Path, **variables: str) -> Path:
     shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout)],
-        capture_output=True, text=True, timeout=250, env={**os.environ, **variables},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, **variables},
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return folder
 

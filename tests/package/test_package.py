@@ -49,8 +49,10 @@ def test_the_wheel_has_what_runs_and_nothing_else(dist):
 def test_the_source_distribution_is_the_repository(dist):
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
     if listed.returncode:
         pytest.skip("this is no clone")
     (sdist,) = dist.glob("*.tar.gz")
@@ -91,11 +93,8 @@ def test_metadata(dist):
     assert all(f"Programming Language :: Python :: 3.{minor}" in kinds for minor in (11, 12, 13))
     requirements = found.get_all("Requires-Dist")
     always = {re.split(r"[>=\[; ]", one)[0] for one in requirements if "extra ==" not in one}
-    assert always == {"numpy", "protobuf", "nvidia-ml-py", "psutil", "fsspec", "tensorboard",
-                      "werkzeug"}  # fmt: skip
-    assert {"tensorflow", "keras", "parquet", "test", "backends", "reach"} <= {
-        *found.get_all("Provides-Extra")
-    }
+    assert always == {"numpy", "protobuf", "nvidia-ml-py", "psutil", "fsspec", "tensorboard", "werkzeug"}
+    assert {"tensorflow", "keras", "parquet", "test", "backends", "reach"} <= {*found.get_all("Provides-Extra")}
 
 
 def test_the_bundles_packages_travel_with_their_licences(dist):
@@ -121,9 +120,8 @@ def test_the_tools_of_packagers_find_nothing(tool, dist):
     files = [str(path) for path in dist.iterdir() if path.suffix == ".whl"]
     files += [str(path) for path in dist.glob("*.tar.gz")] if module == "twine" else []
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments, *files],
-        capture_output=True, text=True, cwd=REPOSITORY, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-m", module, *arguments, *files], capture_output=True, text=True, cwd=REPOSITORY, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -171,9 +169,7 @@ def test_development_tools_are_locked_within_their_bounds():
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY, timeout=120
-    )
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
 
 
 def test_the_command_line_is_a_module_too():
@@ -184,15 +180,14 @@ def test_the_command_line_is_a_module_too():
 def test_without_keras_the_callback_says_so_in_one_line():
     program = "import sys; sys.modules['keras'] = None; import gpu_util_callback as g; g.{}"
     last = python("-c", program.format("GpuUtilCallback")).stderr.splitlines()
-    assert last[-1] == ("ModuleNotFoundError: GpuUtilCallback needs Keras: pip install keras. "
-                        "Without Keras, use GpuUtilMonitor.")  # fmt: skip
+    assert last[-1] == (
+        "ModuleNotFoundError: GpuUtilCallback needs Keras: pip install keras. Without Keras, use GpuUtilMonitor."
+    )
     assert "During handling" not in "".join(last)
     assert python("-c", program.format("GpuUtilMonitor")).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md"]
-)
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md"])
 def test_links_between_documents_lead_somewhere(document):
     text = (REPOSITORY / document).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
@@ -213,9 +208,13 @@ def test_it_runs_in_an_empty_environment(kind, dist, tmp_path):
 
     def run(*command: str) -> str:
         done = subprocess.run(
-            [str(bin_ / command[0]), *command[1:]], capture_output=True, text=True,
-            env=environment, cwd=tmp_path, timeout=280,
-        )  # fmt: skip
+            [str(bin_ / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=280,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -227,9 +226,16 @@ def test_it_runs_in_an_empty_environment(kind, dist, tmp_path):
     assert (tmp_path / "page.html").stat().st_size > 100_000
     run("gpu-util", "export", "logs", "--perfetto", "trace.json")
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    listed = run("python", "-c", "import importlib.metadata as m; print([p.value for p in "
-                 "m.entry_points(group='tensorboard_plugins')])")  # fmt: skip
+    listed = run(
+        "python",
+        "-c",
+        "import importlib.metadata as m; print([p.value for p in m.entry_points(group='tensorboard_plugins')])",
+    )
     assert "tensorboard_plugin.loader:Loader" in listed
-    absent = run("python", "-c", "from importlib.util import find_spec as f; print("
-                 "[n for n in ('keras', 'tensorflow', 'torch', 'jax') if f(n)])")  # fmt: skip
+    absent = run(
+        "python",
+        "-c",
+        "from importlib.util import find_spec as f; print("
+        "[n for n in ('keras', 'tensorflow', 'torch', 'jax') if f(n)])",
+    )
     assert absent.strip() == "[]"

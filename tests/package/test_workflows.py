@@ -29,38 +29,41 @@ def test_actions_are_pinned_by_hash_and_name_their_version():
         if not line.startswith("./")
     ]
     pins = dict(line.split("@", 1) for line in used)
-    assert pins and all(
-        re.fullmatch(r"[0-9a-f]{40} # v\d+\.\d+\.\d+", pin) for pin in pins.values()
-    )
+    assert pins and all(re.fullmatch(r"[0-9a-f]{40} # v\d+\.\d+\.\d+", pin) for pin in pins.values())
     assert len({*used}) == len(pins), "one version of each action"
 
 
 def test_pythons_are_those_of_the_classifiers(tmp_path):
     [step] = [step for step in STEPS if step.get("id") == "classifiers"]
     environment = {
-        **os.environ, "GITHUB_OUTPUT": str(tmp_path / "output"),
+        **os.environ,
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    }  # fmt: skip
-    subprocess.run(
-        ["bash", "-e"], input=step["run"], text=True, cwd=REPOSITORY, env=environment, check=True
-    )
+    }
+    subprocess.run(["bash", "-e"], input=step["run"], text=True, cwd=REPOSITORY, env=environment, check=True)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     name, _, pythons = (tmp_path / "output").read_text().strip().partition("=")
     assert name == "pythons" and len(yaml.safe_load(pythons)) >= 3
     for python in yaml.safe_load(pythons):
         assert f"Programming Language :: Python :: {python}" in project["classifiers"]
         rows = subprocess.run(
-            [sys.executable, "tests/versions/matrix.py", "--list",
-             "--only", f"{python} tensorflow-newest keras-newest"],
-            cwd=REPOSITORY, capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+            [
+                sys.executable,
+                "tests/versions/matrix.py",
+                "--list",
+                "--only",
+                f"{python} tensorflow-newest keras-newest",
+            ],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         assert rows.strip()
 
 
 def test_what_make_is_asked_for_exists():
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    targets = {
-        target for step in STEPS for target in re.findall(r"\bmake (\w+)", step.get("run", ""))
-    }
+    targets = {target for step in STEPS for target in re.findall(r"\bmake (\w+)", step.get("run", ""))}
     assert {"dist", "docs", "matrix", "quick"} <= targets
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)

@@ -12,9 +12,7 @@ import time
 # Where there is no /proc, psutil has other means; here it shall be as helpless as can be.
 import psutil  # noqa: F401
 
-ABSENT = (
-    "fork", "forkpty", "register_at_fork", "sched_getaffinity", "nice", "getloadavg", "O_NONBLOCK",
-)  # fmt: skip
+ABSENT = ("fork", "forkpty", "register_at_fork", "sched_getaffinity", "nice", "getloadavg", "O_NONBLOCK")
 HIDDEN = ("/proc", "/sys")
 
 

@@ -17,16 +17,23 @@ HERE = Path(__file__).parent
 
 def run(*command: str, encoding: str = "cp1252") -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *command], capture_output=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]),
-             "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "TF_CPP_MIN_LOG_LEVEL": "3",
-             "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+        [sys.executable, *command],
+        capture_output=True,
+        timeout=250,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]),
+            "PYTHONIOENCODING": encoding,
+            "PYTHONUTF8": "0",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "",
+        },
+    )
 
 
-@pytest.mark.parametrize("encoding", [
-    "ascii", *[pytest.param(wider, marks=pytest.mark.slow) for wider in ("cp1252", "cp437")],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "encoding", ["ascii", *[pytest.param(wider, marks=pytest.mark.slow) for wider in ("cp1252", "cp437")]]
+)
 def test_a_fit_without_proc_and_fork_on_a_console_of_few_characters(encoding, tmp_path):
     pytest.importorskip("tensorflow")
     done = run(str(HERE / "fit_program.py"), str(tmp_path), encoding=encoding)
@@ -92,9 +99,7 @@ def test_a_file_that_a_reader_has_open_is_replaced_a_moment_later(tmp_path, monk
     path = str(tmp_path / "manifest.json")
     storage.LocalStorage().write(path, b"{}")
     assert Path(path).read_bytes() == b"{}" and len(refused) == 2
-    monkeypatch.setattr(
-        storage.os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(13))
-    )
+    monkeypatch.setattr(storage.os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(13)))
     with pytest.raises(PermissionError):
         storage.LocalStorage().write(path, b"{}")
     assert [one.name for one in tmp_path.iterdir()] == ["manifest.json"], "no leftover"

@@ -69,10 +69,14 @@ def test_of_too_many_the_oldest_are_forgotten():
 
 def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):
     make_recording(tmp_path, "thirds", steps=60, scalars=False)
-    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
-        logdir=str(tmp_path), flags=SimpleNamespace(logdir_spec=""), multiplexer=None,
-        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
-    ))  # fmt: skip
+    plugin = GpuUtilizationPlugin(
+        base_plugin.TBContext(
+            logdir=str(tmp_path),
+            flags=SimpleNamespace(logdir_spec=""),
+            multiplexer=None,
+            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
+        )
+    )
     made = []
 
     def slow(of):
@@ -101,10 +105,14 @@ def test_two_hundred_requests_do_not_wait_for_a_long_one(tmp_path, monkeypatch):
     for run in ("long", "other"):
         make_recording(tmp_path / run, "thirds", steps=3000, scalars=False)
     runs = [SimpleNamespace(run_name=name) for name in ("long", "other")]
-    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
-        logdir=str(tmp_path), flags=SimpleNamespace(logdir_spec=""), multiplexer=None,
-        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
-    ))  # fmt: skip
+    plugin = GpuUtilizationPlugin(
+        base_plugin.TBContext(
+            logdir=str(tmp_path),
+            flags=SimpleNamespace(logdir_spec=""),
+            multiplexer=None,
+            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
+        )
+    )
     apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
     ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
     begun, go_on, report = threading.Event(), threading.Event(), plugin_module.run_report

@@ -27,11 +27,34 @@ from tensorboard_plugin.runs import RunIndex
 
 RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
 IDS = [
-    "", ".", "..", "../..", "/etc/passwd", "a/../../outside", "..%2f..%2foutside", "~7E", "a~2F..",
-    "file:///etc/passwd", "gs://bucket/x", "C:\\windows\\win.ini", "\\\\host\\share", NUL, RTL,
-    "x" * 10_000, "run/" + "y" * 10_000, "<script>alert(1)</script>", "a\r\nSet-Cookie: x=1",
-    "'; DROP TABLE runs; --", "\U0001f600", "%00", "%", "~", "None", "__proto__", "0",
-]  # fmt: skip
+    "",
+    ".",
+    "..",
+    "../..",
+    "/etc/passwd",
+    "a/../../outside",
+    "..%2f..%2foutside",
+    "~7E",
+    "a~2F..",
+    "file:///etc/passwd",
+    "gs://bucket/x",
+    "C:\\windows\\win.ini",
+    "\\\\host\\share",
+    NUL,
+    RTL,
+    "x" * 10_000,
+    "run/" + "y" * 10_000,
+    "<script>alert(1)</script>",
+    "a\r\nSet-Cookie: x=1",
+    "'; DROP TABLE runs; --",
+    "\U0001f600",
+    "%00",
+    "%",
+    "~",
+    "None",
+    "__proto__",
+    "0",
+]
 
 
 class App:
@@ -94,14 +117,19 @@ def refused(status, body, asked):
 
 
 @pytest.mark.parametrize(
-    "route", ["/recording", "/tiles", "/steps", "/window", "/job", "/export.csv", "/export.json",
-              "/export.html"],
-)  # fmt: skip
+    "route", ["/recording", "/tiles", "/steps", "/window", "/job", "/export.csv", "/export.json", "/export.html"]
+)
 def test_ids_lead_nowhere_but_to_known_recordings(logs, route):
     app = App(logs / "logs")
     (outside,) = read_recordings(logs / "outside")
-    others = [outside.id, outside.path, f"../outside/{outside.folder}", f"a/{outside.folder}",
-              f"outside/{outside.folder}", f"./{outside.folder}"]  # fmt: skip
+    others = [
+        outside.id,
+        outside.path,
+        f"../outside/{outside.folder}",
+        f"a/{outside.folder}",
+        f"outside/{outside.folder}",
+        f"./{outside.folder}",
+    ]
     for id in IDS + others:
         query = {"axis": "step", "level": 0, "first": 0, "count": 4, "last": 3, "window": 0}
         refused(*app.get(route, id=id, **query), (route, id[:80]))
@@ -112,19 +140,36 @@ def test_numbers_and_names_are_checked(logs):
     (one,) = app.json("/runs")[1]["recordings"]
     id = one["id"]
     for change in (
-        {"level": -1}, {"level": 63}, {"level": "1e3"}, {"level": "9" * 30}, {"level": "NaN"},
-        {"first": -1}, {"first": 2**63}, {"first": "0x10"}, {"count": 0}, {"count": 4097},
-        {"count": "1" * 10_000}, {"axis": "y" * 10_000}, {"axis": NUL}, {"axis": RTL},
-        {"lanes": ",".join(["steps"] * 513)}, {"level": 62, "first": 2, "count": 4096},
+        {"level": -1},
+        {"level": 63},
+        {"level": "1e3"},
+        {"level": "9" * 30},
+        {"level": "NaN"},
+        {"first": -1},
+        {"first": 2**63},
+        {"first": "0x10"},
+        {"count": 0},
+        {"count": 4097},
+        {"count": "1" * 10_000},
+        {"axis": "y" * 10_000},
+        {"axis": NUL},
+        {"axis": RTL},
+        {"lanes": ",".join(["steps"] * 513)},
+        {"level": 62, "first": 2, "count": 4096},
         {"lanes": "gpu0:" + "+".join(["utilization_pct"] * 5_000)},
-    ):  # fmt: skip
+    ):
         refused(*app.tile(id, **change), change)
     for lanes in (NUL, RTL, "x" * 10_000, ":::", "gpu0:", ":x", "steps:__class__", "../x:y", "+:+"):
         status, body = app.tile(id, lanes=lanes)
         assert status == 200, lanes[:50]
         assert decode_tile(body).header["series"] == [], lanes[:50]
-    for query in ({"first": 0}, {"first": 0, "last": 1000}, {"first": 5, "last": 4},
-                  {"first": "a", "last": 2}, {"first": -3, "last": 2}):  # fmt: skip
+    for query in (
+        {"first": 0},
+        {"first": 0, "last": 1000},
+        {"first": 5, "last": 4},
+        {"first": "a", "last": 2},
+        {"first": -3, "last": 2},
+    ):
         refused(*app.get("/steps", id=id, **query), query)
     for window in (-1, 99, "x", "9" * 30, 2**62):
         refused(*app.get("/window", id=id, window=window), window)
@@ -139,10 +184,20 @@ def test_names_of_runs_and_facts_may_be_anything(tmp_path):
         make_recording(tmp_path / name, "healthy", steps=60, gpus=1)
     manifests = sorted(tmp_path.rglob("manifest.json"))
     odd = {
-        "trial": {"a": 1}, "trial_config": 7, "fit_index": "x", "rank": [], "world_size": "many",
-        "host": None, "framework": 3, "gpus": {"x": 1}, "windows": "no", "job": ["j"],
-        "overhead": None, "flushes": {"a": []}, "label": RTL,
-    }  # fmt: skip
+        "trial": {"a": 1},
+        "trial_config": 7,
+        "fit_index": "x",
+        "rank": [],
+        "world_size": "many",
+        "host": None,
+        "framework": 3,
+        "gpus": {"x": 1},
+        "windows": "no",
+        "job": ["j"],
+        "overhead": None,
+        "flushes": {"a": []},
+        "label": RTL,
+    }
     manifests[0].write_text(json.dumps({**json.loads(manifests[0].read_text()), **odd}))
     app = App(tmp_path)
     status, listing = app.json("/runs")
@@ -214,8 +269,13 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
         ids = {one["run"]: one["id"] for one in app.json("/runs")[1]["recordings"]}
         assert app.tile(ids["a"])[0] == 200
         shutil.rmtree(tmp_path / "logs" / "a")
-        for route, query in (("/recording", {}), ("/steps", {"first": 0, "last": 9}),
-                             ("/export.csv", {}), ("/export.json", {}), ("/job", {})):  # fmt: skip
+        for route, query in (
+            ("/recording", {}),
+            ("/steps", {"first": 0, "last": 9}),
+            ("/export.csv", {}),
+            ("/export.json", {}),
+            ("/job", {}),
+        ):
             status, body = app.get(route, id=ids["a"], **query)
             assert status in (200, 404), (route, status, body[:300])
             if status == 200 and route == "/recording":
@@ -248,8 +308,12 @@ def test_damage_in_the_middle_of_browsing(tmp_path):
             assert status == 200, body[:300]
             decode_tile(body)
         fresh = App(tmp_path)
-        for route, query in (("/recording", {}), ("/export.csv", {}), ("/export.html", {}),
-                             ("/steps", {"first": 0, "last": 99})):  # fmt: skip
+        for route, query in (
+            ("/recording", {}),
+            ("/export.csv", {}),
+            ("/export.html", {}),
+            ("/steps", {"first": 0, "last": 99}),
+        ):
             status, body = fresh.get(route, id=id, **query)
             assert status == 200, (route, body[:300])
     _, reply = App(tmp_path).json("/recording", id=id)
@@ -270,9 +334,7 @@ def test_a_growing_run_under_many_requests_at_once(tmp_path):
         while not stop.is_set():
             level = random_.choice([0, 2, 5, 8])
             try:
-                status, body = app.tile(
-                    id, level=level, count=4096, lanes="steps,gpu1:utilization_pct"
-                )
+                status, body = app.tile(id, level=level, count=4096, lanes="steps,gpu1:utilization_pct")
                 assert status == 200, body[:200]
                 reply = decode_tile(body)
                 for values in reply.series.values():

@@ -20,8 +20,7 @@ from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import log_directory
 
-HOSTILE = ("r1", "m1_findings_int", "m2_account_text", "m3_gpu_index", "m4_gpu_name", "m7_wall",
-           "m8_advice", "m9_lost")  # fmt: skip
+HOSTILE = ("r1", "m1_findings_int", "m2_account_text", "m3_gpu_index", "m4_gpu_name", "m7_wall", "m8_advice", "m9_lost")
 
 
 class App:
@@ -32,9 +31,11 @@ class App:
         runs = [SimpleNamespace(run_name=name) for name in names]
         provider = SimpleNamespace(list_runs=lambda context, experiment_id: runs)
         context = base_plugin.TBContext(
-            logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec=spec),
+            logdir=str(logdir),
+            data_provider=provider,
+            flags=SimpleNamespace(logdir_spec=spec),
             multiplexer=SimpleNamespace(RunPaths=lambda: paths),
-        )  # fmt: skip
+        )
         self.plugin = GpuUtilizationPlugin(context)
         self.routes = self.plugin.get_plugin_apps()
 
@@ -68,12 +69,22 @@ def addresses(app):
     (one,) = app.json("/runs")["recordings"]
     id = one["id"]
     return [
-        "/runs", f"/recording?id={id}", f"/job?id={id}", f"/steps?id={id}&first=0&last=9",
+        "/runs",
+        f"/recording?id={id}",
+        f"/job?id={id}",
+        f"/steps?id={id}&first=0&last=9",
         f"/tiles?id={id}&axis=step&level=0&first=0&count=64&lanes=steps",
-        f"/window?id={id}&window=0", f"/export.csv?id={id}", f"/export.json?id={id}",
-        f"/export.html?id={id}", "/static/index.js", "/static/index.js?v=1", "/static/style.css",
-        "/static/nothing.js", "/recording?id=unknown", "/recording",
-    ]  # fmt: skip
+        f"/window?id={id}&window=0",
+        f"/export.csv?id={id}",
+        f"/export.json?id={id}",
+        f"/export.html?id={id}",
+        "/static/index.js",
+        "/static/index.js?v=1",
+        "/static/style.css",
+        "/static/nothing.js",
+        "/recording?id=unknown",
+        "/recording",
+    ]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
@@ -133,8 +144,7 @@ def refused(logdir, says="leads out of the log directory"):
     assert [one["run"] for one in listing["recordings"]] == ["own"]
     found = read_recordings(logdir)
     assert [one.run for one in found] == ["own"]
-    for said in ([one["message"] for one in listing["problems"]],
-                 [one.message for one in found.problems]):  # fmt: skip
+    for said in ([one["message"] for one in listing["problems"]], [one.message for one in found.problems]):
         assert len(said) == 1 and says in said[0], said
         assert "as a log directory of its own" in said[0]
 
@@ -180,9 +190,7 @@ def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, ki
     body = app.ask(f"/export.csv?id={id}").get_data()
     assert body.count(b"\n") == 1 + shown
     assert b"leads out of the log directory" in gzip.decompress(
-        Client(app.routes["/recording"])
-        .get(f"/recording?id={id}", headers={"Accept-Encoding": "gzip"})
-        .get_data()
+        Client(app.routes["/recording"]).get(f"/recording?id={id}", headers={"Accept-Encoding": "gzip"}).get_data()
     )
 
 

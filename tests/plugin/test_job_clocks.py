@@ -35,8 +35,7 @@ def test_every_worker_has_its_clock_and_its_end(tmp_path, monkeypatch):
     recordings = workers(tmp_path, steps=231)
     (first, second) = sorted(recordings, key=lambda one: one.rank)
     # Of a process that is gone, as `kill -9` leaves it.
-    monkeypatch.setattr(type(second), "status", property(
-        lambda one: "lost" if one.rank else "ended"))  # fmt: skip
+    monkeypatch.setattr(type(second), "status", property(lambda one: "lost" if one.rank else "ended"))
     reply = job_reply(first, recordings, run_report)
     own, other = reply["workers"]
     assert (own["status"], own["steps"]) == ("ended", 300)
@@ -51,9 +50,7 @@ def test_clocks_are_estimated_anew_only_when_there_is_a_good_deal_more(tmp_path,
     recordings = workers(tmp_path)
     calls, counts = [], {}
     estimate = alignment.session_clocks
-    monkeypatch.setattr(
-        "tensorboard_plugin.jobs.session_clocks", lambda of: calls.append(of) or estimate(of)
-    )
+    monkeypatch.setattr("tensorboard_plugin.jobs.session_clocks", lambda of: calls.append(of) or estimate(of))
     clocks = SessionClocks()
     first = clocks(recordings)
     assert clocks(recordings) is first and len(calls) == 1

@@ -94,8 +94,15 @@ def test_only_reports_that_are_needed_are_made(logdir):
 def test_a_job_of_too_many_workers_is_judged_by_what_each_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "MAX_WORKERS", 2)
     for rank in range(4):
-        path = make_recording(tmp_path / f"{rank}", "slow" if rank == 2 else "healthy", steps=300,
-                              gpus=1, job="a", rank=rank, world_size=4)  # fmt: skip
+        path = make_recording(
+            tmp_path / f"{rank}",
+            "slow" if rank == 2 else "healthy",
+            steps=300,
+            gpus=1,
+            job="a",
+            rank=rank,
+            world_size=4,
+        )
         assert path
     recordings = list(read_recordings(tmp_path))
     known = {one.id: run_report(one) for one in recordings}
@@ -104,8 +111,7 @@ def test_a_job_of_too_many_workers_is_judged_by_what_each_stored(tmp_path, monke
         one.session = "s"
 
     made = []
-    reply = jobs.job_reply(recordings[0], recordings,
-                           lambda one: made.append(one.id) or known[one.id])  # fmt: skip
+    reply = jobs.job_reply(recordings[0], recordings, lambda one: made.append(one.id) or known[one.id])
     assert set(made) <= {recordings[0].id}, "the reports of all would take too long"
     assert len(reply["workers"]) == 4 and reply["findings"] == []
     assert reply["verdict"]["rank"] == 2 and reply["verdict"]["text"].startswith("Worker 2 of 4: ")

@@ -88,17 +88,16 @@ def test_samples_by_time_are_what_the_rows_say(recording, level):
     count = min(2_048, (int(since[-1]) >> level) + 2)
     reply = settled(TileServer(), recording, "time", level, 3, count)
     truth = reduced(since, samples["power_mw"], level, 3, count)
-    np.testing.assert_allclose(
-        np.stack(reply.series[("gpu1:power_mw", "power_mw")]), truth, rtol=2e-5
-    )
+    np.testing.assert_allclose(np.stack(reply.series[("gpu1:power_mw", "power_mw")]), truth, rtol=2e-5)
     starts = recording.steps["start_ns"] - recording.start_ns
     under_way = np.searchsorted(starts, reply.start_ns, "right") - 1
     away = np.abs(reply.first_step - np.clip(under_way, 0, None))
     assert away.max() <= (0 if level == 20 else 64)  # a cell
 
 
-@pytest.mark.parametrize(("axis", "level"), [("step", 3), ("step", 9), ("step", 12),
-                                             ("time", 22), ("time", 28), ("time", 32)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("axis", "level"), [("step", 3), ("step", 9), ("step", 12), ("time", 22), ("time", 28), ("time", 32)]
+)
 def test_on_the_other_axis_rows_are_at_most_an_entry_away(recording, axis, level):
     """Samples by step and steps by time: every extreme is there, in its bucket or beside it."""
     steps, samples = recording.steps, recording.samples["gpu0"]
@@ -138,9 +137,7 @@ def test_on_the_other_axis_rows_are_at_most_an_entry_away(recording, axis, level
 def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recording, monkeypatch):
     server, opened = TileServer(), []
     read = type(recording)._read
-    monkeypatch.setattr(
-        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
-    )
+    monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
     monkeypatch.setattr(server._jobs_of(recording), "do", lambda *job: threading.Event())
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
@@ -174,9 +171,7 @@ def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     run = RecordingTiles(recording, None)
     opened = []
     read = type(recording)._read
-    monkeypatch.setattr(
-        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
-    )
+    monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
     wanted = {"gpu0": ["power_mw"], "steps": ["body_ns"], "gpu1": ["power_mw"]}
     revision = recording.revision
     run.answer(revision, wanted, View("step", 0, 30_000, 500))
@@ -190,16 +185,12 @@ def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     assert opened == []
 
 
-def test_a_wide_view_reads_tops_of_stretches_and_no_segment_under_them(
-    path, recording, monkeypatch
-):
+def test_a_wide_view_reads_tops_of_stretches_and_no_segment_under_them(path, recording, monkeypatch):
     stretches = recording._stored_top().index.stretches
     assert bool(stretches) == (path.name == "long0")
     opened = []
     read = type(recording)._read
-    monkeypatch.setattr(
-        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
-    )
+    monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
     run = RecordingTiles(recording, None)
     answer = run.answer(recording.revision, {"gpu0": ["power_mw"]}, View("time", 26, 0, 4_000))
     assert answer.bits == {}, "finer than the run's top"
@@ -315,9 +306,7 @@ def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
     monkeypatch.setattr(engine, "PATIENCE_S", 60)  # for few files, a request has time
     read = type(recording)._read
     opened = []
-    monkeypatch.setattr(
-        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
-    )
+    monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
     assert ask(server, recording, "step", 0, 12_400, 1_800).header["refining"] == []
     assert opened == []
     assert ask(server, recording, "step", 0, 40_000, 900).header["refining"] == []
@@ -329,8 +318,13 @@ def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
 
 def test_many_ask_at_once_and_all_get_the_same(recording):
     server, replies, errors = TileServer(), {}, []
-    requests = [("step", 6, 0, 900), ("step", 1, 9_000, 600), ("time", 31, 0, 200),
-                ("time", 24, 1_000, 900), ("step", 3, 2_000, 512)]  # fmt: skip
+    requests = [
+        ("step", 6, 0, 900),
+        ("step", 1, 9_000, 600),
+        ("time", 31, 0, 200),
+        ("time", 24, 1_000, 900),
+        ("step", 3, 2_000, 512),
+    ]
 
     def look(at):
         try:

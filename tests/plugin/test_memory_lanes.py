@@ -29,13 +29,15 @@ def reply(tmp_path, grows: float) -> dict:
             writer.append(name, table)
     level = np.full(len(times), 9.0 * GIB)
     for group, columns in {
-        "host": {"process_held_bytes": held, "workers_memory_bytes": 0.1 * held,
-                 "python_blocks": held / 1e6},
-        "gpu0": {"memory_used_bytes": level, "memory_process_bytes": level,
-                 "memory_other_bytes": 0.1 * level},
-        "gpu0/allocator": {"allocator_used_bytes": held, "allocator_peak_bytes": held + GIB,
-                           "allocator_reserved_bytes": level, "allocator_limit_bytes": 4 * level},
-    }.items():  # fmt: skip
+        "host": {"process_held_bytes": held, "workers_memory_bytes": 0.1 * held, "python_blocks": held / 1e6},
+        "gpu0": {"memory_used_bytes": level, "memory_process_bytes": level, "memory_other_bytes": 0.1 * level},
+        "gpu0/allocator": {
+            "allocator_used_bytes": held,
+            "allocator_peak_bytes": held + GIB,
+            "allocator_reserved_bytes": level,
+            "allocator_limit_bytes": 4 * level,
+        },
+    }.items():
         values = np.stack(list(columns.values()), axis=1)
         writer.append_samples(group, list(columns), times, values)
     writer.flush()
@@ -48,9 +50,14 @@ def test_live_reserved_peak_others_and_the_limit_are_one_lane(tmp_path):
     lanes = reply(tmp_path, 0)["lanes"]
     [vram] = [lane for lane in lanes if lane["title"] == "VRAM"]
     assert [one["title"] for one in vram["series"]] == [
-        "device", "this process", "other processes", "live", "reserved", "peak",
+        "device",
+        "this process",
+        "other processes",
+        "live",
+        "reserved",
+        "peak",
         "allocator's limit",
-    ]  # fmt: skip
+    ]
     assert vram["limit"]["value"] == GPU["memory_total_bytes"] == vram["max"]
     assert not any("allocator" in lane["id"] for lane in lanes if lane is not vram)
     groups = [(group, column) for _, group, column, _ in _series(vram["id"])]

@@ -29,18 +29,14 @@ def recording(tmp_path):
             ("map(decode)", "ParallelMapV2", ms, 2, ""),
             ("batch", "Batch", 0.5, 1, ""),
         )
-        run.reading(*stages, batches=100)  # fmt: skip
+        run.reading(*stages, batches=100)
     write(run, tmp_path)
     return read_recordings(tmp_path)[0]
 
 
 def test_the_stage_with_most_work_comes_first(recording):
     lane = stage_lane(recording)
-    assert [one["title"] for one in lane["series"]] == [
-        "map(decode)",
-        "batch",
-        "from_tensor_slices",
-    ]
+    assert [one["title"] for one in lane["series"]] == ["map(decode)", "batch", "from_tensor_slices"]
     assert lane in lanes_of(recording)
 
 
@@ -90,12 +86,20 @@ def test_a_long_run_has_the_lane_too(tmp_path, monkeypatch):
         writer.append("steps", step_rows(100, first=number * 100, start_ns=start))
         start += 10**9
         ms = 40.0 if 10 <= number < 20 else 5.0
-        writer.append("pipeline", {
-            "time_ns": [start] * 2, "step": [number * 100 + 100] * 2, "which": ["train"] * 2,
-            "node": [0, 1], "parent": [-1, 0], "stage": ["batch", "map(decode)"],
-            "op": ["Batch", "MapV2"], "elements": [100] * 2,
-            "processing_ns": [10**8, round(ms * 1e8)],
-        })  # fmt: skip
+        writer.append(
+            "pipeline",
+            {
+                "time_ns": [start] * 2,
+                "step": [number * 100 + 100] * 2,
+                "which": ["train"] * 2,
+                "node": [0, 1],
+                "parent": [-1, 0],
+                "stage": ["batch", "map(decode)"],
+                "op": ["Batch", "MapV2"],
+                "elements": [100] * 2,
+                "processing_ns": [10**8, round(ms * 1e8)],
+            },
+        )
         script.advance(1)
         writer.flush()
         if number % 9 == 4:
@@ -137,9 +141,7 @@ def test_a_run_of_days_is_drawn_without_going_through_its_readings(recording, mo
     made = lanes._Readings(["a", "b"], ms, {"step": edges})
     monkeypatch.setattr(lanes, "_readings", lambda one: made)
     for level, first, count in ((0, 950, 400), (3, 0, 1_300), (7, 2, 60), (12, 0, 4)):
-        for row, (_, (low, high, mean)) in enumerate(
-            stage_ranges(recording, "step", level, first, count)
-        ):
+        for row, (_, (low, high, mean)) in enumerate(stage_ranges(recording, "step", level, first, count)):
             for bucket in range(0, count, 7):
                 begin, end = (first + bucket) << level, (first + bucket + 1) << level
                 share = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)

@@ -80,9 +80,7 @@ def test_the_tab_and_every_route(tmp_path, start_tensorboard, load_fast):
     id = quote(one["id"])
     status, reply = ask(server, f"recording?id={id}")
     assert status == 200
-    assert reply["extent"] == {
-        "start_ns": truth.start_ns, "end_ns": truth.end_ns, "first_step": 0, "last_step": 599,
-    }  # fmt: skip
+    assert reply["extent"] == {"start_ns": truth.start_ns, "end_ns": truth.end_ns, "first_step": 0, "last_step": 599}
     (span,) = reply["report"]["spans"]
     assert span["cause"] == "input_bound"
     assert abs(span["start_step"] - 200) <= 5
@@ -187,9 +185,7 @@ def test_under_logdir_spec(tmp_path, start_tensorboard):
 
 
 @FAST
-def test_two_fits_in_one_log_directory_keep_all_their_scalars(
-    tmp_path, start_tensorboard, load_fast
-):
+def test_two_fits_in_one_log_directory_keep_all_their_scalars(tmp_path, start_tensorboard, load_fast):
     for fit in range(2):
         offset = next_step_offset(tmp_path / "run")
         assert offset == fit * 50
@@ -242,9 +238,7 @@ def test_a_run_that_goes_on_is_followed_and_its_end_is_seen(tmp_path, start_tens
         revision = server.wait_for(caught_up, timeout=10)
         assert revision
         seen.add(revision)
-        tile = decode_tile(server.get(
-            f"{BASE}tiles?id={id}&axis=step&level=0&first=0&count=512&lanes=steps"
-        )[2])  # fmt: skip
+        tile = decode_tile(server.get(f"{BASE}tiles?id={id}&axis=step&level=0&first=0&count=512&lanes=steps")[2])
         assert (~np.isnan(tile.series[("steps", "step")][2])).sum() == run.done
     assert len(seen) == 4
     run.close()
@@ -254,9 +248,7 @@ def test_a_run_that_goes_on_is_followed_and_its_end_is_seen(tmp_path, start_tens
 
 
 @FAST
-def test_damage_newer_versions_and_deletion_are_one_line_each(
-    tmp_path, start_tensorboard, load_fast
-):
+def test_damage_newer_versions_and_deletion_are_one_line_each(tmp_path, start_tensorboard, load_fast):
     good = make_recording(tmp_path / "good", "thirds")
     damaged = make_recording(tmp_path / "damaged", "thirds")
     newer = make_recording(tmp_path / "newer", "thirds", steps=60)
@@ -275,9 +267,7 @@ def test_damage_newer_versions_and_deletion_are_one_line_each(
 
     status, reply = ask(server, f"recording?id={ids['damaged']}")
     assert status == 200
-    status, _, _ = server.get(
-        f"{BASE}tiles?id={ids['damaged']}&axis=step&level=0&first=0&count=9&lanes=steps"
-    )
+    status, _, _ = server.get(f"{BASE}tiles?id={ids['damaged']}&axis=step&level=0&first=0&count=9&lanes=steps")
     assert status == 200
     # Damage is found when the rows are read; the revision tells that there is something new.
     status, later = ask(server, f"recording?id={ids['damaged']}")
@@ -304,9 +294,7 @@ def test_a_broken_plugin_cannot_stop_tensorboard(tmp_path, start_tensorboard):
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('broken installation')")
     (tmp_path / "logs").mkdir()
-    server = start_tensorboard(
-        tmp_path / "logs", True, env={"PYTHONPATH": str(tmp_path / "elsewhere")}
-    )
+    server = start_tensorboard(tmp_path / "logs", True, env={"PYTHONPATH": str(tmp_path / "elsewhere")})
     status, _, body = server.get("data/plugins_listing")
     assert status == 200
     assert "scalars" in json.loads(body)
@@ -318,9 +306,11 @@ def test_sigterm_ends_the_demos_tensorboard_too(tmp_path):
     demo = Path(__file__).parents[2] / "demo"
     program = "import pathlib, serve, sys; sys.exit(serve.serve(pathlib.Path(sys.argv[1])))"
     server = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(demo), *sys.path])},
-    )  # fmt: skip
+    )
     try:
         shown = next(line for line in server.stdout if "Open http" in line)
         [tensorboard] = psutil.Process(server.pid).children()

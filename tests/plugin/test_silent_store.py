@@ -110,11 +110,14 @@ def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tm
 def served(places):
     """Route -> a client of it, of a plugin over these runs."""
     runs = [SimpleNamespace(run_name=name) for name in places]
-    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
-        logdir="", data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
-        multiplexer=SimpleNamespace(RunPaths=lambda: places),
-        flags=SimpleNamespace(logdir_spec="there:silent://bucket/run,here:/there"),
-    ))  # fmt: skip
+    plugin = GpuUtilizationPlugin(
+        base_plugin.TBContext(
+            logdir="",
+            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
+            multiplexer=SimpleNamespace(RunPaths=lambda: places),
+            flags=SimpleNamespace(logdir_spec="there:silent://bucket/run,here:/there"),
+        )
+    )
     return {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
 
 
@@ -224,14 +227,14 @@ def test_a_mount_that_hangs_holds_up_nothing_else(spec, hung, impatient, tmp_pat
         run.advance(30)  # live: its status is in no file
     names = ["a", "nfs/b", "nfs/c", "z"]
     runs = [SimpleNamespace(run_name=name) for name in names]
-    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
-        logdir="" if spec else str(tmp_path),
-        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
-        multiplexer=SimpleNamespace(RunPaths=lambda: {n: str(tmp_path / n) for n in names}),
-        flags=SimpleNamespace(
-            logdir_spec=",".join(str(tmp_path / n) for n in ("a", "nfs", "z")) if spec else ""
-        ),
-    ))  # fmt: skip
+    plugin = GpuUtilizationPlugin(
+        base_plugin.TBContext(
+            logdir="" if spec else str(tmp_path),
+            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
+            multiplexer=SimpleNamespace(RunPaths=lambda: {n: str(tmp_path / n) for n in names}),
+            flags=SimpleNamespace(logdir_spec=",".join(str(tmp_path / n) for n in ("a", "nfs", "z")) if spec else ""),
+        )
+    )
     apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
     until(lambda: listing(apps)[0] == names)
     ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
@@ -262,10 +265,14 @@ def test_a_log_directory_that_hangs_is_answered_for(hung, impatient, tmp_path, m
     released = threading.Event()
     monkeypatch.setattr(Path, "is_dir", lambda self: released.wait(60))
     hung.add(tmp_path)
-    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
-        logdir=str(tmp_path), flags=SimpleNamespace(logdir_spec=""), multiplexer=None,
-        data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
-    ))  # fmt: skip
+    plugin = GpuUtilizationPlugin(
+        base_plugin.TBContext(
+            logdir=str(tmp_path),
+            flags=SimpleNamespace(logdir_spec=""),
+            multiplexer=None,
+            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
+        )
+    )
     apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
     until(lambda: "no answer" in str(listing(apps)[1]))
     assert apps["/runs"].get("/runs").json["logdir_exists"] is None

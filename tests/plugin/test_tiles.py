@@ -37,16 +37,29 @@ def server():
 
 @pytest.mark.parametrize(
     ("level", "first", "count"),
-    [(0, 0, 512), (0, 2_900, 400), (1, 700, 300), (3, 0, 512), (4, 50, 100), (5, 0, 94),
-     (6, 10, 20), (8, 0, 12), (11, 0, 2), (20, 0, 1), (0, 10_000, 5), (40, 3, 7)],
-)  # fmt: skip
+    [
+        (0, 0, 512),
+        (0, 2_900, 400),
+        (1, 700, 300),
+        (3, 0, 512),
+        (4, 50, 100),
+        (5, 0, 94),
+        (6, 10, 20),
+        (8, 0, 12),
+        (11, 0, 2),
+        (20, 0, 1),
+        (0, 10_000, 5),
+        (40, 3, 7),
+    ],
+)
 def test_steps_by_step(recording, server, level, first, count):
     reply = ask(server, recording, "step", level, first, count, ["steps", "input_wait"])
     steps = recording.steps
     for lane, name, column in (
-        ("steps", "step", "body_ns"), ("steps", "compile", "compile_ns"),
+        ("steps", "step", "body_ns"),
+        ("steps", "compile", "compile_ns"),
         ("input_wait", "input_wait", "input_wait_ns"),
-    ):  # fmt: skip
+    ):
         truth = reduced(steps["step"], steps[column] / 1e6, level, first, count)
         found = np.stack(reply.series[(lane, name)])
         np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
@@ -84,9 +97,7 @@ def test_samples_by_step(recording, server, level):
     samples, steps = recording.samples["gpu0"], recording.steps
     at = np.clip(np.searchsorted(steps["start_ns"], samples["time_ns"], "right") - 1, 0, None)
     truth = reduced(steps["step"][at], samples["power_mw"], level, 0, count)
-    np.testing.assert_allclose(
-        np.stack(reply.series[("gpu0:power_mw", "power_mw")]), truth, rtol=1e-5
-    )
+    np.testing.assert_allclose(np.stack(reply.series[("gpu0:power_mw", "power_mw")]), truth, rtol=1e-5)
 
 
 def test_a_growing_run_gives_the_same_tiles_as_a_finished_one(tmp_path):
@@ -168,16 +179,12 @@ def test_columns_that_appear_later(tmp_path):
     (one,) = read_recordings(tmp_path)
     server = TileServer()
     ask(server, one, "time", 0, 0, 10, ["gpu0:a_pct"])
-    writer.append_samples(
-        "gpu0", ["b_pct", "a_pct"], start + 5 + np.arange(5), np.tile([2.0, 3.0], (5, 1))
-    )
+    writer.append_samples("gpu0", ["b_pct", "a_pct"], start + 5 + np.arange(5), np.tile([2.0, 3.0], (5, 1)))
     writer.flush()
     one.refresh()
     reply = ask(server, one, "time", 0, 0, 10, ["gpu0:a_pct", "gpu0:b_pct"])
     assert reply.series[("gpu0:a_pct", "a_pct")][2].tolist() == [1] * 5 + [3] * 5
-    np.testing.assert_array_equal(
-        reply.series[("gpu0:b_pct", "b_pct")][2], [np.nan] * 5 + [2.0] * 5
-    )
+    np.testing.assert_array_equal(reply.series[("gpu0:b_pct", "b_pct")][2], [np.nan] * 5 + [2.0] * 5)
 
 
 def test_what_is_alike_is_sent_once(recording, server):
@@ -198,10 +205,18 @@ def test_unknown_lanes_are_left_out(recording):
 
 @pytest.mark.parametrize(
     "change",
-    [{"axis": "space"}, {"level": -1}, {"level": 63}, {"count": 0}, {"count": 4097},
-     {"first": -1}, {"first": 2**62}, {"lanes": ["steps"] * 513}],
+    [
+        {"axis": "space"},
+        {"level": -1},
+        {"level": 63},
+        {"count": 0},
+        {"count": 4097},
+        {"first": -1},
+        {"first": 2**62},
+        {"lanes": ["steps"] * 513},
+    ],
     ids=lambda change: next(iter(change)),
-)  # fmt: skip
+)
 def test_senseless_requests_are_refused(recording, change):
     asked = {"axis": "step", "level": 0, "first": 0, "count": 4, "lanes": ["steps"], **change}
     with pytest.raises(BadTile):

@@ -55,9 +55,13 @@ def test_a_window_is_served_as_recorded(tmp_path, start_tensorboard):
     assert window["kernel_total_ns"]["0"] == truth.kernels["total_ns"][mine].sum()
     assert any(kernel["occupancy_pct"] is None for kernel in window["kernels"])
     for query, expected in (
-        (f"id={id}&window=7", 404), (f"id={id}&window=-1", 404), (f"id={id}&window=x", 400),
-        (f"id={id}", 400), ("id=nothing&window=0", 404), (f"id={id}&window={'9' * 19}", 404),
-    ):  # fmt: skip
+        (f"id={id}&window=7", 404),
+        (f"id={id}&window=-1", 404),
+        (f"id={id}&window=x", 400),
+        (f"id={id}", 400),
+        ("id=nothing&window=0", 404),
+        (f"id={id}&window={'9' * 19}", 404),
+    ):
         status, reply = ask(f"window?{query}")
         assert (status, list(reply)) == (expected, ["error"]), query
 
@@ -67,14 +71,25 @@ def test_a_window_of_many_hostile_kernels_stays_small(tmp_path):
     run.advance(60, flush=False)
     many = 3 * MAX_KERNELS
     names = [HOSTILE + str(number) for number in range(many)]
-    run.writer.append("kernels", {
-        "window": np.zeros(many), "gpu": np.zeros(many), "name": names,
-        "op": [HOSTILE] * many, "count": np.ones(many), "total_ns": np.arange(many) + 10**12,
-    })  # fmt: skip
-    run.writer.update(windows=[
-        {"window": 0, "first_step": 10, "stop_step": 14, "profile": "../../etc", "cost_s": "x"},
-        {"window": "1", "first_step": 10}, None, {"window": 1e400, "first_step": 1, "stop_step": 2},
-    ])  # fmt: skip
+    run.writer.append(
+        "kernels",
+        {
+            "window": np.zeros(many),
+            "gpu": np.zeros(many),
+            "name": names,
+            "op": [HOSTILE] * many,
+            "count": np.ones(many),
+            "total_ns": np.arange(many) + 10**12,
+        },
+    )
+    run.writer.update(
+        windows=[
+            {"window": 0, "first_step": 10, "stop_step": 14, "profile": "../../etc", "cost_s": "x"},
+            {"window": "1", "first_step": 10},
+            None,
+            {"window": 1e400, "first_step": 1, "stop_step": 2},
+        ]
+    )
     run.close()
     (window,) = windows_of(one(tmp_path))
     assert window["profile"] is window["profile_run"] is window["cost_s"] is None
@@ -90,9 +105,7 @@ def test_the_finer_of_two_utilization_lanes_comes_first(tmp_path):
     run = SyntheticRun(tmp_path, "healthy", steps=60, gpus=1)
     run.advance(60, flush=False)
     times = run.start + np.arange(100) * 20_000_000
-    run.writer.append_samples(
-        "gpu0/utilization", ("utilization_pct",), times, np.full((100, 1), 80.0)
-    )
+    run.writer.append_samples("gpu0/utilization", ("utilization_pct",), times, np.full((100, 1), 80.0))
     run.close()
     lanes = [lane for lane in lanes_of(one(tmp_path)) if ":utilization_pct" in lane["id"]]
     assert [(lane["id"], lane["title"]) for lane in lanes] == [
@@ -102,9 +115,7 @@ def test_the_finer_of_two_utilization_lanes_comes_first(tmp_path):
 
 
 def test_an_imported_trace_is_a_window(tmp_path):
-    trace = next(
-        (REPOSITORY.parent / "shared" / "data" / "xplane").glob("v100x8_tf24_bert*.pb"), None
-    )
+    trace = next((REPOSITORY.parent / "shared" / "data" / "xplane").glob("v100x8_tf24_bert*.pb"), None)
     if trace is None:
         pytest.skip("no public traces beside the checkout (../shared/data)")
     import_trace(trace, tmp_path)

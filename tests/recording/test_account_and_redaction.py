@@ -20,10 +20,12 @@ from gpu_util_callback.redaction import Redactor, hashed_host
 
 def test_the_categories_are_disjoint_and_sum_to_the_wall():
     steps = {
-        "input_wait_ns": np.array([2, 3]) * MS, "compile_ns": np.array([100, -1]) * MS,
-        "body_ns": np.array([10, 11]) * MS, "gpu_wait_ns": np.array([4, -1]),
+        "input_wait_ns": np.array([2, 3]) * MS,
+        "compile_ns": np.array([100, -1]) * MS,
+        "body_ns": np.array([10, 11]) * MS,
+        "gpu_wait_ns": np.array([4, -1]),
         "callbacks_ns": np.array([1, 2]) * MS,
-    }  # fmt: skip
+    }
     steps["gpu_wait_ns"][0] *= MS
     phases = {
         "account": np.array(["", "validation", "callbacks", "input_wait", "compile"], object),
@@ -50,12 +52,12 @@ def test_a_redacted_recording_names_neither_host_nor_process(tmp_path):
     host = socket.gethostname()
     run = SyntheticRun(tmp_path, steps=60, redact=True)
     run.writer.update(
-        job=f"tcp://{host}:1234", pid=4242,
+        job=f"tcp://{host}:1234",
+        pid=4242,
         gpus=[{"index": 0, "processes": [{"pid": 77, "user": "eve-the-user", "name": "miner"}]}],
         unavailable=[{"source": "x", "reason": f"refused by {host}"}],
-        memory={"oom_kills": {"machine": 1}, "control_group": "/sys/fs/cgroup/pod-of-eve",
-                "group_inode": 7},
-    )  # fmt: skip
+        memory={"oom_kills": {"machine": 1}, "control_group": "/sys/fs/cgroup/pod-of-eve", "group_inode": 7},
+    )
     run.writer.append("phases", {"kind": ["gap"], "name": [f"nfs on {host} hung"]})
     run.advance(60)
     path = run.close()
@@ -94,8 +96,10 @@ def test_names_are_replaced_as_words_only():
     assert redactor.text("node70 and supernode7") == "node70 and supernode7"
     assert redactor.text("a node7:22 b") == f"a {hashed_host('node7')}:22 b"
     assert redactor.value({"Host": "other", "n": [{"pid": 1, "x": "node7"}], "k": 1.5}) == {
-        "Host": hashed_host("other"), "n": [{"x": hashed_host("node7")}], "k": 1.5,
-    }  # fmt: skip
+        "Host": hashed_host("other"),
+        "n": [{"x": hashed_host("node7")}],
+        "k": 1.5,
+    }
     assert Redactor([]).text("node7") == "node7"
 
 

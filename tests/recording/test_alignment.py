@@ -29,14 +29,22 @@ def write(folder, ends, rank, workers, offset_ms=0.0, drift=0.0, steps=None, **f
     starts = np.concatenate([[offset_ms * MS - 5 * MS], ends[:-1]])
     count = len(ends) if steps is None else steps
     scripted = ScriptedTime(wall=START)
-    facts = {"rank": rank, "world_size": workers, "job": "j", "fit_index": 0,
-             "started_ns": START + round(starts[0]), **facts}  # fmt: skip
+    facts = {
+        "rank": rank,
+        "world_size": workers,
+        "job": "j",
+        "fit_index": 0,
+        "started_ns": START + round(starts[0]),
+        **facts,
+    }
     writer = RecordingWriter(folder, facts, clock=scripted.clock())
     for begin in range(0, count, 50_000):
         at = slice(begin, min(begin + 50_000, count))
-        rows = {"step": np.arange(at.start, at.stop),
-                "start_ns": START + starts[at].astype(np.int64),
-                "duration_ns": (ends[at] - starts[at]).astype(np.int64)}  # fmt: skip
+        rows = {
+            "step": np.arange(at.start, at.stop),
+            "start_ns": START + starts[at].astype(np.int64),
+            "duration_ns": (ends[at] - starts[at]).astype(np.int64),
+        }
         rows |= dict.fromkeys(
             ("input_get_ns", "input_wait_ns", "compile_ns", "callbacks_ns", "gpu_wait_ns"),
             np.zeros(at.stop - at.start, np.int64),
@@ -70,9 +78,7 @@ def test_an_offset_is_found_from_common_steps(tmp_path, offset_ms):
     said = clocks.sentence(one)
     assert bool(said) == (abs(offset_ms) >= 1)
     if offset_ms == 35:
-        assert said.startswith(
-            "Clock of worker 1: 35.0 ms ahead of worker 0's; shown shifted by -3"
-        )
+        assert said.startswith("Clock of worker 1: 35.0 ms ahead of worker 0's; shown shifted by -3")
         assert "estimated from 400 common steps" in said
 
 

@@ -8,16 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpu_util_callback.recording.container import (
-    FrameError,
-    decode_frame,
-    encode_frame,
-    plain_frame,
-)
+from gpu_util_callback.recording.container import FrameError, decode_frame, encode_frame, plain_frame
 
-ints = st.one_of(
-    st.integers(-(2**63), 2**63 - 1), st.integers(-1, 3), st.sampled_from([0, -1, 2**40, 10**18])
-)
+ints = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-1, 3), st.sampled_from([0, -1, 2**40, 10**18]))
 int_columns = hnp.arrays(np.int64, st.integers(0, 60), elements=ints)
 float_columns = hnp.arrays(
     np.float64,
@@ -89,10 +82,7 @@ def test_texts_come_back(values):
 def test_predicted_columns_come_back_even_where_the_prediction_is_nonsense(rows):
     table = np.array(rows, np.int64).reshape(-1, 3).T
     columns = {"start": table[0], "duration": table[1], "part": table[2]}
-    predictions = {
-        "start": ("chain", {"duration": 1}),
-        "part": ("sum", {"duration": 1}),
-    }
+    predictions = {"start": ("chain", {"duration": 1}), "part": ("sum", {"duration": 1})}
     frame, matrix = encode_frame(columns, dict.fromkeys(columns, "int"), predictions)
     found = decode_frame(frame, matrix)
     for name, values in columns.items():
@@ -101,9 +91,7 @@ def test_predicted_columns_come_back_even_where_the_prediction_is_nonsense(rows)
 
 def test_a_single_column_can_be_asked_for_and_brings_what_it_follows_from():
     columns = {"start": np.array([10, 15, 27]), "duration": np.array([5, 12, 3])}
-    frame, matrix = encode_frame(
-        columns, dict.fromkeys(columns, "int"), {"start": ("chain", {"duration": 1})}
-    )
+    frame, matrix = encode_frame(columns, dict.fromkeys(columns, "int"), {"start": ("chain", {"duration": 1})})
     assert list(decode_frame(frame, matrix, ["start", "nothing"])) == ["start"]
     assert decode_frame(frame, matrix, ["start"])["start"].tolist() == [10, 15, 27]
 

@@ -32,8 +32,7 @@ def test_the_last_segment_may_be_missing_too(three_segments, tmp_path):
 def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
     path = three_segments / "segment-000001.npz"
     content = path.read_bytes()
-    lengths = sorted({0, 1, 4, 30, len(content) - 1, len(content) - 22, len(content) // 2,
-                      *range(0, len(content), 97)})  # fmt: skip
+    lengths = sorted({0, 1, 4, 30, len(content) - 1, len(content) - 22, len(content) // 2, *range(0, len(content), 97)})
     for length in lengths:
         path.write_bytes(content[:length])
         (one,) = read_recordings(tmp_path)
@@ -69,10 +68,9 @@ def test_a_flipped_byte_anywhere_is_a_problem_or_harmless(three_segments, tmp_pa
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"format": "x"}', b'{"status": "ended"}',
-     b"[" * 50_000],
+    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"format": "x"}', b'{"status": "ended"}', b"[" * 50_000],
     ids=lambda content: repr(content[:12]),
-)  # fmt: skip
+)
 def test_an_unreadable_manifest_leaves_the_rows(three_segments, tmp_path, content):
     (three_segments / "manifest.json").write_bytes(content)
     (one,) = read_recordings(tmp_path)
@@ -92,19 +90,29 @@ def test_a_missing_manifest_leaves_the_rows(three_segments, tmp_path):
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 300
     assert [p.message for p in one.problems] == [
-        "manifest.json is missing; showing what the segments hold: "
-        "if this folder is a copy, copy it again"
+        "manifest.json is missing; showing what the segments hold: if this folder is a copy, copy it again"
     ]
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"rows": 5}, {"rows": {"steps": "many"}}, {"sealed": "x"}, {"account": 3}, {"gpus": 7},
-     {"started_ns": "yesterday"}, {"ended_ns": None, "heartbeat_ns": []}, {"flush_s": "x"},
-     {"diagnosis": 1, "summary": []}, {"status": "sleeping"}, {"job": {"a": 1}, "rank": []},
-     {"dropped_rows": "x"}, {"flushes": {}}],
+    [
+        {"rows": 5},
+        {"rows": {"steps": "many"}},
+        {"sealed": "x"},
+        {"account": 3},
+        {"gpus": 7},
+        {"started_ns": "yesterday"},
+        {"ended_ns": None, "heartbeat_ns": []},
+        {"flush_s": "x"},
+        {"diagnosis": 1, "summary": []},
+        {"status": "sleeping"},
+        {"job": {"a": 1}, "rank": []},
+        {"dropped_rows": "x"},
+        {"flushes": {}},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path, change):
     manifest = json.loads((three_segments / "manifest.json").read_text())
     (three_segments / "manifest.json").write_text(json.dumps({**manifest, **change}))
@@ -120,9 +128,7 @@ def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path, change)
     assert one.revision
 
 
-@pytest.mark.parametrize(
-    ("major", "cure"), [(3, "upgrade gpu-util-callback"), (1, "record it again")]
-)
+@pytest.mark.parametrize(("major", "cure"), [(3, "upgrade gpu-util-callback"), (1, "record it again")])
 def test_another_major_version_is_refused_with_what_to_do(three_segments, tmp_path, major, cure):
     path = three_segments / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -9,12 +9,7 @@ import numpy as np
 from scripted_runs import MS, step_rows
 
 from gpu_util_callback.gpus._store import SampleBlock
-from gpu_util_callback.recorder.outputs import (
-    DIAGNOSIS_SHARE,
-    MOST_FLUSHES,
-    Outputs,
-    RunningDiagnosis,
-)
+from gpu_util_callback.recorder.outputs import DIAGNOSIS_SHARE, MOST_FLUSHES, Outputs, RunningDiagnosis
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.segments import complete

@@ -15,9 +15,7 @@ from gpu_util_callback.recording.work import batch_size
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    path = make_recording(
-        tmp_path_factory.mktemp("facts"), "thirds", steps=120, gpus=2, windows=[(4, 8)]
-    )
+    path = make_recording(tmp_path_factory.mktemp("facts"), "thirds", steps=120, gpus=2, windows=[(4, 8)])
     found = json.loads((path / "manifest.json").read_text())
     found["windows"] = [{"window": 0, "first_step": 4, "stop_step": 8, "profile": "x"}]
     found["unavailable"] = [{"source": "NVML", "reason": "none", "cure": ""}]
@@ -61,11 +59,9 @@ def test_what_the_recorder_writes_is_taken_as_it_is(manifest):
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, 10**30, -(10**5000), 1e308, "x", "\ud800", {"a": 1}, [[[]]], [None], True,
-     0.5, -1],
-    ids=["nan", "inf", "1e30", "digits", "1e308", "text", "half", "object", "list", "nulls",
-         "true", "0.5", "-1"],
-)  # fmt: skip
+    [math.nan, math.inf, 10**30, -(10**5000), 1e308, "x", "\ud800", {"a": 1}, [[[]]], [None], True, 0.5, -1],
+    ids=["nan", "inf", "1e30", "digits", "1e308", "text", "half", "object", "list", "nulls", "true", "0.5", "-1"],
+)
 def test_every_field_at_every_level_may_be_anything(manifest, value):
     for path in places(manifest):
         if path[0] == "format":
@@ -140,8 +136,10 @@ def test_text_can_be_written_whatever_it_was():
     assert encodable("ünï") == "ünï"
 
 
-@pytest.mark.parametrize("name", ["r1", "m1_findings_int", "m2_account_text", "m3_gpu_index",
-                                  "m4_gpu_name", "m7_wall", "m8_advice", "m9_lost"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["r1", "m1_findings_int", "m2_account_text", "m3_gpu_index", "m4_gpu_name", "m7_wall", "m8_advice", "m9_lost"],
+)
 def test_one_damaged_recording_harms_no_other(trace_data, tmp_path, capsys, name):
     from gpu_util_callback.cli import main
 

@@ -104,9 +104,7 @@ KILLED = textwrap.dedent("""
 
 
 def test_a_killed_process_loses_at_most_its_last_flush(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
         for _ in range(6):
             flushed, _ = map(int, process.stdout.readline().split())
@@ -211,9 +209,7 @@ def test_ranks_of_one_job_share_a_session_and_a_restart_does_not(tmp_path):
     sessions = {}
     for one in read_recordings(tmp_path):
         sessions.setdefault(one.session, []).append((one.facts["rank"], one.facts["fit_index"]))
-    assert sorted(map(sorted, sessions.values())) == [
-        [(0, 0)], [(0, 0), (1, 0)], [(0, 0), (1, 0)], [(0, 1), (1, 1)],
-    ]  # fmt: skip
+    assert sorted(map(sorted, sessions.values())) == [[(0, 0)], [(0, 0), (1, 0)], [(0, 0), (1, 0)], [(0, 1), (1, 1)]]
     assert alone.name in sessions
 
 
@@ -227,9 +223,7 @@ def test_the_table_for_notebooks_escapes_what_it_shows(tmp_path):
 
 
 @pytest.mark.parametrize("slow", ["manifest.json", "segment-000001.npz"])
-def test_who_needs_no_file_does_not_wait_for_a_slow_disk(
-    three_segments, tmp_path, monkeypatch, slow
-):
+def test_who_needs_no_file_does_not_wait_for_a_slow_disk(three_segments, tmp_path, monkeypatch, slow):
     (one,) = read_recordings(tmp_path)
     known = [len(one.segments), one.summary, one.revision, one.top.step_range[1]]
     manifest = three_segments / "manifest.json"
@@ -249,9 +243,7 @@ def test_who_needs_no_file_does_not_wait_for_a_slow_disk(
     assert reached.wait(60)
     seen = []
     asks = threading.Thread(
-        target=lambda: seen.extend(
-            [len(one.segments), one.summary, one.revision, one.top.step_range[1]]
-        )
+        target=lambda: seen.extend([len(one.segments), one.summary, one.revision, one.top.step_range[1]])
     )
     asks.start()
     asks.join(60)
@@ -262,9 +254,7 @@ def test_who_needs_no_file_does_not_wait_for_a_slow_disk(
     assert len(one.steps["step"]) == 300
 
 
-def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(
-    make_writer, tmp_path, scripted_time
-):
+def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(make_writer, tmp_path, scripted_time):
     writer, one, merged = make_writer(), None, set()
     for number in range(30):
         writer.append("steps", step_rows(10, first=number * 10))
@@ -285,7 +275,15 @@ def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(
 def test_segment_names():
     assert segment_range("segment-000007.npz") == (7, 7)
     assert segment_range("segment-000000-000007.npz") == (0, 7)
-    for name in ("segment-7x.npz", "segment-000007.npz.tmp", "segment-2-1.npz", "top.npz",
-                 "segment-.npz", "segment-1-2-3.npz", "segment-²-³.npz", ".segment-000001.npz.tmp",
-                 "segment-99999999999999.npz"):  # fmt: skip
+    for name in (
+        "segment-7x.npz",
+        "segment-000007.npz.tmp",
+        "segment-2-1.npz",
+        "top.npz",
+        "segment-.npz",
+        "segment-1-2-3.npz",
+        "segment-²-³.npz",
+        ".segment-000001.npz.tmp",
+        "segment-99999999999999.npz",
+    ):
         assert segment_range(name) is None, name

@@ -15,9 +15,11 @@ def rows(steps: int, seed: int) -> dict[str, np.ndarray]:
     duration = some.integers(500_000, 900_000, steps)
     wait = np.where(some.random(steps) < 0.1, -1, some.integers(0, 400_000, steps))
     return {
-        "step": np.arange(steps), "start_ns": np.cumsum(duration) - duration,
-        "duration_ns": duration, "input_wait_ns": wait,
-    }  # fmt: skip
+        "step": np.arange(steps),
+        "start_ns": np.cumsum(duration) - duration,
+        "duration_ns": duration,
+        "input_wait_ns": wait,
+    }
 
 
 def one_by_one(table: dict[str, np.ndarray], stride) -> list[tuple[int, dict[str, float], int]]:
@@ -38,9 +40,12 @@ def one_by_one(table: dict[str, np.ndarray], stride) -> list[tuple[int, dict[str
 
 @pytest.mark.parametrize(
     "freq, stride",
-    [(1, lambda step: 1), (7, lambda step: 7),
-     ("auto", lambda step: next(2**k for k in range(40) if step < 200 * 2 ** (k + 1)))],
-)  # fmt: skip
+    [
+        (1, lambda step: 1),
+        (7, lambda step: 7),
+        ("auto", lambda step: next(2**k for k in range(40) if step < 200 * 2 ** (k + 1))),
+    ],
+)
 def test_points_do_not_depend_on_how_rows_come(freq, stride):
     table = rows(3000, seed=1)
     cuts = sorted(random.Random(2).sample(range(3000), 9))

@@ -73,9 +73,13 @@ def surroundings(monkeypatch, tmp_path):
     home = tmp_path / "alizarin"
     (home / "job").mkdir(parents=True)
     for name, value in {
-        "HOME": str(home), "USER": "alizarin", "LOGNAME": "alizarin", "DB_PASSWORD": "HUNTER2",
-        "TF_GPU_ALLOCATOR": "--token=TOKEN99", "PWD": str(home / "job"),
-    }.items():  # fmt: skip
+        "HOME": str(home),
+        "USER": "alizarin",
+        "LOGNAME": "alizarin",
+        "DB_PASSWORD": "HUNTER2",
+        "TF_GPU_ALLOCATOR": "--token=TOKEN99",
+        "PWD": str(home / "job"),
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home / "job")
     monkeypatch.setattr(sys, "argv", ["train.py", "--token=TOKEN99", URL])
@@ -93,15 +97,18 @@ def leak(*args, **options):
 
 BROKEN = {
     "sources": [
-        (LoopAdapter, "facts"), (recorder, "job_facts"), (readings.PipelineReadings, "_in_time"),
-        (ModelWork, "add"), (event_files.ScalarWriter, "points"),
+        (LoopAdapter, "facts"),
+        (recorder, "job_facts"),
+        (readings.PipelineReadings, "_in_time"),
+        (ModelWork, "add"),
+        (event_files.ScalarWriter, "points"),
         (event_files, "next_step_offset"),
     ],
     "facts": [(readings.GpuSamples, "facts")],
     "opening": [(RecordingWriter, "_make_folder")],
     "manifest": [],  # of the store's own accord
     "segment": [],
-}  # fmt: skip
+}
 
 
 def everything_said(logdir, folder, capfd, caplog):
@@ -115,18 +122,25 @@ def everything_said(logdir, folder, capfd, caplog):
             texts += [archive.read(name).decode("latin1") for name in archive.namelist()]
     page = folder.parent / "page.html"
     for command in (
-        ["report", logdir, "--json", "--html", str(page)], ["report", logdir], ["total", logdir],
-        ["total", logdir, "--json", "--no-cache"], ["export", logdir, "--perfetto", "-"],
+        ["report", logdir, "--json", "--html", str(page)],
+        ["report", logdir],
+        ["total", logdir],
+        ["total", logdir, "--json", "--no-cache"],
+        ["export", logdir, "--perfetto", "-"],
         ["report", f"{logdir.replace('/logs', '/nowhere')}"],
-    ):  # fmt: skip
+    ):
         main(command)
     if page.exists():
         texts.append(page.read_text())
     runs = [SimpleNamespace(run_name=".")]
-    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
-        logdir=logdir, data_provider=SimpleNamespace(list_runs=lambda *_, **__: runs),
-        multiplexer=None, flags=SimpleNamespace(logdir_spec=""),
-    ))  # fmt: skip
+    plugin = GpuUtilizationPlugin(
+        base_plugin.TBContext(
+            logdir=logdir,
+            data_provider=SimpleNamespace(list_runs=lambda *_, **__: runs),
+            multiplexer=None,
+            flags=SimpleNamespace(logdir_spec=""),
+        )
+    )
     apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
     listed = apps["/runs"].get("/runs")
     texts.append(listed.text)
@@ -213,15 +227,12 @@ SIGNED = {
     "ftp://alice:pw@host/logs": "ftp://host/logs",
     'cannot write to ftp://al.ice:p@s:w/r?d"#x@host/a (no)': "cannot write to ftp://host/a (no)",
     "https://h/b?sv=2020&x=1&sig=a%2Bb": "https://h/b?sv=***&x=1&sig=***",
-    "URL('https://h/?X-Goog-Signature=a&X-Amz-Credential=b')":
-        "URL('https://h/?X-Goog-Signature=***&X-Amz-Credential=***')",
-    "retries with url: /o?Signature=a&AWSAccessKeyId=b&Expires=1":
-        "retries with url: /o?Signature=***&AWSAccessKeyId=***&Expires=***",
+    "URL('https://h/?X-Goog-Signature=a')": "URL('https://h/?X-Goog-Signature=***')",
+    "URL('https://h/?X-Amz-Credential=b')": "URL('https://h/?X-Amz-Credential=***')",
+    "retries with url: /o?Signature=a&AWSAccessKeyId=b": "retries with url: /o?Signature=***&AWSAccessKeyId=***",
     "simplecache::ftp://alice:pw@h/y": "simplecache::ftp://h/y",
-    "--token=t DB_PASSWORD='a' Authorization: Bearer abcdefgh":
-        "--token=*** DB_PASSWORD=*** Authorization: ***",
-    """--password "a b" --token t PASSWORD='a "b" c', x""":
-        """--password "***" --token *** PASSWORD=***, x""",
+    "--token=t DB_PASSWORD='a' Authorization: Bearer abcdefgh": "--token=*** DB_PASSWORD=*** Authorization: ***",
+    """--password "a b" --token t PASSWORD='a "b" c', x""": """--password "***" --token *** PASSWORD=***, x""",
     "['train.py', '--password', 'a b', '-x']": "['train.py', '--password', '***', '-x']",
     "environ({'DB_PASSWORD': 'a b', 'X': '1'})": "environ({'DB_PASSWORD': '***', 'X': '1'})",
     "(password: abc) PASSWORD='a b": "(password: ***) PASSWORD=*** b",
@@ -233,15 +244,28 @@ SIGNED = {
     "invalid token: a1b2": "invalid token: ***",
     "password: file": "password: ***",
     "sqlcmd PWD=a&b;x api_key = 'a b'": "sqlcmd PWD=*** api_key = '***'",
-}  # fmt: skip
+}
 PLAIN = [
-    "https://host:80/a@b?x=1", "http://[::1]:6006/a@b", "s3://bucket/v@1", "mail me@host",
-    "abfs://container@account.dfs.core.windows.net/logs", "max_tokens=5, se=3, sig=1",
-    "use --token-file x --password --verbose", "token_ids: [1, 2]", "Password:\n x", "key: value",
-    "no credentials: file", "Unable to locate credentials: check the profile", "No SAS token: a",
-    "mysql -p -u root", "mkdir -p x; mysql", "mysql-loader.py -p 8080", "ssh -p 22 mysql",
-    "@tf.function(input_signature=[spec])", "tf.data.Dataset.from_generator(f, output_signature=s)",
-]  # fmt: skip
+    "https://host:80/a@b?x=1",
+    "http://[::1]:6006/a@b",
+    "s3://bucket/v@1",
+    "mail me@host",
+    "abfs://container@account.dfs.core.windows.net/logs",
+    "max_tokens=5, se=3, sig=1",
+    "use --token-file x --password --verbose",
+    "token_ids: [1, 2]",
+    "Password:\n x",
+    "key: value",
+    "no credentials: file",
+    "Unable to locate credentials: check the profile",
+    "No SAS token: a",
+    "mysql -p -u root",
+    "mkdir -p x; mysql",
+    "mysql-loader.py -p 8080",
+    "ssh -p 22 mysql",
+    "@tf.function(input_signature=[spec])",
+    "tf.data.Dataset.from_generator(f, output_signature=s)",
+]
 
 
 def test_secrets_of_a_url_are_hidden_and_nothing_else():
@@ -251,31 +275,33 @@ def test_secrets_of_a_url_are_hidden_and_nothing_else():
     for text in PLAIN:
         assert without_secrets(text) == text
     held = {
-        "a": 'token="x y"', "b": "token=", "c": 'ftp://a:p"w@host', "d": "token='x", "e": "y' z",
-        "f": ["--token", "x y"], "g": '--token "x y"', "token": "x y",
-    }  # fmt: skip
+        "a": 'token="x y"',
+        "b": "token=",
+        "c": 'ftp://a:p"w@host',
+        "d": "token='x",
+        "e": "y' z",
+        "f": ["--token", "x y"],
+        "g": '--token "x y"',
+        "token": "x y",
+    }
     for options in ({}, {"indent": 1}, {"separators": (",", ":")}):
         assert json.loads(without_secrets(json.dumps(held, **options))) == {
-            "a": "token=***", "b": "token=", "c": "ftp://host", "d": "token=***", "e": "y' z",
-            "f": ["--token", "***"], "g": '--token "***"', "token": "***",
-        }  # fmt: skip
+            "a": "token=***",
+            "b": "token=",
+            "c": "ftp://host",
+            "d": "token=***",
+            "e": "y' z",
+            "f": ["--token", "***"],
+            "g": '--token "***"',
+            "token": "***",
+        }
     nested = {"ftp://a:b@c/": [{"x": ("ftp://a:b@c/", 1, None)}]}
     assert cleaned(nested) == {"ftp://c/": [{"x": ["ftp://c/", 1, None]}]}
     assert str(UnusableInput("no ftp://a:b@c/")) == "no ftp://c/"
 
 
 def test_hiding_secrets_takes_time_in_proportion():
-    texts = [
-        "mysql -u",
-        "no token: ",
-        "://a:b",
-        "=",
-        "://",
-        "password=",
-        "--password ",
-        'password: "',
-        "password='\\",
-    ]
+    texts = ["mysql -u", "no token: ", "://a:b", "=", "://", "password=", "--password ", 'password: "', "password='\\"]
     began = time.process_time()
     without_secrets("".join(text * 20_000 for text in texts))
     for text in texts:
@@ -284,14 +310,13 @@ def test_hiding_secrets_takes_time_in_proportion():
 
 
 def test_a_manifest_of_an_older_version_is_read_without_them():
-    facts = {"format": manifest.format_version(), "unavailable": [
-        {"source": "x", "reason": 'ftp://alice:p"w@host', "cure": "password='a'"},
-    ]}  # fmt: skip
+    facts = {
+        "format": manifest.format_version(),
+        "unavailable": [{"source": "x", "reason": 'ftp://alice:p"w@host', "cure": "password='a'"}],
+    }
     read, problems = manifest.parse(json.dumps(facts).encode())
     assert not problems
-    assert read["unavailable"] == [
-        {"source": "x", "reason": "ftp://host", "cure": "password=***"}
-    ]  # fmt: skip
+    assert read["unavailable"] == [{"source": "x", "reason": "ftp://host", "cure": "password=***"}]
     assert "alice" not in manifest.dumps(facts).decode()
 
 
@@ -299,17 +324,13 @@ def test_of_an_error_type_and_first_words_stay(surroundings):
     redactor = Redactor([])
     said = f"{surroundings}/job/logs and {surroundings}/x: {error_text(OSError('cannot, as 42'))}"
     assert redactor.text(said) == "./logs and ~/x: OSError: cannot, as 42"
-    assert redactor.text("CustomError: one two three four five six") == (
-        "CustomError: one two three four five …"
-    )  # fmt: skip
+    assert redactor.text("CustomError: one two three four five six") == ("CustomError: one two three four five …")
     assert redactor.text("a (error error_perm: 530 'x' y)") == "a (error error_perm: 530 …"
     assert redactor.text("ValueError: one two … (give another log_dir)") == (
         "ValueError: one two … (give another log_dir)"
-    )  # fmt: skip
+    )
     assert redactor.text("by alizarin, alizarins") == "by user, alizarins"
-    assert redactor.value({"memory": {"message": "a b c d e f"}}) == {
-        "memory": {"message": "a b c d e …"}
-    }  # fmt: skip
+    assert redactor.value({"memory": {"message": "a b c d e f"}}) == {"memory": {"message": "a b c d e …"}}
     assert redactor.text(error_text(ftplib.error_perm("530 x"))) == "error_perm: 530 x"
 
 

@@ -54,9 +54,7 @@ def test_the_marker_and_the_points(tmp_path):
 def test_workers_have_runs_of_their_own(tmp_path):
     for worker in range(3):
         ScalarWriter(tmp_path, worker=worker).close()
-    assert sorted(p.parent.name for p in tmp_path.rglob("*tfevents*")) == sorted(
-        [tmp_path.name, "worker1", "worker2"]
-    )
+    assert sorted(p.parent.name for p in tmp_path.rglob("*tfevents*")) == sorted([tmp_path.name, "worker1", "worker2"])
 
 
 def test_a_redacted_name_hides_the_host(tmp_path):
@@ -93,9 +91,7 @@ def test_of_two_thousand_recordings_the_newest_are_read_for_it(tmp_path, monkeyp
         (folder / "manifest.json").write_text(text)
     read = []
     plain = LocalStorage.read
-    monkeypatch.setattr(
-        LocalStorage, "read", lambda self, *args: read.append(args) or plain(self, *args)
-    )
+    monkeypatch.setattr(LocalStorage, "read", lambda self, *args: read.append(args) or plain(self, *args))
     assert next_step_offset(tmp_path) == 40 * 2005
     assert len(read) == event_files.NEWEST
 
@@ -125,9 +121,7 @@ def test_it_works_where_there_is_no_tensorflow(tmp_path):
         f"w = ScalarWriter({str(tmp_path)!r}); w.marker(); w.scalars(1, {{'a': 2.0}}, 3.0)\n"
         "w.close(); print('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
-    done = subprocess.run(
-        [python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "False", done.stderr
     (path,) = tmp_path.iterdir()
     assert len(events(path)) == 3
@@ -143,7 +137,5 @@ def test_reading_and_diagnosing_need_no_framework(tmp_path):
         "print(sorted({'tensorflow', 'keras', 'jax', 'torch', 'pynvml', 'tensorboard'} "
         "& set(sys.modules)))"
     )
-    done = subprocess.run(
-        [python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[:2] == ["600 input_bound", "[]"], done.stderr

@@ -38,16 +38,19 @@ def test_folding_gives_what_reducing_at_once_gives(pieces, width):
     fold = Fold(64, width)
     for part in np.array_split(np.arange(3_000), pieces):
         mixed = random.permutation(part) if pieces < 400 else part
-        fold.add(keys[mixed], **statistics("ab", values[:, mixed]), first=("k", keys[None, mixed]),
-                 last=("k", keys[None, mixed]), sum=("k", keys[None, mixed]))  # fmt: skip
+        fold.add(
+            keys[mixed],
+            **statistics("ab", values[:, mixed]),
+            first=("k", keys[None, mixed]),
+            last=("k", keys[None, mixed]),
+            sum=("k", keys[None, mixed]),
+        )
     assert fold.used <= 64
     assert fold.width == {1: 128, 3: 96}[width]
     expected = brute(keys, values, fold.width)
     for cell in range(fold.used):
         inside = keys[keys // fold.width == cell]
-        low, high, total, count = (
-            fold.matrix(part)[:, cell] for part in ("low", "high", "total", "count")
-        )
+        low, high, total, count = (fold.matrix(part)[:, cell] for part in ("low", "high", "total", "count"))
         if len(inside):
             for found, truth in zip((low, high, total, count), expected[cell], strict=True):
                 assert found == pytest.approx(truth)
@@ -79,16 +82,12 @@ def test_a_column_that_appears_later_is_absent_before():
     fold.add(np.array([0, 1]), **statistics(["a"], np.array([[1.0, 2.0]])))
     fold.add(np.array([2]), **statistics(["b"], np.array([[5.0]])))
     low = fold.matrix("low", ["b", "a", "c"])
-    np.testing.assert_array_equal(
-        low, [[np.nan, np.nan, 5], [1, 2, np.nan], [np.nan, np.nan, np.nan]]
-    )
+    np.testing.assert_array_equal(low, [[np.nan, np.nan, 5], [1, 2, np.nan], [np.nan, np.nan, np.nan]])
     assert fold.columns("low") == ["a", "b"]
     assert fold.matrix("count", ["c"]).tolist() == [[0, 0, 0]]
 
 
-def test_a_long_runs_top_has_a_fixed_size_and_the_rows_extremes(
-    make_writer, tmp_path, scripted_time
-):
+def test_a_long_runs_top_has_a_fixed_size_and_the_rows_extremes(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     sizes, steps, blocks = [], [], 30
     start = writer.facts["started_ns"]
@@ -217,10 +216,7 @@ def test_rows_added_later_are_folded_in_when_somebody_looks():
     assert grown.step_range == whole.step_range == (0, 3_499)
     assert grown.groups == ["gpu0"] and grown.samples("gpu1") is None
     assert grown.summary.result() == whole.summary.result()
-    for found, truth in (
-        (grown.steps, whole.steps),
-        (grown.samples("gpu0"), whole._samples["gpu0"]),
-    ):
+    for found, truth in ((grown.steps, whole.steps), (grown.samples("gpu0"), whole._samples["gpu0"])):
         assert (found.width, found.used) == (truth.width, truth.used)
         for part in ("low", "high", "total", "count", "first"):
             assert found.columns(part) == truth.columns(part)
@@ -228,9 +224,7 @@ def test_rows_added_later_are_folded_in_when_somebody_looks():
     assert stored.pack({}) == before, "what was stored stays as it is"
 
 
-def test_a_flush_costs_its_own_segment_and_not_the_top(
-    make_writer, tmp_path, scripted_time, monkeypatch
-):
+def test_a_flush_costs_its_own_segment_and_not_the_top(make_writer, tmp_path, scripted_time, monkeypatch):
     """What a tab that is kept open asks for every two seconds of a live run."""
     work = Counter()
 
@@ -299,10 +293,18 @@ def test_a_damaged_top_is_read_once_until_it_changes(make_writer, tmp_path, monk
 
 @pytest.mark.parametrize(
     "change",
-    [{"width": 0}, {"width": 3}, {"width": 1 << 62}, {"used": STEP_CELLS + 1}, {"used": 7},
-     {"first": -1}, {"columns": {"low": ["a"] * 5_000}}, {"columns": {"low": ["a"]}},
-     {"columns": None}],
-)  # fmt: skip
+    [
+        {"width": 0},
+        {"width": 3},
+        {"width": 1 << 62},
+        {"used": STEP_CELLS + 1},
+        {"used": 7},
+        {"first": -1},
+        {"columns": {"low": ["a"] * 5_000}},
+        {"columns": {"low": ["a"]}},
+        {"columns": None},
+    ],
+)
 def test_cells_that_cannot_be_make_the_top_a_damaged_one(change):
     top = Top(START)
     top.add({"steps": complete("steps", step_rows(50))}, {})

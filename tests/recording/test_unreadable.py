@@ -35,26 +35,20 @@ def test_an_unreadable_segment_is_a_problem(three_segments, tmp_path, monkeypatc
     assert "chmod -R a+rX" in problem.message
 
 
-def test_a_folder_that_cannot_be_listed_any_more_was_not_deleted(
-    three_segments, tmp_path, monkeypatch
-):
+def test_a_folder_that_cannot_be_listed_any_more_was_not_deleted(three_segments, tmp_path, monkeypatch):
     (one,) = read_recordings(tmp_path)
     for method in ("names", "stamp"):
         refusing(monkeypatch, method, "manifest.json" if method == "stamp" else one.folder, DENIED)
     assert one.refresh() is True
     assert len(one.steps["step"]) == 0
-    assert [p.message.partition(": make")[0] for p in one.problems] == [
-        "cannot be read: Permission denied"
-    ]
+    assert [p.message.partition(": make")[0] for p in one.problems] == ["cannot be read: Permission denied"]
     monkeypatch.undo()
     assert one.refresh() is True
     assert len(one.steps["step"]) == 300
     assert one.problems == []
 
 
-def test_a_run_whose_folder_cannot_be_listed_is_named_beside_the_others(
-    three_segments, tmp_path, monkeypatch
-):
+def test_a_run_whose_folder_cannot_be_listed_is_named_beside_the_others(three_segments, tmp_path, monkeypatch):
     make_recording(tmp_path / "other", "healthy", steps=30)
     refusing(monkeypatch, "folders", "other/plugins/gpu_utilization", DENIED)
     found = read_recordings(tmp_path)

@@ -138,9 +138,7 @@ def test_rows_are_sealed_at_some_300_kB(make_writer, tmp_path):
         writer.append("steps", rows)
         writer.flush()
     sizes = [
-        path.stat().st_size
-        for path in sorted(Path(writer.path).glob("segment-*.npz"))
-        if path.name.count("-") == 2
+        path.stat().st_size for path in sorted(Path(writer.path).glob("segment-*.npz")) if path.name.count("-") == 2
     ]
     assert len(sizes) > 2
     assert all(200_000 < size < 400_000 for size in sizes)
@@ -201,9 +199,7 @@ def test_a_reader_that_follows_a_run_sees_each_row_once(make_writer, tmp_path, s
     assert found.problems == []
 
 
-def test_what_was_flushed_since_the_manifest_was_read_is_there(
-    make_writer, tmp_path, scripted_time
-):
+def test_what_was_flushed_since_the_manifest_was_read_is_there(make_writer, tmp_path, scripted_time):
     """A recording that is opened now and read later, while the run goes on."""
     writer = make_writer()
 
@@ -224,9 +220,7 @@ def test_what_was_flushed_since_the_manifest_was_read_is_there(
     assert found.top.step_range[1] == 79
 
 
-def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(
-    make_writer, tmp_path, scripted_time
-):
+def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     writer.append("steps", step_rows(200_000))
     writer.append_samples("gpu0", ["a"], START + np.arange(70_000), np.zeros((70_000, 1)))
@@ -238,9 +232,7 @@ def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(
     assert len(found.samples["gpu0"]["time_ns"]) == 70_000
 
 
-def test_small_segments_are_sealed_as_one_and_no_row_is_lost_or_doubled(
-    make_writer, tmp_path, scripted_time
-):
+def test_small_segments_are_sealed_as_one_and_no_row_is_lost_or_doubled(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     for flush in range(40):
         writer.append("steps", step_rows(30, first=flush * 30))
@@ -257,9 +249,7 @@ def test_small_segments_are_sealed_as_one_and_no_row_is_lost_or_doubled(
     # A sealed segment beside the small ones it was made of, as a crash in between leaves it.
     sealed = next(name for name in segments if name.count("-") == 2)
     first = int(sealed.split("-")[1])
-    (Path(writer.path) / f"segment-{first:06d}.npz").write_bytes(
-        (Path(writer.path) / segments[-1]).read_bytes()
-    )
+    (Path(writer.path) / f"segment-{first:06d}.npz").write_bytes((Path(writer.path) / segments[-1]).read_bytes())
     assert (only(tmp_path / "run").steps["step"] == np.arange(1200)).all()
 
 
@@ -278,19 +268,32 @@ def test_budgets_of_size(tmp_path):
 def test_budget_of_a_sampled_value(make_writer):
     writer = make_writer()
     random = np.random.default_rng(3)
-    names = ["utilization_pct", "memory_utilization_pct", "memory_used_bytes", "power_mw",
-             "temperature_c", "sm_clock_mhz", "throttle_power_pct",
-             "pcie_rx_bytes_per_s"]  # fmt: skip
+    names = [
+        "utilization_pct",
+        "memory_utilization_pct",
+        "memory_used_bytes",
+        "power_mw",
+        "temperature_c",
+        "sm_clock_mhz",
+        "throttle_power_pct",
+        "pcie_rx_bytes_per_s",
+    ]
     count, block = 0, 40
     for start in range(0, 6_000, block):
         times = (start + np.arange(block)) * 100 * MS + random.integers(0, MS, block)
-        values = np.stack([
-            random.integers(60, 101, block), random.integers(20, 60, block),
-            11 * 2**30 + 2**20 * random.integers(0, 9, block),
-            300_000 + random.integers(-20_000, 20_000, block), random.integers(60, 70, block),
-            1980 - 15 * random.integers(0, 5, block), 100 * random.random(block),
-            8e9 * random.random(block),
-        ], axis=1)  # fmt: skip
+        values = np.stack(
+            [
+                random.integers(60, 101, block),
+                random.integers(20, 60, block),
+                11 * 2**30 + 2**20 * random.integers(0, 9, block),
+                300_000 + random.integers(-20_000, 20_000, block),
+                random.integers(60, 70, block),
+                1980 - 15 * random.integers(0, 5, block),
+                100 * random.random(block),
+                8e9 * random.random(block),
+            ],
+            axis=1,
+        )
         for gpu in range(2):
             writer.append_samples(f"gpu{gpu}", names, times, values)
         count += 2 * values.size
@@ -317,9 +320,7 @@ def test_the_writers_memory_stays_flat(make_writer, scripted_time):
     assert max(used[2:]) < used[1] + 2_000_000, used
 
 
-def test_a_full_disk_loses_nothing_once_there_is_room_again(
-    make_writer, tmp_path, monkeypatch, scripted_time
-):
+def test_a_full_disk_loses_nothing_once_there_is_room_again(make_writer, tmp_path, monkeypatch, scripted_time):
     writer = make_writer()
     writer.append("steps", step_rows(10))
     writer.flush()
@@ -345,9 +346,7 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(
     assert found.problems == []
 
 
-def test_a_disk_that_stays_full_costs_old_rows_not_memory(
-    make_writer, tmp_path, monkeypatch, scripted_time
-):
+def test_a_disk_that_stays_full_costs_old_rows_not_memory(make_writer, tmp_path, monkeypatch, scripted_time):
     monkeypatch.setattr(writer_module, "MAX_WAITING_ROWS", 1000)
     writer = make_writer()
     good = writer._storage.write
@@ -403,20 +402,25 @@ def test_two_fits_in_one_millisecond_get_folders_of_their_own(make_writer, tmp_p
     assert first.path != second.path
     first.close("ended")
     second.close("interrupted")
-    assert sorted(one.status for one in read_recordings(tmp_path / "run")) == [
-        "ended", "interrupted",
-    ]  # fmt: skip
+    assert sorted(one.status for one in read_recordings(tmp_path / "run")) == ["ended", "interrupted"]
 
 
 def test_the_manifest_says_what_was_recorded(make_writer, tmp_path, scripted_time):
     writer = make_writer(facts={"job": "j", "model": {"parameters": np.int64(5), "x": np.nan}})
-    writer.update(gpus=[{"index": 0}], diagnosis={
-        "rules_version": 3, "verdict": "Nothing held it back.", "findings": [], "spans": [],
-    })  # fmt: skip
+    writer.update(
+        gpus=[{"index": 0}],
+        diagnosis={"rules_version": 3, "verdict": "Nothing held it back.", "findings": [], "spans": []},
+    )
     writer.append("steps", step_rows(4, step_ns=2_000 * MS))
     scripted_time.advance(9)
-    phase = {"kind": "validation", "name": "v", "start_ns": START, "end_ns": START + 5,
-             "account": "validation", "self_ns": 500 * MS}  # fmt: skip
+    phase = {
+        "kind": "validation",
+        "name": "v",
+        "start_ns": START,
+        "end_ns": START + 5,
+        "account": "validation",
+        "self_ns": 500 * MS,
+    }
     writer.append("phases", {name: [value] for name, value in phase.items()})
     writer.close("ended")
     manifest = json.loads((Path(writer.path) / "manifest.json").read_text())
@@ -513,9 +517,7 @@ def test_a_closed_recording_goes_on(make_writer, tmp_path):
     assert all("account does not sum" in one.message for one in found.problems), found.problems
 
 
-def test_a_list_of_files_made_while_they_are_sealed_is_made_again(
-    make_writer, tmp_path, scripted_time
-):
+def test_a_list_of_files_made_while_they_are_sealed_is_made_again(make_writer, tmp_path, scripted_time):
     """Reading a folder takes a moment: a new file may come behind it, and an old one go before."""
     writer = make_writer()
     for flush in range(3):

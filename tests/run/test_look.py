@@ -35,13 +35,10 @@ def training(tmp_path, monkeypatch):
     started = []
 
     def start(trace: str) -> None:
-        started.append(subprocess.Popen([sys.executable, "t.py", trace],
-                                        env={**os.environ, "KERAS_BACKEND": "jax"}))  # fmt: skip
+        started.append(subprocess.Popen([sys.executable, "t.py", trace], env={**os.environ, "KERAS_BACKEND": "jax"}))
         until = time.monotonic() + 120
         while time.monotonic() < until:
-            if (tmp_path / "logs").exists() and any(
-                one.step_count for one in read_recordings("logs")
-            ):
+            if (tmp_path / "logs").exists() and any(one.step_count for one in read_recordings("logs")):
                 return
             time.sleep(0.2)
         pytest.fail("no training began")

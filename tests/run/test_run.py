@@ -16,8 +16,7 @@ RUN = [sys.executable, "-m", "gpu_util_callback", "run"]
 PROGRAMS = {
     "arguments": ("import sys; print(sys.argv)", "t.py --log-dir x -m --redact -- y"),
     "argparse": (
-        "import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr', type=float)\n"
-        "print(p.parse_args())",
+        "import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr', type=float)\nprint(p.parse_args())",
         "t.py --lr nonsense",
     ),
     "help": ("import argparse; argparse.ArgumentParser().parse_args()", "t.py --help"),
@@ -28,36 +27,40 @@ PROGRAMS = {
     "sibling": ("import sub.helper, helper; print(helper.__name__)", "sub/t.py"),
     "exit code": ("import sys; sys.exit(7)", "t.py"),
     "exit text": ("import sys; sys.exit('no data')", "t.py"),
-    "error": ("def f():\n    raise KeyError('x')\ntry:\n    f()\nexcept KeyError as e:\n"
-              "    raise RuntimeError('y') from e", "t.py"),
+    "error": (
+        "def f():\n    raise KeyError('x')\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('y') from e",
+        "t.py",
+    ),
     "syntax": ("x = (\n", "t.py"),
     "recursion": ("def f(n):\n    return f(n - 1) if n else 1 / n\nf(400)", "t.py"),
-    "excepthook": ("import sys, traceback\n"
-                   "sys.excepthook = lambda k, e, t: print(len(traceback.extract_tb(t)), e)\n1 / 0",
-                   "t.py"),
+    "excepthook": (
+        "import sys, traceback\nsys.excepthook = lambda k, e, t: print(len(traceback.extract_tb(t)), e)\n1 / 0",
+        "t.py",
+    ),
     "stdin": ("import sys; print(sys.stdin.read().upper())", "t.py"),
-    "atexit": ("import atexit, sys\natexit.register(lambda: print('bye', x))\nx = 1\nsys.exit(3)",
-               "t.py"),
+    "atexit": ("import atexit, sys\natexit.register(lambda: print('bye', x))\nx = 1\nsys.exit(3)", "t.py"),
     "os._exit": ("import os; os._exit(5)", "t.py"),
-    "interrupted": ("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)",
-                    "t.py"),
+    "interrupted": ("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)", "t.py"),
     "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "t.py"),
-    "spawn": ("import multiprocessing as m\nimport sub.helper\ndef f(x): return x * 2, __name__\n"
-              "if __name__ == '__main__':\n    print(m.get_context('spawn').Pool(1).map(f, [1]))",
-              "t.py"),
+    "spawn": (
+        "import multiprocessing as m\nimport sub.helper\ndef f(x): return x * 2, __name__\n"
+        "if __name__ == '__main__':\n    print(m.get_context('spawn').Pool(1).map(f, [1]))",
+        "t.py",
+    ),
     "pickle": ("import pickle\nclass A: pass\nprint(pickle.loads(pickle.dumps(A)))", "t.py"),
-    "module": ("import sys; print(__name__, __package__, __spec__.name, sys.argv, sys.path[0])",
-               "-m sub.t -m --x"),
+    "module": ("import sys; print(__name__, __package__, __spec__.name, sys.argv, sys.path[0])", "-m sub.t -m --x"),
     "no module": ("", "-m sub.absent"),
     "package": ("", "-m package --x"),
     "folder": ("", "package"),
     "source": ("import inspect\ndef f(): return 1\nprint(inspect.getsource(f))", "t.py"),
     "random": ("import random; random.seed(3); print(random.random())", "t.py"),
-    "threads": ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(.2), "
-                "print('late'))).start()", "t.py"),
+    "threads": (
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.2), print('late'))).start()",
+        "t.py",
+    ),
     "unicode": ("# -*- coding: latin-1 -*-\nprint('\xe4')", "t.py"),
     "imports": ("import sys; print('numpy' in sys.modules, 'keras' in sys.modules)", "t.py"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -71,9 +74,8 @@ def folder(tmp_path: Path) -> Path:
 
 def outcome(command: list[str], folder: Path, **environment: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        command, cwd=folder, input="abc", capture_output=True, text=True, timeout=250,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+        command, cwd=folder, input="abc", capture_output=True, text=True, timeout=250, env={**os.environ, **environment}
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -137,9 +139,7 @@ def test_a_fit_of_tf_keras_is_recorded(folder):
 
 
 def test_an_error_in_fit_is_shown_as_without_us(folder):
-    failing = (
-        "class Fails(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs):\n"
-    )
+    failing = "class Fails(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs):\n"
     (folder / "t.py").write_text(FIT + failing + "        1 / 0\nfit(callbacks=[Fails()])")
     alone = outcome([*PYTHON, "t.py"], folder)
     assert "ZeroDivisionError" in alone[2]
@@ -156,9 +156,11 @@ def traceback_in(text: str) -> str:
 def test_what_is_no_script_gets_one_line(folder):
     (folder / "t.ipynb").write_text("{}")
     for command, words in {
-        "t.ipynb": "is a notebook", "absent.py": "there is no absent.py", "": "nothing to run",
+        "t.ipynb": "is a notebook",
+        "absent.py": "there is no absent.py",
+        "": "nothing to run",
         "--trace 9:3 t.py": "FIRST:STOP",
-    }.items():  # fmt: skip
+    }.items():
         code, out, err = outcome([*RUN, *command.split()], folder)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert words in err

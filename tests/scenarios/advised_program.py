@@ -138,9 +138,12 @@ def fit_workers():
     few = torch.utils.data.Subset(dataset, range(8))
     fit("workers-0", torch.utils.data.DataLoader(few, batch_size=4))
     given = Given(
-        torch.utils.data.DataLoader, torch.utils.data.Subset(dataset, range(40)), batch_size=4,
-        num_workers=1, worker_init_fn=starts_late,
-    )  # fmt: skip
+        torch.utils.data.DataLoader,
+        torch.utils.data.Subset(dataset, range(40)),
+        batch_size=4,
+        num_workers=1,
+        worker_init_fn=starts_late,
+    )
     before = fit("workers-1", given(...), epochs=5)
     apply(told(before), DataLoader=given, dataset=given.arguments[0])
     return before, fit("workers-2", given.result, epochs=5)
@@ -169,10 +172,14 @@ def shapes():
     """A model that is compiled for each length of its input, until these are padded."""
 
     def model():
-        made = keras.Sequential([
-            keras.Input((None,), dtype="int32"), keras.layers.Embedding(100, 16),
-            keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1),
-        ])  # fmt: skip
+        made = keras.Sequential(
+            [
+                keras.Input((None,), dtype="int32"),
+                keras.layers.Embedding(100, 16),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(1),
+            ]
+        )
         made.compile("sgd", "mse", jit_compile=True)
         return made
 

@@ -113,14 +113,12 @@ def healthy() -> Iterator[Case]:
     yield case("first compilations", first_compilations)
     yield case("one slow batch", outlier("wait_ms", 4000))
     yield case("one long checkpoint in a step", outlier("callback_ms", 5000))
-    yield case("one long checkpoint", epochs(1, 5.0, "checkpoint", "ModelCheckpoint.on_epoch_end",
-                                             steps=1000))  # fmt: skip
+    yield case("one long checkpoint", epochs(1, 5.0, "checkpoint", "ModelCheckpoint.on_epoch_end", steps=1000))
     yield case("short validation", epochs(6, 0.3, gpu_share=0.5))
     yield case("validation that fills the GPU", epochs(6, 2.0, gpu_share=0.97))
     yield case("quick epochs", quick_epochs)
     yield case("power-capped at its own limit", capped)
-    yield case("power-capped, full speed", capped_at_full_speed,
-               gpus=[H200 | {"power_limit_mw": 500_000}])  # fmt: skip
+    yield case("power-capped, full speed", capped_at_full_speed, gpus=[H200 | {"power_limit_mw": 500_000}])
     yield case("idle link state", idle_link)
     yield case("idle clock in a pause", idle_clock)
     yield case("hot but fast", hot_but_fast)
@@ -129,11 +127,13 @@ def healthy() -> Iterator[Case]:
     yield case("TensorFlow took all VRAM", taken_vram)
     yield case("full pool, no limit hit", memory(0.8))
     yield case("slightly uneven GPUs", slightly_uneven, gpus=[H200, H200 | {"index": 1}])
-    yield case("rank of a job with other GPUs", lambda run: (
-        run.steps(1500, step_ms=10), run.gpu_value("utilization_pct", 20, 0, gpu=1)),
-        gpus=[H200, H200 | {"index": 1, "used_by_framework": False}], world_size=2)  # fmt: skip
-    yield case("well traced", traced(0.95, copy_h2d=0.03, idle_launch=0.03, idle_sync=0.02,
-                                     collective=0.05))  # fmt: skip
+    yield case(
+        "rank of a job with other GPUs",
+        lambda run: (run.steps(1500, step_ms=10), run.gpu_value("utilization_pct", 20, 0, gpu=1)),
+        gpus=[H200, H200 | {"index": 1, "used_by_framework": False}],
+        world_size=2,
+    )
+    yield case("well traced", traced(0.95, copy_h2d=0.03, idle_launch=0.03, idle_sync=0.02, collective=0.05))
     yield case("tensor cores in use", kernel_types(0.05, 0.7))
     yield case("kernels nobody knows", kernel_types(0.25, 0.0, 0.6))
     yield case("full GPU", filled(75, 0.8), model={"parameters": 300_000_000})

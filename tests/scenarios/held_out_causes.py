@@ -65,12 +65,7 @@ def _(job, vary):
     return {"input_bound": [span]}
 
 
-@case(
-    "half a million tiny steps, starved at the end",
-    board=H100,
-    hz=0.3,
-    without=("ring", "gpm", "host"),
-)
+@case("half a million tiny steps, starved at the end", board=H100, hz=0.3, without=("ring", "gpm", "host"))
 def _(job, vary):
     job.train(350_000, gpu=1.5)
     return {"input_bound": [job.train(150_000, gpu=1.5, wait=lognormal(vary(1.0), 0.3))]}
@@ -84,9 +79,7 @@ def _(job, vary):
 
 @case("EMA update in each step on the CPU, all along", board=L4, framework="jax")
 def _(job, vary):
-    return {
-        "host_stall": [job.train(1500, gpu=45, callback=vary(9), hook="Ema.on_train_batch_end")]
-    }
+    return {"host_stall": [job.train(1500, gpu=45, callback=vary(9), hook="Ema.on_train_batch_end")]}
 
 
 @case("validation as long as training", board=RTX2080, framework="torch")
@@ -124,11 +117,7 @@ def _(job, vary):
 def _(job, vary):
     job.train(900, gpu=40)
     return {
-        "host_stall": [
-            job.train(
-                900, gpu=40, callback=bursts(50, vary(600)), hook="TensorBoard.on_train_batch_end"
-            )
-        ]
+        "host_stall": [job.train(900, gpu=40, callback=bursts(50, vary(600)), hook="TensorBoard.on_train_batch_end")]
     }
 
 
@@ -235,20 +224,14 @@ def _(job, vary):
 @case("TensorFlow's pool is full to 97 %", board=RTX2080)
 def _(job, vary):
     limit = 7 * GB
-    job.set(
-        allocator_used_bytes=6.2 * GB,
-        allocator_peak_bytes=limit * vary(0.98, 0.005),
-        allocator_limit_bytes=limit,
-    )
+    job.set(allocator_used_bytes=6.2 * GB, allocator_peak_bytes=limit * vary(0.98, 0.005), allocator_limit_bytes=limit)
     job.train(800, gpu=60)
     return {"memory_pressure": None}
 
 
 @case("memory fraction of a tenth, JAX", board=H100, framework="jax")
 def _(job, vary):
-    job.set(
-        allocator_used_bytes=7.4 * GB, allocator_peak_bytes=7.7 * GB, allocator_limit_bytes=8 * GB
-    )
+    job.set(allocator_used_bytes=7.4 * GB, allocator_peak_bytes=7.7 * GB, allocator_limit_bytes=8 * GB)
     job.train(800, gpu=30)
     return {"memory_limit": None}
 
@@ -350,11 +333,7 @@ def _(job, vary):
 @case("pair: full memory and small uneven GPUs", board=A100, gpus=2, framework="torch")
 def _(job, vary):
     job.set(
-        gpu=0,
-        allocator_used_bytes=38 * GB,
-        allocator_peak_bytes=39.5 * GB,
-        allocator_retries=0.4,
-        allocator_ooms=0,
+        gpu=0, allocator_used_bytes=38 * GB, allocator_peak_bytes=39.5 * GB, allocator_retries=0.4, allocator_ooms=0
     )
     job.train(900, gpu=70, share=[0.98, vary(0.55)])
     return {"memory_pressure": None, "imbalance": [(0, job.step)]}

@@ -82,9 +82,7 @@ def _(job, vary):
 
 @case("pool at 88 %", board=L4)
 def _(job, vary):
-    job.set(
-        allocator_used_bytes=15 * GB, allocator_peak_bytes=18.5 * GB, allocator_limit_bytes=21 * GB
-    )
+    job.set(allocator_used_bytes=15 * GB, allocator_peak_bytes=18.5 * GB, allocator_limit_bytes=21 * GB)
     job.train(900, gpu=50)
 
 
@@ -114,16 +112,7 @@ def _(job, vary):
     job.train(6000, gpu=6.5, host=1.4)
 
 
-@case(
-    "four ranks' own GPU among eight",
-    board=H100,
-    gpus=2,
-    used=[True, False],
-    hz=2,
-    world_size=4,
-    rank=1,
-    job="j",
-)
+@case("four ranks' own GPU among eight", board=H100, gpus=2, used=[True, False], hz=2, world_size=4, rank=1, job="j")
 def _(job, vary):
     job.train(300, gpu=300, share=[0.97, 0.96])
 
@@ -137,9 +126,7 @@ def _(job, vary):
 
 @case("noisy two-step pattern: generator and critic", board=RTX2080, framework="torch")
 def _(job, vary):
-    job.train(
-        3000, gpu=lambda rng, n: np.where(np.arange(n) % 2, 22.0, 58.0) * rng.normal(1, 0.1, n)
-    )
+    job.train(3000, gpu=lambda rng, n: np.where(np.arange(n) % 2, 22.0, 58.0) * rng.normal(1, 0.1, n))
 
 
 @case("unknown GEMMs and few plain ones", board=B200)

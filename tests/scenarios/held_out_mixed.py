@@ -368,18 +368,25 @@ def _(job, vary):
 
 @case("a low limit, and starved at the end", board=H100, framework="torch")
 def _(job, vary):
-    job.set(allocator_used_bytes=9.6 * GB, allocator_reserved_bytes=9.95 * GB,
-            allocator_peak_bytes=9.95 * GB, allocator_limit_bytes=10 * GB)  # fmt: skip
+    job.set(
+        allocator_used_bytes=9.6 * GB,
+        allocator_reserved_bytes=9.95 * GB,
+        allocator_peak_bytes=9.95 * GB,
+        allocator_limit_bytes=10 * GB,
+    )
     job.train(900, gpu=40)
-    return {"memory_limit": None,
-            "input_bound": [job.train(700, gpu=40, wait=lognormal(vary(35)))]}  # fmt: skip
+    return {"memory_limit": None, "input_bound": [job.train(700, gpu=40, wait=lognormal(vary(35)))]}
 
 
 @case("a full memory grows hot", board=V100, framework="torch", hz=5)
 def _(job, vary):
-    job.set(allocator_used_bytes=15 * GB, allocator_reserved_bytes=15.7 * GB,
-            allocator_peak_bytes=15.7 * GB, allocator_retries=vary(0.5),
-            allocator_ooms=0)  # fmt: skip
+    job.set(
+        allocator_used_bytes=15 * GB,
+        allocator_reserved_bytes=15.7 * GB,
+        allocator_peak_bytes=15.7 * GB,
+        allocator_retries=vary(0.5),
+        allocator_ooms=0,
+    )
     job.train(700, gpu=60)
     job.set(sm_clock_mhz=vary(950, 0.1), throttle_thermal_pct=90, temperature_c=90)
     return {"memory_pressure": None, "throttled": [job.train(700, gpu=95)]}

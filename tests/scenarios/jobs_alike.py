@@ -10,8 +10,7 @@ GB = 1e9
 
 @case("another job uses the time in which we wait", board=A100, framework="torch")
 def _(job, vary):
-    job.set(utilization_other_pct=vary(55, 0.1), utilization_process_pct=38, processes_other=1,
-            utilization_pct=96)  # fmt: skip
+    job.set(utilization_other_pct=vary(55, 0.1), utilization_process_pct=38, processes_other=1, utilization_pct=96)
     return {"input_bound": [job.train(900, gpu=20, wait=lognormal(vary(30)))]}
 
 
@@ -42,8 +41,7 @@ def _(job, vary):
 @case("the power limit is lowered in the middle", board=V100)
 def _(job, vary):
     job.train(700, gpu=40)
-    job.set(power_limit_mw=150_000, throttle_power_pct=96, power_w=149,
-            sm_clock_mhz=vary(1000, 0.05))  # fmt: skip
+    job.set(power_limit_mw=150_000, throttle_power_pct=96, power_w=149, sm_clock_mhz=vary(1000, 0.05))
     return {"throttled": [job.train(900, gpu=60)]}
 
 
@@ -59,8 +57,7 @@ def _(job, vary):
     job.train(5000, gpu=5, host=vary(7))
 
 
-@case("MirroredStrategy, short steps, host-bound", board=A100, gpus=4,
-      fit={"strategy": "MirroredStrategy"})  # fmt: skip
+@case("MirroredStrategy, short steps, host-bound", board=A100, gpus=4, fit={"strategy": "MirroredStrategy"})
 def _(job, vary):
     job.train(6000, gpu=3, host=vary(2.0))
 
@@ -73,8 +70,9 @@ def _(job, vary):
             began = job.now
             job.pause("validation", 1.2 + (14 if number == 0 else 0), "validation", share=0.1)
             if number == 0:
-                job._phases.append(("compilation", "test function traced", began,
-                                    began + 14 * 10**9, job.step, "", 14 * 10**9, 1))  # fmt: skip
+                job._phases.append(
+                    ("compilation", "test function traced", began, began + 14 * 10**9, job.step, "", 14 * 10**9, 1)
+                )
 
 
 @case("four compilations in a short trial", board=A100, framework="jax")
@@ -87,8 +85,13 @@ def _(job, vary):
 
 @case("cuDNN tried a workspace too large", board=V100, framework="torch")
 def _(job, vary):
-    job.set(allocator_used_bytes=7 * GB, allocator_reserved_bytes=9 * GB,
-            allocator_peak_bytes=8 * GB, allocator_retries=0.5, allocator_ooms=0)  # fmt: skip
+    job.set(
+        allocator_used_bytes=7 * GB,
+        allocator_reserved_bytes=9 * GB,
+        allocator_peak_bytes=8 * GB,
+        allocator_retries=0.5,
+        allocator_ooms=0,
+    )
     job.train(80, gpu=30)
     job.set(allocator_retries=0)
     job.train(900, gpu=30)
@@ -293,15 +296,13 @@ def _(job, vary):
 
 @case("memory filled to nine tenths", board=A100, framework="jax")
 def _(job, vary):
-    job.set(allocator_used_bytes=26 * GB, allocator_peak_bytes=27 * GB,
-            allocator_limit_bytes=30 * GB)  # fmt: skip
+    job.set(allocator_used_bytes=26 * GB, allocator_peak_bytes=27 * GB, allocator_limit_bytes=30 * GB)
     job.train(700, gpu=50)
 
 
 @case("a low limit that is not reached", board=A100)
 def _(job, vary):
-    job.set(allocator_used_bytes=5 * GB, allocator_peak_bytes=6 * GB,
-            allocator_limit_bytes=10 * GB)  # fmt: skip
+    job.set(allocator_used_bytes=5 * GB, allocator_peak_bytes=6 * GB, allocator_limit_bytes=10 * GB)
     job.train(700, gpu=50)
 
 

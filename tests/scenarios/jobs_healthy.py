@@ -111,22 +111,30 @@ def _(job, vary):
 
 @case("TensorFlow took 95 % of the memory", board=RTX2080)
 def _(job, vary):
-    job.set(memory_used_bytes=7.7 * GB, allocator_used_bytes=2.9 * GB,
-            allocator_peak_bytes=4.1 * GB, allocator_limit_bytes=6.9 * GB)  # fmt: skip
+    job.set(
+        memory_used_bytes=7.7 * GB,
+        allocator_used_bytes=2.9 * GB,
+        allocator_peak_bytes=4.1 * GB,
+        allocator_limit_bytes=6.9 * GB,
+    )
     job.train(1200, gpu=40)
 
 
 @case("JAX's pool, three quarters in use", board=A100, framework="jax")
 def _(job, vary):
-    job.set(allocator_used_bytes=vary(20, 0.1) * GB, allocator_peak_bytes=24 * GB,
-            allocator_limit_bytes=30 * GB)  # fmt: skip
+    job.set(allocator_used_bytes=vary(20, 0.1) * GB, allocator_peak_bytes=24 * GB, allocator_limit_bytes=30 * GB)
     job.train(900, gpu=60)
 
 
 @case("torch has reserved everything and needs half", board=V100, framework="torch")
 def _(job, vary):
-    job.set(allocator_used_bytes=8 * GB, allocator_reserved_bytes=15.4 * GB,
-            allocator_peak_bytes=11 * GB, allocator_retries=0, allocator_ooms=0)  # fmt: skip
+    job.set(
+        allocator_used_bytes=8 * GB,
+        allocator_reserved_bytes=15.4 * GB,
+        allocator_peak_bytes=11 * GB,
+        allocator_retries=0,
+        allocator_ooms=0,
+    )
     job.train(900, gpu=60)
 
 
@@ -315,8 +323,7 @@ def _(job, vary):
 def _(job, vary):
     for _ in range(3):
         job.train(300, gpu=57, host=3)
-        job.window(6, 60, copy_h2d=0.02, collective=0.05, idle_launch=0.02, idle_sync=0.01,
-                   idle_host=0.01)  # fmt: skip
+        job.window(6, 60, copy_h2d=0.02, collective=0.05, idle_launch=0.02, idle_sync=0.01, idle_host=0.01)
     job.kernel("sm80_xmma_gemm_bf16bf16_bf16f32", 300, "yes")
     job.kernel("ampere_sgemm_32x32_sliced1x4_tn", 18, "no")
     job.train(300, gpu=57, host=3)
@@ -331,9 +338,7 @@ def _(job, vary):
     job.train(600, gpu=40)
 
 
-@case(
-    "double precision by choice on a small GPU", board=RTX2080, fit={"mixed_precision": "float64"}
-)
+@case("double precision by choice on a small GPU", board=RTX2080, fit={"mixed_precision": "float64"})
 def _(job, vary):
     job.train(500, gpu=300)
 

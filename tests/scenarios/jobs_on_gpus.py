@@ -37,8 +37,7 @@ def _(job, vary):
 
 @case("the administrator halved the power limit", board=A100, gpus=2)
 def _(job, vary):
-    job.set(power_limit_mw=220_000, throttle_power_pct=97, power_w=218,
-            sm_clock_mhz=vary(990, 0.08))  # fmt: skip
+    job.set(power_limit_mw=220_000, throttle_power_pct=97, power_w=218, sm_clock_mhz=vary(990, 0.08))
     for gpu in job.facts["gpus"]:
         gpu["power_limit_mw"] = 220_000
     job.train(1500, gpu=60)
@@ -55,8 +54,7 @@ def _(job, vary):
     return {"throttled": [span]}
 
 
-@case("an old driver: only reasons, hot from the start", board=V100, hz=10,
-      without=("pcie", "ring", "processes"))  # fmt: skip
+@case("an old driver: only reasons, hot from the start", board=V100, hz=10, without=("pcie", "ring", "processes"))
 def _(job, vary):
     job.set(sm_clock_mhz=vary(950), throttle_thermal_pct=100, temperature_c=90)
     span = job.train(500, gpu=90)
@@ -72,8 +70,9 @@ def _(job, vary):
 def _(job, vary):
     job.train(700, gpu=40)
     others = vary(32)
-    job.set(utilization_other_pct=others, utilization_process_pct=98 - others, processes_other=1,
-            memory_other_bytes=9 * GB)  # fmt: skip
+    job.set(
+        utilization_other_pct=others, utilization_process_pct=98 - others, processes_other=1, memory_other_bytes=9 * GB
+    )
     span = job.train(700, gpu=40 / (1 - others / 100), share=0.99)
     job.set(utilization_other_pct=0, utilization_process_pct=97, memory_other_bytes=0)
     job.train(700, gpu=40)
@@ -164,10 +163,18 @@ def _(job, vary):
     return {}
 
 
-@case("a GPU is lost for good", board=V100, status="interrupted",
-      unavailable=[{"source": "gpu0", "cure": "see `dmesg | grep -i xid`", "reason":
-                    "the GPU is lost: it fell off the bus or is not reachable: no values from it "
-                    "since then"}])  # fmt: skip
+@case(
+    "a GPU is lost for good",
+    board=V100,
+    status="interrupted",
+    unavailable=[
+        {
+            "source": "gpu0",
+            "cure": "see `dmesg | grep -i xid`",
+            "reason": "the GPU is lost: it fell off the bus or is not reachable: no values from it since then",
+        }
+    ],
+)
 def _(job, vary):
     job.train(900, gpu=30)
     job.mark("gpu0/xid", 79)
@@ -177,13 +184,24 @@ def _(job, vary):
 
 
 def _check(reason):
-    check = {"cause": "cpu_fallback", "status": "problem", "reason": reason,
-             "cure": "pip install tensorflow[and-cuda]", "evidence": {"gpus": 1}}  # fmt: skip
+    check = {
+        "cause": "cpu_fallback",
+        "status": "problem",
+        "reason": reason,
+        "cure": "pip install tensorflow[and-cuda]",
+        "evidence": {"gpus": 1},
+    }
     return {"gpu_check": [check]}
 
 
-@case("the CPU build on a T4 machine", board=T4, used=False, hz=1,
-      framework="tensorflow", **_check("this framework was built without CUDA"))  # fmt: skip
+@case(
+    "the CPU build on a T4 machine",
+    board=T4,
+    used=False,
+    hz=1,
+    framework="tensorflow",
+    **_check("this framework was built without CUDA"),
+)
 def _(job, vary):
     job.train(vary.count(200), gpu=900, share=0.0)
     return {"cpu_fallback": None}
@@ -214,25 +232,38 @@ def _(job, vary):
 
 @case("torch empties its cache again and again", board=V100, framework="torch")
 def _(job, vary):
-    job.set(allocator_used_bytes=14.9 * GB, allocator_peak_bytes=15.5 * GB,
-            allocator_reserved_bytes=15.6 * GB, allocator_retries=vary(0.6),
-            allocator_ooms=0)  # fmt: skip
+    job.set(
+        allocator_used_bytes=14.9 * GB,
+        allocator_peak_bytes=15.5 * GB,
+        allocator_reserved_bytes=15.6 * GB,
+        allocator_retries=vary(0.6),
+        allocator_ooms=0,
+    )
     job.train(900, gpu=80)
     return {"memory_pressure": None}
 
 
 @case("JAX fills its pool to the brim", board=A100, framework="jax")
 def _(job, vary):
-    job.set(allocator_used_bytes=29.7 * GB, allocator_peak_bytes=29.9 * GB,
-            allocator_limit_bytes=30 * GB, allocator_largest_free_bytes=0.01 * GB)  # fmt: skip
+    job.set(
+        allocator_used_bytes=29.7 * GB,
+        allocator_peak_bytes=29.9 * GB,
+        allocator_limit_bytes=30 * GB,
+        allocator_largest_free_bytes=0.01 * GB,
+    )
     job.train(vary.count(800), gpu=60)
     return {"memory_pressure": None}
 
 
 @case("out of memory once, caught and retried", board=RTX2080, framework="torch")
 def _(job, vary):
-    job.set(allocator_used_bytes=7.3 * GB, allocator_reserved_bytes=7.7 * GB,
-            allocator_peak_bytes=7.7 * GB, allocator_retries=0.1, allocator_ooms=0.02)  # fmt: skip
+    job.set(
+        allocator_used_bytes=7.3 * GB,
+        allocator_reserved_bytes=7.7 * GB,
+        allocator_peak_bytes=7.7 * GB,
+        allocator_retries=0.1,
+        allocator_ooms=0.02,
+    )
     job.train(vary.count(1500), gpu=60)
     return {"memory_pressure": None}
 
@@ -240,16 +271,19 @@ def _(job, vary):
 @case("a third of the memory by a fraction", board=A100, framework="torch")
 def _(job, vary):
     limit = vary(0.33, 0.1) * 40 * GB
-    job.set(allocator_used_bytes=0.97 * limit, allocator_reserved_bytes=0.995 * limit,
-            allocator_peak_bytes=0.995 * limit, allocator_limit_bytes=limit)  # fmt: skip
+    job.set(
+        allocator_used_bytes=0.97 * limit,
+        allocator_reserved_bytes=0.995 * limit,
+        allocator_peak_bytes=0.995 * limit,
+        allocator_limit_bytes=limit,
+    )
     job.train(900, gpu=45)
     return {"memory_limit": None}
 
 
 @case("two gigabytes of a T4", board=T4, hz=2)
 def _(job, vary):
-    job.set(allocator_used_bytes=1.96 * GB, allocator_peak_bytes=1.99 * GB,
-            allocator_limit_bytes=2 * GB)  # fmt: skip
+    job.set(allocator_used_bytes=1.96 * GB, allocator_peak_bytes=1.99 * GB, allocator_limit_bytes=2 * GB)
     job.train(vary.count(600), gpu=110)
     return {"memory_limit": None}
 
@@ -263,30 +297,39 @@ def _(job, vary):
             for part in range(5):
                 held = base + more * (epoch + part / 5)
                 job.set(
-                    allocator_used_bytes=held, allocator_peak_bytes=held + 4 * GB,
-                    allocator_reserved_bytes=held + 5 * GB, allocator_limit_bytes=limit,
-                )  # fmt: skip
+                    allocator_used_bytes=held,
+                    allocator_peak_bytes=held + 4 * GB,
+                    allocator_reserved_bytes=held + 5 * GB,
+                    allocator_limit_bytes=limit,
+                )
                 job.train(60, gpu=45)
     return {"memory_growth": None}
 
 
-@case("batch too large in the ninth minute", board=A100, status="interrupted",
-      framework="torch", memory={"out_of_memory": {
-          "error": "OutOfMemoryError", "gpu": 0, "step": 600, "where": "the train function",
-          "asked_bytes": int(2 * GB), "free_bytes": int(GB / 2)}})  # fmt: skip
+@case(
+    "batch too large in the ninth minute",
+    board=A100,
+    status="interrupted",
+    framework="torch",
+    memory={
+        "out_of_memory": {
+            "error": "OutOfMemoryError",
+            "gpu": 0,
+            "step": 600,
+            "where": "the train function",
+            "asked_bytes": int(2 * GB),
+            "free_bytes": int(GB / 2),
+        }
+    },
+)
 def _(job, vary):
-    job.set(allocator_used_bytes=11 * GB, allocator_peak_bytes=30 * GB,
-            allocator_limit_bytes=40 * GB)  # fmt: skip
+    job.set(allocator_used_bytes=11 * GB, allocator_peak_bytes=30 * GB, allocator_limit_bytes=40 * GB)
     job.train(600, gpu=45)
     return {"out_of_memory": None}
 
 
 @case(
-    "killed with the host's memory full",
-    board=V100,
-    status="lost",
-    hz=2,
-    machine={"memory_total_bytes": int(64 * GB)},
+    "killed with the host's memory full", board=V100, status="lost", hz=2, machine={"memory_total_bytes": int(64 * GB)}
 )
 def _(job, vary):
     for left in (40, 25, 9, 0.9):
@@ -307,8 +350,7 @@ def _(job, vary):
 
 @case("pair: hot first, shared later", board=H100, hz=5)
 def _(job, vary):
-    job.set(sm_clock_mhz=vary(1300), throttle_thermal_pct=90, temperature_c=91,
-            utilization_other_pct=0)  # fmt: skip
+    job.set(sm_clock_mhz=vary(1300), throttle_thermal_pct=90, temperature_c=91, utilization_other_pct=0)
     hot = job.train(600, gpu=75)
     job.set(sm_clock_mhz=1950, **COLD)
     job.train(600, gpu=50)

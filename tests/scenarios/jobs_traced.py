@@ -149,16 +149,25 @@ def _(job, vary):
 
 @case("a batch of eight on an H100", fit={"batch_size": 8}, model={"parameters": 86_000_000})
 def _(job, vary):
-    job.set(sm_active_pct=vary(13), allocator_used_bytes=6 * GB, allocator_peak_bytes=7 * GB,
-            allocator_limit_bytes=60 * GB, tensor_active_pct=3)  # fmt: skip
+    job.set(
+        sm_active_pct=vary(13),
+        allocator_used_bytes=6 * GB,
+        allocator_peak_bytes=7 * GB,
+        allocator_limit_bytes=60 * GB,
+        tensor_active_pct=3,
+    )
     job.train(2500, gpu=18)
     return {"small_batch": None}
 
 
 @case("a batch of 32, mildly too small", framework="torch", fit={"batch_size": 32})
 def _(job, vary):
-    job.set(sm_active_pct=vary(23, 0.1), allocator_used_bytes=11 * GB,
-            allocator_peak_bytes=14 * GB, allocator_reserved_bytes=15 * GB)  # fmt: skip
+    job.set(
+        sm_active_pct=vary(23, 0.1),
+        allocator_used_bytes=11 * GB,
+        allocator_peak_bytes=14 * GB,
+        allocator_reserved_bytes=15 * GB,
+    )
     job.train(900, gpu=40)
     return {"small_batch": None}
 

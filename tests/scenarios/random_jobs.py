@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from simulated_boards import (
-    A100,
-    A100_MIG,
-    B200,
-    GTX1080,
-    H100,
-    L4,
-    LAPTOP,
-    RTX2080,
-    T4,
-    V100,
-    Board,
-)  # fmt: skip
+from simulated_boards import A100, A100_MIG, B200, GTX1080, H100, L4, LAPTOP, RTX2080, T4, V100, Board
 from simulated_jobs import Job
 from simulated_noise import Series, bimodal, bursts, drifting, lognormal, normal, wandering
 
@@ -28,18 +16,25 @@ MOST_STEPS = 20_000
 
 def some_job(random: Random, boards: tuple[Board, ...], gpus: int, without: tuple) -> Job:
     job = Job(
-        seed=random.randrange(10**9), board=random.choice(boards), gpus=gpus,
-        hz=random.choice([10, 10, 5, 2, 1, 0.5, 0.3]), without=random.choice(without),
+        seed=random.randrange(10**9),
+        board=random.choice(boards),
+        gpus=gpus,
+        hz=random.choice([10, 10, 5, 2, 1, 0.5, 0.3]),
+        without=random.choice(without),
         framework=random.choice(["tensorflow", "torch", "jax"]),
-        jitter=random.choice([1, 2, 5, 9]), dry=random.random() < 0.3,
-    )  # fmt: skip
+        jitter=random.choice([1, 2, 5, 9]),
+        dry=random.random() < 0.3,
+    )
     job.drop = random.choice([0, 0, 0.3])
     return job
 
 
 def some_noise(random: Random, mean: float, *, regular: bool = False) -> Series:
-    kinds = [normal(mean, random.uniform(0.02, 0.2)), lognormal(mean, random.uniform(0.1, 0.8)),
-             wandering(mean, random.uniform(0.05, 0.3))]  # fmt: skip
+    kinds = [
+        normal(mean, random.uniform(0.02, 0.2)),
+        lognormal(mean, random.uniform(0.1, 0.8)),
+        wandering(mean, random.uniform(0.05, 0.3)),
+    ]
     if not regular:
         kinds += [bimodal(0.6 * mean, 2.2 * mean, 0.25), drifting(0.7 * mean, 1.4 * mean)]
     return random.choice(kinds)
@@ -60,13 +55,14 @@ def healthy(seed: int) -> Job:
     host = random.choice([0, 0, random.uniform(0.02, 0.25)])
     shares = [random.uniform(0.85, 0.99) for _ in range(gpus)]
     for columns in (
-        {"throttle_power_pct": random.uniform(20, 100),
-         "sm_clock_mhz": board.clock_mhz * random.uniform(0.7, 0.99)},
+        {"throttle_power_pct": random.uniform(20, 100), "sm_clock_mhz": board.clock_mhz * random.uniform(0.7, 0.99)},
         {"utilization_other_pct": random.uniform(0, 6), "processes_other": 2},
         {"throttle_thermal_pct": random.uniform(0, 12), "temperature_c": 85},
-        {"allocator_peak_bytes": random.uniform(0.3, 0.85) * board.memory_bytes,
-         "allocator_limit_bytes": 0.92 * board.memory_bytes},
-    ):  # fmt: skip
+        {
+            "allocator_peak_bytes": random.uniform(0.3, 0.85) * board.memory_bytes,
+            "allocator_limit_bytes": 0.92 * board.memory_bytes,
+        },
+    ):
         if random.random() < 0.4:
             job.set(**columns)
     job.set(sm_active_pct=random.uniform(40, 95))
@@ -79,11 +75,14 @@ def healthy(seed: int) -> Job:
         with job.epoch():
             began = job.now
             job.train(
-                each, gpu=work, host=host * step, share=shares,
+                each,
+                gpu=work,
+                host=host * step,
+                share=shares,
                 wait=some_noise(random, max(1e-3, wait * step)),
                 callback=bursts(min(100, each), min(100, each) * step * hook) if hook else 0,
                 hook="TensorBoard.on_train_batch_end" if hook else "",
-            )  # fmt: skip
+            )
             took_s = (job.now - began) / 1e9
             if validation:
                 share = random.uniform(0.3, 0.98)
@@ -96,21 +95,23 @@ def healthy(seed: int) -> Job:
 def faulty(seed: int) -> tuple[Job, str, list[tuple[int, int]]]:
     """(job, cause, spans): 13 to 70 % lost over a fifth of the run or more, anywhere in it."""
     random = Random(seed)
-    cause = random.choice(["input_bound", "host_stall", "recompilation", "throttled", "contention",
-                           "imbalance"])  # fmt: skip
+    cause = random.choice(["input_bound", "host_stall", "recompilation", "throttled", "contention", "imbalance"])
     seen = cause in ("throttled", "contention", "imbalance")  # only by the driver's gauges
     boards = tuple(one for one in BOARDS if not one.mig and one.counters) if seen else BOARDS
-    job = some_job(random, boards, 2 if cause == "imbalance" else 1,
-                   ((), ("ring",)) if seen else WITHOUT)  # fmt: skip
+    job = some_job(random, boards, 2 if cause == "imbalance" else 1, ((), ("ring",)) if seen else WITHOUT)
     job.drop, job.hz = 0, max(0.5, job.hz)
     step, lost = 10 ** random.uniform(0.3, 3.3), random.uniform(0.13, 0.7)
     count = int(min(MOST_STEPS, max(150, random.uniform(60, 400) * 1000 / step)))
     bad = int(count * random.uniform(0.2, 0.5))
     well = (count - bad) // 2
-    plan = random.choice([
-        [(bad, True), (count - bad, False)], [(count - bad, False), (bad, True)],
-        [(well, False), (bad, True), (well, False)], [(count, True)],
-    ])  # fmt: skip
+    plan = random.choice(
+        [
+            [(bad, True), (count - bad, False)],
+            [(count - bad, False), (bad, True)],
+            [(well, False), (bad, True), (well, False)],
+            [(count, True)],
+        ]
+    )
     spans = []
     for steps, faulty_now in plan:
         job.set(**_gauges(random, job, cause, lost if faulty_now else 0.0))
@@ -127,8 +128,7 @@ def faulty(seed: int) -> tuple[Job, str, list[tuple[int, int]]]:
 def _gauges(random: Random, job: Job, cause: str, lost: float) -> dict[str, float]:
     if cause == "throttled":
         clock = 0.985 * job.board.clock_mhz * (1 - min(lost, 0.6))
-        return {"sm_clock_mhz": clock,
-                "throttle_thermal_pct": random.uniform(45, 100) if lost else 0}  # fmt: skip
+        return {"sm_clock_mhz": clock, "throttle_thermal_pct": random.uniform(45, 100) if lost else 0}
     if cause == "contention":
         return {"utilization_other_pct": 100 * min(lost, 0.6)}
     return {}

@@ -20,17 +20,24 @@ class Case:
 
 N = 400  # steps of a third of a run
 PLACES = {
-    "start": (True, False, False), "middle": (False, True, False),
-    "end": (False, False, True), "all along": (True, True, True),
-}  # fmt: skip
+    "start": (True, False, False),
+    "middle": (False, True, False),
+    "end": (False, False, True),
+    "all along": (True, True, True),
+}
 H200 = GPU | {
-    "sm_clock_max_mhz": 1980, "power_limit_mw": 700_000, "power_default_mw": 700_000,
-    "pcie_generation_max": 5, "pcie_width_max": 16, "compute_capability": "9.0",
-}  # fmt: skip
+    "sm_clock_max_mhz": 1980,
+    "power_limit_mw": 700_000,
+    "power_default_mw": 700_000,
+    "pcie_generation_max": 5,
+    "pcie_width_max": 16,
+    "compute_capability": "9.0",
+}
 
 
-def thirds(place: str, part: Callable[[Generated, bool], None], cause: str, seed: int,
-           gpus: list[dict] | None = None) -> Callable[[], tuple[Generated, Truth]]:  # fmt: skip
+def thirds(
+    place: str, part: Callable[[Generated, bool], None], cause: str, seed: int, gpus: list[dict] | None = None
+) -> Callable[[], tuple[Generated, Truth]]:
     """Three thirds; `part(run, bad)` makes one of them."""
 
     def build() -> tuple[Generated, Truth]:
@@ -119,23 +126,29 @@ def in_place() -> Iterator[Case]:
     for place in PLACES:
         for much in ("mild", "severe"):
             name = f"{much}, {place}"
-            yield Case(f"full link, {name}",
-                       thirds(place, copying(copies[much]), "transfer_bound", 7))  # fmt: skip
+            yield Case(f"full link, {name}", thirds(place, copying(copies[much]), "transfer_bound", 7))
             yield Case(f"slow input, {name}", thirds(place, waiting(waits[much]), "input_bound", 1))
             yield Case(f"batch hook, {name}", thirds(place, hook(hooks[much]), "host_stall", 2))
-            yield Case(f"new shapes, {name}",
-                       thirds(place, compiling(compiles[much]), "recompilation", 3))  # fmt: skip
+            yield Case(f"new shapes, {name}", thirds(place, compiling(compiles[much]), "recompilation", 3))
             yield Case(f"hot GPU, {name}", thirds(place, hot(clocks[much]), "throttled", 4))
-            yield Case(f"another job, {name}",
-                       thirds(place, shared(others[much]), "contention", 5))  # fmt: skip
-            yield Case(f"uneven GPUs, {name}",
-                       thirds(place, uneven(gaps[much]), "imbalance", 6,
-                              gpus=[H200, H200 | {"index": 1}]))  # fmt: skip
+            yield Case(f"another job, {name}", thirds(place, shared(others[much]), "contention", 5))
+            yield Case(
+                f"uneven GPUs, {name}",
+                thirds(place, uneven(gaps[much]), "imbalance", 6, gpus=[H200, H200 | {"index": 1}]),
+            )
 
 
-def whole(cause: str | None, build: Callable[[Generated], None], name: str, seed: int = 7,
-          gpus: list[dict] | None = None, kind: str = "one cause", also: tuple[str, ...] = (),
-          noise: float = 0.1, **facts) -> Case:  # fmt: skip
+def whole(
+    cause: str | None,
+    build: Callable[[Generated], None],
+    name: str,
+    seed: int = 7,
+    gpus: list[dict] | None = None,
+    kind: str = "one cause",
+    also: tuple[str, ...] = (),
+    noise: float = 0.1,
+    **facts,
+) -> Case:
     """A case that holds for the whole run (or a healthy one, with `cause=None`)."""
 
     def make() -> tuple[Generated, Truth]:
@@ -214,8 +227,14 @@ def link(rate: float, generation: int, active: float):
     return build
 
 
-def epochs(count: int = 6, seconds: float = 0.0, kind: str = "validation", name: str = "",
-           steps: int = 200, gpu_share: float = 0.1):  # fmt: skip
+def epochs(
+    count: int = 6,
+    seconds: float = 0.0,
+    kind: str = "validation",
+    name: str = "",
+    steps: int = 200,
+    gpu_share: float = 0.1,
+):
     def build(run: Generated) -> None:
         for _ in range(count):
             start = run.now
@@ -247,26 +266,25 @@ def all_along() -> Iterator[Case]:
     yield whole("host_stall", epochs(seconds=3, kind="checkpoint", name=save), "saves, severe")
     yield whole("transfer_bound", traced(copy_h2d=0.15), "exposed copies, mild")
     yield whole("transfer_bound", traced(copy_h2d=0.6), "exposed copies, severe")
-    yield whole("transfer_bound", link(11.5e9, 3, 0.6), "full link, mild",
-                gpus=[H200 | {"pcie_generation_max": 3}])  # fmt: skip
+    yield whole("transfer_bound", link(11.5e9, 3, 0.6), "full link, mild", gpus=[H200 | {"pcie_generation_max": 3}])
     yield whole("transfer_bound", link(3.5e9, 1, 0.15), "degraded and full link, severe")
     yield whole("launch_bound", traced(kernels=400, idle_launch=0.25), "short kernels, mild")
     yield whole("launch_bound", traced(0.2, 2000, idle_launch=0.8), "short kernels, severe")
-    yield whole("launch_bound", lambda run: run.steps(1000, step_ms=20, gpu_share=0.2),
-                "eager, severe", fit={"run_eagerly": True})  # fmt: skip
+    yield whole(
+        "launch_bound",
+        lambda run: run.steps(1000, step_ms=20, gpu_share=0.2),
+        "eager, severe",
+        fit={"run_eagerly": True},
+    )
     yield whole("sync_bound", traced(idle_sync=0.15), "synchronised, mild")
     yield whole("sync_bound", traced(idle_sync=0.6), "synchronised, severe")
     yield whole("sync_bound", synced(0.4, 0.4), "synchronised, no window")
     yield whole("communication_bound", traced(collective=0.15), "exposed all-reduce, mild")
     yield whole("communication_bound", traced(collective=0.5), "exposed all-reduce, severe")
-    yield whole("small_batch", filled(25, 0.3), "small batch, mild",
-                model={"parameters": 25_000_000})  # fmt: skip
-    yield whole("small_batch", filled(4, 0.02), "small batch, severe",
-                model={"parameters": 25_000_000})  # fmt: skip
-    yield whole("small_model", filled(8, 0.05), "small model", model={"parameters": 20_000},
-                fit={"batch_size": 4096})  # fmt: skip
-    yield whole("no_tensor_cores", kernel_types(0.4, 0.0), "32-bit products, mild",
-                fit={"mixed_precision": "float32"})  # fmt: skip
+    yield whole("small_batch", filled(25, 0.3), "small batch, mild", model={"parameters": 25_000_000})
+    yield whole("small_batch", filled(4, 0.02), "small batch, severe", model={"parameters": 25_000_000})
+    yield whole("small_model", filled(8, 0.05), "small model", model={"parameters": 20_000}, fit={"batch_size": 4096})
+    yield whole("no_tensor_cores", kernel_types(0.4, 0.0), "32-bit products, mild", fit={"mixed_precision": "float32"})
     yield whole("no_tensor_cores", kernel_types(0.9, 0.0), "32-bit products, severe")
     yield whole("memory_pressure", memory(0.97), "full allocator, mild")
     yield whole("memory_pressure", memory(0.999, retries=40), "full allocator, severe")
@@ -274,22 +292,26 @@ def all_along() -> Iterator[Case]:
     yield whole("memory_limit", memory(0.99, limit=0.02), "low limit, severe")
     yield whole("memory_growth", leaking(0.3), "tensors kept, slow")
     yield whole("memory_growth", leaking(2.0), "tensors kept, fast")
-    yield whole("out_of_memory", lambda run: run.steps(200, step_ms=30), "out of memory",
-                memory={"out_of_memory": {"error": "ResourceExhaustedError", "gpu": 0, "step": 200,
-                                          "where": "the train function"}})  # fmt: skip
-    yield whole("cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build",
-                gpus=[H200 | {"used_by_framework": False}])  # fmt: skip
+    yield whole(
+        "out_of_memory",
+        lambda run: run.steps(200, step_ms=30),
+        "out of memory",
+        memory={
+            "out_of_memory": {"error": "ResourceExhaustedError", "gpu": 0, "step": 200, "where": "the train function"}
+        },
+    )
+    yield whole(
+        "cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build", gpus=[H200 | {"used_by_framework": False}]
+    )
     unused = [H200 | {"used_by_framework": False, "index": i} for i in range(4)]
-    yield whole("cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build, four GPUs",
-                gpus=unused)  # fmt: skip
+    yield whole("cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build, four GPUs", gpus=unused)
 
     def one_of_four(run: Generated) -> None:
         run.steps(1000, step_ms=10)
         for gpu in (1, 2, 3):
             run.gpu_value("utilization_pct", 15, 0, gpu=gpu)
 
-    yield whole("gpus_unused", one_of_four, "one of four GPUs",
-                gpus=[H200 | {"index": i} for i in range(4)])  # fmt: skip
+    yield whole("gpus_unused", one_of_four, "one of four GPUs", gpus=[H200 | {"index": i} for i in range(4)])
     said = "the GPU is lost: it fell off the bus: no values from it since then"
     gone = {"source": "gpu0", "cure": "", "reason": said}
     yield whole("gpu_lost", lambda run: run.steps(1000, step_ms=10), "GPU lost", unavailable=[gone])
@@ -333,17 +355,16 @@ def all_along() -> Iterator[Case]:
         return build
 
     on_cpu = {
-        "gpus": [], "framework": {"name": "tensorflow", "device": "cpu"},
+        "gpus": [],
+        "framework": {"name": "tensorflow", "device": "cpu"},
         "fit": {"batch_size": 32, "mixed_precision": "mixed_float16"},
-    }  # fmt: skip
+    }
 
     def at_rest(run: Generated) -> None:
         run.steps(N, step_ms=30)
 
     stored = {"machine": {"cpu": "EPYC", "cpu_float16": False}}
-    yield whole(
-        "half_precision_cpu", at_rest, "float16 on a CPU that stores it", **on_cpu, **stored
-    )
+    yield whole("half_precision_cpu", at_rest, "float16 on a CPU that stores it", **on_cpu, **stored)
     computed = {"machine": {"cpu": "Xeon", "cpu_float16": True}}
     for name, facts in {
         "float16 on a CPU that computes it": {**on_cpu, **computed},
@@ -353,15 +374,15 @@ def all_along() -> Iterator[Case]:
     }.items():
         yield whole(None, at_rest, name, kind="healthy", **facts)
 
-    def spilled(
-        system: str, factor: float, watts_then: float
-    ) -> Callable[[], tuple[Generated, Truth]]:
+    def spilled(system: str, factor: float, watts_then: float) -> Callable[[], tuple[Generated, Truth]]:
         def build() -> tuple[Generated, Truth]:
             run = Generated(seed=4, gpus=[H200], machine={"system": system})
             bounds = []
             for used, activity, watts, slower in (
-                (0.7, 60, 600, 1.0), (0.99, 12, watts_then, factor), (0.7, 60, 600, 1.0)
-            ):  # fmt: skip
+                (0.7, 60, 600, 1.0),
+                (0.99, 12, watts_then, factor),
+                (0.7, 60, 600, 1.0),
+            ):
                 start, first = run.now, run.step
                 run.steps(N, step_ms=30 * slower)
                 bounds.append((first, run.step))
@@ -442,10 +463,15 @@ def pairs() -> Iterator[Case]:
         return {"cpu_fallback": None, "input_bound": [(N, 2 * N)]}
 
     for build, gpus in (
-        (after, [H200]), (together, [H200]), (half, [H200]), (with_validation, [H200]),
-        (slow_and_hot, [H200]), (shapes_and_input, [H200]), (copies_and_launches, [H200]),
+        (after, [H200]),
+        (together, [H200]),
+        (half, [H200]),
+        (with_validation, [H200]),
+        (slow_and_hot, [H200]),
+        (shapes_and_input, [H200]),
+        (copies_and_launches, [H200]),
         (fallback_and_input, [H200 | {"used_by_framework": False}]),
-    ):  # fmt: skip
+    ):
 
         def make(build=build, gpus=gpus) -> tuple[Generated, Truth]:
             run = Generated(seed=9, gpus=gpus, noise=0.1)

@@ -25,9 +25,7 @@ def iou(truth: list[tuple[int, int]], findings: list[dict], steps: int) -> float
     def covered(spans: Iterable[tuple[int, int]]) -> set[int]:
         return {step for first, end in spans for step in range(first, end)}
 
-    found = covered(
-        (finding.get("start_step", 0), finding.get("end_step", steps)) for finding in findings
-    )
+    found = covered((finding.get("start_step", 0), finding.get("end_step", steps)) for finding in findings)
     meant = covered(truth)
     return len(found & meant) / len(found | meant)
 
@@ -51,11 +49,8 @@ class Score:
         return self.hits / (self.hits + self.missed) if self.hits + self.missed else 1.0
 
     def __str__(self) -> str:
-        overlap = (
-            f"{median(self.overlaps):>12.3f}{min(self.overlaps):>7.2f}" if self.overlaps else ""
-        )
-        return (f"{self.cause:<22}{self.hits + self.missed:>6}{self.precision:>11.3f}"
-                f"{self.recall:>8.3f}{overlap}")  # fmt: skip
+        overlap = f"{median(self.overlaps):>12.3f}{min(self.overlaps):>7.2f}" if self.overlaps else ""
+        return f"{self.cause:<22}{self.hits + self.missed:>6}{self.precision:>11.3f}{self.recall:>8.3f}{overlap}"
 
 
 def score(outcomes: Iterable[tuple[Truth, Mapping[str, list[dict]], int]], title: str) -> Score:

@@ -83,12 +83,15 @@ def python_function(x):
     return slowly(90)(x)
 
 
-@pytest.mark.parametrize("decode, parallel", [
-    (python_function, None),
-    pytest.param(python_function, 1, marks=pytest.mark.slow),
-    pytest.param(python_function, tf.data.AUTOTUNE, marks=pytest.mark.slow),
-    pytest.param(waiting_operation, 1, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "decode, parallel",
+    [
+        (python_function, None),
+        pytest.param(python_function, 1, marks=pytest.mark.slow),
+        pytest.param(python_function, tf.data.AUTOTUNE, marks=pytest.mark.slow),
+        pytest.param(waiting_operation, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stage_that_waits_gets_threads(tmp_path, decode, parallel):
     source = batches(STEPS)
     before = fit(tmp_path / "before", Timed(30), source.map(decode, num_parallel_calls=parallel))
@@ -195,9 +198,7 @@ def test_what_every_epoch_makes_anew_is_kept(tmp_path):
     names = apply(spans[0]["advice"]["code"], tf=tf, ds=ds)
     after = fit(tmp_path / "after", Timed(20), names["ds"], epochs=4)
     assert paced(after) == pytest.approx(paced(before) - saves, rel=0.2)
-    for span in findings(
-        after, "input_bound"
-    ):  # the first epoch waits as it did, the others do not
+    for span in findings(after, "input_bound"):  # the first epoch waits as it did, the others do not
         assert span["end_step"] <= 60
 
 
@@ -210,9 +211,7 @@ def test_a_shuffle_buffer_stays_full_from_one_epoch_into_the_next(tmp_path):
     before = fit(tmp_path / "before", Timed(30), source.shuffle(count), epochs=epochs)
     spans = findings(before, "input_bound")
     assert spans and all("shuffle fills its buffer" in one["advice"]["text"] for one in spans)
-    again = Given(
-        lambda ds, **kwargs: fit(tmp_path / "after", Timed(30), ds, **kwargs), epochs=epochs
-    )
+    again = Given(lambda ds, **kwargs: fit(tmp_path / "after", Timed(30), ds, **kwargs), epochs=epochs)
     model = SimpleNamespace(fit=again)
     apply(spans[0]["advice"]["code"], ds=source, buffer_size=count, model=model)
     assert_kept(before, again.result, "input_bound")
@@ -256,9 +255,7 @@ def test_a_generator_becomes_a_pydataset(tmp_path):
     before = fit(tmp_path / "before", Timed(30), endless(), steps_per_epoch=STEPS)
     span = only(before, "input_bound")
     assert "one batch at a time" in span["advice"]["text"]
-    names = apply(
-        span["advice"]["code"], keras=keras, make_batch=make_batch, number_of_batches=STEPS
-    )
+    names = apply(span["advice"]["code"], keras=keras, make_batch=make_batch, number_of_batches=STEPS)
     assert_kept(before, fit(tmp_path / "after", Timed(30), names["dataset"]), "input_bound")
 
 

@@ -20,29 +20,40 @@ def advised(backend: str, *groups: str) -> dict[str, list[dict]]:
     """(before, after) of each group, and ceilings where it has them, from one process."""
     need("keras", backend)
     paths = [HERE, HERE.parent / "support", HERE.parent.parent]
-    more = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PYTHONPATH": os.pathsep.join(map(str, paths))}  # fmt: skip
+    more = {
+        "KERAS_BACKEND": backend,
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+    }
     done = subprocess.run(
         [sys.executable, str(HERE / "advised_program.py"), *groups],
-        env={**os.environ, **more}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     return {name: json.loads(text) for _, name, text in lines}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend, group, words", [
-    ("torch", "fit_loader", "num_workers="),
-    ("torch", "loop_loader", "num_workers="),
-    ("torch", "fit_dataset", "dataset.workers = "),
-    ("torch", "fit_generator", "class Batches"),
-    ("jax", "fit_dataset", "dataset.workers = "),
-    ("jax", "fit_generator", "class Batches"),
-    ("jax", "loop_generator", "class Ahead"),
-    ("jax", "loop_slow_generator", "class Pooled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "backend, group, words",
+    [
+        ("torch", "fit_loader", "num_workers="),
+        ("torch", "loop_loader", "num_workers="),
+        ("torch", "fit_dataset", "dataset.workers = "),
+        ("torch", "fit_generator", "class Batches"),
+        ("jax", "fit_dataset", "dataset.workers = "),
+        ("jax", "fit_generator", "class Batches"),
+        ("jax", "loop_generator", "class Ahead"),
+        ("jax", "loop_slow_generator", "class Pooled"),
+    ],
+)
 def test_batches_are_made_ahead(backend, group, words):
     before, after = advised(backend, group)[group]
     assert words in only(before, "input_bound")["advice"]["code"]

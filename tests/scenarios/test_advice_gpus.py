@@ -40,14 +40,17 @@ def quiet():
 def world(tmp_path, monkeypatch):
     """Runs a training beside a scenario's GPUs, of which TensorFlow uses `used`."""
 
-    def run(
-        scenario: Scenario, name: str, train, used: tuple[int, ...] = (0,), memory=None
-    ) -> dict:
+    def run(scenario: Scenario, name: str, train, used: tuple[int, ...] = (0,), memory=None) -> dict:
         devices = [
-            {"index": place, "name": gpu.texts["name"], "uuid": gpu.texts["uuid"],
-             "pci_bus_id": gpu.texts["pci"], "compute_capability": "9.0"}
+            {
+                "index": place,
+                "name": gpu.texts["name"],
+                "uuid": gpu.texts["uuid"],
+                "pci_bus_id": gpu.texts["pci"],
+                "compute_capability": "9.0",
+            }
             for place, gpu in enumerate(scenario.gpus[number] for number in used)
-        ]  # fmt: skip
+        ]
         monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: devices or None)
         monkeypatch.setattr(TensorFlowAdapter, "memory", lambda self: memory or {})
         with loaded(scenario, library):
@@ -140,11 +143,7 @@ def test_a_power_limit_is_set_back(world):
     options = dict(zip(command[2::2], command[3::2], strict=True))
     assert options["-i"] == "0"
     # A GPU at its full clock needs half of the time.
-    after = world(
-        scenario(float(options["-pl"])),
-        "after",
-        lambda folder: fit(folder, Timed(25), labelled(70)),
-    )
+    after = world(scenario(float(options["-pl"])), "after", lambda folder: fit(folder, Timed(25), labelled(70)))
     assert_kept(before, after, "throttled")
 
 
@@ -200,8 +199,7 @@ def test_a_memory_limit_is_raised(world, monkeypatch):
 
     def allocator(limit):
         used = min(limit, 20 * GIB) * 0.98
-        return {0: {"allocator_used_bytes": used, "allocator_peak_bytes": used,
-                    "allocator_limit_bytes": limit}}  # fmt: skip
+        return {0: {"allocator_used_bytes": used, "allocator_peak_bytes": used, "allocator_limit_bytes": limit}}
 
     def train(folder):
         return fit(folder, Timed(10), labelled(60))
@@ -234,8 +232,7 @@ def test_a_small_batch_grows(world):
         one.gpus[0].curve("gpm:1", 90).curve("gpm:2", 2.5 * size)
         return one
 
-    peak = {0: {"allocator_peak_bytes": 4 * GIB, "allocator_used_bytes": 4 * GIB,
-                "allocator_limit_bytes": 76 * GIB}}  # fmt: skip
+    peak = {0: {"allocator_peak_bytes": 4 * GIB, "allocator_used_bytes": 4 * GIB, "allocator_limit_bytes": 76 * GIB}}
     before = world(scenario(4), "before", train(samples.batch(4).take(steps), 4), memory=peak)
     code = only(before, "small_batch")["advice"]["code"]
     names = apply(code, ds=samples, batch_size=4)
@@ -273,9 +270,7 @@ def test_every_worker_gets_its_share_of_the_files(tmp_path):
     before = logdir_report(read_recordings(tmp_path / "before"))
     [finding] = before["sessions"][0]["findings"]
     assert finding["title"].startswith("Worker 0 holds the others back")
-    shares = [
-        apply(finding["advice"]["code"], files=list(files), rank=rank)["files"] for rank in (0, 1)
-    ]
+    shares = [apply(finding["advice"]["code"], files=list(files), rank=rank)["files"] for rank in (0, 1)]
     assert sorted(shares[0] + shares[1]) == files
     uneven_workers.train(tmp_path / "after", shares)
     after = logdir_report(read_recordings(tmp_path / "after"))

@@ -175,10 +175,14 @@ class Evaluated(Timed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epochs, steps, batches_each, setting", [
-    (16, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
-    (4, 12, 8, "validation_steps"),  # once, at the end, would be too few
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "epochs, steps, batches_each, setting",
+    [
+        (16, 24, 8, "validation_freq"),
+        (4, 30, 40, "validation_steps"),
+        (4, 12, 8, "validation_steps"),  # once, at the end, would be too few
+    ],
+)
 def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting):
     kwargs = {"epochs": epochs, "validation_data": labelled(batches_each)}
     given = Given(fit, tmp_path / "before", Evaluated(40), labelled(steps), **kwargs)
@@ -199,8 +203,7 @@ def test_validation_is_made_on_a_part_of_its_arrays(tmp_path):
     before = given(...)
     given.arguments = (tmp_path / "after", Evaluated(40), x[:120])
     apply(only(before, "host_stall")["advice"]["code"], model=Names(fit=given))
-    samples = [len(read_recordings(tmp_path / name)[0].validation_steps["step"])
-               for name in ("before", "after")]  # fmt: skip
+    samples = [len(read_recordings(tmp_path / name)[0].validation_steps["step"]) for name in ("before", "after")]
     assert samples[0] == 160 and samples[1] < 40
     assert_kept(before, given.result, "host_stall")
 
@@ -213,9 +216,7 @@ def test_validation_data_is_kept(tmp_path):
     span = only(before, "host_stall")
     assert span["saves_s"] < 0.875 * span["lost_s"], "the first validation still waits"
     names = apply(span["advice"]["code"], val_ds=val_ds)
-    after = fit(
-        tmp_path / "after", Timed(40), labelled(16), validation_data=names["val_ds"], **kwargs
-    )
+    after = fit(tmp_path / "after", Timed(40), labelled(16), validation_data=names["val_ds"], **kwargs)
     assert_kept(before, after, "host_stall")
 
 
@@ -285,10 +286,14 @@ def sequences(lengths: list[int]) -> tf.data.Dataset:
 @pytest.mark.slow
 def test_new_shapes_are_padded_to_one(tmp_path):
     def train(name, ds, **kwargs):
-        model = keras.Sequential([
-            keras.Input((None,), dtype="int32"), keras.layers.Embedding(100, 16),
-            keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1),
-        ])  # fmt: skip
+        model = keras.Sequential(
+            [
+                keras.Input((None,), dtype="int32"),
+                keras.layers.Embedding(100, 16),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(1),
+            ]
+        )
         model.compile("sgd", "mse", jit_compile=True)
         # Time that no advice changes: a training that did nothing but compile would be faster by a
         # factor that hangs on the few steps left.

@@ -59,8 +59,9 @@ def damage_facts(random: Random, facts: dict) -> dict:
 def test_a_torn_recording_is_diagnosed_all_the_same(seed):
     random = Random(seed)
     job = healthy(seed) if seed % 2 else faulty(seed)[0]
-    tables = {name: {column: np.array(values) for column, values in table.items()}
-              for name, table in job.tables().items()}  # fmt: skip
+    tables = {
+        name: {column: np.array(values) for column, values in table.items()} for name, table in job.tables().items()
+    }
     samples, facts = job.samples(), job.facts
     for _ in range(random.randint(1, 4)):
         name = random.choice(sorted(tables))

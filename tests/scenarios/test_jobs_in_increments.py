@@ -12,8 +12,7 @@ from gpu_util_callback.diagnosis import Diagnosis
 # Each cause, from several boards; long runs are left to the benchmark.
 EVERY = 6
 LONG = ("thousand", "million", "long run", "hours")
-SOME = [number for number in range(0, len(CASES), EVERY)
-        if not any(word in CASES[number].name for word in LONG)]  # fmt: skip
+SOME = [number for number in range(0, len(CASES), EVERY) if not any(word in CASES[number].name for word in LONG)]
 
 
 def pieces(columns: dict, edges: list[int]) -> list[dict]:
@@ -28,8 +27,9 @@ def cuts(rng: np.random.Generator, size: int, parts: int) -> list[int]:
 @pytest.mark.parametrize("number", SOME, ids=[CASES[number].name for number in SOME])
 def test_rows_in_other_pieces_give_the_same(number):
     job, _ = CASES[number].build()
-    tables = {name: {column: np.asarray(values) for column, values in table.items()}
-              for name, table in job.tables().items()}  # fmt: skip
+    tables = {
+        name: {column: np.asarray(values) for column, values in table.items()} for name, table in job.tables().items()
+    }
     samples = job.samples()
     whole = Diagnosis(job.facts)
     whole.add(tables, samples)
@@ -38,13 +38,15 @@ def test_rows_in_other_pieces_give_the_same(number):
     rng = np.random.default_rng(number)
     parts = int(rng.integers(2, 9))
     growing = Diagnosis({"started_ns": job.facts["started_ns"]})  # facts come with the rows
-    cut_tables = {name: pieces(table, cuts(rng, len(next(iter(table.values()))), parts))
-                  for name, table in tables.items()}  # fmt: skip
-    cut_samples = {name: pieces(block, cuts(rng, len(block["time_ns"]), parts))
-                   for name, block in samples.items()}  # fmt: skip
+    cut_tables = {
+        name: pieces(table, cuts(rng, len(next(iter(table.values()))), parts)) for name, table in tables.items()
+    }
+    cut_samples = {name: pieces(block, cuts(rng, len(block["time_ns"]), parts)) for name, block in samples.items()}
     for part in range(parts):
-        growing.add({name: cut[part] for name, cut in cut_tables.items()},
-                    {name: cut[part] for name, cut in cut_samples.items()})  # fmt: skip
+        growing.add(
+            {name: cut[part] for name, cut in cut_tables.items()},
+            {name: cut[part] for name, cut in cut_samples.items()},
+        )
         if part % 2:
             growing.result(job.facts, now_ns=job.now)
     assert json.dumps(growing.result(job.facts, now_ns=job.now, ended=True)) == json.dumps(once)

@@ -16,8 +16,15 @@ Play = Callable[[Job, int], None]
 def report_of(folder, ranks: int, play: Play, **job) -> dict:
     """The report of a job whose rank `r` plays `play(job, r)` on a host of its own."""
     for rank in range(ranks):
-        one = Job(seed=40 + rank, rank=rank, world_size=ranks, job="j0b",
-                  job_source="torchelastic", host=f"node-{rank}", **job)  # fmt: skip
+        one = Job(
+            seed=40 + rank,
+            rank=rank,
+            world_size=ranks,
+            job="j0b",
+            job_source="torchelastic",
+            host=f"node-{rank}",
+            **job,
+        )
         play(one, rank)
         one.write(folder / f"worker{rank}")
     return logdir_report(read_recordings(folder))
@@ -68,16 +75,18 @@ def asynchronous(job: Job, rank: int) -> None:
     job.train(600, gpu=normal(40, 0.02), **own)
 
 
-@pytest.mark.parametrize("play, job, found, causes", [
-    (slow_disk, {"board": A100, "framework": "torch"}, [("imbalance", [2])],
-     [set(), {"input_bound"}]),
-    (saves_alone, {"board": H100}, [("imbalance", [0])], [set(), {"host_stall"}]),
-    (alike, {"board": T4, "hz": 2, "framework": "torch"}, [], [set()]),
-    (saves_a_little, {"board": A100, "framework": "jax"}, [], [set()]),
-    (all_starved, {"board": A100}, [], [{"input_bound"}]),
-    (a_sweep, {"board": A100}, [], [set(), {"input_bound"}]),
-    (asynchronous, {"board": A100}, [], [set(), {"host_stall"}]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "play, job, found, causes",
+    [
+        (slow_disk, {"board": A100, "framework": "torch"}, [("imbalance", [2])], [set(), {"input_bound"}]),
+        (saves_alone, {"board": H100}, [("imbalance", [0])], [set(), {"host_stall"}]),
+        (alike, {"board": T4, "hz": 2, "framework": "torch"}, [], [set()]),
+        (saves_a_little, {"board": A100, "framework": "jax"}, [], [set()]),
+        (all_starved, {"board": A100}, [], [{"input_bound"}]),
+        (a_sweep, {"board": A100}, [], [set(), {"input_bound"}]),
+        (asynchronous, {"board": A100}, [], [set(), {"host_stall"}]),
+    ],
+)
 def test_ranks(tmp_path, play, job, found, causes):
     report = report_of(tmp_path, 4, play, **job)
     assert held_back(report) == found
@@ -103,11 +112,14 @@ def test_a_job_of_eight_is_judged_by_the_worker_that_starves_the_others(tmp_path
     assert ids[verdict["id"]] == 2
 
 
-@pytest.mark.parametrize("play, begins, groups", [
-    (all_starved, "All 4 workers: ", [[0, 1, 2, 3]]),
-    (alike, "All 4 workers: ", [[0, 1, 2, 3]]),
-    (a_sweep, "Worker 1 of 4: ", [[1], [0, 2, 3]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "play, begins, groups",
+    [
+        (all_starved, "All 4 workers: ", [[0, 1, 2, 3]]),
+        (alike, "All 4 workers: ", [[0, 1, 2, 3]]),
+        (a_sweep, "Worker 1 of 4: ", [[1], [0, 2, 3]]),
+    ],
+)
 def test_workers_that_hold_nobody_back_are_judged_by_the_worst(tmp_path, play, begins, groups):
     report = report_of(tmp_path, 4, play, board=A100)
     verdict = report["sessions"][0]["verdict"]

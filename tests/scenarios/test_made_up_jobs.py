@@ -52,13 +52,18 @@ def test_job(number):
 # Thresholds that fire below; all others fire above.
 BELOW = {
     ("cpu_fallback", "gpu_active_pct"),
-    ("gpus_unused", "unused_active_pct"), ("launch_bound", "gpu_active_pct"),
-    ("launch_bound", "mean_kernel_us"), ("memory_limit", "limit_pct"),
-    ("small_batch", "sm_active_pct"), ("small_batch", "vram_used_pct"),
-    ("small_model", "parameters"), ("small_model", "sm_active_pct"),
-    ("sync_bound", "gpu_active_pct"), ("sync_bound", "idle_ms_per_step"),
+    ("gpus_unused", "unused_active_pct"),
+    ("launch_bound", "gpu_active_pct"),
+    ("launch_bound", "mean_kernel_us"),
+    ("memory_limit", "limit_pct"),
+    ("small_batch", "sm_active_pct"),
+    ("small_batch", "vram_used_pct"),
+    ("small_model", "parameters"),
+    ("small_model", "sm_active_pct"),
+    ("sync_bound", "gpu_active_pct"),
+    ("sync_bound", "idle_ms_per_step"),
     ("sync_bound", "step_ms"),
-}  # fmt: skip
+}
 
 
 # Tried in scenarios and on traces of their own, not in made-up jobs.

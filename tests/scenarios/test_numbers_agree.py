@@ -19,8 +19,17 @@ from gpu_util_callback.words import EVIDENCE, duration, percent, unit_of
 from tensorboard_plugin.replies import recording_reply
 
 EVERY = 5  # of some 300 cases
-SCALE = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "B": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20,
-         "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
+SCALE = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "µs": 1e-6,
+    "B": 1,
+    "bytes": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
 NUMBER = r"([\d.,]+) ?([a-zA-Zµ%×°/]*)"
 
 
@@ -42,9 +51,7 @@ PIPELINES = {
     "fast-enough": piped(("map(decode)", "Map", 3.3, 1.0, "sequential")),
     "fast-on-threads": piped(("map(decode)", "ParallelMap", 60.0, 8.0, "")),
     "fast-and-jittery": piped(("map(decode)", "ParallelMap", 6.0, 2.0, ""), wait_ms=JITTER),
-    "together-too-slow": piped(
-        ("TFRecordDataset", "TFRecord", 12.0, 1.0, ""), ("map(decode)", "Map", 14.0, 1.0, "")
-    ),
+    "together-too-slow": piped(("TFRecordDataset", "TFRecord", 12.0, 1.0, ""), ("map(decode)", "Map", 14.0, 1.0, "")),
     "one-too-slow": piped(("map(decode)", "Map", 26.0, 1.0, "sequential")),
     "nothing-ahead": piped(("map(decode)", "Map", 5.5, 1.0, "sequential"), ahead=False),
     "batching": piped(("batch", "BatchV2", 3.0, 1.0, ""), ahead=False),
@@ -198,11 +205,14 @@ def test_a_fast_pipeline_is_not_blamed(tmp_path):
         assert not finding["saves_s"], "nothing is promised of a cause that is not known"
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("together-too-slow", "With the other stages on its thread that is 26 ms"),
-    ("one-too-slow", "takes 26 ms a batch"),
-    ("nothing-ahead", "makes each batch while the loop waits"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("together-too-slow", "With the other stages on its thread that is 26 ms"),
+        ("one-too-slow", "takes 26 ms a batch"),
+        ("nothing-ahead", "makes each batch while the loop waits"),
+    ],
+)
 def test_a_slow_one_is(name, said):
     run, _ = PIPELINES[name]()
     [finding] = by_cause(run.diagnose())["input_bound"]

@@ -27,8 +27,7 @@ def test_faulty_jobs():
         findings = claims_of(job)
         outcomes.append(({cause: spans}, findings, job.step))
         if set(findings) != {cause} or iou(spans, findings[cause], job.step) < 0.8:
-            found = {one: [(c["start_step"], c["end_step"]) for c in of]
-                     for one, of in findings.items()}  # fmt: skip
+            found = {one: [(c["start_step"], c["end_step"]) for c in of] for one, of in findings.items()}
             print(f"seed {seed}: {cause} at {spans}, found {found}")
     every = score(outcomes, "random faulty jobs")
     assert every.precision == 1.0 and every.recall >= 0.95

@@ -16,24 +16,25 @@ def causes(path, backend: str, capability: str | None = None) -> dict[str, dict]
     one = traced["gpu"] == (gpus[0] if gpus else -1)
     duration, wait = traced["duration_ns"][one], traced["idle_input_ns"][one]
     steps = {
-        "step": traced["step"][one], "start_ns": traced["start_ns"][one],
-        "duration_ns": duration, "input_wait_ns": wait, "body_ns": duration - wait,
-    }  # fmt: skip
+        "step": traced["step"][one],
+        "start_ns": traced["start_ns"][one],
+        "duration_ns": duration,
+        "input_wait_ns": wait,
+        "body_ns": duration - wait,
+    }
     facts = {
         "framework": {"backend": backend},
-        "gpus": [{"index": gpu, "used_by_framework": True, "compute_capability": capability}
-                 for gpu in gpus],
-    }  # fmt: skip
+        "gpus": [{"index": gpu, "used_by_framework": True, "compute_capability": capability} for gpu in gpus],
+    }
     diagnosis = Diagnosis(facts)
     diagnosis.add(tables | {"steps": steps})
     found = diagnosis.result(ended=True)
     return {finding["cause"]: finding for finding in [*found["spans"], *found["findings"]]}
 
 
-@pytest.mark.parametrize("name", [
-    "cpu_tf221_inputbound_10steps.xplane.pb",
-    "cpu_tf221_inputbound_plus_synthetic_gpu.xplane.pb",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["cpu_tf221_inputbound_10steps.xplane.pb", "cpu_tf221_inputbound_plus_synthetic_gpu.xplane.pb"]
+)
 def test_input_bound_traces_are_input_bound(trace_data, name):
     found = causes(trace_data / "xplane" / name, "tensorflow")
     assert set(found) == {"input_bound"}
@@ -47,11 +48,14 @@ def test_resnet_on_a_v100_uses_no_tensor_cores(trace_data):
     assert "float16" in found["no_tensor_cores"]["advice"]["code"]
 
 
-@pytest.mark.parametrize("name", [
-    "nsys/healthy_1pct.sqlite",
-    "nsys/mfu_2gpu_before.sqlite",
-    "xplane/cpu_tf221_no_step_marker.xplane.pb",
-    "kineto/h100_timesformer.json.gz",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nsys/healthy_1pct.sqlite",
+        "nsys/mfu_2gpu_before.sqlite",
+        "xplane/cpu_tf221_no_step_marker.xplane.pb",
+        "kineto/h100_timesformer.json.gz",
+    ],
+)
 def test_nothing_is_claimed_where_nothing_is_known(trace_data, name):
     assert causes(trace_data / name, "torch", "9.0") == {}

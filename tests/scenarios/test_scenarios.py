@@ -38,8 +38,7 @@ def test_no_second_is_lost_twice(number):
     _, _, result = outcome(number)
     spans = result["spans"]
     for span in spans:
-        inside = [one for one in spans if span["start_ns"] <= one["start_ns"]
-                  and one["end_ns"] <= span["end_ns"]]  # fmt: skip
+        inside = [one for one in spans if span["start_ns"] <= one["start_ns"] and one["end_ns"] <= span["end_ns"]]
         lost = sum(one["lost_s"] or 0 for one in inside)
         assert lost <= (span["end_ns"] - span["start_ns"]) / 1e9 * 1.000001
     for finding in [*spans, *result["findings"]]:
@@ -59,8 +58,7 @@ def test_there_are_enough_cases():
 
 
 def test_scores():
-    outcomes = ((truth, findings, result["steps"])
-                for truth, findings, result in map(outcome, range(len(CASES))))  # fmt: skip
+    outcomes = ((truth, findings, result["steps"]) for truth, findings, result in map(outcome, range(len(CASES))))
     every = score(outcomes, "scenarios")
     assert every.precision >= PRECISION
     assert every.recall >= RECALL

@@ -41,10 +41,10 @@ def played(cause: str, seed: int, **job) -> tuple[Job, list[tuple[int, int]]]:
     return one, spans
 
 
-@pytest.mark.parametrize("cause, job", [
-    ("contention", {}), ("contention", SPARSE), ("throttled", {}), ("throttled", SPARSE),
-    ("imbalance", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cause, job",
+    [("contention", {}), ("contention", SPARSE), ("throttled", {}), ("throttled", SPARSE), ("imbalance", {})],
+)
 def test_it_is_placed_well(cause, job):
     overlaps = []
     for seed in range(10):

@@ -52,7 +52,7 @@ def near_threshold() -> Iterator[Case]:
             [(STEPS // 5, 2 * STEPS // 5), (3 * STEPS // 5, 4 * STEPS // 5)],
         ),
         "a little below": ([0.9], []),
-    }  # fmt: skip
+    }
     for cause in CAUSES:
         for noise in (even, waves, skewed, every_fifth):
             for name, (pattern, spans) in patterns.items():
@@ -60,5 +60,6 @@ def near_threshold() -> Iterator[Case]:
                 def build(cause=cause, pattern=pattern, noise=noise, spans=spans):
                     return run_of(cause, pattern, noise, 21), {cause: spans} if spans else {}
 
-                yield Case(f"{cause}, {noise.__name__.replace('_', ' ')}, {name}", build,
-                           "one cause" if spans else "healthy")  # fmt: skip
+                yield Case(
+                    f"{cause}, {noise.__name__.replace('_', ' ')}, {name}", build, "one cause" if spans else "healthy"
+                )

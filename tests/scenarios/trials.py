@@ -48,9 +48,7 @@ class Edit:
     def __init__(self, code: str = ""):
         self.code = code
 
-    def __call__(
-        self, whole: Any, source: Any = None, then: Callable = lambda data: data, **names: Any
-    ) -> Any:
+    def __call__(self, whole: Any, source: Any = None, then: Callable = lambda data: data, **names: Any) -> Any:
         """The input that the code leaves.
 
         Args:
@@ -723,14 +721,22 @@ def _ceilings(name: str, folder: Path) -> dict | None:
 def _apart(what: str, name: str, *code: str) -> Any:
     """The same in a process of its own."""
     paths = [HERE, HERE.parent / "support", HERE.parent.parent, os.environ.get("PYTHONPATH", "")]
-    more = {"KERAS_BACKEND": TRIALS[name].backend, "JAX_PLATFORMS": "cpu",
-            "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PYTHONPATH": os.pathsep.join(map(str, paths))}  # fmt: skip
+    more = {
+        "KERAS_BACKEND": TRIALS[name].backend,
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+    }
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, str(HERE / "trials.py"), what, name, *code, folder],
-            env={**os.environ, **more}, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
     if done.returncode:
         raise RuntimeError(f"{what} {name} failed:\n{code}\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -751,8 +757,16 @@ def tried(name: str) -> dict:
     before = _apart("--once", name, "")
     findings = [*before["spans"], *before["findings"]]
     found = max(findings, key=lambda one: one["lost_s"] or 0, default=None)
-    seen = {"verdict": before["verdict"], "before": before, "text": "", "code": "",
-            "promised": None, "got": None, "bound": None, "after": None}  # fmt: skip
+    seen = {
+        "verdict": before["verdict"],
+        "before": before,
+        "text": "",
+        "code": "",
+        "promised": None,
+        "got": None,
+        "bound": None,
+        "after": None,
+    }
     if found is None or not found["advice"]["code"]:
         return seen | ({} if found is None else {"text": found["advice"]["text"]})
     code = found["advice"]["code"]
@@ -763,10 +777,14 @@ def tried(name: str) -> dict:
     meant = found["cause"] == "recompilation"
     was, now = (per_step(run, meant) for run in (before, after))
     return seen | {
-        "text": found["advice"]["text"], "code": code, "after": after,
-        "promised": was / (was - saves / before["steps"]), "got": was / now,
-        "bound": ceiling and ceiling["input_gain"], "steps": after["steps"] / before["steps"],
-    }  # fmt: skip
+        "text": found["advice"]["text"],
+        "code": code,
+        "after": after,
+        "promised": was / (was - saves / before["steps"]),
+        "got": was / now,
+        "bound": ceiling and ceiling["input_gain"],
+        "steps": after["steps"] / before["steps"],
+    }
 
 
 def _table(names: list[str]) -> None:

@@ -40,15 +40,16 @@ def test_its_programs_run(block, tmp_path):
     make_recording(tmp_path / "logs", "thirds", steps=300, gpus=1)
     command = tmp_path / "bin" / "gpu-util"  # as pip installs it
     command.parent.mkdir()
-    command.write_text(
-        f"#!{sys.executable}\nfrom gpu_util_callback.cli import main\nexit(main())\n"
-    )
+    command.write_text(f"#!{sys.executable}\nfrom gpu_util_callback.cli import main\nexit(main())\n")
     command.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path, timeout=120,
-        env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
-             "PYTHONPATH": str(DOCS.parent)},
-    )  # fmt: skip
+        [sys.executable, "-c", block],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)},
+    )
     assert done.returncode == 0, done.stderr
     assert "input_bound" in done.stdout or "ended" in done.stdout
 
@@ -56,9 +57,7 @@ def test_its_programs_run(block, tmp_path):
 def commands_of(page: str) -> list[str]:
     """The command lines of a page, in its text and in blocks."""
     text = page.replace("\\|", "|")
-    found = re.findall(r"`(gpu-util [a-z][^`]*)`", text) + re.findall(
-        r"^(gpu-util [a-z].*)", text, re.M
-    )
+    found = re.findall(r"`(gpu-util [a-z][^`]*)`", text) + re.findall(r"^(gpu-util [a-z].*)", text, re.M)
     return [" ".join(one.partition("  #")[0].split()) for one in found]
 
 
@@ -82,9 +81,15 @@ def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     stands_for = {
-        "LOGDIR…": "logs", "LOGDIR": "logs", "RUN": "logs", "RUN_OR_LOGDIR": "before",
-        "PCT": "1", "…": "--forbid gpu_lost", "FILE": "trace.json", "DIR": "tables",
-    }  # fmt: skip
+        "LOGDIR…": "logs",
+        "LOGDIR": "logs",
+        "RUN": "logs",
+        "RUN_OR_LOGDIR": "before",
+        "PCT": "1",
+        "…": "--forbid gpu_lost",
+        "FILE": "trace.json",
+        "DIR": "tables",
+    }
     # `run` and `look` need a process of their own: tests/run.
     rows = re.findall(r"^\| `(gpu-util (?!run|look)[^`]+)` \|", PAGE, re.M)
     assert len(rows) == 9

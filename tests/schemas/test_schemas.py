@@ -90,9 +90,7 @@ def test_reports_of_jobs(case, tmp_path):
 
 def test_traces(trace_data):
     files = [
-        file
-        for file in sorted(trace_data.rglob("*"))
-        if file.name.endswith(SUFFIXES) and "hostile" not in file.parts
+        file for file in sorted(trace_data.rglob("*")) if file.name.endswith(SUFFIXES) and "hostile" not in file.parts
     ]
     assert len(files) > 15
     formats = {check("trace", str(file))["format"] for file in files}

@@ -25,10 +25,14 @@ def fit(**facts) -> dict:
 
 def run_of(framework=TENSORFLOW, gpus=None, machine=None, script=None, **facts) -> Generated:
     return Generated(
-        seed=1, gpus=[GPU] if gpus is None else gpus, framework=framework, script=script,
-        fit=fit(**facts), machine=machine or {"cpus": 8, "cpus_allowed": 8},
+        seed=1,
+        gpus=[GPU] if gpus is None else gpus,
+        framework=framework,
+        script=script,
+        fit=fit(**facts),
+        machine=machine or {"cpus": 8, "cpus_allowed": 8},
         model={"name": "resnet", "parameters": 25_000_000},
-    )  # fmt: skip
+    )
 
 
 def found(run: Generated, cause: str, host: dict | None = None) -> dict:
@@ -37,9 +41,7 @@ def found(run: Generated, cause: str, host: dict | None = None) -> dict:
     samples = run.samples()
     if host:
         times = np.arange(START_NS, run.now, 10**9)
-        samples["host"] = {"time_ns": times} | {
-            name: np.full(len(times), float(value)) for name, value in host.items()
-        }
+        samples["host"] = {"time_ns": times} | {name: np.full(len(times), float(value)) for name, value in host.items()}
     diagnosis.add(run.tables(), samples)
     result = diagnosis.result(now_ns=run.now, ended=True)
     [finding] = [one for one in result["spans"] + result["findings"] if one["cause"] == cause]
@@ -150,10 +152,7 @@ OURS = re.compile(r"_ns\b|_pct\b|lost_s|unstarved|innocent|claim|\bGPM\b|stage_|
 
 def cases(runs: list[tuple], causes: dict[str, str]) -> list:
     """(name, run, ...) as parameters (run, cause, ...); a name begins with the word for it."""
-    return [
-        pytest.param(run, causes[re.split(r"[ ,:]", name)[0]], *rest, id=name)
-        for name, run, *rest in runs
-    ]
+    return [pytest.param(run, causes[re.split(r"[ ,:]", name)[0]], *rest, id=name) for name, run, *rest in runs]
 
 
 def check_line(run: Generated, cause: str, host: dict | None, there: str, never: str) -> None:

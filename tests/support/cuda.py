@@ -14,9 +14,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parent / "cuda_standin.c"
 
 
-def build_cuda(
-    folder: str | os.PathLike, libraries: Sequence[str] = (), driver: bool = True
-) -> Path:
+def build_cuda(folder: str | os.PathLike, libraries: Sequence[str] = (), driver: bool = True) -> Path:
     """A folder with libcuda.so.1 (unless driver=False) and empty `libraries`; skips without cc."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
@@ -30,10 +28,8 @@ def build_cuda(
     wanted = [(name, empty) for name in libraries] + ([("libcuda.so.1", SOURCE)] if driver else [])
     for name, source in wanted:
         subprocess.run(
-            [compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(target / name),
-             str(source)],
-            check=True,
-        )  # fmt: skip
+            [compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(target / name), str(source)], check=True
+        )
     return target
 
 

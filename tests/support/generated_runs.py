@@ -17,14 +17,29 @@ from gpu_util_callback.recording.schema import TABLES
 
 MS = 1_000_000
 CATEGORIES = (
-    "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input", "idle_launch",
-    "idle_sync", "idle_host", "other",
-)  # fmt: skip
+    "kernel",
+    "copy_h2d",
+    "copy_d2h",
+    "copy_d2d",
+    "collective",
+    "idle_input",
+    "idle_launch",
+    "idle_sync",
+    "idle_host",
+    "other",
+)
 START_NS = 1_700_000_000_000_000_000
 
-GPU = {"index": 0, "nvml_index": 0, "uuid": "GPU-0", "name": "NVIDIA H200", "label": "gpu0",
-       "used_by_framework": True, "memory_total_bytes": 150_000_000_000,
-       "compute_capability": [9, 0]}  # fmt: skip
+GPU = {
+    "index": 0,
+    "nvml_index": 0,
+    "uuid": "GPU-0",
+    "name": "NVIDIA H200",
+    "label": "gpu0",
+    "used_by_framework": True,
+    "memory_total_bytes": 150_000_000_000,
+    "compute_capability": [9, 0],
+}
 
 
 class Generated:
@@ -43,10 +58,13 @@ class Generated:
         self.now = START_NS
         self.step = 0
         self.facts = {
-            "started_ns": START_NS, "rank": 0, "gpus": gpus or [], "host": "node-a",
+            "started_ns": START_NS,
+            "rank": 0,
+            "gpus": gpus or [],
+            "host": "node-a",
             "framework": {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0"},
             "fit": {"batch_size": 32, "steps_per_execution": 1, "input_kind": "tf.data"},
-        } | facts  # fmt: skip
+        } | facts
         self._steps: list[dict[str, np.ndarray]] = []
         self._phases: list[tuple] = []
         self._pipeline: list[tuple] = []
@@ -64,10 +82,19 @@ class Generated:
         factor = np.maximum(0.2, self.rng.normal(1, self.noise, count))
         return (value_ms * MS * factor).astype(np.int64)
 
-    def steps(self, count: int, *, step_ms: float, wait_ms: float | np.ndarray = 0.0,
-              callback_ms: float | np.ndarray = 0.0, compile_ms: float | np.ndarray = 0.0,
-              gpu_share: float = 0.97, gpu_in_wait: float = 0.0, estimated: int = 0,
-              shape_id: int = -1) -> tuple[int, int]:  # fmt: skip
+    def steps(
+        self,
+        count: int,
+        *,
+        step_ms: float,
+        wait_ms: float | np.ndarray = 0.0,
+        callback_ms: float | np.ndarray = 0.0,
+        compile_ms: float | np.ndarray = 0.0,
+        gpu_share: float = 0.97,
+        gpu_in_wait: float = 0.0,
+        estimated: int = 0,
+        shape_id: int = -1,
+    ) -> tuple[int, int]:
         """A stretch of steps; arrays give one value a step. Returns its [first, end) steps."""
 
         def part(value) -> np.ndarray:
@@ -81,27 +108,36 @@ class Generated:
         duration = body + wait + callbacks + compiles
         starts = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
         first = self.step
-        self._steps.append({
-            "step": np.arange(first, first + count), "start_ns": starts, "duration_ns": duration,
-            "input_get_ns": wait, "input_wait_ns": wait, "compile_ns": compiles,
-            "body_ns": body, "gpu_wait_ns": np.zeros(count, np.int64), "callbacks_ns": callbacks,
-            "batches": np.ones(count, np.int64), "estimated": np.full(count, estimated),
-            "shape_id": np.full(count, shape_id),
-        })  # fmt: skip
+        self._steps.append(
+            {
+                "step": np.arange(first, first + count),
+                "start_ns": starts,
+                "duration_ns": duration,
+                "input_get_ns": wait,
+                "input_wait_ns": wait,
+                "compile_ns": compiles,
+                "body_ns": body,
+                "gpu_wait_ns": np.zeros(count, np.int64),
+                "callbacks_ns": callbacks,
+                "batches": np.ones(count, np.int64),
+                "estimated": np.full(count, estimated),
+                "shape_id": np.full(count, shape_id),
+            }
+        )
         end = self.now + int(duration.sum())
         idle = int((wait * (1 - gpu_in_wait) + callbacks + compiles).sum())
         self._busy.append((self.now, end, gpu_share * (1 - idle / max(1, end - self.now))))
         self.now, self.step = end, first + count
         return first, self.step
 
-    def phase(self, kind: str, seconds: float, *, name: str = "", account: str | None = None,
-              gpu_share: float = 0.0) -> None:  # fmt: skip
+    def phase(
+        self, kind: str, seconds: float, *, name: str = "", account: str | None = None, gpu_share: float = 0.0
+    ) -> None:
         """Training stands still: a validation, a callback, a checkpoint."""
         if account is None:
             account = "validation" if kind == "validation" else "callbacks"
         end = self.now + round(seconds * 1e9)
-        self._phases.append((kind, name or kind, self.now, end, self.step, account,
-                             end - self.now, 1))  # fmt: skip
+        self._phases.append((kind, name or kind, self.now, end, self.step, account, end - self.now, 1))
         self._busy.append((self.now, end, gpu_share))
         self.now = end
 
@@ -112,46 +148,53 @@ class Generated:
     def input_filled(self, start_ns: int, seconds: float) -> None:
         """The first batch of an epoch took so long; a detail of its step's wait."""
         ns = round(seconds * 1e9)
-        self._phases.append(("input_setup", "first batch", start_ns, start_ns + ns, self.step, "",
-                             ns, 1))  # fmt: skip
+        self._phases.append(("input_setup", "first batch", start_ns, start_ns + ns, self.step, "", ns, 1))
 
     def epoch(self, start_ns: int) -> None:
         """An epoch that ends now; its row carries the step it ended on, as the recorder's does."""
-        self._phases.append(("epoch", "epoch", start_ns, self.now, self.step, "",
-                             self.now - start_ns, 1))  # fmt: skip
+        self._phases.append(("epoch", "epoch", start_ns, self.now, self.step, "", self.now - start_ns, 1))
 
-    def reading(self, *stages: tuple[str, str, float, float, str], batches: int,
-                elements: int = 1, which: str = "train") -> None:  # fmt: skip
+    def reading(
+        self, *stages: tuple[str, str, float, float, str], batches: int, elements: int = 1, which: str = "train"
+    ) -> None:
         """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
 
         The root stands first in the table, as in the pipeline's model; the stages before it make
         `elements` for each batch.
         """
         for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
-            self._pipeline.append((
-                self.now, self.step, which, node, node - 1, stage, op,
-                batches * (elements if node else 1),
-                round(ms * MS * batches), parallelism, np.nan, np.nan, flags,
-            ))  # fmt: skip
+            self._pipeline.append(
+                (
+                    self.now,
+                    self.step,
+                    which,
+                    node,
+                    node - 1,
+                    stage,
+                    op,
+                    batches * (elements if node else 1),
+                    round(ms * MS * batches),
+                    parallelism,
+                    np.nan,
+                    np.nan,
+                    flags,
+                )
+            )
 
     def slow_map(self, batches: int, ms: float) -> None:
         """A reading of a map that runs one call at a time; eight cores could share its work."""
         self.facts["machine"] = {"cpus": 8, "cpus_allowed": 8}
-        self.reading(("map(decode)", "ParallelMapV2", ms, 1.0, "fixed_parallelism"),
-                     batches=batches)  # fmt: skip
+        self.reading(("map(decode)", "ParallelMapV2", ms, 1.0, "fixed_parallelism"), batches=batches)
 
     def gpu_value(self, column: str, seconds: float, value: float, gpu: int = 0) -> None:
         """What a column of a GPU reads for the last `seconds`."""
-        self._gpu_values.setdefault(f"gpu{gpu}:{column}", []).append(
-            (self.now - round(seconds * 1e9), self.now, value)
-        )
+        self._gpu_values.setdefault(f"gpu{gpu}:{column}", []).append((self.now - round(seconds * 1e9), self.now, value))
 
     def mark(self, group: str, column: str, value: float) -> None:
         """One row of a group of marks, now."""
         self._marks.setdefault(group, []).append((self.now, column, value))
 
-    def trace(self, steps: int, step_ms: float, *, gpu: int = 0, kernels: int = 200,
-              **share: float) -> None:  # fmt: skip
+    def trace(self, steps: int, step_ms: float, *, gpu: int = 0, kernels: int = 200, **share: float) -> None:
         """A profiler window over the next `steps` steps; shares of the step by category.
 
         What is not given is `kernel`.
@@ -162,17 +205,40 @@ class Generated:
             for name, part in share.items():
                 row[f"{name}_ns"] = round(part * length)
             row["kernel_ns"] = length - sum(row.values())
-            self._traced.append({
-                "step": self.step + i, "gpu": gpu, "start_ns": self.now + i * length,
-                "duration_ns": length, **row, "kernel_busy_ns": row["kernel_ns"],
-                "any_busy_ns": row["kernel_ns"], "kernels": kernels, "window": self._window,
-            })  # fmt: skip
+            self._traced.append(
+                {
+                    "step": self.step + i,
+                    "gpu": gpu,
+                    "start_ns": self.now + i * length,
+                    "duration_ns": length,
+                    **row,
+                    "kernel_busy_ns": row["kernel_ns"],
+                    "any_busy_ns": row["kernel_ns"],
+                    "kernels": kernels,
+                    "window": self._window,
+                }
+            )
         self._window += 1
 
     def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
         """A kernel of the newest window on gpu 0."""
-        self._kernels.append((self._window - 1, 0, name, "", count, round(total_ms * MS), 1000,
-                              10000, 40.0, 64.0, 500.0, 256.0, tensor_core))  # fmt: skip
+        self._kernels.append(
+            (
+                self._window - 1,
+                0,
+                name,
+                "",
+                count,
+                round(total_ms * MS),
+                1000,
+                10000,
+                40.0,
+                64.0,
+                500.0,
+                256.0,
+                tensor_core,
+            )
+        )
 
     # -- tables --------------------------------------------------------------------------------
 
@@ -181,16 +247,32 @@ class Generated:
             name: np.concatenate([part[name] for part in self._steps]).astype(np.int64)
             for name in (self._steps[0] if self._steps else {})
         }
-        tables = {"steps": steps, "phases": _columns(self._phases, (
-            "kind", "name", "start_ns", "end_ns", "step", "account", "self_ns", "count",
-        )), "pipeline": _columns(self._pipeline, (
-            "time_ns", "step", "which", "node", "parent", "stage", "op", "elements",
-            "processing_ns", "parallelism", "buffered", "buffer_limit", "flags",
-        ))}  # fmt: skip
+        tables = {
+            "steps": steps,
+            "phases": _columns(
+                self._phases, ("kind", "name", "start_ns", "end_ns", "step", "account", "self_ns", "count")
+            ),
+            "pipeline": _columns(
+                self._pipeline,
+                (
+                    "time_ns",
+                    "step",
+                    "which",
+                    "node",
+                    "parent",
+                    "stage",
+                    "op",
+                    "elements",
+                    "processing_ns",
+                    "parallelism",
+                    "buffered",
+                    "buffer_limit",
+                    "flags",
+                ),
+            ),
+        }
         if self._traced:
-            tables["traced_steps"] = {
-                name: np.array([row[name] for row in self._traced]) for name in self._traced[0]
-            }
+            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
         if self._kernels:
             tables["kernels"] = _columns(self._kernels, tuple(TABLES["kernels"]))
         return tables
@@ -224,8 +306,10 @@ class Generated:
                     columns[column][(times >= start) & (times < end)] = value
             groups[f"gpu{index}"] = columns
         for group, rows in self._marks.items():
-            groups[group] = {"time_ns": np.array([row[0] for row in rows]),
-                             rows[0][1]: np.array([row[2] for row in rows])}  # fmt: skip
+            groups[group] = {
+                "time_ns": np.array([row[0] for row in rows]),
+                rows[0][1]: np.array([row[2] for row in rows]),
+            }
         return groups
 
     def diagnose(self, thresholds: dict | None = None, account: dict | None = None) -> dict:

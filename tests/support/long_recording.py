@@ -28,28 +28,52 @@ VALIDATION_NS = 10 * 1_000 * MS
 
 # name: (value while the GPU is starved, value while it is busy, noise)
 METRICS: dict[str, tuple[float, float, float]] = {
-    "utilization_pct": (15, 96, 2), "memory_utilization_pct": (6, 41, 2),
-    "memory_used_bytes": (34 * GIB, 34 * GIB, 0), "memory_process_bytes": (33 * GIB, 33 * GIB, 0),
-    "memory_reserved_bytes": (GIB // 2, GIB // 2, 0), "memory_other_bytes": (0, 0, 0),
-    "power_mw": (180_000, 560_000, 6_000), "power_energy_mw": (180_000, 560_000, 3_000),
-    "temperature_c": (48, 66, 1), "memory_temperature_c": (52, 70, 1),
-    "sm_clock_mhz": (1_980, 1_980, 0), "sm_clock_max_mhz": (1_980, 1_980, 0),
-    "power_limit_mw": (700_000, 700_000, 0), "throttle_thermal_pct": (0, 0, 0),
-    "throttle_power_pct": (0, 3, 1), "throttle_other_pct": (0, 0, 0),
-    "pcie_rx_bytes_per_s": (2e7, 4e8, 3e7), "pcie_tx_bytes_per_s": (1e6, 9e6, 1e6),
-    "nvlink_rx_bytes_per_s": (0, 2e9, 2e8), "nvlink_tx_bytes_per_s": (0, 2e9, 2e8),
-    "utilization_process_pct": (15, 96, 2), "utilization_other_pct": (0, 0, 0),
-    "pcie_generation": (5, 5, 0), "pcie_width": (16, 16, 0), "processes_other": (0, 0, 0),
-    "ecc_corrected": (0, 0, 0), "sm_active_pct": (9, 88, 2), "sm_occupancy_pct": (5, 47, 2),
-    "tensor_active_pct": (3, 38, 2), "dram_active_pct": (4, 45, 2),
-}  # fmt: skip
+    "utilization_pct": (15, 96, 2),
+    "memory_utilization_pct": (6, 41, 2),
+    "memory_used_bytes": (34 * GIB, 34 * GIB, 0),
+    "memory_process_bytes": (33 * GIB, 33 * GIB, 0),
+    "memory_reserved_bytes": (GIB // 2, GIB // 2, 0),
+    "memory_other_bytes": (0, 0, 0),
+    "power_mw": (180_000, 560_000, 6_000),
+    "power_energy_mw": (180_000, 560_000, 3_000),
+    "temperature_c": (48, 66, 1),
+    "memory_temperature_c": (52, 70, 1),
+    "sm_clock_mhz": (1_980, 1_980, 0),
+    "sm_clock_max_mhz": (1_980, 1_980, 0),
+    "power_limit_mw": (700_000, 700_000, 0),
+    "throttle_thermal_pct": (0, 0, 0),
+    "throttle_power_pct": (0, 3, 1),
+    "throttle_other_pct": (0, 0, 0),
+    "pcie_rx_bytes_per_s": (2e7, 4e8, 3e7),
+    "pcie_tx_bytes_per_s": (1e6, 9e6, 1e6),
+    "nvlink_rx_bytes_per_s": (0, 2e9, 2e8),
+    "nvlink_tx_bytes_per_s": (0, 2e9, 2e8),
+    "utilization_process_pct": (15, 96, 2),
+    "utilization_other_pct": (0, 0, 0),
+    "pcie_generation": (5, 5, 0),
+    "pcie_width": (16, 16, 0),
+    "processes_other": (0, 0, 0),
+    "ecc_corrected": (0, 0, 0),
+    "sm_active_pct": (9, 88, 2),
+    "sm_occupancy_pct": (5, 47, 2),
+    "tensor_active_pct": (3, 38, 2),
+    "dram_active_pct": (4, 45, 2),
+}
 INTEGERS = ("_mw", "_c", "_mhz", "_bytes", "utilization_pct")
 
 
 def make_long_recording(
-    log_dir, steps: int = 10_000_000, gpus: int = 8, metrics: int = 30, *, step_ms: float = 5.0,
-    seed: int = 0, tag_scalars: int = 0, live: bool = False, chunk: int = CHUNK,
-) -> Path:  # fmt: skip
+    log_dir,
+    steps: int = 10_000_000,
+    gpus: int = 8,
+    metrics: int = 30,
+    *,
+    step_ms: float = 5.0,
+    seed: int = 0,
+    tag_scalars: int = 0,
+    live: bool = False,
+    chunk: int = CHUNK,
+) -> Path:
     """Write a run and return its recording's folder.
 
     Args:
@@ -103,19 +127,39 @@ def make_long_recording(
 
 def _facts(start: int, gpus: int) -> dict:
     return {
-        "synthetic": True, "started_ns": start, "fit_index": 0, "world_size": 1,
-        "framework": {"name": "tensorflow", "version": "0.synthetic", "keras": "0.synthetic",
-                      "backend": "tensorflow", "python": "3.11"},
+        "synthetic": True,
+        "started_ns": start,
+        "fit_index": 0,
+        "world_size": 1,
+        "framework": {
+            "name": "tensorflow",
+            "version": "0.synthetic",
+            "keras": "0.synthetic",
+            "backend": "tensorflow",
+            "python": "3.11",
+        },
         "model": {"name": "synthetic", "parameters": 25_000_000},
-        "fit": {"steps_per_epoch": EPOCH, "batch_size": 64, "steps_per_execution": 1,
-                "input_kind": "tf.data", "timing": "graph"},
+        "fit": {
+            "steps_per_epoch": EPOCH,
+            "batch_size": 64,
+            "steps_per_execution": 1,
+            "input_kind": "tf.data",
+            "timing": "graph",
+        },
         "gpus": [
-            {"index": gpu, "nvml_index": gpu, "uuid": f"GPU-synthetic-{gpu}",
-             "name": "Synthetic GPU 80GB", "used_by_framework": True, "label": f"GPU {gpu}",
-             "memory_total_bytes": 80 * GIB, "compute_capability": "9.0"}
+            {
+                "index": gpu,
+                "nvml_index": gpu,
+                "uuid": f"GPU-synthetic-{gpu}",
+                "name": "Synthetic GPU 80GB",
+                "used_by_framework": True,
+                "label": f"GPU {gpu}",
+                "memory_total_bytes": 80 * GIB,
+                "compute_capability": "9.0",
+            }
             for gpu in range(gpus)
         ],
-    }  # fmt: skip
+    }
 
 
 def _take(noise: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:
@@ -136,11 +180,17 @@ def _steps(first: int, count: int, now: int, duration: int, slow: bool, noise) -
     return {
         "step": np.arange(first, first + count),
         "start_ns": now + np.concatenate([[0], np.cumsum(length)[:-1]]),
-        "duration_ns": length, "input_get_ns": wait, "input_wait_ns": wait,
-        "compile_ns": np.zeros(count, np.int64), "body_ns": body, "gpu_wait_ns": gpu_wait,
-        "callbacks_ns": callbacks, "batches": np.ones(count, np.int64),
-        "estimated": np.zeros(count, np.int64), "shape_id": np.full(count, -1),
-    }  # fmt: skip
+        "duration_ns": length,
+        "input_get_ns": wait,
+        "input_wait_ns": wait,
+        "compile_ns": np.zeros(count, np.int64),
+        "body_ns": body,
+        "gpu_wait_ns": gpu_wait,
+        "callbacks_ns": callbacks,
+        "batches": np.ones(count, np.int64),
+        "estimated": np.zeros(count, np.int64),
+        "shape_id": np.full(count, -1),
+    }
 
 
 def _samples(names: list[str], times: np.ndarray, slow: bool, noise: np.ndarray) -> np.ndarray:
@@ -164,10 +214,21 @@ def _put(writer: RecordingWriter, diagnosis: Diagnosis, table: str, rows: dict) 
 
 def _end_of_epoch(writer: RecordingWriter, diagnosis: Diagnosis, done: int, now: int) -> int:
     end = now + VALIDATION_NS
-    _put(writer, diagnosis, "phases", {
-        "kind": ["validation"], "name": ["validation"], "start_ns": [now], "end_ns": [end],
-        "step": [done], "account": ["validation"], "self_ns": [VALIDATION_NS], "count": [1],
-    })  # fmt: skip
+    _put(
+        writer,
+        diagnosis,
+        "phases",
+        {
+            "kind": ["validation"],
+            "name": ["validation"],
+            "start_ns": [now],
+            "end_ns": [end],
+            "step": [done],
+            "account": ["validation"],
+            "self_ns": [VALIDATION_NS],
+            "count": [1],
+        },
+    )
     return end
 
 
@@ -192,9 +253,8 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.perf_counter()
     path = make_long_recording(
-        arguments.log_dir, arguments.steps, arguments.gpus, arguments.metrics,
-        step_ms=arguments.step_ms,
-    )  # fmt: skip
+        arguments.log_dir, arguments.steps, arguments.gpus, arguments.metrics, step_ms=arguments.step_ms
+    )
     size = sum(file.stat().st_size for file in path.iterdir())
     print(f"{path}: {size / 2**20:.0f} MiB in {time.perf_counter() - began:.0f} s")
 

@@ -13,14 +13,7 @@ KERNELS = (
         (12.5, 168, 784, 384),
         "yes",
     ),
-    (
-        "nvjet_tst_128x192_64x4_1x2_h_bz_coopA_NNT",
-        "model/predictions/MatMul",
-        22,
-        4,
-        (9.4, 168, 132, 384),
-        "yes",
-    ),
+    ("nvjet_tst_128x192_64x4_1x2_h_bz_coopA_NNT", "model/predictions/MatMul", 22, 4, (9.4, 168, 132, 384), "yes"),
     (
         "void cudnn::bn_fw_tr_1C11_kernel_NHWC<float, float, int, 512, true, 1>",
         "model/conv2_block1_1_bn/FusedBatchNormV3",
@@ -29,23 +22,9 @@ KERNELS = (
         (50, 62, 512, 512),
         "no",
     ),
-    (
-        "void tensorflow::functor::ApplyAdamKernel<float>",
-        "Adam/ResourceApplyAdam",
-        9,
-        8,
-        (75, 24, 1024, 256),
-        "no",
-    ),
+    ("void tensorflow::functor::ApplyAdamKernel<float>", "Adam/ResourceApplyAdam", 9, 8, (75, 24, 1024, 256), "no"),
     ("void synthetic::vectorized_elementwise<4>", "", 6, 12, NONE, "unknown"),
-    (
-        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
-        "CollectiveReduceV2",
-        5,
-        2,
-        (NAN, 96, 24, 544),
-        "no",
-    ),
+    ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "CollectiveReduceV2", 5, 2, (NAN, 96, 24, 544), "no"),
 )
 HOST_OPS = (
     ("model/conv1/Conv2D", "_FusedConv2D", 40, 1, NONE, ""),

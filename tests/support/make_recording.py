@@ -34,10 +34,26 @@ class SyntheticRun:
     """
 
     def __init__(
-        self, log_dir, scenario="thirds", steps=600, gpus=2, *, epochs=3, seed=0, rank=0,
-        world_size=1, job=None, fit_index=0, step_ms=24.0, past_s=None, redact=False,
-        scalars=True, diagnose=True, clock=None, windows=(),
-    ):  # fmt: skip
+        self,
+        log_dir,
+        scenario="thirds",
+        steps=600,
+        gpus=2,
+        *,
+        epochs=3,
+        seed=0,
+        rank=0,
+        world_size=1,
+        job=None,
+        fit_index=0,
+        step_ms=24.0,
+        past_s=None,
+        redact=False,
+        scalars=True,
+        diagnose=True,
+        clock=None,
+        windows=(),
+    ):
         if scenario not in SCENARIOS:
             raise ValueError(f"scenario is one of {', '.join(SCENARIOS)}")
         self.scenario, self.total, self.seed = scenario, steps, seed
@@ -60,10 +76,7 @@ class SyntheticRun:
             self._scalars.marker(self.start / 1e9)
         self._offset = offset
         self.writer = RecordingWriter(
-            log_dir,
-            self._facts(rank, world_size, job, fit_index, epochs),
-            clock=self.clock,
-            redact=redact,
+            log_dir, self._facts(rank, world_size, job, fit_index, epochs), clock=self.clock, redact=redact
         )
         self.path = Path(self.writer.path)
         self._diagnosis = self._make_diagnosis() if diagnose else None
@@ -71,29 +84,60 @@ class SyntheticRun:
 
     def _facts(self, rank, world_size, job, fit_index, epochs):
         return {
-            "synthetic": True, "scenario": self.scenario, "rank": rank, "world_size": world_size,
-            "job": job, "job_source": "argument" if job else None, "fit_index": fit_index,
-            "started_ns": self.start, "scalar_step_offset": self._offset,
-            "framework": {"name": "tensorflow", "version": "0.synthetic", "keras": "0.synthetic",
-                          "backend": "tensorflow", "python": "3.11"},
+            "synthetic": True,
+            "scenario": self.scenario,
+            "rank": rank,
+            "world_size": world_size,
+            "job": job,
+            "job_source": "argument" if job else None,
+            "fit_index": fit_index,
+            "started_ns": self.start,
+            "scalar_step_offset": self._offset,
+            "framework": {
+                "name": "tensorflow",
+                "version": "0.synthetic",
+                "keras": "0.synthetic",
+                "backend": "tensorflow",
+                "python": "3.11",
+            },
             "model": {"name": "synthetic", "parameters": 25_000_000},
-            "fit": {"epochs": epochs, "steps_per_epoch": self.per_epoch, "batch_size": 64,
-                    "steps_per_execution": 1, "jit_compile": False, "run_eagerly": False,
-                    "input_kind": "tf.data", "timing": "graph", "mixed_precision": False},
+            "fit": {
+                "epochs": epochs,
+                "steps_per_epoch": self.per_epoch,
+                "batch_size": 64,
+                "steps_per_execution": 1,
+                "jit_compile": False,
+                "run_eagerly": False,
+                "input_kind": "tf.data",
+                "timing": "graph",
+                "mixed_precision": False,
+            },
             "gpus": [
-                {"index": gpu, "nvml_index": gpu, "uuid": f"GPU-synthetic-{gpu}",
-                 "name": "Synthetic GPU 80GB", "used_by_framework": True,
-                 "memory_total_bytes": 80 * GIB, "compute_capability": "9.0",
-                 "pci_bus_id": f"00000000:0{gpu}:00.0", "label": f"GPU {gpu}"}
+                {
+                    "index": gpu,
+                    "nvml_index": gpu,
+                    "uuid": f"GPU-synthetic-{gpu}",
+                    "name": "Synthetic GPU 80GB",
+                    "used_by_framework": True,
+                    "memory_total_bytes": 80 * GIB,
+                    "compute_capability": "9.0",
+                    "pci_bus_id": f"00000000:0{gpu}:00.0",
+                    "label": f"GPU {gpu}",
+                }
                 for gpu in range(self.gpus)
             ],
             "machine": {"cpus": 8, "cpus_allowed": 8},
             "unavailable": [
-                {"source": "NVML", "reason": "no NVIDIA driver on this machine (synthetic)",
-                 "cure": "record on a machine with a GPU"}
-            ] if self.scenario == "no_gpu" else [],
+                {
+                    "source": "NVML",
+                    "reason": "no NVIDIA driver on this machine (synthetic)",
+                    "cure": "record on a machine with a GPU",
+                }
+            ]
+            if self.scenario == "no_gpu"
+            else [],
             "overhead": {"callback_us_per_step": None, "sampler_cpu_pct": None, "windows_s": 0.0},
-        }  # fmt: skip
+        }
 
     def _make_diagnosis(self):
         from gpu_util_callback.diagnosis import Diagnosis
@@ -103,11 +147,19 @@ class SyntheticRun:
     # --- what happens on the training thread ------------------------------------------------------
 
     def _phase(self, kind, name, start, end, account, step=None, count=1):
-        self._put("phases", {
-            "kind": [kind], "name": [name], "start_ns": [start], "end_ns": [end],
-            "step": [self.done if step is None else step], "account": [account],
-            "self_ns": [end - start], "count": [count],
-        })  # fmt: skip
+        self._put(
+            "phases",
+            {
+                "kind": [kind],
+                "name": [name],
+                "start_ns": [start],
+                "end_ns": [end],
+                "step": [self.done if step is None else step],
+                "account": [account],
+                "self_ns": [end - start],
+                "count": [count],
+            },
+        )
 
     def _put(self, table, columns):
         self.writer.append(table, columns)
@@ -170,20 +222,31 @@ class SyntheticRun:
         if self.scenario == "host_stall":
             callbacks[steps % 50 == 49] += 120 * MS * scale
         parts = {
-            "input_wait_ns": wait, "compile_ns": compiling, "body_ns": body,
-            "gpu_wait_ns": gpu_wait, "callbacks_ns": callbacks,
-        }  # fmt: skip
+            "input_wait_ns": wait,
+            "compile_ns": compiling,
+            "body_ns": body,
+            "gpu_wait_ns": gpu_wait,
+            "callbacks_ns": callbacks,
+        }
         columns = {name: values.astype(np.int64) for name, values in parts.items()}
         duration = sum(columns.values()) + random.integers(8_000, 16_000, count)
         start = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
         get = columns["input_wait_ns"]
         if self.scenario == "hidden":  # fetched ahead: long in get_next, never waited for
             get = get + (9 * MS * scale + random.integers(0, MS, count)).astype(np.int64)
-        self._put("steps", {
-            "step": steps, "start_ns": start, "duration_ns": duration, "input_get_ns": get,
-            **columns, "batches": np.ones(count), "estimated": np.zeros(count),
-            "shape_id": np.full(count, -1),
-        })  # fmt: skip
+        self._put(
+            "steps",
+            {
+                "step": steps,
+                "start_ns": start,
+                "duration_ns": duration,
+                "input_get_ns": get,
+                **columns,
+                "batches": np.ones(count),
+                "estimated": np.zeros(count),
+                "shape_id": np.full(count, -1),
+            },
+        )
         busy = (body + gpu_wait) / duration
         end = int(start[-1] + duration[-1])
         self._sample(end, start, np.clip(100 * busy, 0, 100))
@@ -214,38 +277,69 @@ class SyntheticRun:
         count = len(steps)
         rest = durations - waits
         for gpu in range(self.gpus) if self.gpus else (-1,):
-            shares = {"copy_h2d": 0.03, "copy_d2h": 0.004, "copy_d2d": 0.006, "collective": 0.05,
-                      "idle_launch": 0.04, "idle_sync": 0.02, "other": 0.01}  # fmt: skip
-            parts = {name: (rest * (share if gpu >= 0 else 0)).astype(np.int64)
-                     for name, share in shares.items()}  # fmt: skip
+            shares = {
+                "copy_h2d": 0.03,
+                "copy_d2h": 0.004,
+                "copy_d2d": 0.006,
+                "collective": 0.05,
+                "idle_launch": 0.04,
+                "idle_sync": 0.02,
+                "other": 0.01,
+            }
+            parts = {name: (rest * (share if gpu >= 0 else 0)).astype(np.int64) for name, share in shares.items()}
             parts["idle_input"] = waits
             parts["idle_host"] = (rest * (0.05 + 0.02 * gpu)).astype(np.int64)
             parts["kernel"] = durations - sum(parts.values())
             if gpu < 0:
                 parts["idle_host"], parts["kernel"] = rest, np.zeros(count, np.int64)
             busy = parts["kernel"] + parts["collective"]
-            self._put("traced_steps", {
-                "step": steps, "gpu": np.full(count, gpu), "start_ns": starts,
-                "duration_ns": durations, **{f"{name}_ns": ns for name, ns in parts.items()},
-                "kernel_busy_ns": busy, "any_busy_ns": busy, "kernels": np.full(count, 50),
-                "window": np.full(count, number), "batches": np.ones(count),
-            })  # fmt: skip
+            self._put(
+                "traced_steps",
+                {
+                    "step": steps,
+                    "gpu": np.full(count, gpu),
+                    "start_ns": starts,
+                    "duration_ns": durations,
+                    **{f"{name}_ns": ns for name, ns in parts.items()},
+                    "kernel_busy_ns": busy,
+                    "any_busy_ns": busy,
+                    "kernels": np.full(count, 50),
+                    "window": np.full(count, number),
+                    "batches": np.ones(count),
+                },
+            )
             self._put("kernels", self._kernels(number, gpu, count, int(busy.sum())))
             for step, ns in zip(steps, busy, strict=True):
                 one = self._kernels(number, gpu, 1, int(ns))
-                self._put("step_kernels", {
-                    "step": np.full(len(one["name"]), step),
-                    **{name: one[name] for name in ("window", "gpu", "name", "count", "total_ns",
-                                                    "max_ns")},
-                })  # fmt: skip
-        self._phase("profiler_window", f"window {number}", int(starts[0]) - MS,
-                    int(starts[-1] + durations[-1]) + MS, "", step=int(steps[0]))  # fmt: skip
+                self._put(
+                    "step_kernels",
+                    {
+                        "step": np.full(len(one["name"]), step),
+                        **{name: one[name] for name in ("window", "gpu", "name", "count", "total_ns", "max_ns")},
+                    },
+                )
+        self._phase(
+            "profiler_window",
+            f"window {number}",
+            int(starts[0]) - MS,
+            int(starts[-1] + durations[-1]) + MS,
+            "",
+            step=int(steps[0]),
+        )
         known = self.writer.facts.get("windows", [])
-        self.writer.update(windows=[*known, {
-            "window": number, "first_step": int(steps[0]), "stop_step": int(steps[-1]) + 1,
-            "profile": f"2026_01_01_00_00_0{number}_step_{steps[0]}", "events": 2000 * count,
-            "cost_s": 0.21,
-        }])  # fmt: skip
+        self.writer.update(
+            windows=[
+                *known,
+                {
+                    "window": number,
+                    "first_step": int(steps[0]),
+                    "stop_step": int(steps[-1]) + 1,
+                    "profile": f"2026_01_01_00_00_0{number}_step_{steps[0]}",
+                    "events": 2000 * count,
+                    "cost_s": 0.21,
+                },
+            ]
+        )
 
     @staticmethod
     def _kernels(number, gpu, steps, busy_ns):
@@ -254,15 +348,20 @@ class SyntheticRun:
         total = (busy_ns or 30 * MS) * weights / weights.sum()
         each = np.array([row[3] for row in rows]) * steps
         return {
-            "window": np.full(len(rows), number), "gpu": np.full(len(rows), gpu),
-            "name": [row[0] for row in rows], "op": [row[1] for row in rows], "count": each,
-            "total_ns": total.astype(np.int64), "min_ns": (total / each * 0.8).astype(np.int64),
+            "window": np.full(len(rows), number),
+            "gpu": np.full(len(rows), gpu),
+            "name": [row[0] for row in rows],
+            "op": [row[1] for row in rows],
+            "count": each,
+            "total_ns": total.astype(np.int64),
+            "min_ns": (total / each * 0.8).astype(np.int64),
             "max_ns": (total / each * 1.4).astype(np.int64),
-            **{name: np.array([row[4][at] for row in rows], float)
-               for at, name in enumerate(("occupancy_pct", "registers", "blocks",
-                                          "threads_per_block"))},
+            **{
+                name: np.array([row[4][at] for row in rows], float)
+                for at, name in enumerate(("occupancy_pct", "registers", "blocks", "threads_per_block"))
+            },
             "tensor_core": [row[5] for row in rows],
-        }  # fmt: skip
+        }
 
     def _end_of_epoch(self, epoch):
         began = self.now
@@ -270,10 +369,15 @@ class SyntheticRun:
         each = (60 if long else 9) * MS
         count = 20
         starts = began + np.arange(count) * each
-        self._put("validation_steps", {
-            "step": np.full(count, self.done), "start_ns": starts,
-            "duration_ns": np.full(count, each), "input_wait_ns": np.full(count, 50_000),
-        })  # fmt: skip
+        self._put(
+            "validation_steps",
+            {
+                "step": np.full(count, self.done),
+                "start_ns": starts,
+                "duration_ns": np.full(count, each),
+                "input_wait_ns": np.full(count, 50_000),
+            },
+        )
         end = began + count * each
         self._phase("validation", f"validation {epoch + 1}", began, end, "validation")
         self._sample(end, np.array([began]), np.array([35.0]))
@@ -295,8 +399,14 @@ class SyntheticRun:
         self._next_sample = int(times[-1]) + 100 * MS
         times = times + self._random.integers(0, 300_000, len(times))
         at = np.clip(np.searchsorted(starts, times, "right") - 1, 0, None)
-        names = ("utilization_pct", "memory_utilization_pct", "memory_used_bytes", "power_mw",
-                 "temperature_c", "sm_clock_mhz")  # fmt: skip
+        names = (
+            "utilization_pct",
+            "memory_utilization_pct",
+            "memory_used_bytes",
+            "power_mw",
+            "temperature_c",
+            "sm_clock_mhz",
+        )
         for gpu in range(self.gpus):
             noise = self._random.normal(0, 1.5, len(times))
             used = np.rint(np.clip(busy[at] * 0.97 + noise - 2 * gpu, 0, 100))
@@ -310,13 +420,7 @@ class SyntheticRun:
             )
             values = np.stack(columns, axis=1)
             self._put_samples(f"gpu{gpu}", names, times, values)
-        host = np.stack(
-            [
-                np.round(20 + 5 * self._random.random(len(times)), 1),
-                np.full(len(times), 6.0 * GIB),
-            ],
-            axis=1,
-        )
+        host = np.stack([np.round(20 + 5 * self._random.random(len(times)), 1), np.full(len(times), 6.0 * GIB)], axis=1)
         self._put_samples("host", ("cpu_pct", "memory_used_bytes"), times, host)
 
     def _put_samples(self, group, names, times, values):
@@ -333,17 +437,24 @@ class SyntheticRun:
             ("TensorSliceDataset", "from_tensor_slices", 2, 0.1, 1, ""),
         )
         rows = len(stages)
-        self._put("pipeline", {
-            "time_ns": np.full(rows, now), "step": np.full(rows, self.done + count),
-            "which": ["train"] * rows, "node": np.arange(rows),
-            "parent": [stage[2] for stage in stages], "stage": [stage[1] for stage in stages],
-            "op": [stage[0] for stage in stages], "elements": np.full(rows, count),
-            "processing_ns": [round(stage[3] * MS * count) for stage in stages],
-            "parallelism": [float(stage[4]) for stage in stages],
-            "buffered": [0.0] + [np.nan] * (rows - 1),
-            "buffer_limit": [2.0] + [np.nan] * (rows - 1),
-            "flags": [stage[5] for stage in stages],
-        })  # fmt: skip
+        self._put(
+            "pipeline",
+            {
+                "time_ns": np.full(rows, now),
+                "step": np.full(rows, self.done + count),
+                "which": ["train"] * rows,
+                "node": np.arange(rows),
+                "parent": [stage[2] for stage in stages],
+                "stage": [stage[1] for stage in stages],
+                "op": [stage[0] for stage in stages],
+                "elements": np.full(rows, count),
+                "processing_ns": [round(stage[3] * MS * count) for stage in stages],
+                "parallelism": [float(stage[4]) for stage in stages],
+                "buffered": [0.0] + [np.nan] * (rows - 1),
+                "buffer_limit": [2.0] + [np.nan] * (rows - 1),
+                "flags": [stage[5] for stage in stages],
+            },
+        )
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -370,9 +481,7 @@ class SyntheticRun:
         if ended:
             self.writer.flush()  # so that the account has every row
         account = self.writer.account(self.now)
-        self.writer.update(
-            diagnosis=self._diagnosis.result(account=account, now_ns=self.now, ended=ended)
-        )
+        self.writer.update(diagnosis=self._diagnosis.result(account=account, now_ns=self.now, ended=ended))
 
 
 def make_recording(log_dir, scenario="thirds", steps=600, gpus=2, live=False, **options) -> Path:
@@ -403,14 +512,10 @@ if __name__ == "__main__":
     parser.add_argument("--live", action="store_true", help="grow in real time until interrupted")
     arguments = parser.parse_args()
     if arguments.live:
-        growing = SyntheticRun(
-            arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus, past_s=0
-        )
+        growing = SyntheticRun(arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus, past_s=0)
         while growing.done < arguments.steps:
             growing.advance(40)
             time.sleep(max(0.0, (growing.now - growing.clock.now()) / 1e9))
         print(growing.close())
     else:
-        print(
-            make_recording(arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus)
-        )
+        print(make_recording(arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus))

@@ -23,10 +23,16 @@ def make_many(logdir, count: int, originals: int = 20, gpus: int = 3, seed: int 
     """Write `count` runs of `gpus` GPUs and mixed causes below a log directory."""
     logdir = Path(logdir)
     made = [
-        make_recording(logdir / f"run{at:05d}", SCENARIOS[at % len(SCENARIOS)],
-                       steps=120 + 20 * at, gpus=gpus, seed=at, scalars=False)
+        make_recording(
+            logdir / f"run{at:05d}",
+            SCENARIOS[at % len(SCENARIOS)],
+            steps=120 + 20 * at,
+            gpus=gpus,
+            seed=at,
+            scalars=False,
+        )
         for at in range(min(count, originals))
-    ]  # fmt: skip
+    ]
     manifests = [json.loads((path / "manifest.json").read_bytes()) for path in made]
     rng = random.Random(seed)
     for at in range(count):

@@ -31,50 +31,123 @@ _numbers = itertools.count()
 
 # What the profiles share: a whole GPU at work. Watts, clocks and counters are per model below.
 _COMMON: dict[str, Points] = {
-    "utilization": 95, "memory_utilization": 40,
-    "memory_reserved": 600 << 20, "memory_used": 20 * GIB,
-    "temperature:0": 60, "temperature_threshold:1": 87, "event_reasons": 0,
-    "persistence": 1, "compute_mode": 0, "performance_state": 0, "power_management": 1,
-    "ecc_mode": 1, "ecc_volatile:0": 0, "ecc_volatile:1": 0,
-    "pcie_replays": 0, "encoder": 0, "decoder": 0, "bar1_total": 128 * GIB, "minor": 0,
-    "pcie_width": 16, "pcie_width_max": 16,
-}  # fmt: skip
+    "utilization": 95,
+    "memory_utilization": 40,
+    "memory_reserved": 600 << 20,
+    "memory_used": 20 * GIB,
+    "temperature:0": 60,
+    "temperature_threshold:1": 87,
+    "event_reasons": 0,
+    "persistence": 1,
+    "compute_mode": 0,
+    "performance_state": 0,
+    "power_management": 1,
+    "ecc_mode": 1,
+    "ecc_volatile:0": 0,
+    "ecc_volatile:1": 0,
+    "pcie_replays": 0,
+    "encoder": 0,
+    "decoder": 0,
+    "bar1_total": 128 * GIB,
+    "minor": 0,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+}
 
 _PROFILES: dict[str, tuple[str, dict[str, Points]]] = {
-    "h100": ("NVIDIA H100 80GB HBM3", {
-        "memory_total": 80 * GIB, "compute_capability": 90, "architecture": 9, "cores": 16896,
-        "power_mw": 500_000, "power_limit_mw": 700_000, "power_default_mw": 700_000,
-        "power_max_mw": 700_000, "clock:0": 1980, "clock:1": 1980, "clock:2": 2619,
-        "clock_max:0": 1980, "clock_max:1": 1980, "clock_max:2": 2619,
-        "pcie_generation": 5, "pcie_generation_max": 5, "gpm_supported": 1,
-        "gpm:1": 95, "gpm:2": 80, "gpm:3": 40, "gpm:5": 30, "gpm:7": 30, "gpm:10": 50,
-        "gpm:11": 0, "gpm:12": 20, "gpm:13": 1,
-        "gpm:20": 2000, "gpm:21": 4000, "gpm:60": 100, "gpm:61": 200,
-    }),
-    "a100": ("NVIDIA A100-SXM4-40GB", {
-        "memory_total": 40 * GIB, "compute_capability": 80, "architecture": 7, "cores": 6912,
-        "power_mw": 300_000, "power_limit_mw": 400_000, "power_default_mw": 400_000,
-        "power_max_mw": 400_000, "clock:0": 1410, "clock:1": 1410, "clock:2": 1215,
-        "clock_max:0": 1410, "clock_max:1": 1410, "clock_max:2": 1215,
-        "pcie_generation": 4, "pcie_generation_max": 4, "gpm_supported": 0,
-    }),
-    "t4": ("Tesla T4", {
-        "memory_total": 15 * GIB, "memory_used": 4 * GIB, "compute_capability": 75,
-        "architecture": 6, "cores": 2560,
-        "power_mw": 60_000, "power_limit_mw": 70_000, "power_default_mw": 70_000,
-        "power_max_mw": 70_000, "clock:0": 1350, "clock:1": 1350, "clock:2": 5000,
-        "clock_max:0": 1590, "clock_max:1": 1590, "clock_max:2": 5001,
-        "pcie_generation": 3, "pcie_generation_max": 3, "gpm_supported": 0,
-    }),
-}  # fmt: skip
+    "h100": (
+        "NVIDIA H100 80GB HBM3",
+        {
+            "memory_total": 80 * GIB,
+            "compute_capability": 90,
+            "architecture": 9,
+            "cores": 16896,
+            "power_mw": 500_000,
+            "power_limit_mw": 700_000,
+            "power_default_mw": 700_000,
+            "power_max_mw": 700_000,
+            "clock:0": 1980,
+            "clock:1": 1980,
+            "clock:2": 2619,
+            "clock_max:0": 1980,
+            "clock_max:1": 1980,
+            "clock_max:2": 2619,
+            "pcie_generation": 5,
+            "pcie_generation_max": 5,
+            "gpm_supported": 1,
+            "gpm:1": 95,
+            "gpm:2": 80,
+            "gpm:3": 40,
+            "gpm:5": 30,
+            "gpm:7": 30,
+            "gpm:10": 50,
+            "gpm:11": 0,
+            "gpm:12": 20,
+            "gpm:13": 1,
+            "gpm:20": 2000,
+            "gpm:21": 4000,
+            "gpm:60": 100,
+            "gpm:61": 200,
+        },
+    ),
+    "a100": (
+        "NVIDIA A100-SXM4-40GB",
+        {
+            "memory_total": 40 * GIB,
+            "compute_capability": 80,
+            "architecture": 7,
+            "cores": 6912,
+            "power_mw": 300_000,
+            "power_limit_mw": 400_000,
+            "power_default_mw": 400_000,
+            "power_max_mw": 400_000,
+            "clock:0": 1410,
+            "clock:1": 1410,
+            "clock:2": 1215,
+            "clock_max:0": 1410,
+            "clock_max:1": 1410,
+            "clock_max:2": 1215,
+            "pcie_generation": 4,
+            "pcie_generation_max": 4,
+            "gpm_supported": 0,
+        },
+    ),
+    "t4": (
+        "Tesla T4",
+        {
+            "memory_total": 15 * GIB,
+            "memory_used": 4 * GIB,
+            "compute_capability": 75,
+            "architecture": 6,
+            "cores": 2560,
+            "power_mw": 60_000,
+            "power_limit_mw": 70_000,
+            "power_default_mw": 70_000,
+            "power_max_mw": 70_000,
+            "clock:0": 1350,
+            "clock:1": 1350,
+            "clock:2": 5000,
+            "clock_max:0": 1590,
+            "clock_max:1": 1590,
+            "clock_max:2": 5001,
+            "pcie_generation": 3,
+            "pcie_generation_max": 3,
+            "gpm_supported": 0,
+        },
+    ),
+}
 
 # Cumulative counters: field id -> growth a second. PCIe bytes wrap at 2^32 on older GPUs.
 _COUNTERS: dict[int, tuple[float, dict[str, float]]] = {
     197: (2e9, {"wrap": 2**32}),
     198: (4e9, {"wrap": 2**32}),
     83: (500_000, {}),  # mJ: 500 W
-    74: (0, {}), 76: (0, {}), 269: (0, {}), 270: (0, {}), 271: (0, {}),
-}  # fmt: skip
+    74: (0, {}),
+    76: (0, {}),
+    269: (0, {}),
+    270: (0, {}),
+    271: (0, {}),
+}
 
 
 @dataclass
@@ -110,9 +183,7 @@ class Gpu:
                     del self.curves[known]
         return self
 
-    def process(
-        self, pid: int | str, used_bytes: int | None, kind: str = "compute", **options: float
-    ) -> "Gpu":
+    def process(self, pid: int | str, used_bytes: int | None, kind: str = "compute", **options: float) -> "Gpu":
         """A process on this GPU; pid "self" is whoever asks, bytes None is "not available".
 
         options: from_, until (seconds), sm, mem (percent), gi, ci.
@@ -147,12 +218,15 @@ class Scenario:
         index = sum(" mig " not in f" {' '.join(gpu.lines)} " for gpu in self.gpus)
         name, curves = _PROFILES.get(profile, ("NVIDIA GPU", {}))
         begin = 0x1A2B3C4D + 0x11111111 * index
-        gpu = Gpu(index, {
-            "name": name,
-            "uuid": f"GPU-{begin:08x}-1a2b-3c4d-5e6f-{profile.encode().hex():0>12.12}",
-            "pci": f"00000000:{0x17 + index:02X}:00.0",
-            **texts,
-        })  # fmt: skip
+        gpu = Gpu(
+            index,
+            {
+                "name": name,
+                "uuid": f"GPU-{begin:08x}-1a2b-3c4d-5e6f-{profile.encode().hex():0>12.12}",
+                "pci": f"00000000:{0x17 + index:02X}:00.0",
+                **texts,
+            },
+        )
         if profile != "bare":
             for quantity, value in {**_COMMON, **curves}.items():
                 gpu.curve(quantity, value)
@@ -167,24 +241,21 @@ class Scenario:
     def mig(self, parent: Gpu, gi: int = 1, ci: int = 0, **texts: str) -> Gpu:
         """A MIG device of `parent`, whose own utilization then is not supported."""
         parent.curve("mig_mode", 1).without("utilization", "memory_utilization")
-        gpu = Gpu(100 + len(self.gpus), {
-            "name": f"{parent.texts['name']} MIG 1g.10gb",
-            "uuid": f"MIG-{0x5E6F7081 + len(self.gpus):08x}-aaaa-bbbb-cccc-000000000000",
-            **texts,
-        })  # fmt: skip
+        gpu = Gpu(
+            100 + len(self.gpus),
+            {
+                "name": f"{parent.texts['name']} MIG 1g.10gb",
+                "uuid": f"MIG-{0x5E6F7081 + len(self.gpus):08x}-aaaa-bbbb-cccc-000000000000",
+                **texts,
+            },
+        )
         gpu.curve("memory_total", 10 * GIB).curve("memory_used", 2 * GIB)
         gpu.lines.append(f"mig {parent.index} {gi} {ci}")
         self.gpus.append(gpu)
         return gpu
 
     def call(
-        self,
-        symbol: str,
-        *,
-        gpu: int | None = None,
-        code: int | None = None,
-        latency_s: float = 0,
-        **options: float,
+        self, symbol: str, *, gpu: int | None = None, code: int | None = None, latency_s: float = 0, **options: float
     ) -> "Scenario":
         """Script a call ("*": all; "field:<id>", "gpm:<id>": one value): its code, its delay.
 
@@ -222,9 +293,7 @@ class Scenario:
         return Path(path)
 
 
-def build_standin(
-    folder: str | os.PathLike, absent: Sequence[str] = (), named: bool = True
-) -> Path:
+def build_standin(folder: str | os.PathLike, absent: Sequence[str] = (), named: bool = True) -> Path:
     """Compile libnvidia-ml.so.1 (without the `absent` symbols) below `folder`, once; its path.
 
     A library that bears its name, as the driver's does, is found by it for the rest of the process
@@ -236,9 +305,7 @@ def build_standin(
 
         pytest.skip("no C compiler to build the stand-in libnvidia-ml.so.1 with")
     name = (
-        "nvml"
-        if not absent
-        else "nvml-without-" + hashlib.sha256(" ".join(sorted(absent)).encode()).hexdigest()[:12]
+        "nvml" if not absent else "nvml-without-" + hashlib.sha256(" ".join(sorted(absent)).encode()).hexdigest()[:12]
     )
     target = Path(folder) / (name if named else f"{name}-unnamed") / "libnvidia-ml.so.1"
     if target.exists():
@@ -250,11 +317,23 @@ def build_standin(
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         built = Path(work) / target.name
         subprocess.run(
-            [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic",
-             *([f"-Wl,-soname,{target.name}"] if named else []), f"-Wl,--version-script={exports}",
-             "-o", str(built), *map(str, sorted(SOURCES.glob("*.c"))), "-lm", "-lpthread"],
+            [
+                compiler,
+                "-O2",
+                "-shared",
+                "-fPIC",
+                "-fvisibility=hidden",
+                "-Wl,-Bsymbolic",
+                *([f"-Wl,-soname,{target.name}"] if named else []),
+                f"-Wl,--version-script={exports}",
+                "-o",
+                str(built),
+                *map(str, sorted(SOURCES.glob("*.c"))),
+                "-lm",
+                "-lpthread",
+            ],
             check=True,
-        )  # fmt: skip
+        )
         built.replace(target)
     return target
 

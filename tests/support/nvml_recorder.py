@@ -83,9 +83,7 @@ class _Answers:
 class Recorder:
     """Asks a running NVML the same questions again and again; `scenario()` is what it learnt."""
 
-    def __init__(
-        self, binding: Any, now: Callable[[], float], start_s: float, own_pid: int
-    ) -> None:
+    def __init__(self, binding: Any, now: Callable[[], float], start_s: float, own_pid: int) -> None:
         """now: seconds since start_s, which is in seconds since the epoch."""
         self._nvml = binding
         self._start_s = start_s
@@ -108,9 +106,11 @@ class Recorder:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         gpu = self._scenario.gpu(
-            "bare", name=nvml.nvmlDeviceGetName(handle), uuid=nvml.nvmlDeviceGetUUID(handle),
+            "bare",
+            name=nvml.nvmlDeviceGetName(handle),
+            uuid=nvml.nvmlDeviceGetUUID(handle),
             pci=nvml.nvmlDeviceGetPciInfo(handle).busId,
-        )  # fmt: skip
+        )
         self._gpus.append(_Answers(gpu, handle))
         try:
             major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -166,9 +166,8 @@ class Recorder:
             self._keep(answers, "utilization", rates.gpu)
             self._keep(answers, "memory_utilization", rates.memory)
         memory = self._ask(
-            answers, "nvmlDeviceGetMemoryInfo", self._nvml.nvmlMemory_v2,
-            exported="nvmlDeviceGetMemoryInfo_v2",
-        ) or self._ask(answers, "nvmlDeviceGetMemoryInfo")  # fmt: skip
+            answers, "nvmlDeviceGetMemoryInfo", self._nvml.nvmlMemory_v2, exported="nvmlDeviceGetMemoryInfo_v2"
+        ) or self._ask(answers, "nvmlDeviceGetMemoryInfo")
         if memory is not None:
             self._keep(answers, "memory_total", memory.total)
             self._keep(answers, "memory_used", memory.used)
@@ -189,9 +188,8 @@ class Recorder:
                 self._keep(answers, f"samples:{kind}", sample.sampleValue.uiVal, t)
         for kind in ("Compute", "MPSCompute", "Graphics"):
             listed = self._ask(
-                answers, f"nvmlDeviceGet{kind}RunningProcesses",
-                exported=f"nvmlDeviceGet{kind}RunningProcesses_v3",
-            )  # fmt: skip
+                answers, f"nvmlDeviceGet{kind}RunningProcesses", exported=f"nvmlDeviceGet{kind}RunningProcesses_v3"
+            )
             word = {"MPSCompute": "mps"}.get(kind, kind.lower())
             for process in listed or ():
                 key = (word, process.pid, process.usedGpuMemory)
@@ -206,9 +204,7 @@ class Recorder:
         return stamp_us / 1e6
 
     def _gpm(self, answers: _Answers) -> None:
-        if answers.gpu.curves.get("gpm_supported", "").endswith(" 0.0") or (
-            "gpm_supported" not in answers.gpu.curves
-        ):
+        if answers.gpu.curves.get("gpm_supported", "").endswith(" 0.0") or ("gpm_supported" not in answers.gpu.curves):
             return
         nvml = self._nvml
         if answers.gpm is None:

@@ -13,12 +13,7 @@ BY_BACKENDS = {
     "moto": "'moto[s3]' flask flask-cors",
     "s3fs": "s3fs",
 }
-BY_EXTRA = {
-    "tensorflow": "tensorflow",
-    "keras": "tensorflow",
-    "xprof": "test",
-    "playwright": "test",
-}
+BY_EXTRA = {"tensorflow": "tensorflow", "keras": "tensorflow", "xprof": "test", "playwright": "test"}
 
 
 def need(*packages: str) -> None:

@@ -22,11 +22,7 @@ from nvml import Scenario
 
 LOADS = ("a100_load_6s", "rtx3090_load_6s", "rtx4090_load_6s")
 SQUARES = ("a100_50ms_on_50ms_off", "rtx3090_50ms_on_50ms_off")
-NAMES = {
-    "a100": "NVIDIA A100",
-    "rtx3090": "NVIDIA GeForce RTX 3090",
-    "rtx4090": "NVIDIA GeForce RTX 4090",
-}
+NAMES = {"a100": "NVIDIA A100", "rtx3090": "NVIDIA GeForce RTX 3090", "rtx4090": "NVIDIA GeForce RTX 4090"}
 SECOND = 10**9
 STEP_S = 0.1
 
@@ -76,11 +72,13 @@ class RecordedGpu:
             edges.append(self.edges_s[(self.edges_s >= start) & (self.edges_s < end)] - start + at)
             at += end - start
         return replace(
-            self, t=np.concatenate(t), edges_s=np.concatenate(edges),
+            self,
+            t=np.concatenate(t),
+            edges_s=np.concatenate(edges),
             readings={name: np.concatenate([row[name] for row in rows]) for name in self.readings},
             meter_t=np.concatenate([part[0] for part in meter]),
             meter_w=np.concatenate([part[1] for part in meter]),
-        )  # fmt: skip
+        )
 
     def with_stalls(self, stall_s: float, count: int) -> RecordedGpu:
         """The card computing for two seconds at a time, with stalls in between."""
@@ -118,9 +116,11 @@ def recorded(data: Path, name: str) -> RecordedGpu:
         return np.array([float(row[place]) for row in rows])
 
     readings = {
-        "utilization": column(1), "temperature:0": column(3), "clock:1": column(4),
+        "utilization": column(1),
+        "temperature:0": column(3),
+        "clock:1": column(4),
         "power_mw": 1000 * column(5),
-    }  # fmt: skip
+    }
     if len(rows[0]) > 6:
         # The RTX 3090's files have one value more than names: the last follows the meter within
         # 0.1 s, the one before it is `power.draw` again.
@@ -128,10 +128,13 @@ def recorded(data: Path, name: str) -> RecordedGpu:
     meter = np.loadtxt(file.with_suffix(".meter_5ms.csv"), delimiter=",", skiprows=1)
     edges = (np.loadtxt(file.with_suffix(".edges.txt")) - epoch_us[0]) / 1e6
     return RecordedGpu(
-        name, (epoch_us - epoch_us[0]) / 1e6, readings,
+        name,
+        (epoch_us - epoch_us[0]) / 1e6,
+        readings,
         edges[:2] if name in LOADS else edges[: len(edges) // 2 * 2],
-        (meter[:, 0] - epoch_us[0]) / 1e6, meter[:, 1],
-    )  # fmt: skip
+        (meter[:, 0] - epoch_us[0]) / 1e6,
+        meter[:, 1],
+    )
 
 
 def steps_of(card: RecordedGpu, start_s: float, end_s: float) -> tuple[np.ndarray, np.ndarray]:
@@ -179,28 +182,43 @@ def trained(card: RecordedGpu, stepped: Any, log_dir: Path, *, hz: float = 10, p
 
     gpu = {"index": 0, "used_by_framework": True, **stepped.gpu.facts, **stepped.reader.facts}
     facts = {
-        "framework": {"name": "torch"}, "fit": {"batch_size": 32}, "gpus": [gpu],
-        "started_ns": int(ns(start_s)), "ended_ns": int(ns(end_s)),
-    }  # fmt: skip
+        "framework": {"name": "torch"},
+        "fit": {"batch_size": 32},
+        "gpus": [gpu],
+        "started_ns": int(ns(start_s)),
+        "ended_ns": int(ns(end_s)),
+    }
     writer = RecordingWriter(str(log_dir), facts, clock=stepped.clock)
     edges, computing = steps_of(card, start_s, end_s)
     at, length = ns(edges[:-1]), np.diff(ns(edges))
     stalls = [(float(a), float(b)) for (_, a), (b, _) in pairwise(card.loads) if b - a > STEP_S]
     stalled = ~computing & np.isin(edges[:-1], [a for a, _ in stalls])
     zero = np.zeros_like(length)
-    writer.append("steps", {
-        "step": np.arange(len(at)), "start_ns": at, "duration_ns": length,
-        "input_wait_ns": np.where(computing | stalled, zero, length),
-        "body_ns": np.where(computing, length, zero),
-        "callbacks_ns": np.where(stalled, length, zero),
-    })  # fmt: skip
+    writer.append(
+        "steps",
+        {
+            "step": np.arange(len(at)),
+            "start_ns": at,
+            "duration_ns": length,
+            "input_wait_ns": np.where(computing | stalled, zero, length),
+            "body_ns": np.where(computing, length, zero),
+            "callbacks_ns": np.where(stalled, length, zero),
+        },
+    )
     if stalls:
         own = ns(np.array(stalls))
-        writer.append("phases", {
-            "kind": ["callback"] * len(own), "account": ["callbacks"] * len(own),
-            "name": ["ModelCheckpoint"] * len(own), "start_ns": own[:, 0], "end_ns": own[:, 1],
-            "self_ns": own[:, 1] - own[:, 0], "step": np.flatnonzero(stalled),
-        })  # fmt: skip
+        writer.append(
+            "phases",
+            {
+                "kind": ["callback"] * len(own),
+                "account": ["callbacks"] * len(own),
+                "name": ["ModelCheckpoint"] * len(own),
+                "start_ns": own[:, 0],
+                "end_ns": own[:, 1],
+                "self_ns": own[:, 1] - own[:, 0],
+                "step": np.flatnonzero(stalled),
+            },
+        )
     for group, block in blocks.items():
         columns = [name for name in block if name != "t"]
         values = np.stack([block[name] for name in columns], 1)

@@ -40,9 +40,16 @@ def step_rows(count, first=0, start_ns=1_700_000_000_000_000_000, seed=0, step_n
     duration = wait + gpu_wait + callbacks + slack + body
     starts = start_ns + np.concatenate([[0], np.cumsum(duration)[:-1]])
     return {
-        "step": np.arange(first, first + count), "start_ns": starts, "duration_ns": duration,
-        "input_get_ns": wait + noise(500), "input_wait_ns": wait,
-        "compile_ns": np.zeros(count, np.int64), "body_ns": body, "gpu_wait_ns": gpu_wait,
-        "callbacks_ns": callbacks, "batches": np.ones(count, np.int64),
-        "estimated": np.zeros(count, np.int64), "shape_id": np.full(count, -1),
-    }  # fmt: skip
+        "step": np.arange(first, first + count),
+        "start_ns": starts,
+        "duration_ns": duration,
+        "input_get_ns": wait + noise(500),
+        "input_wait_ns": wait,
+        "compile_ns": np.zeros(count, np.int64),
+        "body_ns": body,
+        "gpu_wait_ns": gpu_wait,
+        "callbacks_ns": callbacks,
+        "batches": np.ones(count, np.int64),
+        "estimated": np.zeros(count, np.int64),
+        "shape_id": np.full(count, -1),
+    }

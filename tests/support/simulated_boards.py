@@ -30,6 +30,4 @@ A100_MIG = Board("NVIDIA A100 MIG 1g.5gb", 5 * GB, "8.0", 1410, 400, (4, 16), mi
 H100 = Board("NVIDIA H100 80GB HBM3", 80 * GB, "9.0", 1980, 700, (5, 16), 0.5, gpm=True)
 L4 = Board("NVIDIA L4", 24 * GB, "8.9", 2040, 72, (4, 16), 1.0)
 B200 = Board("NVIDIA B200", 180 * GB, "10.0", 1965, 1000, (5, 16), 0.5, gpm=True)
-GTX1080 = Board(
-    "NVIDIA GeForce GTX 1080 Ti", 11 * GB, "6.1", 1911, 250, (3, 16), 1 / 6, counters=False
-)
+GTX1080 = Board("NVIDIA GeForce GTX 1080 Ti", 11 * GB, "6.1", 1911, 250, (3, 16), 1 / 6, counters=False)

@@ -98,17 +98,15 @@ class Gauges:
                 groups[f"gpu{index}/utilization"] = self._buffer(fine, used)
             if self.board.gpm and "gpm" not in self.without:
                 groups[f"gpu{index}/gpm"] = self._gpm(index)
-            if (
-                any(at == index and "allocator" in name for at, name in self.values)
-                and "allocator" not in self.without
-            ):
+            if any(at == index and "allocator" in name for at, name in self.values) and "allocator" not in self.without:
                 groups[f"gpu{index}/allocator"] = self._allocator(index)
         if "host" not in self.without:
             times = _outside(np.arange(START_NS, self.now, round(HOST_S * S)), self.absent)
             groups["host"] = {
-                "time_ns": times, "cpu_pct": self.rng.normal(30, 5, len(times)).clip(0, 100),
+                "time_ns": times,
+                "cpu_pct": self.rng.normal(30, 5, len(times)).clip(0, 100),
                 "cpu_max_pct": self.rng.normal(70, 10, len(times)).clip(0, 100),
-            }  # fmt: skip
+            }
             for (index, column), rows in self.values.items():
                 if index == HOST:
                     place = np.searchsorted([at for at, _ in rows], times, side="right")
@@ -116,8 +114,10 @@ class Gauges:
                     groups["host"][column] = known[place]
         for group, rows in self._marks.items():
             column = group.split("/")[1]
-            groups[group] = {"time_ns": np.array([at for at, _ in rows]),
-                             column: np.array([value for _, value in rows])}  # fmt: skip
+            groups[group] = {
+                "time_ns": np.array([at for at, _ in rows]),
+                column: np.array([value for _, value in rows]),
+            }
         return {name: group for name, group in groups.items() if len(group["time_ns"])}
 
     def _buffer(self, times: np.ndarray, used: np.ndarray) -> dict[str, np.ndarray]:
@@ -137,28 +137,45 @@ class Gauges:
         watts = np.where(np.isnan(watts), board.power_w * (0.25 + 0.006 * used), watts)
         clock = self._value(index, "sm_clock_mhz", times, 0.985 * board.clock_mhz)
         columns = {
-            "time_ns": times, "utilization_pct": used,
+            "time_ns": times,
+            "utilization_pct": used,
             "memory_utilization_pct": np.rint(0.5 * used),
-            "memory_used_bytes": self._value(index, "memory_used_bytes", times,
-                                             0.9 * board.memory_bytes),
+            "memory_used_bytes": self._value(index, "memory_used_bytes", times, 0.9 * board.memory_bytes),
             "power_mw": np.rint(1000 * watts * rng.normal(1, 0.03, n)),
             "temperature_c": self._value(index, "temperature_c", times, 66),
             "sm_clock_mhz": np.rint((clock + rng.normal(0, 8, n)) / 15) * 15,
-        }  # fmt: skip
+        }
         paced = (
-            (COUNTERS_S, "throttle", {"throttle_thermal_pct": 0, "throttle_power_pct": 0,
-                                      "throttle_other_pct": 0, "event_reasons": 0}),
+            (
+                COUNTERS_S,
+                "throttle",
+                {"throttle_thermal_pct": 0, "throttle_power_pct": 0, "throttle_other_pct": 0, "event_reasons": 0},
+            ),
             (COUNTERS_S, "pcie", {"pcie_rx_bytes_per_s": 2e8, "pcie_tx_bytes_per_s": 3e7}),
-            (PROCESSES_S, "processes", {"memory_process_bytes": 0.85 * board.memory_bytes,
-                                        "memory_other_bytes": 0, "processes_other": 0,
-                                        "utilization_process_pct": NAN,
-                                        "utilization_other_pct": NAN}),
-            (HEALTH_S, "health", {"power_limit_mw": 1000 * board.power_w,
-                                  "sm_clock_max_mhz": board.clock_mhz,
-                                  "pcie_generation": board.link[0],
-                                  "pcie_width": board.link[1], "ecc_corrected": 0,
-                                  "ecc_uncorrected": 0}),
-        )  # fmt: skip
+            (
+                PROCESSES_S,
+                "processes",
+                {
+                    "memory_process_bytes": 0.85 * board.memory_bytes,
+                    "memory_other_bytes": 0,
+                    "processes_other": 0,
+                    "utilization_process_pct": NAN,
+                    "utilization_other_pct": NAN,
+                },
+            ),
+            (
+                HEALTH_S,
+                "health",
+                {
+                    "power_limit_mw": 1000 * board.power_w,
+                    "sm_clock_max_mhz": board.clock_mhz,
+                    "pcie_generation": board.link[0],
+                    "pcie_width": board.link[1],
+                    "ecc_corrected": 0,
+                    "ecc_uncorrected": 0,
+                },
+            ),
+        )
         for period, source, defaults in paced:
             if source in self.without or (not board.counters and period == COUNTERS_S):
                 continue
@@ -173,8 +190,9 @@ class Gauges:
                 columns[column] = np.where(read, value, NAN)
         for source, names in (
             ("utilization", ("utilization_pct", "memory_utilization_pct")),
-            ("power", ("power_mw",)), ("clock", ("sm_clock_mhz",)),
-        ):  # fmt: skip
+            ("power", ("power_mw",)),
+            ("clock", ("sm_clock_mhz",)),
+        ):
             if source in self.without or (board.mig and source == "utilization"):
                 for name in names:
                     columns.pop(name)
@@ -188,9 +206,13 @@ class Gauges:
         noise = self.rng.normal(1, 0.05, (3, len(times)))
         values = np.clip(sm * active * noise[0], 0, 100)
         tensor = self._value(index, "tensor_active_pct", times, 40)
-        return {"time_ns": times, "sm_active_pct": values, "sm_occupancy_pct": 0.5 * values,
-                "tensor_active_pct": np.clip(tensor * active * noise[1], 0, 100),
-                "dram_active_pct": np.clip(40 * active * noise[2], 0, 100)}  # fmt: skip
+        return {
+            "time_ns": times,
+            "sm_active_pct": values,
+            "sm_occupancy_pct": 0.5 * values,
+            "tensor_active_pct": np.clip(tensor * active * noise[1], 0, 100),
+            "dram_active_pct": np.clip(40 * active * noise[2], 0, 100),
+        }
 
     def _allocator(self, index: int) -> dict[str, np.ndarray]:
         times = np.arange(START_NS + 2 * S, self.now + 1, round(FLUSH_S * S))

@@ -26,9 +26,17 @@ from gpu_util_callback.recording.schema import TABLES
 
 NAN = float("nan")
 CATEGORIES = (
-    "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input", "idle_launch",
-    "idle_sync", "idle_host", "other",
-)  # fmt: skip
+    "kernel",
+    "copy_h2d",
+    "copy_d2h",
+    "copy_d2d",
+    "collective",
+    "idle_input",
+    "idle_launch",
+    "idle_sync",
+    "idle_host",
+    "other",
+)
 
 
 class Job(Gauges):
@@ -48,10 +56,19 @@ class Job(Gauges):
     """
 
     def __init__(
-        self, seed: int = 0, board: Board | None = H100, gpus: int = 1, *,
-        used: bool | Sequence[bool] = True, hz: float = 10, without: Sequence[str] = (),
-        framework: str = "tensorflow", jitter: float = 2.0, dry: bool = False, **facts,
-    ):  # fmt: skip
+        self,
+        seed: int = 0,
+        board: Board | None = H100,
+        gpus: int = 1,
+        *,
+        used: bool | Sequence[bool] = True,
+        hz: float = 10,
+        without: Sequence[str] = (),
+        framework: str = "tensorflow",
+        jitter: float = 2.0,
+        dry: bool = False,
+        **facts,
+    ):
         self.rng = np.random.default_rng(seed)
         self.board, self.count, self.hz = board, gpus if board else 0, hz
         self.without, self.jitter, self.dry = set(without), jitter, dry
@@ -76,20 +93,38 @@ class Job(Gauges):
         versions = {"tensorflow": "2.21.0", "torch": "2.13.0", "jax": "0.10.2"}
         flags = [used] * self.count if isinstance(used, bool) else list(used)
         facts = {
-            "started_ns": START_NS, "rank": 0, "world_size": 1, "host": "node-a", "pid": 4242,
-            "fit_index": 0, "job": None,
-            "framework": {"name": framework, "backend": framework, "python": "3.11.9",
-                          "version": versions[framework], "keras": "3.15.1", "cuda_build": True},
+            "started_ns": START_NS,
+            "rank": 0,
+            "world_size": 1,
+            "host": "node-a",
+            "pid": 4242,
+            "fit_index": 0,
+            "job": None,
+            "framework": {
+                "name": framework,
+                "backend": framework,
+                "python": "3.11.9",
+                "version": versions[framework],
+                "keras": "3.15.1",
+                "cuda_build": True,
+            },
             "model": {"name": "model", "parameters": 25_000_000},
-            "fit": {"epochs": None, "steps_per_epoch": None, "batch_size": 64,
-                    "steps_per_execution": 1, "jit_compile": framework == "jax",
-                    "run_eagerly": False, "mixed_precision": "mixed_bfloat16",
-                    "input_kind": "DataLoader" if framework == "torch" else "tf.data",
-                    "timing": "graph" if framework == "tensorflow" else "python"},
+            "fit": {
+                "epochs": None,
+                "steps_per_epoch": None,
+                "batch_size": 64,
+                "steps_per_execution": 1,
+                "jit_compile": framework == "jax",
+                "run_eagerly": False,
+                "mixed_precision": "mixed_bfloat16",
+                "input_kind": "DataLoader" if framework == "torch" else "tf.data",
+                "timing": "graph" if framework == "tensorflow" else "python",
+            },
             "gpus": [self._gpu(index, flag) for index, flag in enumerate(flags)],
             "machine": {"cpus": 16, "cpus_allowed": 16, "cpu_quota": None},
-            "unavailable": [], "overhead": {"callback_us_per_step": 14.0},
-        }  # fmt: skip
+            "unavailable": [],
+            "overhead": {"callback_us_per_step": 14.0},
+        }
         for key, value in given.items():
             known = facts.get(key)
             facts[key] = {**known, **value} if isinstance(known, dict) else value
@@ -98,23 +133,41 @@ class Job(Gauges):
     def _gpu(self, index: int, used: bool) -> dict:
         b = self.board
         return {
-            "index": index, "nvml_index": index, "uuid": f"GPU-{index:08x}", "name": b.name,
-            "label": f"gpu{index}", "used_by_framework": used,
-            "memory_total_bytes": b.memory_bytes, "compute_capability": b.capability,
-            "pci_bus_id": f"00000000:{index + 1:02X}:00.0", "power_limit_mw": b.power_w * 1000,
-            "power_default_mw": b.power_w * 1000, "sm_clock_max_mhz": b.clock_mhz,
-            "pcie_generation_max": b.link[0], "pcie_width_max": b.link[1],
-        }  # fmt: skip
+            "index": index,
+            "nvml_index": index,
+            "uuid": f"GPU-{index:08x}",
+            "name": b.name,
+            "label": f"gpu{index}",
+            "used_by_framework": used,
+            "memory_total_bytes": b.memory_bytes,
+            "compute_capability": b.capability,
+            "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+            "power_limit_mw": b.power_w * 1000,
+            "power_default_mw": b.power_w * 1000,
+            "sm_clock_max_mhz": b.clock_mhz,
+            "pcie_generation_max": b.link[0],
+            "pcie_width_max": b.link[1],
+        }
 
     # -- what happens ------------------------------------------------------------------------------
 
     def train(
-        self, count: int, *, gpu: float | Series = 20.0, wait: float | Series = 0.0,
-        host: float | Series = 0.0, callback: float | Series = 0.0, compile: float | Series = 0.0,
-        hook: str = "", share: float | Sequence[float] = 0.98, ahead: bool = False,
-        get: float = 0.0, shape: int | np.ndarray = -1, estimated: bool = False,
+        self,
+        count: int,
+        *,
+        gpu: float | Series = 20.0,
+        wait: float | Series = 0.0,
+        host: float | Series = 0.0,
+        callback: float | Series = 0.0,
+        compile: float | Series = 0.0,
+        hook: str = "",
+        share: float | Sequence[float] = 0.98,
+        ahead: bool = False,
+        get: float = 0.0,
+        shape: int | np.ndarray = -1,
+        estimated: bool = False,
         batches: int = 1,
-    ) -> tuple[int, int]:  # fmt: skip
+    ) -> tuple[int, int]:
         """Steps, each: wait for input, compile, host work, the GPU's work, callbacks.
 
         Args:
@@ -135,13 +188,22 @@ class Job(Gauges):
         duration = waits + compile_ns + body + gpu_wait + hooks + slack.astype(np.int64)
         start = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
         first = self.step
-        self._steps.append({
-            "step": np.arange(first, first + count), "start_ns": start, "duration_ns": duration,
-            "input_get_ns": waits + round(get * MS), "input_wait_ns": waits,
-            "compile_ns": compile_ns, "body_ns": body, "gpu_wait_ns": gpu_wait,
-            "callbacks_ns": hooks, "batches": np.full(count, batches),
-            "estimated": np.full(count, int(estimated)), "shape_id": np.broadcast_to(shape, count),
-        })  # fmt: skip
+        self._steps.append(
+            {
+                "step": np.arange(first, first + count),
+                "start_ns": start,
+                "duration_ns": duration,
+                "input_get_ns": waits + round(get * MS),
+                "input_wait_ns": waits,
+                "compile_ns": compile_ns,
+                "body_ns": body,
+                "gpu_wait_ns": gpu_wait,
+                "callbacks_ns": hooks,
+                "batches": np.full(count, batches),
+                "estimated": np.full(count, int(estimated)),
+                "shape_id": np.broadcast_to(shape, count),
+            }
+        )
         shares = [share] * self.count if np.ndim(share) == 0 else share
         end = start + duration
         for index in range(self.count):
@@ -166,17 +228,28 @@ class Job(Gauges):
         sums, stops = np.add.reduceat(hooks, edges), np.append(edges[1:], len(start))
         for first, stop, spent in zip(edges, stops, sums, strict=True):
             done = self.step + int(stop)
-            self._phases.append(("callback", name, int(start[first]), int(end[stop - 1]), done,
-                                 "", int(spent), int(stop - first)))  # fmt: skip
+            self._phases.append(
+                ("callback", name, int(start[first]), int(end[stop - 1]), done, "", int(spent), int(stop - first))
+            )
 
-    def pause(self, kind: str, seconds: float, name: str = "", *, share: float = 0.0,
-              account: str | None = None) -> None:  # fmt: skip
+    def pause(
+        self, kind: str, seconds: float, name: str = "", *, share: float = 0.0, account: str | None = None
+    ) -> None:
         """Training stands still: "validation", "callback", "checkpoint", "input_setup", "gap"."""
         accounts = {"validation": "validation", "input_setup": "input_wait", "gap": "step"}
         end = self.now + round(seconds * S)
-        self._phases.append((kind, name or kind, self.now, end, self.step,
-                             accounts.get(kind, "callbacks") if account is None else account,
-                             end - self.now, 1))  # fmt: skip
+        self._phases.append(
+            (
+                kind,
+                name or kind,
+                self.now,
+                end,
+                self.step,
+                accounts.get(kind, "callbacks") if account is None else account,
+                end - self.now,
+                1,
+            )
+        )
         for busy in self._busy:
             busy.add(self.now, end, share)
         self.now = end
@@ -185,11 +258,14 @@ class Job(Gauges):
         """A validation with its own batches; the GPU works but for the waits."""
         began, each = self.now, round((ms + wait) * MS)
         starts = began + np.arange(batches) * each
-        self._validation.append({
-            "step": np.full(batches, self.step), "start_ns": starts,
-            "duration_ns": np.full(batches, each),
-            "input_wait_ns": np.full(batches, round(wait * MS)),
-        })  # fmt: skip
+        self._validation.append(
+            {
+                "step": np.full(batches, self.step),
+                "start_ns": starts,
+                "duration_ns": np.full(batches, each),
+                "input_wait_ns": np.full(batches, round(wait * MS)),
+            }
+        )
         self.pause("validation", batches * each / S, share=share * ms / (ms + wait))
 
     @contextmanager
@@ -199,8 +275,7 @@ class Job(Gauges):
         self.pause("input_setup", 0.01, f"epoch {self._epochs + 1}: iterator")
         yield
         self._epochs += 1
-        self._phases.append(("epoch", f"epoch {self._epochs}", start, self.now, self.step, "",
-                             self.now - start, 1))  # fmt: skip
+        self._phases.append(("epoch", f"epoch {self._epochs}", start, self.now, self.step, "", self.now - start, 1))
 
     def away(self, seconds: float) -> None:
         """Time passes and nobody trains or records: a stopped process."""
@@ -232,13 +307,27 @@ class Job(Gauges):
     def reading(self, *stages: tuple[str, str, float, str], batches: int) -> None:
         """A reading of the pipeline, root first: (stage, op, own ms a batch, flags)."""
         for node, (stage, op, ms, flags) in enumerate(stages):
-            self._pipeline.append((
-                self.now, self.step, "train", node, node - 1, stage, op, batches,
-                round(ms * MS * batches), NAN, NAN, NAN, flags,
-            ))  # fmt: skip
+            self._pipeline.append(
+                (
+                    self.now,
+                    self.step,
+                    "train",
+                    node,
+                    node - 1,
+                    stage,
+                    op,
+                    batches,
+                    round(ms * MS * batches),
+                    NAN,
+                    NAN,
+                    NAN,
+                    flags,
+                )
+            )
 
-    def window(self, count: int, step_ms: float, *, kernels: int = 300,
-               only: Sequence[int] | None = None, **shares: float) -> None:  # fmt: skip
+    def window(
+        self, count: int, step_ms: float, *, kernels: int = 300, only: Sequence[int] | None = None, **shares: float
+    ) -> None:
         """A profiler window over the next steps: shares of the step; the rest is `kernel`."""
         for index in range(self.count) if only is None else only:
             for i in range(count):
@@ -250,20 +339,43 @@ class Job(Gauges):
                 row["kernel_ns"] = max(0, length - sum(row.values()))
                 copies = sum(row[f"copy_{way}_ns"] for way in ("h2d", "d2h", "d2d"))
                 busy = row["kernel_ns"] + row["collective_ns"]
-                self._traced.append({
-                    "step": self.step + i, "gpu": index, "start_ns": self.now + i * length,
-                    "duration_ns": sum(row.values()), **row, "kernel_busy_ns": busy,
-                    "any_busy_ns": busy + copies, "kernels": kernels, "window": self._windows,
-                    "batches": 1,
-                })  # fmt: skip
+                self._traced.append(
+                    {
+                        "step": self.step + i,
+                        "gpu": index,
+                        "start_ns": self.now + i * length,
+                        "duration_ns": sum(row.values()),
+                        **row,
+                        "kernel_busy_ns": busy,
+                        "any_busy_ns": busy + copies,
+                        "kernels": kernels,
+                        "window": self._windows,
+                        "batches": 1,
+                    }
+                )
         self._windows += 1
 
     def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
         """A kernel of the newest window, on each GPU."""
         for index in range(self.count):
             each = round(total_ms * MS / count)
-            self._kernels.append((self._windows - 1, index, name, "", count, round(total_ms * MS),
-                                  each, each, 40.0, 64.0, 500.0, 256.0, tensor_core))  # fmt: skip
+            self._kernels.append(
+                (
+                    self._windows - 1,
+                    index,
+                    name,
+                    "",
+                    count,
+                    round(total_ms * MS),
+                    each,
+                    each,
+                    40.0,
+                    64.0,
+                    500.0,
+                    256.0,
+                    tensor_core,
+                )
+            )
 
     # -- the recording -----------------------------------------------------------------------------
 
@@ -271,16 +383,12 @@ class Job(Gauges):
         tables = {}
         for name, parts in (("steps", self._steps), ("validation_steps", self._validation)):
             if parts:
-                tables[name] = {column: np.concatenate([part[column] for part in parts])
-                                for column in parts[0]}  # fmt: skip
-        for name, rows in (("phases", self._phases), ("pipeline", self._pipeline),
-                           ("kernels", self._kernels)):  # fmt: skip
+                tables[name] = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+        for name, rows in (("phases", self._phases), ("pipeline", self._pipeline), ("kernels", self._kernels)):
             if rows:
-                tables[name] = dict(zip(TABLES[name], map(list, zip(*rows, strict=True)),
-                                        strict=True))  # fmt: skip
+                tables[name] = dict(zip(TABLES[name], map(list, zip(*rows, strict=True)), strict=True))
         if self._traced:
-            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced])
-                                      for name in self._traced[0]}  # fmt: skip
+            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
         return tables
 
     def write(self, log_dir, status: str = "ended") -> None:
@@ -292,8 +400,7 @@ class Job(Gauges):
             writer.append(name, table)
         for group, block in self.samples().items():
             names = [name for name in block if name != "time_ns"]
-            writer.append_samples(group, names, block["time_ns"],
-                                  np.stack([block[name] for name in names], axis=1))  # fmt: skip
+            writer.append_samples(group, names, block["time_ns"], np.stack([block[name] for name in names], axis=1))
         writer.flush()
         if status != "lost":
             writer.close(status)

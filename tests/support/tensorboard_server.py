@@ -46,15 +46,12 @@ def python_without_tensorflow() -> Path:
             return python
         shutil.rmtree(HOME, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(HOME)])
-        _run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check",
-              *wanted.split("\n")])  # fmt: skip
+        _run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted.split("\n")])
         site = next((HOME / "lib").glob("python*/site-packages"))
         (site / "gpu_util_callback_checkout.pth").write_text(f"{REPOSITORY}\n")
         info = site / "gpu_util_callback-0.checkout.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: gpu-util-callback\nVersion: 0+checkout\n"
-        )
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gpu-util-callback\nVersion: 0+checkout\n")
         (info / "entry_points.txt").write_text(ENTRY_POINTS)
         for absent in ("tensorflow", "keras", "pynvml"):
             if (site / absent).exists():
@@ -84,11 +81,18 @@ class TensorBoardServer:
         url: where it serves, path prefix included, without a slash at the end.
     """
 
-    def __init__(
-        self, logdir, load_fast, path_prefix=None, logdir_spec=None, env=None, cwd=None, python=None
-    ):
-        command = [str(python or python_without_tensorflow()), "-m", "tensorboard.main", "--host",
-                   "127.0.0.1", "--port", "0", "--reload_interval", "1"]  # fmt: skip
+    def __init__(self, logdir, load_fast, path_prefix=None, logdir_spec=None, env=None, cwd=None, python=None):
+        command = [
+            str(python or python_without_tensorflow()),
+            "-m",
+            "tensorboard.main",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--reload_interval",
+            "1",
+        ]
         if logdir_spec is not None:
             command += ["--logdir_spec", logdir_spec]
         else:
@@ -98,9 +102,13 @@ class TensorBoardServer:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         environment.update(PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1", **(env or {}))
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
             cwd=cwd or Path(command[0]).parent,
-        )  # fmt: skip
+        )
         self._lines: list[str] = []
         self._found = threading.Event()
         self.url = ""

@@ -22,10 +22,7 @@ def decode_tile(body: bytes) -> TileReply:
     header = json.loads(body[4 : 4 + length])
     count, first, at = header["count"], header["first"], -(-(4 + length) // 8) * 8
     sizes = [_wide(first, count, one.get("bits", 0))[1] for one in header["series"]]
-    cells = sum(
-        size * (1 if one.get("alike") else 3)
-        for one, size in zip(header["series"], sizes, strict=True)
-    )
+    cells = sum(size * (1 if one.get("alike") else 3) for one, size in zip(header["series"], sizes, strict=True))
     planes = np.frombuffer(body, np.uint8, 4 * cells, at).reshape(4, cells)
     values, series = np.ascontiguousarray(planes.T).view("<f4").ravel(), {}
     for one, size in zip(header["series"], sizes, strict=True):

@@ -6,11 +6,36 @@ import math
 import re
 from typing import Any
 
-_CATEGORIES = ("kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input",
-               "idle_launch", "idle_sync", "idle_host", "other")  # fmt: skip
-_LENGTHS = ("_bytes", "duration_ms", "_us", "_bytes_per_s", "busy_ms", "span_ms", "total_ms",
-            "count", "kernels", "copies", "registers", "samples", "self_ms", "exposed_ms",
-            "gb_per_s", "lost_s")  # fmt: skip
+_CATEGORIES = (
+    "kernel",
+    "copy_h2d",
+    "copy_d2h",
+    "copy_d2d",
+    "collective",
+    "idle_input",
+    "idle_launch",
+    "idle_sync",
+    "idle_host",
+    "other",
+)
+_LENGTHS = (
+    "_bytes",
+    "duration_ms",
+    "_us",
+    "_bytes_per_s",
+    "busy_ms",
+    "span_ms",
+    "total_ms",
+    "count",
+    "kernels",
+    "copies",
+    "registers",
+    "samples",
+    "self_ms",
+    "exposed_ms",
+    "gb_per_s",
+    "lost_s",
+)
 _PERCENT = re.compile(r"(-?\d+(?:\.\d+)?) %")
 _CLOSE = 1e-6
 

@@ -19,10 +19,7 @@ def train(log_dir: Path, shares: list[list[str]]) -> None:
     """
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(shares), timeout=60)
-    workers = [
-        context.Process(target=_work, args=(str(log_dir), rank, shares, barrier))
-        for rank in range(len(shares))
-    ]
+    workers = [context.Process(target=_work, args=(str(log_dir), rank, shares, barrier)) for rank in range(len(shares))]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -32,9 +29,7 @@ def train(log_dir: Path, shares: list[list[str]]) -> None:
 
 
 def _work(log_dir: str, rank: int, shares: list[list[str]], barrier) -> None:
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(len(shares)), MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT
-    )
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(shares)), MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT)
     os.environ.pop("TF_CONFIG", None)
 
     def batches():

@@ -30,8 +30,13 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def _of_python(path: Path) -> Iterator[tuple[str, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
-             for part in ast.walk(node) if part is not node}  # fmt: skip
+    inner = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
     inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if id(node) in inner or not isinstance(node, (ast.Constant, ast.JoinedStr)):
@@ -46,14 +51,14 @@ def _text(node: ast.AST) -> str:
         return node.value if isinstance(node.value, str) else ""
     assert isinstance(node, ast.JoinedStr)
     return "".join(
-        part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "{}"
-        for part in node.values
+        part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "{}" for part in node.values
     )
 
 
 def _of_typescript(path: Path) -> Iterator[tuple[str, str]]:
-    source = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"),
-                    path.read_text(encoding="utf-8"), flags=re.S)  # fmt: skip
+    source = re.sub(
+        r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.S
+    )
     lines = [re.sub(r"(^|\s)//.*", "", line) for line in source.splitlines()]
     source = "\n".join(lines)
     for pattern in (_TEMPLATE, _JSX):

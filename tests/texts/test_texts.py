@@ -16,17 +16,26 @@ ODD = re.compile(
     r"|\b(synchronis|analys(?!is|es\b|er)|recognis|utilis|organis)\w*"
     r"|is no (number|integer|percentage|object|step)\b|from 0 on\b|All well",
     re.IGNORECASE,
-)  # fmt: skip
+)
 # A name in somebody's file or library.
 NAMES = ("beside_server",)
 
 
 def test_the_list_has_text_of_every_place():
     places = " ".join(place for place, _ in ALL)
-    for place in ("cli/report.py", "doctor/_checks.py", "diagnosis/advice/tf_data.py",
-                  "diagnosis/rules/input_bound.py", "recorder/settings.py", "traces/read.py",
-                  "tensorboard_plugin/plugin.py", "frontend/src/views/help.tsx",
-                  "report/terminal.py", "gpus/_gate.py", "words.py"):  # fmt: skip
+    for place in (
+        "cli/report.py",
+        "doctor/_checks.py",
+        "diagnosis/advice/tf_data.py",
+        "diagnosis/rules/input_bound.py",
+        "recorder/settings.py",
+        "traces/read.py",
+        "tensorboard_plugin/plugin.py",
+        "frontend/src/views/help.tsx",
+        "report/terminal.py",
+        "gpus/_gate.py",
+        "words.py",
+    ):
         assert place in places, f"no text of {place} is listed"
     assert len(ALL) > 1500
 
@@ -34,9 +43,10 @@ def test_the_list_has_text_of_every_place():
 @pytest.mark.parametrize("package", ["gpu_util_callback", "tensorboard_plugin"])
 def test_no_odd_words(package):
     found = [
-        f"{place}: {text}" for place, text in ALL
+        f"{place}: {text}"
+        for place, text in ALL
         if place.startswith(package) and ODD.search(re.sub("|".join(NAMES), "", text))
-    ]  # fmt: skip
+    ]
     assert not found, "\n".join(found)
 
 

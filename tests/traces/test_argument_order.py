@@ -41,20 +41,23 @@ def test_a_trace_too(trace_file, capsys):
         assert len(result["steps"]) == 5 and result["thresholds"]["input_bound"]["wait_pct"] == 7
 
 
-@pytest.mark.parametrize("args, says", [
-    (["report", "A", "--nonsense", "B"], "gpu-util report: unrecognized arguments: --nonsense"),
-    (["report", "A", "--width", "x", "B"], "gpu-util report: argument --width: invalid int value"),
-    (["report", "--min-utilization"], "argument --min-utilization: expected one argument"),
-    (["report"], "gpu-util report: which log directory?"),
-    (["trace", "--json"], "gpu-util trace: which trace?"),
-    (["trace", "a", "--json", "b"], "gpu-util trace: a: no such file"),
-    (["trace", "a", "--check"], "gpu-util trace: unrecognized arguments: --check"),
-    (["doctor", "here", "--json"], "gpu-util doctor: unrecognized arguments: here"),
-    (["doctor", "--timeout", "soon"], "gpu-util doctor: argument --timeout: invalid float value"),
-    (["--json", "report", "A"], "gpu-util: unrecognized arguments: --json"),
-    (["nonsense"], "gpu-util: argument COMMAND: invalid choice: 'nonsense'"),
-    ([], "gpu-util: the following arguments are required: COMMAND"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        (["report", "A", "--nonsense", "B"], "gpu-util report: unrecognized arguments: --nonsense"),
+        (["report", "A", "--width", "x", "B"], "gpu-util report: argument --width: invalid int value"),
+        (["report", "--min-utilization"], "argument --min-utilization: expected one argument"),
+        (["report"], "gpu-util report: which log directory?"),
+        (["trace", "--json"], "gpu-util trace: which trace?"),
+        (["trace", "a", "--json", "b"], "gpu-util trace: a: no such file"),
+        (["trace", "a", "--check"], "gpu-util trace: unrecognized arguments: --check"),
+        (["doctor", "here", "--json"], "gpu-util doctor: unrecognized arguments: here"),
+        (["doctor", "--timeout", "soon"], "gpu-util doctor: argument --timeout: invalid float value"),
+        (["--json", "report", "A"], "gpu-util: unrecognized arguments: --json"),
+        (["nonsense"], "gpu-util: argument COMMAND: invalid choice: 'nonsense'"),
+        ([], "gpu-util: the following arguments are required: COMMAND"),
+    ],
+)
 def test_what_is_wrong_is_one_line_and_exit_2(capsys, args, says):
     try:
         code = main(args)

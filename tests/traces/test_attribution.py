@@ -90,10 +90,17 @@ def test_files_of_an_interleave_are_one_stage(explain):
     assert result["pipeline"][0]["count"] == 4 * STEPS
 
 
-@pytest.mark.parametrize("stage, code", [
-    ("Map", "num_parallel_calls"), ("ParallelMapV2", ""), ("MapAndBatch", ""), ("BatchV2", ""),
-    ("Shuffle", ""), ("TFRecord", "interleave"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "stage, code",
+    [
+        ("Map", "num_parallel_calls"),
+        ("ParallelMapV2", ""),
+        ("MapAndBatch", ""),
+        ("BatchV2", ""),
+        ("Shuffle", ""),
+        ("TFRecord", "interleave"),
+    ],
+)
 def test_what_runs_in_parallel_is_not_told_to(explain, stage, code):
     paths = {f"Iterator::Root::Prefetch::{stage}": 7_800}
     advice = the_input_bound(explain(input_bound(paths)))["advice"]
@@ -129,13 +136,16 @@ def idle_while(name: str, kind: str = "python", beside: str = "") -> Space:
     return space
 
 
-@pytest.mark.parametrize("name, says", [
-    ("SaveTheWorld", "is in SaveTheWorld: move it out of the step"),
-    ("$loop.py:12 write_log", "is in loop.py:12 write_log: move it out"),
-    ("PjitFunction(step)", "the framework itself prepares and starts"),
-    ("backend_compile", "the host compiles (backend_compile)"),
-    ("$api.py:3165 try_to_block", "Look at what the host does"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("SaveTheWorld", "is in SaveTheWorld: move it out of the step"),
+        ("$loop.py:12 write_log", "is in loop.py:12 write_log: move it out"),
+        ("PjitFunction(step)", "the framework itself prepares and starts"),
+        ("backend_compile", "the host compiles (backend_compile)"),
+        ("$api.py:3165 try_to_block", "Look at what the host does"),
+    ],
+)
 def test_advice_fits_what_the_host_does(explain, name, says):
     (finding,) = [f for f in explain(idle_while(name))["findings"] if f["cause"] == "host_stall"]
     assert says in finding["advice"]["text"]
@@ -155,13 +165,14 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
             wait = 6_000 + 100 * rank
             events += [
                 _event("user_annotation", f"ProfilerStep#{step}", at, 10_000, 1, {}),
-                _event("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
-                       ".__next__", at, wait, 1, {}),
-                _event("cuda_runtime", "cudaLaunchKernel", at + wait + 5, 5, 1,
-                       {"correlation": step + 1}),
-                _event("kernel", "gemm", at + wait + 10, 3_000, 0,
-                       {"correlation": step + 1, "device": rank, "stream": 7}),
-            ]  # fmt: skip
+                _event(
+                    "user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, wait, 1, {}
+                ),
+                _event("cuda_runtime", "cudaLaunchKernel", at + wait + 5, 5, 1, {"correlation": step + 1}),
+                _event(
+                    "kernel", "gemm", at + wait + 10, 3_000, 0, {"correlation": step + 1, "device": rank, "stream": 7}
+                ),
+            ]
         document = {"distributedInfo": {"rank": rank}, "traceEvents": events}
         path = tmp_path / f"rank{rank}.pt.trace.json"
         path.write_text(json.dumps(document))
@@ -174,8 +185,7 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
 
 
 def _event(cat, name, ts, dur, pid, args) -> dict:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid,
-            "args": args}  # fmt: skip
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid, "args": args}
 
 
 @pytest.mark.parametrize("kind", ["xplane.pb", "pt.trace.json"])

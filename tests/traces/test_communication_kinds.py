@@ -10,17 +10,14 @@ from gpu_util_callback.traces.imported import analyse, import_trace
 MS = 1_000
 
 
-def rank(
-    collective: str, took_ms, of: int = 0, trains: bool = True, before_ms: float = 4, group: int = 4
-) -> list:
+def rank(collective: str, took_ms, of: int = 0, trains: bool = True, before_ms: float = 4, group: int = 4) -> list:
     """Ten steps of 10 ms: kernels, then a collective until the step ends."""
     events, number = [], 0
     for step in range(10):
         start = step * 10 * MS
         events.append(event("user_annotation", f"ProfilerStep#{step}", start, 10 * MS))
         if trains:
-            events.append(event("cpu_op", "autograd::engine::evaluate_function: MulBackward0",
-                                start, 10))  # fmt: skip
+            events.append(event("cpu_op", "autograd::engine::evaluate_function: MulBackward0", start, 10))
         for name, at, took in (
             ("gemm", start + 20, before_ms * MS),
             (collective, start + 9_950 - took_ms * MS, took_ms * MS),
@@ -61,9 +58,11 @@ def test_the_rank_that_all_others_wait_for_is_named(tmp_path):
     allreduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
     for number, took_ms in enumerate((4.5, 4.6, 0.4, 4.4)):
         write(
-            tmp_path, rank(allreduce, took_ms, of=number, before_ms=4.9),
-            f"h_{number}.pt.trace.json", distributedInfo={"rank": number, "world_size": 4},
-        )  # fmt: skip
+            tmp_path,
+            rank(allreduce, took_ms, of=number, before_ms=4.9),
+            f"h_{number}.pt.trace.json",
+            distributedInfo={"rank": number, "world_size": 4},
+        )
     found = [f for f in analyse(read_trace(tmp_path)).findings if f["cause"] != "imbalance"]
     (finding,) = [f for f in found if f["cause"] == "communication_bound"]
     assert finding["title"].startswith("The GPUs wait for rank 2 in 4")
@@ -76,10 +75,7 @@ def test_the_rank_that_all_others_wait_for_is_named(tmp_path):
     # A file that does not state its rank is known by its name.
     (tmp_path / "unranked").mkdir()
     for number, took_ms in enumerate((4.5, 0.4)):
-        write(
-            tmp_path / "unranked", rank(allreduce, took_ms, before_ms=4.9, group=2),
-            f"h_{number}.pt.trace.json",
-        )  # fmt: skip
+        write(tmp_path / "unranked", rank(allreduce, took_ms, before_ms=4.9, group=2), f"h_{number}.pt.trace.json")
     titles = [one["title"] for one in analyse(read_trace(tmp_path / "unranked")).findings]
     assert any("wait for h_1.pt.trace.json" in title for title in titles)
 
@@ -88,9 +84,11 @@ def test_the_rank_that_all_others_wait_for_is_named(tmp_path):
 def test_without_a_late_rank_or_in_groups_nobody_is_named(tmp_path, took_ms, group):
     for number, took in enumerate(took_ms):
         write(
-            tmp_path, rank("ncclDevKernel_AllReduce", took, of=number, group=group),
-            f"h_{number}.pt.trace.json", distributedInfo={"rank": number, "world_size": 4},
-        )  # fmt: skip
+            tmp_path,
+            rank("ncclDevKernel_AllReduce", took, of=number, group=group),
+            f"h_{number}.pt.trace.json",
+            distributedInfo={"rank": number, "world_size": 4},
+        )
     found = analyse(read_trace(tmp_path)).findings
     (finding,) = [one for one in found if one["cause"] == "communication_bound"]
     assert finding["title"].startswith("Communication that nothing hides")

@@ -15,10 +15,7 @@ def trace(tmp_path, name: str, took_us: float, gpu: bool = True, pipeline: bool 
         at = step * 10_000
         python.event("train", at, 9_990, step_num=step, _r=1)
         python.event("FunctionRun", at + 50, 20, id=1_000 + step)
-        worker.event(
-            "ExecutorState::Process", at + 90, took_us + 20,
-            id=(5_000 if pipeline else 1_000) + step,
-        )  # fmt: skip
+        worker.event("ExecutorState::Process", at + 90, took_us + 20, id=(5_000 if pipeline else 1_000) + step)
         worker.event(name, at + 100, took_us)
         if device:
             device.launch("gemm", at + 110 + took_us, at + 120 + took_us, 9_800 - took_us)

@@ -36,9 +36,12 @@ def within_limits() -> None:
 def gpu_util(*arguments) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "always", "-c", COMMAND, "trace", *map(str, arguments)],
-        capture_output=True, text=True, timeout=280, preexec_fn=within_limits,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        preexec_fn=within_limits,
         env={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
-    )  # fmt: skip
+    )
 
 
 def judge(done: subprocess.CompletedProcess[str]) -> None:
@@ -85,14 +88,27 @@ def kineto(tmp_path: Path, *events: dict, **members) -> dict:
 
 def kernel(start: float, length: float = 5, name: str = "gemm", device=0, **arguments) -> dict:
     return {
-        "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": length,
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": start,
+        "dur": length,
         "args": {"device": device, "stream": 7, "correlation": 1} | arguments,
-    }  # fmt: skip
+    }
 
 
 def step(number: int, start: float, length: float = 100) -> dict:
-    return {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1,
-            "tid": 1, "ts": start, "dur": length}  # fmt: skip
+    return {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": f"ProfilerStep#{number}",
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": length,
+    }
 
 
 def test_what_is_ignored_is_counted_in_one_line(tmp_path):
@@ -132,8 +148,7 @@ def test_sums_of_long_events_stay_within_what_sums_can_hold(tmp_path):
 
 
 def test_copies_add_up_exactly_however_large(tmp_path):
-    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
-            "tid": 7, "dur": 1}  # fmt: skip
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": 7, "dur": 1}
     size = (1 << 50) - 1
     args = {"device": 0, "stream": 7, "bytes": size}
     result = kineto(tmp_path, *(copy | {"ts": 2 * i, "args": args} for i in range(20_000)))
@@ -143,9 +158,7 @@ def test_copies_add_up_exactly_however_large(tmp_path):
 def test_gpus_times_steps_are_no_more_than_a_file_accounts_for(tmp_path):
     gpus, steps = 400, 1000
     result = kineto(
-        tmp_path,
-        *(step(i, 100 * i) for i in range(steps)),
-        *(kernel(50, 1 + i / 1000, device=i) for i in range(gpus)),
+        tmp_path, *(step(i, 100 * i) for i in range(steps)), *(kernel(50, 1 + i / 1000, device=i) for i in range(gpus))
     )
     rows = sum(len(row["gpus"]) for row in result["steps"])
     assert len(result["steps"]) == steps

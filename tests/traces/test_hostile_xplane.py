@@ -137,12 +137,7 @@ def test_memory_stays_in_proportion_to_a_hostile_file(tmp_path):
     plane = b"\x12\x09/host:CPU" + b"\x1a" + header + line
     assert len(plane) == plane_size
     header = bytes(
-        [
-            plane_size & 127 | 128,
-            plane_size >> 7 & 127 | 128,
-            plane_size >> 14 & 127 | 128,
-            plane_size >> 21,
-        ]
+        [plane_size & 127 | 128, plane_size >> 7 & 127 | 128, plane_size >> 14 & 127 | 128, plane_size >> 21]
     )
     path = tmp_path / "many.xplane.pb"
     path.write_bytes(b"\x0a" + header + plane)
@@ -154,9 +149,7 @@ def test_memory_stays_in_proportion_to_a_hostile_file(tmp_path):
         "analyse(read_trace(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 900_000  # kB, for three million events
 

@@ -28,19 +28,13 @@ def launch_bound_trace() -> bytes:
             link = {"correlation": 1000 * step + k, "device": 0, "stream": 7}
             events.append(_event("cuda_runtime", "cudaLaunchKernel", at + 100 * k, 5, 1, link))
             events.append(_event("kernel", "tiny", at + 100 * k + 8, 4, 0, link))
-    properties = [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85 << 30, "computeMajor": 9,
-                   "computeMinor": 0}]  # fmt: skip
-    document = {
-        "deviceProperties": properties,
-        "baseTimeNanoseconds": 1_750_000_000_000_000_000,
-        "traceEvents": events,
-    }
+    properties = [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85 << 30, "computeMajor": 9, "computeMinor": 0}]
+    document = {"deviceProperties": properties, "baseTimeNanoseconds": 1_750_000_000_000_000_000, "traceEvents": events}
     return gzip.compress(json.dumps(document).encode())
 
 
 def _event(cat, name, ts, dur, pid, args) -> dict:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid,
-            "args": args}  # fmt: skip
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid, "args": args}
 
 
 @pytest.fixture
@@ -58,9 +52,7 @@ def test_a_trace_without_steps_is_not_called_healthy(trace_data, tmp_path):
     assert report["findings"] == []
     parts = report["gpu_time_est"]["0"]
     assert parts["idle"] > 0 and not any(name.startswith("idle_") for name in parts), "not judged"
-    assert sum(value for name, value in parts.items() if name != "basis") == pytest.approx(
-        report["wall_s"], rel=1e-3
-    )
+    assert sum(value for name, value in parts.items() if name != "basis") == pytest.approx(report["wall_s"], rel=1e-3)
 
 
 def test_judged_anew_the_traces_own_findings_stay(trace_file, tmp_path):
@@ -118,17 +110,13 @@ def test_report_gives_the_verdict_of_the_trace(trace_file, tmp_path, capsys):
 
 
 def test_tensorboard_finds_the_run(trace_file, tmp_path):
-    event_accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    )
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     import_trace(trace_file, tmp_path)
     events = event_accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
     tags = {tag for group in events.Tags().values() if isinstance(group, list) for tag in group}
     assert {"gpu_util/step_time_ms", "gpu_util/gpu0/kernel_time_ms"} <= tags
-    assert (
-        "gpu_utilization" in events.summary_metadata["gpu_util/recording"].plugin_data.plugin_name
-    )
+    assert "gpu_utilization" in events.summary_metadata["gpu_util/recording"].plugin_data.plugin_name
 
 
 def test_every_process_is_a_recording_of_one_session(tmp_path):
@@ -221,8 +209,7 @@ def test_handler_with_torch_itself(tmp_path):
     import torch
 
     with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        on_trace_ready=trace_handler(tmp_path),
+        activities=[torch.profiler.ProfilerActivity.CPU], on_trace_ready=trace_handler(tmp_path)
     ) as profiler:
         for _ in range(3):
             torch.ones(64, 64) @ torch.ones(64, 64)

@@ -6,8 +6,7 @@ from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_wi
 
 SIZE = 60
 pairs = st.lists(
-    st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda p: (p[0], p[0] + p[1] % 9)),
-    max_size=25,
+    st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda p: (p[0], p[0] + p[1] % 9)), max_size=25
 )
 
 
@@ -16,11 +15,7 @@ def build(intervals) -> Intervals:
 
 
 def points(intervals: Intervals) -> set[int]:
-    return {
-        t
-        for a, b in zip(intervals.start.tolist(), intervals.end.tolist(), strict=True)
-        for t in range(a, b)
-    }
+    return {t for a, b in zip(intervals.start.tolist(), intervals.end.tolist(), strict=True) for t in range(a, b)}
 
 
 def members(intervals) -> set[int]:

@@ -19,10 +19,7 @@ from gpu_util_callback.traces.output import trace_json
 
 
 def event(cat, name, ts, dur, tid=1, pid=7, **args) -> dict:
-    return {
-        "ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur,
-        "args": args,
-    }  # fmt: skip
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def kernel(name, ts, dur, correlation, **args) -> dict:
@@ -58,10 +55,19 @@ def test_the_case_in_which_the_old_plugin_summed_to_200_percent(tmp_path):
             event("user_annotation", "ProfilerStep#3", 0, 100),
             launch(1, 2, 1),
             kernel("gemm", 0, 100, 1),
-            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 20, 50, pid=0, device=0,
-                  stream=8, correlation=2, bytes=4096),
+            event(
+                "gpu_memcpy",
+                "Memcpy HtoD (Pinned -> Device)",
+                20,
+                50,
+                pid=0,
+                device=0,
+                stream=8,
+                correlation=2,
+                bytes=4096,
+            ),
         ],
-    )  # fmt: skip
+    )
     result = explain(path)
     (gpu,) = result["steps"][0]["gpus"]
     assert gpu["kernel_ms"] == pytest.approx(0.1)
@@ -215,14 +221,20 @@ def test_traces_of_the_trace_viewer(tmp_path):
         events += [
             plain("train", at, 990, 701, 1, step_num=str(40 + step), _r="1"),
             plain("cuLaunchKernel", at + 10, 5, 701, 1, correlation_id=str(step + 1)),
-            plain("nvjet_hsh", at + 20, 900, 1, 13, correlation_id=str(step + 1),
-                  kernel_details=details, tf_op="model/d/MatMul:MatMul"),
+            plain(
+                "nvjet_hsh",
+                at + 20,
+                900,
+                1,
+                13,
+                correlation_id=str(step + 1),
+                kernel_details=details,
+                tf_op="model/d/MatMul:MatMul",
+            ),
             plain("nvjet_hsh", at + 20, 900, 1, 99),
-        ]  # fmt: skip
+        ]
     path = tmp_path / "host.trace.json.gz"
-    path.write_bytes(
-        gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}).encode())
-    )
+    path.write_bytes(gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}).encode()))
     result = explain(path)
     assert [s["step"] for s in result["steps"]] == [40, 41, 42]
     (row,) = result["kernels"]
@@ -250,9 +262,7 @@ def test_odd_values_do_no_harm(tmp_path):
     path.write_bytes(b"\xef\xbb\xbf" + ('{"traceEvents":[' + odd + good + ",]}").encode() + b"  \n")
     result = explain(path)
     assert sum(d["kernels"] for d in result["devices"]) == 2
-    path.write_bytes(
-        b'{"traceEvents":[' + good.encode("latin-1").replace(b"\\u00e9", b"\xe9") + b"]}"
-    )
+    path.write_bytes(b'{"traceEvents":[' + good.encode("latin-1").replace(b"\\u00e9", b"\xe9") + b"]}")
     assert explain(path)["kernels"][0]["count"] == 1
 
 
@@ -283,11 +293,7 @@ def test_damage_is_one_clear_line(tmp_path, text):
 
 
 def test_every_cut_of_a_packed_trace_is_refused(tmp_path):
-    events = [
-        event("user_annotation", "ProfilerStep#1", 0, 10),
-        launch(1, 1, 1),
-        kernel("k", 2, 3, 1),
-    ]
+    events = [event("user_annotation", "ProfilerStep#1", 0, 10), launch(1, 1, 1), kernel("k", 2, 3, 1)]
     whole = write(tmp_path, events, "a.json.gz").read_bytes()
     path = tmp_path / "cut.json.gz"
     for cut in range(0, len(whole) - 8, 5):
@@ -298,16 +304,13 @@ def test_every_cut_of_a_packed_trace_is_refused(tmp_path):
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=40),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(values, max_size=12), st.dictionaries(st.text(max_size=6), values, max_size=4),
-       st.integers(1, 50))  # fmt: skip
+@given(st.lists(values, max_size=12), st.dictionaries(st.text(max_size=6), values, max_size=4), st.integers(1, 50))
 def test_streaming_reads_what_json_reads_at_any_window(events, members, window):
     import gpu_util_callback.traces.kineto as module
 
@@ -441,8 +444,10 @@ def test_a_tpu_is_called_tpu(tmp_path):
         return {"ph": "M", "name": name, "pid": pid, "tid": 0, "args": {"name": text}}
 
     events = [mark("process_name", 1, "/device:TPU:0"), mark("process_name", 2, "/host:CPU")]
-    events += [{"ph": "X", "name": n, "ts": 0, "dur": 9, "pid": p, "tid": 1, "args": {}}
-               for p, n in ((1, "fusion.1"), (2, "PjitFunction(f)"))]  # fmt: skip
+    events += [
+        {"ph": "X", "name": n, "ts": 0, "dur": 9, "pid": p, "tid": 1, "args": {}}
+        for p, n in ((1, "fusion.1"), (2, "PjitFunction(f)"))
+    ]
     result = explain(write(tmp_path, events, "host.trace.json"))
     assert result["verdict"] == "No findings: what the TPU did is not read from its trace."
     assert result["devices"] == []

@@ -34,9 +34,7 @@ def causes(result: dict) -> list[str]:
 def occupancy_pct(result: dict) -> float:
     """Of the kernels that report it, weighted by their time."""
     known = [k for k in result["kernels"] if k["occupancy_pct"] is not None]
-    return sum(k["total_ms"] * k["occupancy_pct"] for k in known) / sum(
-        k["total_ms"] for k in known
-    )
+    return sum(k["total_ms"] * k["occupancy_pct"] for k in known) / sum(k["total_ms"] for k in known)
 
 
 def test_v100_resnet50(trace_json):

@@ -82,9 +82,7 @@ def test_the_tab_judges_an_imported_step(path, tmp_path):
     (recording,) = read_recordings(tmp_path / "logs")
     report = run_report(recording)
     assert "input" in report["verdict"] and "not analyzed" not in report["verdict"]
-    assert [finding["cause"] for finding in [*report["findings"], *report["spans"]]] == [
-        "input_bound"
-    ]
+    assert [finding["cause"] for finding in [*report["findings"], *report["spans"]]] == ["input_bound"]
     assert report["gpu_time_est"]["0"]["idle_input"] == pytest.approx(2.34, rel=0.01)
 
 
@@ -112,8 +110,7 @@ def test_a_call_without_a_fetch_is_a_step_by_its_name(path, run, called, judged)
     else:
         assert analysis.findings == []
         assert analysis.verdict == (
-            "Nothing held the GPU back: kernels ran 96 % of the time between the first and the "
-            "last GPU work."
+            "Nothing held the GPU back: kernels ran 96 % of the time between the first and the last GPU work."
         )
 
 
@@ -183,5 +180,8 @@ def test_the_last_of_several_calls_lasts_until_its_threads_are_done(path):
         worker.event("ExecutorDoneCallback", step * 1000 + 900, 50, id=100 + step)
     (process,) = analyse(read_trace(path(space.bytes()))).processes
     assert (process.steps.end_ps - process.steps.start_ps).tolist() == [
-        1000_000_000, 1000_000_000, 1000_000_000, 950_000_000,
-    ]  # fmt: skip
+        1000_000_000,
+        1000_000_000,
+        1000_000_000,
+        950_000_000,
+    ]

@@ -1,14 +1,7 @@
 import pytest
 
 from gpu_util_callback.traces.model import DeviceKind, HostKind, MemoryKind
-from gpu_util_callback.traces.naming import (
-    api_kind,
-    copy_kind,
-    device_kind,
-    memory_kind,
-    op_of,
-    tensor_core,
-)
+from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of, tensor_core
 
 
 @pytest.mark.parametrize(
@@ -58,10 +51,7 @@ def test_other_kernels_are_known_not_to_use_them(name):
     assert tensor_core(name) == "no"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gemm_fusion_dot_12", "triton_mm", "_matmul_ogs_NNT_bf16xbf16xmxfp4", "attn_fwd"],
-)
+@pytest.mark.parametrize("name", ["gemm_fusion_dot_12", "triton_mm", "_matmul_ogs_NNT_bf16xbf16xmxfp4", "attn_fwd"])
 def test_matrix_kernels_that_do_not_tell_are_unknown(name):
     assert tensor_core(name) == "unknown"
 

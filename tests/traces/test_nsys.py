@@ -44,11 +44,7 @@ def test_h100_copies_take_it_all(reference):
     assert ns(second["span_ms"]) == 969258578
     assert ns(second["any_busy_ms"]) == 962810705
     assert ns(second["kernel_busy_ms"]) == 22444359
-    pinned = next(
-        c
-        for c in result["copies"]
-        if (c["gpu"], c["direction"], c["memory"]) == (0, "h2d", "pinned")
-    )
+    pinned = next(c for c in result["copies"] if (c["gpu"], c["direction"], c["memory"]) == (0, "h2d", "pinned"))
     assert ns(pinned["total_ms"]) == 920871273
     assert (pinned["bytes"], pinned["count"]) == (25475252224, 223)
     assert pinned["gb_per_s"] == pytest.approx(27.7, abs=0.05)
@@ -63,11 +59,7 @@ def test_mfu_two_gpus(reference):
     assert (ns(first["span_ms"]), ns(first["any_busy_ms"])) == (299848812, 273817787)
     assert ns(first["kernel_busy_ms"]) == 270863484
     assert (ns(second["span_ms"]), ns(second["any_busy_ms"])) == (298661551, 267275916)
-    gaps = {
-        (g["gpu"], ns(g["start_ms"]), ns(g["duration_ms"]))
-        for g in result["gaps"]
-        if g["duration_ms"] > 1
-    }
+    gaps = {(g["gpu"], ns(g["start_ms"]), ns(g["duration_ms"])) for g in result["gaps"] if g["duration_ms"] > 1}
     assert gaps == {
         (0, 60401707567, 4492845),
         (0, 60362815885, 2433526),
@@ -95,10 +87,22 @@ def test_healthy_finds_nothing(reference):
 
 
 KERNEL = {
-    "start": 0, "end": 0, "deviceId": 0, "streamId": 7, "correlationId": 0, "globalPid": 77 << 24,
-    "demangledName": 1, "shortName": 1, "gridX": 8, "gridY": 1, "gridZ": 1, "blockX": 128,
-    "blockY": 1, "blockZ": 1, "registersPerThread": 40,
-}  # fmt: skip
+    "start": 0,
+    "end": 0,
+    "deviceId": 0,
+    "streamId": 7,
+    "correlationId": 0,
+    "globalPid": 77 << 24,
+    "demangledName": 1,
+    "shortName": 1,
+    "gridX": 8,
+    "gridY": 1,
+    "gridZ": 1,
+    "blockX": 128,
+    "blockY": 1,
+    "blockZ": 1,
+    "registersPerThread": 40,
+}
 CALL = {"start": 0, "end": 0, "globalTid": 77 << 24 | 5, "correlationId": 0, "nameId": 2}
 
 
@@ -114,16 +118,22 @@ class Export:
         self.tables.setdefault(table, []).append(row | values)
 
     def kernel(self, start, end, correlation, **values):
-        self.add("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, start=start, end=end,
-                 correlationId=correlation, **values)  # fmt: skip
+        self.add("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, start=start, end=end, correlationId=correlation, **values)
 
     def call(self, start, end, correlation, name=2, **values):
-        self.add("CUPTI_ACTIVITY_KIND_RUNTIME", CALL, start=start, end=end,
-                 correlationId=correlation, nameId=name, **values)  # fmt: skip
+        self.add(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", CALL, start=start, end=end, correlationId=correlation, nameId=name, **values
+        )
 
     def range(self, start, end, text, thread=5, **values):
-        row = {"start": start, "end": end, "eventType": 59, "text": text, "textId": None,
-               "globalTid": 77 << 24 | thread}  # fmt: skip
+        row = {
+            "start": start,
+            "end": end,
+            "eventType": 59,
+            "text": text,
+            "textId": None,
+            "globalTid": 77 << 24 | thread,
+        }
         self.add("NVTX_EVENTS", row, **values)
 
     def write(self):
@@ -134,9 +144,7 @@ class Export:
                 columns = ", ".join(f'"{c}"' for c in rows[0])
                 connection.execute(f"CREATE TABLE {table} ({columns})")
                 marks = ", ".join("?" * len(rows[0]))
-                connection.executemany(
-                    f"INSERT INTO {table} VALUES ({marks})", [tuple(r.values()) for r in rows]
-                )
+                connection.executemany(f"INSERT INTO {table} VALUES ({marks})", [tuple(r.values()) for r in rows])
         connection.close()
         return self.path
 
@@ -155,11 +163,10 @@ US = 1_000
         (["step 40", "step 41", "step 42"], [40, 41, 42]),
         (["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"], [1, 2, 3]),
         (["train_step", "train_step", "train_step"], [0, 1, 2]),
-        (["TSL:train#step_num=7,_r=1#", "TSL:train#step_num=8,_r=1#",
-          "TSL:train#step_num=9,_r=1#"], [7, 8, 9]),
+        (["TSL:train#step_num=7,_r=1#", "TSL:train#step_num=8,_r=1#", "TSL:train#step_num=9,_r=1#"], [7, 8, 9]),
         (["iteration_3", "iteration_4", "iteration_5"], [3, 4, 5]),
     ],
-)  # fmt: skip
+)
 def test_steps_from_ranges(export, texts, labels):
     for number, text in enumerate(texts):
         at = number * 1000 * US
@@ -195,27 +202,37 @@ def test_copies_pageable_and_pinned_metrics_and_memory(export):
     for code, source, target, size in ((1, 0, 2, 100), (1, 1, 2, 200), (2, 2, 1, 30), (8, 2, 2, 4)):
         export.add(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
-            {"start": 200 * US, "end": 210 * US, "deviceId": 0, "streamId": 1,
-             "correlationId": 9, "globalPid": 77 << 24, "bytes": size, "copyKind": code,
-             "srcKind": source, "dstKind": target},
-        )  # fmt: skip
+            {
+                "start": 200 * US,
+                "end": 210 * US,
+                "deviceId": 0,
+                "streamId": 1,
+                "correlationId": 9,
+                "globalPid": 77 << 24,
+                "bytes": size,
+                "copyKind": code,
+                "srcKind": source,
+                "dstKind": target,
+            },
+        )
     for t, value in ((0, 10), (100 * US, 30)):
         export.add("GPU_METRICS", {"timestamp": t, "typeId": 0x100, "metricId": 3, "value": value})
-    export.add(
-        "TARGET_INFO_GPU_METRICS", {"typeId": 0x100, "metricId": 3, "metricName": "SM Active"}
-    )
+    export.add("TARGET_INFO_GPU_METRICS", {"typeId": 0x100, "metricId": 3, "metricName": "SM Active"})
     for t, kind, size in ((0, 0, 500), (5, 0, 300), (9, 1, 500)):
         export.add(
             "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            {"start": t, "globalPid": 77 << 24, "deviceId": 0, "bytes": size, "memKind": 2,
-             "memoryOperationType": kind},
-        )  # fmt: skip
+            {
+                "start": t,
+                "globalPid": 77 << 24,
+                "deviceId": 0,
+                "bytes": size,
+                "memKind": 2,
+                "memoryOperationType": kind,
+            },
+        )
     result = explain(export.write())
     copies = {(c["direction"], c["memory"]): c["bytes"] for c in result["copies"]}
-    assert copies == {
-        ("h2d", "pageable"): 100, ("h2d", "pinned"): 200, ("d2h", "pinned"): 30,
-        ("d2d", "device"): 4,
-    }  # fmt: skip
+    assert copies == {("h2d", "pageable"): 100, ("h2d", "pinned"): 200, ("d2h", "pinned"): 30, ("d2d", "device"): 4}
     (counter,) = result["counters"]
     assert (counter["name"], counter["mean"], counter["samples"]) == ("SM Active", 20, 2)
     (memory,) = result["memory"]
@@ -291,8 +308,7 @@ def test_a_report_is_exported_where_nsys_is(tmp_path, monkeypatch, export):
     folder.mkdir()
     tool = folder / "nsys"
     tool.write_text(
-        '#!/bin/sh\n[ "$1 $2 $3 $4" = "export --type sqlite --output" ] || exit 3\n'
-        f'exec /bin/cp "{exported}" "$5"\n'
+        f'#!/bin/sh\n[ "$1 $2 $3 $4" = "export --type sqlite --output" ] || exit 3\nexec /bin/cp "{exported}" "$5"\n'
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
@@ -315,16 +331,20 @@ def test_two_hundred_thousand_rows_take_a_fifth_of_the_budget(tmp_path):
         connection.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns})")
         connection.executemany(
             f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * len(KERNEL))})",
-            (tuple((KERNEL | {"start": k * 900, "end": k * 900 + 500, "correlationId": k + 1})
-                   .values()) for k in range(rows)),
-        )  # fmt: skip
+            (
+                tuple((KERNEL | {"start": k * 900, "end": k * 900 + 500, "correlationId": k + 1}).values())
+                for k in range(rows)
+            ),
+        )
         columns = ", ".join(f'"{c}"' for c in CALL)
         connection.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME ({columns})")
         connection.executemany(
             f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({', '.join('?' * len(CALL))})",
-            (tuple((CALL | {"start": k * 900 - 200, "end": k * 900 - 90, "correlationId": k + 1})
-                   .values()) for k in range(rows)),
-        )  # fmt: skip
+            (
+                tuple((CALL | {"start": k * 900 - 200, "end": k * 900 - 90, "correlationId": k + 1}).values())
+                for k in range(rows)
+            ),
+        )
     connection.close()
     start = time.perf_counter()
     result = explain(path)

@@ -28,9 +28,7 @@ def test_the_start_of_cuda_is_paid_once(tmp_path):
         *steps_of(990 * MS, 10),
     ]
     (finding,) = analyse(read_trace(write(tmp_path, events))).findings
-    assert (finding["id"], finding["evidence"]["host_activity"]) == (
-        "host_stall:start_up", "cudaFree",
-    )  # fmt: skip
+    assert (finding["id"], finding["evidence"]["host_activity"]) == ("host_stall:start_up", "cudaFree")
     assert finding["lost_s"] == pytest.approx(0.98, rel=0.01) and finding["saves_s"] == 0
     assert "cudaFree takes 980 ms, once" in finding["advice"]["text"]
     assert "schedule(wait=1, warmup=3" in finding["advice"]["code"]
@@ -91,9 +89,8 @@ def test_a_model_is_uploaded_once_where_no_step_is_known(tmp_path, marked):
 
 @pytest.mark.parametrize(
     ("kernel_us", "pause_us", "copied", "cause"),
-    [(1_000, 9_000, True, "transfer_bound"), (20, 180, False, "launch_bound"),
-     (4_000, 100, False, "no_tensor_cores")],
-)  # fmt: skip
+    [(1_000, 9_000, True, "transfer_bound"), (20, 180, False, "launch_bound"), (4_000, 100, False, "no_tensor_cores")],
+)
 def test_words_for_a_program_that_trains_nothing(tmp_path, kernel_us, pause_us, copied, cause):
     space = Space()
     gpu = Gpu(space, 0, space.host.line("main", 1), compute_cap_major=7)

@@ -67,16 +67,22 @@ def test_every_rule_says_what_it_needs_and_why_its_limits_are_so():
 
 def test_the_causes_that_a_trace_has_the_sources_of():
     assert {rule.cause for rule in OF_TRACES} == {
-        "input_bound", "transfer_bound", "launch_bound", "sync_bound", "host_stall",
-        "communication_bound", "no_tensor_cores", "imbalance", "host_callback",
-    }  # fmt: skip
+        "input_bound",
+        "transfer_bound",
+        "launch_bound",
+        "sync_bound",
+        "host_stall",
+        "communication_bound",
+        "no_tensor_cores",
+        "imbalance",
+        "host_callback",
+    }
 
 
 def test_the_limits_used_are_in_the_json(trace_file, capsys):
     result = traced(capsys, trace_file)
     assert result["thresholds"] == {
-        rule.cause: {name: one.default for name, one in rule.thresholds.items()}
-        for rule in OF_TRACES
+        rule.cause: {name: one.default for name, one in rule.thresholds.items()} for rule in OF_TRACES
     }
     assert causes(result) == ["input_bound"]
     finding = result["findings"][0]
@@ -95,12 +101,15 @@ def test_a_limit_set_changes_the_verdict_in_python_and_on_the_command_line(trace
     assert "Thresholds set: input_bound.wait_pct=90." in out and "kernels ran only 30 %" in out
 
 
-@pytest.mark.parametrize("given, says", [
-    ("input_bound=5", "--threshold 'input_bound=5': write CAUSE.NAME=VALUE"),
-    ("input_bound.wait=5", "input_bound has no threshold 'wait': did you mean wait_pct?"),
-    ("input_bund.wait_pct=5", "no cause 'input_bund' to set: did you mean input_bound?"),
-    ("input_bound.wait_pct=much", "input_bound.wait_pct must be a non-negative number, got 'much'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ("input_bound=5", "--threshold 'input_bound=5': write CAUSE.NAME=VALUE"),
+        ("input_bound.wait=5", "input_bound has no threshold 'wait': did you mean wait_pct?"),
+        ("input_bund.wait_pct=5", "no cause 'input_bund' to set: did you mean input_bound?"),
+        ("input_bound.wait_pct=much", "input_bound.wait_pct must be a non-negative number, got 'much'"),
+    ],
+)
 def test_a_wrong_limit_is_one_line_the_same_as_for_a_report(trace_file, capsys, given, says):
     assert main(["trace", str(trace_file), "--threshold", given]) == 2
     of_trace = capsys.readouterr().err
@@ -208,9 +217,7 @@ def test_a_wrong_limit_ends_no_training_but_is_told_before_it():
 
 def test_names_are_looked_at_once(trace_file, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(
-        "gpu_util_callback.traces.hostside.wording", lambda t: calls.append(t) or wording(t)
-    )
+    monkeypatch.setattr("gpu_util_callback.traces.hostside.wording", lambda t: calls.append(t) or wording(t))
     import_trace(trace_file, tmp_path / "logs")
     assert len(calls) == 1
 
@@ -221,8 +228,6 @@ def test_reading_windows_imports_no_rules(trace_file, tmp_path):
         "import sys; from gpu_util_callback.profiling.reading_process import main; main();"
         "print(sum(m.startswith('gpu_util_callback.diagnosis') for m in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=job + "\n", capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", code], input=job + "\n", capture_output=True, text=True, timeout=120)
     answer, imported = done.stdout.splitlines()
     assert json.loads(answer)["error"] is None and imported == "0"

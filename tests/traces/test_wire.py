@@ -45,9 +45,7 @@ def test_many_messages_at_once_read_as_protobuf_reads_them(rows):
     stats = [s for e in line.events for s in e.stats]
     owners = [i for i, e in enumerate(line.events) for _ in e.stats]
     assert owner[order].tolist() == owners
-    decoded, _ = wire.decode(
-        buffer, s_start[order], s_end[order], (1, 2, 3, 4, 5, 7), payloads=(5,)
-    )
+    decoded, _ = wire.decode(buffer, s_start[order], s_end[order], (1, 2, 3, 4, 5, 7), payloads=(5,))
     for i, s in enumerate(stats):
         assert decoded[1].value.view(np.int64)[i] == s.metadata_id
         which = s.WhichOneof("value")
@@ -68,9 +66,7 @@ def test_a_message_with_very_many_fields_is_read_too():
         event.stats.add(metadata_id=i, int64_value=i)
     data = event.SerializeToString()
     buffer = wire.Buffer(data)
-    table, (owner, start, _) = wire.decode(
-        buffer, np.array([0]), np.array([len(data)]), (1,), repeated=4
-    )
+    table, (owner, start, _) = wire.decode(buffer, np.array([0]), np.array([len(data)]), (1,), repeated=4)
     assert table[1].value.tolist() == [3]
     assert len(owner) == len(set(start.tolist())) == 5000
 
@@ -80,9 +76,7 @@ def test_a_message_with_very_many_fields_is_read_too():
 def test_arbitrary_bytes_are_read_or_refused_never_run_over(data):
     buffer = wire.Buffer(data)
     try:
-        _, (_, _, ends) = wire.decode(
-            buffer, np.array([0]), np.array([len(data)]), (1, 2), repeated=4
-        )
+        _, (_, _, ends) = wire.decode(buffer, np.array([0]), np.array([len(data)]), (1, 2), repeated=4)
     except wire.BadMessage:
         return
     assert (ends <= len(data)).all()

@@ -51,9 +51,7 @@ def test_pageable_copies_that_nothing_hides(explain):
     for step in range(10):
         at = step * 10_000
         gpu.copy("H2D", at + 10, at + 20, 6_000, size=64 << 20, memory="pageable")
-        gpu.launch(
-            "nvjet_hsh_128", at + 6_015, at + 6_025, 3_900, tf_op="model/dense/MatMul:MatMul"
-        )
+        gpu.launch("nvjet_hsh_128", at + 6_015, at + 6_025, 3_900, tf_op="model/dense/MatMul:MatMul")
     python.event("FunctionRun", 5, 20, _r=1, id=1)
     result = explain(space)
     found = shares(result)
@@ -223,11 +221,7 @@ def test_collectives_and_imbalance(explain):
             at = step * 10_000
             gpu.launch("gemm_a", at + 1, at + 10, kernel_us)
             gpu.launch(
-                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-                at + 20,
-                at + 10 + kernel_us,
-                9_900 - kernel_us,
-                stream=20,
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 20, at + 10 + kernel_us, 9_900 - kernel_us, stream=20
             )
     result = explain(space)
     assert shares(result, 1)["collective"] == pytest.approx(0.79, abs=0.01)
@@ -264,8 +258,7 @@ def test_cuda_graph_replay(explain):
                 correlation_id=50 + step,
                 cuda_graph_id=5,
                 cuda_graph_node_id=k,
-                kernel_details="regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 "
-                "block:64,1,1 occ_pct:25",
+                kernel_details="regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:64,1,1 occ_pct:25",
             )
     result = explain(space)
     assert result["launches"][0]["graph_kernels"] == 30
@@ -301,8 +294,13 @@ def test_several_hosts_are_aligned_and_kept_apart(explain):
     assert [p["host"] for p in result["processes"]] == ["worker-0", "worker-1"]
     assert [d["index"] for d in result["devices"]] == [0, 1]
     assert [(s["process"], s["step"]) for s in result["steps"]] == [
-        (0, 100), (0, 101), (0, 102), (1, 100), (1, 101), (1, 102),
-    ]  # fmt: skip
+        (0, 100),
+        (0, 101),
+        (0, 102),
+        (1, 100),
+        (1, 101),
+        (1, 102),
+    ]
     starts = [s["start_ms"] for s in result["steps"]]
     assert starts[3] - starts[0] == pytest.approx(1.0)  # the second host's clock began later
 

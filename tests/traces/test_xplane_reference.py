@@ -93,9 +93,7 @@ def test_cpu_trace_is_input_bound(trace_json):
     result = trace_json(_CPU)
     assert result["devices"] == []
     assert [s["step"] for s in result["steps"]] == list(range(20, 30))
-    share = sum(s["input_wait_ms"] for s in result["steps"]) / sum(
-        s["duration_ms"] for s in result["steps"]
-    )
+    share = sum(s["input_wait_ms"] for s in result["steps"]) / sum(s["duration_ms"] for s in result["steps"])
     assert share == pytest.approx(0.89, abs=0.02)
     assert "input_bound" in causes(result)
     finding = result["findings"][0]

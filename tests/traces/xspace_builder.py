@@ -115,26 +115,17 @@ class Gpu:
         stream: int = 13,
         call_duration_us: float = 5.0,
         call: str = "cuLaunchKernel",
-        details: str = "regs:64 static_shared:1024 dynamic_shared:0 grid:132,1,1 block:256,1,1 "
-        "occ_pct:75",
+        details: str = "regs:64 static_shared:1024 dynamic_shared:0 grid:132,1,1 block:256,1,1 occ_pct:75",
         tf_op: str = "",
         **stats,
     ) -> None:
         self.correlation += 1
-        self.host.event(
-            call,
-            call_us,
-            call_duration_us,
-            correlation_id=self.correlation,
-            device_id=self.index,
-        )
+        self.host.event(call, call_us, call_duration_us, correlation_id=self.correlation, device_id=self.index)
         if details:
             stats["kernel_details"] = details
         if tf_op:
             stats["tf_op"] = tf_op
-        self.stream(stream).event(
-            name, start_us, duration_us, correlation_id=self.correlation, **stats
-        )
+        self.stream(stream).event(name, start_us, duration_us, correlation_id=self.correlation, **stats)
 
     def copy(
         self,

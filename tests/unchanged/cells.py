@@ -21,25 +21,51 @@ REPOSITORY = HERE.parents[1]
 
 # One line of the matrix each; the first two are crossed with every mode of their backend.
 TENSORFLOW_KINDS = (
-    "tf.data", "filter", "arrays", "tf.data, shuffled without seed", "filter, random map, prefetch",
-    "TextLine", "TFRecord", "repeat, steps_per_epoch", "from_generator", "endless generator",
-    "generator that ends", "PyDataset", "torch DataLoader",
-)  # fmt: skip
+    "tf.data",
+    "filter",
+    "arrays",
+    "tf.data, shuffled without seed",
+    "filter, random map, prefetch",
+    "TextLine",
+    "TFRecord",
+    "repeat, steps_per_epoch",
+    "from_generator",
+    "endless generator",
+    "generator that ends",
+    "PyDataset",
+    "torch DataLoader",
+)
 TENSORFLOW_MODES = (
-    "jit_compile", "run_eagerly", "steps_per_execution=4", "jit_compile, steps_per_execution=4",
-    "op determinism", "op determinism, steps_per_execution=4", "mixed precision",
-    "random ops in train_step", "random ops in train_step, jit_compile",
-    "random ops in train_step, run_eagerly", "side effects in train_step",
-    "learning rate schedule, EMA", "validation_data", "class_weight", "two fits",
-    "other callbacks", "profiler windows",
-)  # fmt: skip
-OTHER_KINDS = (
-    "arrays", "filter", "tf.data", "endless generator", "PyDataset", "torch DataLoader",
-)  # fmt: skip
+    "jit_compile",
+    "run_eagerly",
+    "steps_per_execution=4",
+    "jit_compile, steps_per_execution=4",
+    "op determinism",
+    "op determinism, steps_per_execution=4",
+    "mixed precision",
+    "random ops in train_step",
+    "random ops in train_step, jit_compile",
+    "random ops in train_step, run_eagerly",
+    "side effects in train_step",
+    "learning rate schedule, EMA",
+    "validation_data",
+    "class_weight",
+    "two fits",
+    "other callbacks",
+    "profiler windows",
+)
+OTHER_KINDS = ("arrays", "filter", "tf.data", "endless generator", "PyDataset", "torch DataLoader")
 OTHER_MODES = (
-    "run_eagerly", "mixed precision", "random ops in train_step", "learning rate schedule, EMA",
-    "validation_data", "class_weight", "two fits", "other callbacks", "profiler windows",
-)  # fmt: skip
+    "run_eagerly",
+    "mixed precision",
+    "random ops in train_step",
+    "learning rate schedule, EMA",
+    "validation_data",
+    "class_weight",
+    "two fits",
+    "other callbacks",
+    "profiler windows",
+)
 
 
 @dataclass(frozen=True)
@@ -92,9 +118,7 @@ def everything() -> list[Cell]:
     for mode in TENSORFLOW_MODES:
         cells += [Cell("tensorflow", kind, mode) for kind in TENSORFLOW_KINDS[:2]]
     # Keras' own fit fails with a strategy and jit_compile, or several steps per execution.
-    cells += [
-        Cell("tensorflow", kind, "MirroredStrategy") for kind in ("arrays", "tf.data", "filter")
-    ]
+    cells += [Cell("tensorflow", kind, "MirroredStrategy") for kind in ("arrays", "tf.data", "filter")]
     for backend in ("jax", "torch"):
         cells += [Cell(backend, kind, "graph") for kind in OTHER_KINDS]
         for mode in OTHER_MODES:
@@ -102,10 +126,14 @@ def everything() -> list[Cell]:
         if backend == "jax":
             cells += [Cell(backend, kind, "steps_per_execution=4") for kind in OTHER_KINDS[:2]]
     loops = (
-        ("tensorflow", "eager"), ("tensorflow", "tf.function"),
-        ("tensorflow", "the epoch in a tf.function"), ("torch", "eager"), ("torch", "workers"),
-        ("jax", "eager"), ("jax", "jit"),
-    )  # fmt: skip
+        ("tensorflow", "eager"),
+        ("tensorflow", "tf.function"),
+        ("tensorflow", "the epoch in a tf.function"),
+        ("torch", "eager"),
+        ("torch", "workers"),
+        ("jax", "eager"),
+        ("jax", "jit"),
+    )
     for framework, way in loops:
         cells += [Cell(framework, way, mode, True) for mode in ("plain", "profiler windows")]
     return cells
@@ -125,8 +153,10 @@ def _in_process(cells: list[Cell]) -> Iterator[Outcome]:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "cells.py"), json.dumps([asdict(cell) for cell in cells])],
             env=_environment(cells[0].backend),
-            stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
         assert process.stdout is not None
         tried = 0
         for line in process.stdout:
@@ -196,9 +226,7 @@ def main() -> None:
         import tensorflow as tf
 
         cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-        )
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     for cell in cells:
         print(json.dumps(asdict(_try(cell))), flush=True)
 

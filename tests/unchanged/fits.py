@@ -94,8 +94,7 @@ def from_generator() -> dict[str, Any]:
     x, y = arrays()
     spec = tuple(tf.TensorSpec((None, n), tf.float32) for n in (WIDTH, 1))
     dataset = tf.data.Dataset.from_generator(
-        lambda: ((x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)),
-        output_signature=spec,
+        lambda: ((x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)), output_signature=spec
     )
     return {"x": dataset}
 
@@ -289,21 +288,13 @@ MODES: dict[str, Mode] = {
     "jit_compile": Mode(compiled=lambda: {"jit_compile": True}),
     "run_eagerly": Mode(compiled=lambda: {"run_eagerly": True}),
     "steps_per_execution=4": Mode(compiled=lambda: {"steps_per_execution": 4}),
-    "jit_compile, steps_per_execution=4": Mode(
-        compiled=lambda: {"jit_compile": True, "steps_per_execution": 4}
-    ),
+    "jit_compile, steps_per_execution=4": Mode(compiled=lambda: {"jit_compile": True, "steps_per_execution": 4}),
     "op determinism": Mode(around=op_determinism),
-    "op determinism, steps_per_execution=4": Mode(
-        around=op_determinism, compiled=lambda: {"steps_per_execution": 4}
-    ),
+    "op determinism, steps_per_execution=4": Mode(around=op_determinism, compiled=lambda: {"steps_per_execution": 4}),
     "mixed precision": Mode(policy="mixed_bfloat16"),
     "random ops in train_step": Mode(model=Noisy),
-    "random ops in train_step, jit_compile": Mode(
-        model=Noisy, compiled=lambda: {"jit_compile": True}
-    ),
-    "random ops in train_step, run_eagerly": Mode(
-        model=Noisy, compiled=lambda: {"run_eagerly": True}
-    ),
+    "random ops in train_step, jit_compile": Mode(model=Noisy, compiled=lambda: {"jit_compile": True}),
+    "random ops in train_step, run_eagerly": Mode(model=Noisy, compiled=lambda: {"run_eagerly": True}),
     "side effects in train_step": Mode(model=WithSideEffects),
     "learning rate schedule, EMA": Mode(compiled=schedule),
     "validation_data": Mode(fitted=validated),
@@ -361,8 +352,7 @@ def fit(kind: str, mode: str, log_dir: str | None) -> dict[str, Any]:
 def left_behind(model: Any, history: dict, batches: list[dict]) -> dict[str, Any]:
     """All of a fit that could differ, comparable."""
     optimizer = model.optimizer
-    seeds = {id(v) for layer in model._flatten_layers() for v in layer.non_trainable_variables
-             if "seed" in v.path}  # fmt: skip
+    seeds = {id(v) for layer in model._flatten_layers() for v in layer.non_trainable_variables if "seed" in v.path}
     return {
         "loss of each epoch": history.get("loss"),
         "history": history,

@@ -63,9 +63,7 @@ def torch(monitored: Callable[[Any], Iterable], way: str) -> dict[str, Any]:
     torch.manual_seed(3)
     rows = TensorDataset(*map(torch.from_numpy, arrays()))
     loader = DataLoader(rows, BATCH, shuffle=True, num_workers=2 if way == "workers" else 0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters())
     losses = []
     for _ in range(EPOCHS):
@@ -102,9 +100,7 @@ def jax(monitored: Callable[[Any], Iterable], way: str) -> dict[str, Any]:
     losses = []
     for _ in range(EPOCHS):
         order = np.random.permutation(ROWS)
-        batches = (
-            (x[order[i : i + BATCH]], y[order[i : i + BATCH]]) for i in range(0, ROWS, BATCH)
-        )
+        batches = ((x[order[i : i + BATCH]], y[order[i : i + BATCH]]) for i in range(0, ROWS, BATCH))
         for batch in monitored(batches):
             key, used = jax.random.split(key)
             weights, loss = step(weights, used, *batch)

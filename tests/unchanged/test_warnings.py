@@ -26,9 +26,8 @@ def test_warnings_name_the_same_lines(backend):
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     ran = subprocess.run(
-        [sys.executable, str(HERE / "warners.py")],
-        env=environment, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+        [sys.executable, str(HERE / "warners.py")], env=environment, capture_output=True, text=True, timeout=280
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     (line,) = (text for text in ran.stdout.splitlines() if text.startswith("WARNED "))
     for action, (without, with_us) in json.loads(line.removeprefix("WARNED ")).items():

@@ -17,10 +17,17 @@ import numpy as np
 
 LEVELS = range(1, 12)
 HOOKS = (
-    "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end",
-    "on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end", "on_epoch_end",
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_begin",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+    "on_test_end",
+    "on_epoch_end",
     "on_train_end",
-)  # fmt: skip
+)
 log = logging.getLogger("warners")
 
 

@@ -156,9 +156,7 @@ class Environment:
 
     def unhappy(self) -> str:
         """What the installed packages say against their own company ("" = nothing)."""
-        done = subprocess.run(
-            [str(self.python), "-m", "pip", "check"], capture_output=True, text=True
-        )
+        done = subprocess.run([str(self.python), "-m", "pip", "check"], capture_output=True, text=True)
         return "" if done.returncode == 0 else "; ".join(done.stdout.strip().splitlines())
 
     def versions(self) -> dict[str, str]:
@@ -178,9 +176,18 @@ class Environment:
         the machine does may delay them. What is broken fails twice.
         """
         command = [
-            str(self.python), "-P", "-m", "pytest", "--tb=short", "-m", "not slow and not browser",
-            "-o", f"cache_dir={log.with_suffix('.cache')}", *SUITES[row.suite], *arguments,
-        ]  # fmt: skip
+            str(self.python),
+            "-P",
+            "-m",
+            "pytest",
+            "--tb=short",
+            "-m",
+            "not slow and not browser",
+            "-o",
+            f"cache_dir={log.with_suffix('.cache')}",
+            *SUITES[row.suite],
+            *arguments,
+        ]
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TF_CONFIG")}
         home = log.parent / "keras-home"  # a keras.json of the user's must not choose the backend
         variables = {**kept, "KERAS_BACKEND": row.backend, "KERAS_HOME": str(home)}
@@ -206,8 +213,14 @@ def pytest(command: list[str], checkout: Path, variables: dict[str, str], log: P
     results.unlink(missing_ok=True)
     with log.open("w") as output:
         try:
-            subprocess.run([*command, f"--junitxml={results}"], cwd=checkout, env=variables,
-                           stdout=output, stderr=subprocess.STDOUT, timeout=LIMIT_S)  # fmt: skip
+            subprocess.run(
+                [*command, f"--junitxml={results}"],
+                cwd=checkout,
+                env=variables,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_S,
+            )
         except subprocess.TimeoutExpired:
             return Result(problem=f"no end after {LIMIT_S} s")
     if not results.is_file():

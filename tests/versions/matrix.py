@@ -22,15 +22,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from environments import (
-    REPOSITORY,
-    Environment,
-    Failed,
-    find_python,
-    lower_bounds,
-    snapshot,
-    wheel,
-)
+from environments import REPOSITORY, Environment, Failed, find_python, lower_bounds, snapshot, wheel
 from rows import ROWS, Row, groups
 
 WORDS = {"passed": "passed", "failed": "FAILED", "absent": "not here", "refused": "not installable"}
@@ -63,10 +55,7 @@ class Matrix:
         package: a wheel to test; else one is built of the checkout.
     """
 
-    def __init__(
-        self, folder: Path, pythons: list[str], keep: bool, arguments: list[str],
-        package: Path | None = None,
-    ):  # fmt: skip
+    def __init__(self, folder: Path, pythons: list[str], keep: bool, arguments: list[str], package: Path | None = None):
         self.folder = folder
         self.pythons = pythons
         self.keep = keep
@@ -131,9 +120,7 @@ class Matrix:
 
     def _done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        self.say(
-            f"{outcome.row.title}: {WORDS[outcome.kind]} {outcome.detail} ({outcome.seconds:.0f} s)"
-        )
+        self.say(f"{outcome.row.title}: {WORDS[outcome.kind]} {outcome.detail} ({outcome.seconds:.0f} s)")
         for failure in outcome.failures:
             print(f"          {failure}", flush=True)
 
@@ -149,9 +136,7 @@ def table(outcomes: list[Outcome]) -> str:
                 has.get("python", row.python),
                 f"{row.backend} {backend}",
                 has.get("keras", row.keras or "newest"),
-                f"{row.note} ({', '.join(f'{k} {has[k]}' for k in row.shown if k in has)})"
-                if row.note
-                else "",
+                f"{row.note} ({', '.join(f'{k} {has[k]}' for k in row.shown if k in has)})" if row.note else "",
                 f"{WORDS[outcome.kind]} {outcome.detail}".strip(),
                 f"{outcome.seconds:.0f}" if outcome.seconds else "",
             )
@@ -159,10 +144,7 @@ def table(outcomes: list[Outcome]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, tuple("-" * width for width in widths))
     return "\n".join(
-        "| "
-        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        + " |"
-        for line in lines
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
     )
 
 
@@ -171,21 +153,24 @@ def main() -> int:
         prog="matrix.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT",
-        help="rows whose title has all of TEXT's words, e.g. --only '3.11 tensorflow-2.18'; "
-        "may be given several times",
-    )  # fmt: skip
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="rows whose title has all of TEXT's words, e.g. --only '3.11 tensorflow-2.18'; may be given several times",
+    )
     parser.add_argument("--list", action="store_true", help="print the rows' titles and end")
     parser.add_argument(
-        "--python", action="append", default=[], metavar="PATH",
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
         help="an interpreter to use (else python3.x on the PATH, then pyenv's)",
-    )  # fmt: skip
+    )
     parser.add_argument("--wheel", type=Path, help="test this one, instead of building it")
     parser.add_argument("--folder", type=Path, help="where to work, and leave the logs")
     parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="leave the environments (2 GB each) for the next run in the same --folder",
+        "--keep", action="store_true", help="leave the environments (2 GB each) for the next run in the same --folder"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, too")
     parser.add_argument("pytest", nargs="*", metavar="-- PYTEST", help="more arguments of pytest")

@@ -49,10 +49,7 @@ SUITES = {
         "tests/backends/test_loops.py",
         *(
             f"tests/windows/test_tensorflow_windows.py::test_{name}"
-            for name in (
-                "a_window_is_in_the_recording_and_in_the_profile_tab",
-                "several_batches_in_one_call",
-            )
+            for name in ("a_window_is_in_the_recording_and_in_the_profile_tab", "several_batches_in_one_call")
         ),
         "tests/diagnosis/test_report.py",
         "tests/plugin/test_server.py::test_the_tab_and_every_route[fast]",
@@ -89,9 +86,7 @@ SUITES = {
         "not jax and not tensorflow and not synchronization and not hidden_by",
     ],
 }
-LIBRARIES = (
-    "numpy", "protobuf", "tensorboard", "nvidia-ml-py", "psutil", "fsspec", "werkzeug",
-)  # fmt: skip
+LIBRARIES = ("numpy", "protobuf", "tensorboard", "nvidia-ml-py", "psutil", "fsspec", "werkzeug")
 
 
 @dataclass(frozen=True)
@@ -167,10 +162,7 @@ def _tensorflow(python: str, version: str, *keras: str) -> list[Row]:
 
 ROWS = [
     # Every Keras, under the oldest TensorFlow.
-    *_tensorflow(
-        "3.11", "2.18",
-        "3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "",
-    ),
+    *_tensorflow("3.11", "2.18", "3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", ""),
     # Every TensorFlow, with the oldest Keras it permits and with the newest.
     *_tensorflow("3.11", "2.19", "3.6", ""),
     *_tensorflow("3.11", "2.20", "3.10", ""),
@@ -187,7 +179,7 @@ ROWS = [
     # Keras without TensorFlow.
     *(Row(python, "jax", "", "", "jax") for python in ("3.11", "3.12", "3.13", "3.14")),
     Row("3.11", "torch", "2.13.0+cpu", "", "torch"),
-]  # fmt: skip
+]
 
 
 def groups(rows: list[Row]) -> list[list[Row]]:

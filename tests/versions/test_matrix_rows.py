@@ -31,9 +31,7 @@ def test_every_row_has_a_name_of_its_own():
 
 
 def test_rows_are_chosen_by_their_words():
-    chosen = [
-        row.title for row in ROWS if row.chosen(["3.11 tensorflow-2.18 keras-3.6", "jax-newest"])
-    ]
+    chosen = [row.title for row in ROWS if row.chosen(["3.11 tensorflow-2.18 keras-3.6", "jax-newest"])]
     assert chosen[0] == "3.11 tensorflow-2.18 keras-3.6"
     assert len(chosen) == 1 + sum(row.backend == "jax" for row in ROWS)
     assert all(row.chosen([]) for row in ROWS)
@@ -53,9 +51,7 @@ def test_a_wheel_that_is_given_is_the_one_that_is_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(matrix, "snapshot", lambda folder: folder)
     monkeypatch.setattr(matrix, "find_python", lambda version, given: sys.executable)
     installed = []
-    monkeypatch.setattr(
-        matrix.Environment, "install", lambda self, package, wanted: installed.append(package)
-    )
+    monkeypatch.setattr(matrix.Environment, "install", lambda self, package, wanted: installed.append(package))
     monkeypatch.setattr(matrix.Matrix, "_row", lambda self, _, row: matrix.Outcome(row, "passed"))
     given = tmp_path / "built.whl"
     arguments = ["--only", "3.12 tensorflow-newest", "--folder", str(tmp_path)]

@@ -93,8 +93,11 @@ def result(tmp_path_factory):
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder)],
-        capture_output=True, text=True, timeout=200, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder, json.loads(done.stdout.strip().splitlines()[-1])
 

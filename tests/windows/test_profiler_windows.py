@@ -71,9 +71,7 @@ def test_several_batches_in_a_call_share_their_kernel_time(make):
 
 
 def test_windows_one_after_the_other_are_waited_for_and_keep_their_own_folders(make, tmp_path):
-    windows, profiler = make(
-        trace=[(1, 2), (3, 4), (5, 6)], profiler=FakeProfiler(Door(), stop_s=0.05)
-    )
+    windows, profiler = make(trace=[(1, 2), (3, 4), (5, 6)], profiler=FakeProfiler(Door(), stop_s=0.05))
     windows.begin()
     train(windows, 8)
     windows.close(5)

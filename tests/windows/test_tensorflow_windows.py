@@ -40,9 +40,7 @@ def profiler_is_free():
 
 
 def model():
-    result = keras.Sequential(
-        [keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)]
-    )
+    result = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
     result.compile("sgd", "mse")
     return result
 
@@ -50,9 +48,7 @@ def model():
 def fit(log_dir, trace, steps=12, epochs=1, others=(), made=None, compiled=None, **kwargs):
     callback = GpuUtilCallback(str(log_dir), trace=trace, report=False, **kwargs)
     x, y = np.zeros((steps * 4, 8), "float32"), np.zeros((steps * 4, 1), "float32")
-    (made or model()).fit(
-        x, y, batch_size=4, epochs=epochs, verbose=0, callbacks=[callback, *others]
-    )
+    (made or model()).fit(x, y, batch_size=4, epochs=epochs, verbose=0, callbacks=[callback, *others])
     (recording,) = read_recordings(log_dir)
     return recording
 
@@ -307,9 +303,7 @@ def test_a_profiler_server_in_the_process_is_left_its_profiler(tmp_path):
         print([e["reason"] for e in recording.facts["unavailable"]
                if e["source"] == "profiler windows"])
         """)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "server.start" in done.stdout
     assert profiles(tmp_path) == []
@@ -328,10 +322,14 @@ class GpuReader:
         rows["gpu"] = np.repeat([0, 1], n)
         rows["kernel_ns"] = rows["kernel_busy_ns"] = np.repeat([1_500_000, 250_000], n)
         kernels = {
-            "window": np.zeros(1, int), "gpu": np.zeros(1, int), "name": np.array(["gemm"]),
-            "op": np.array(["dense"]), "count": np.array([n]),
-            "total_ns": np.array([n * 1_500_000]), "tensor_core": np.array(["yes"]),
-        }  # fmt: skip
+            "window": np.zeros(1, int),
+            "gpu": np.zeros(1, int),
+            "name": np.array(["gemm"]),
+            "op": np.array(["dense"]),
+            "count": np.array([n]),
+            "total_ns": np.array([n * 1_500_000]),
+            "tensor_core": np.array(["yes"]),
+        }
         times = found["start_ns"]
         curve = AllocatorCurve("GPU_0_bfc", 0, times, np.arange(1, n + 1) * 2**20)
         tables = {"traced_steps": rows, "kernels": kernels}
@@ -357,9 +355,7 @@ def test_kernel_times_become_scalars_and_kernels_and_curves_are_recorded(tmp_pat
         if tag in tags["scalars"]:
             points = [(p.step, p.value) for p in accumulator.Scalars(tag)]
         else:
-            points = [
-                (p.step, float(tf.make_ndarray(p.tensor_proto))) for p in accumulator.Tensors(tag)
-            ]
+            points = [(p.step, float(tf.make_ndarray(p.tensor_proto))) for p in accumulator.Tensors(tag)]
         assert points == [(step, pytest.approx(expected)) for step in (3, 4, 5, 8)]
     assert list(recording.kernels["name"]) == ["gemm", "gemm"]
     assert list(recording.kernels["window"]) == [0, 1]

@@ -25,9 +25,8 @@ def result(tmp_path_factory):
     need("torch", "keras")
     folder = tmp_path_factory.mktemp("torch")
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(PROGRAM), str(folder)],
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+        [sys.executable, "-X", "faulthandler", str(PROGRAM), str(folder)], capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "USDT" not in done.stderr  # Kineto is kept quiet
     return folder, json.loads(done.stdout.strip().splitlines()[-1])
@@ -57,9 +56,7 @@ def test_a_traced_step_is_the_recorded_step(result, name):
     run = found[name]
     assert run["steps"]
     assert np.median(np.abs(run["late_ns"])) < CLOSE_NS
-    for step, idle_ns, traced_ns in zip(
-        run["steps"], run["idle_input_ns"], run["traced_ns"], strict=True
-    ):
+    for step, idle_ns, traced_ns in zip(run["steps"], run["idle_input_ns"], run["traced_ns"], strict=True):
         assert idle_ns <= traced_ns
         if step % 2 == 0:
             assert idle_ns >= 0.99 * SLOW_NS, (step, run)

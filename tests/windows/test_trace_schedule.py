@@ -48,9 +48,23 @@ def test_ranges_become_sorted_and_disjoint(trace, ranges):
 
 
 @pytest.mark.parametrize(
-    "trace", ["sometimes", 7, 1.5, {"first": 3}, [(6, 3)], [(3, 3)], [(-1, 3)], [3], [(1, 2, 3)],
-              [(1.5, 3)], [(True, 3)], [None], b"ab"]
-)  # fmt: skip
+    "trace",
+    [
+        "sometimes",
+        7,
+        1.5,
+        {"first": 3},
+        [(6, 3)],
+        [(3, 3)],
+        [(-1, 3)],
+        [3],
+        [(1, 2, 3)],
+        [(1.5, 3)],
+        [(True, 3)],
+        [None],
+        b"ab",
+    ],
+)
 def test_anything_else_is_refused_with_an_example(trace):
     with pytest.raises(ValueError, match=r"trace.*(\(first, stop\)|TraceSchedule)"):
         TraceSchedule.of(trace)
@@ -78,18 +92,14 @@ def test_named_steps_within_the_budget_are_not_taken_whatever_they_cost():
     assert TraceSchedule(first=10, every=100, within_budget=False).explicit
 
 
-@pytest.mark.parametrize(("gpus", "trace", "taken"), [
-    (1, "auto", True), (2, "auto", False), (2, [(100, 105)], True),
-])  # fmt: skip
+@pytest.mark.parametrize(("gpus", "trace", "taken"), [(1, "auto", True), (2, "auto", False), (2, [(100, 105)], True)])
 def test_with_several_gpus_jax_is_profiled_on_request_only(monkeypatch, gpus, trace, taken):
     """Its profiler has crashed such processes; here everything behind that decision is missing."""
     jax = pytest.importorskip("jax")
     devices = [SimpleNamespace(platform="gpu", id=number) for number in range(gpus)]
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
     monkeypatch.setattr(fit_windows, "profiler_session_for", lambda backend: None)
-    recorder = SimpleNamespace(
-        settings=SimpleNamespace(trace=TraceSchedule.of(trace)), watch=None, unavailable=[]
-    )
+    recorder = SimpleNamespace(settings=SimpleNamespace(trace=TraceSchedule.of(trace)), watch=None, unavailable=[])
     assert fit_windows.open_windows(recorder, "jax", [], None) is None
     [entry] = recorder.unavailable
     assert ("several GPUs" in entry["reason"]) == (not taken)

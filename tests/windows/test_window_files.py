@@ -112,9 +112,7 @@ def test_the_process_ends_with_its_parent(xplane):
         print(reader.pid, flush=True)
         os.kill(os.getpid(), 9)
         """)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(xplane)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(xplane)], capture_output=True, text=True, timeout=60)
     pid = int(done.stdout)
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
@@ -175,9 +173,7 @@ def test_redaction_takes_the_host_out_of_name_and_file(xplane, tmp_path):
 
 
 @pytest.mark.parametrize("log_dir", ["{}/logs", "file://{}/logs", "memory://{}/logs"])
-def test_a_trace_of_another_kind_is_packed_and_kept_beside_the_events(
-    trace_data, tmp_path, reader, log_dir
-):
+def test_a_trace_of_another_kind_is_packed_and_kept_beside_the_events(trace_data, tmp_path, reader, log_dir):
     import fsspec
 
     source = trace_data / "kineto" / "unit" / "test_pure_cpu.json"

@@ -32,12 +32,7 @@ class Fit:
 
     def run(self, steps: int) -> "Fit":
         begin_ns = self.now_ns
-        self.planner.begin(
-            self.now_ns,
-            self.steps_per_epoch if self.known_epoch else None,
-            self.per_call,
-            self.claims,
-        )
+        self.planner.begin(self.now_ns, self.steps_per_epoch if self.known_epoch else None, self.per_call, self.claims)
         start_s, slowed_s, stop_s, parse_s = self.costs
         behind = []  # (due, window)
         step = 0
@@ -304,9 +299,7 @@ def test_a_guess_is_never_below_what_windows_cost():
 @given(
     share=st.sampled_from([0.002, 0.01, 0.05]),
     step_s=st.floats(0.001, 0.2),
-    costs=st.tuples(
-        st.floats(0, 0.1), st.floats(0, 0.02), st.floats(0.001, 0.3), st.floats(0.05, 0.4)
-    ),
+    costs=st.tuples(st.floats(0, 0.1), st.floats(0, 0.02), st.floats(0.001, 0.3), st.floats(0.05, 0.4)),
     steps_per_epoch=st.integers(1, 400),
     events_per_step=st.integers(10, 200_000),
     warmup=st.integers(0, 1),

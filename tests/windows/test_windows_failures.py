@@ -97,10 +97,7 @@ def test_dropped_events_are_named_once_whatever_their_number(make):
             problem = f"Detected GPU events dropped on host: {len(self.files)} driver events"
             return rows(range(20), problems=[problem])
 
-    windows, _ = make(
-        trace=[(3, 4), (6, 7), (9, 10)], profiler=FakeProfiler(Door(), device=True),
-        reader=Dropping(),
-    )  # fmt: skip
+    windows, _ = make(trace=[(3, 4), (6, 7), (9, 10)], profiler=FakeProfiler(Door(), device=True), reader=Dropping())
     windows.begin()
     train(windows, 12)
     windows.close(5)

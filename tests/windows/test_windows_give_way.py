@@ -70,8 +70,7 @@ def test_a_server_in_the_process_may_be_asked_for_a_profile(make):
 
 def test_windows_beside_a_server_when_asked_for(make):
     windows, profiler = make(
-        trace=TraceSchedule(ranges=((3, 6),), beside_server=True),
-        profiler=FakeProfiler(Door(), server="a server"),
+        trace=TraceSchedule(ranges=((3, 6),), beside_server=True), profiler=FakeProfiler(Door(), server="a server")
     )
     windows.begin()
     train(windows, 10)
@@ -91,9 +90,7 @@ def test_claims_of_other_callbacks():
     class Container:
         callbacks = (TensorBoardLike(20, 20),)
 
-    callbacks = [
-        object(), TensorBoardLike(3, 5), TensorBoardLike(0, 0, trace=False), Container(),
-    ]  # fmt: skip
+    callbacks = [object(), TensorBoardLike(3, 5), TensorBoardLike(0, 0, trace=False), Container()]
     assert profile_claims(callbacks) == [(2, 5), (19, 20)]
 
 

@@ -17,9 +17,7 @@ def test_the_device_is_waited_for_before_the_profiler_and_within_the_last_step(m
     windows.begin()
     train(windows, 10)
     windows.close(5)
-    assert profiler.doings == [
-        "settle", "start", "mark", "unmark", "mark", "settle", "unmark", "stop"
-    ]  # fmt: skip
+    assert profiler.doings == ["settle", "start", "mark", "unmark", "mark", "settle", "unmark", "stop"]
 
 
 def test_an_epoch_that_ends_within_a_window_is_waited_for_too(make):

@@ -87,9 +87,7 @@ def described(name):
         "windows": recording.facts.get("windows", []),
         "windows_s": recording.facts["overhead"]["windows_s"],
         "reasons": [
-            entry["reason"]
-            for entry in recording.facts["unavailable"]
-            if entry["source"] == "profiler windows"
+            entry["reason"] for entry in recording.facts["unavailable"] if entry["source"] == "profiler windows"
         ],
         "files": sorted(file.name for file in (FOLDER / name).glob("*.pt.trace.json.gz")),
         "left": profiling(),
@@ -99,9 +97,7 @@ def described(name):
 def profiling():
     """Whether anything of a window is still there."""
     now = (torch.autograd.profiler._prepare_profiler, torch.autograd.profiler._enable_profiler)
-    return bool(
-        torch.autograd._profiler_enabled() or SESSION._current() is not None or now != DOORS
-    )
+    return bool(torch.autograd._profiler_enabled() or SESSION._current() is not None or now != DOORS)
 
 
 def profile(**kwargs):
@@ -111,9 +107,7 @@ def profile(**kwargs):
 def events(theirs):
     file = FOLDER / "theirs.json"
     theirs.export_chrome_trace(str(file))
-    return sum(
-        event.get("cat") == "cpu_op" for event in json.loads(file.read_text())["traceEvents"]
-    )
+    return sum(event.get("cat") == "cpu_op" for event in json.loads(file.read_text())["traceEvents"])
 
 
 class Profiling(keras.callbacks.Callback):
@@ -169,9 +163,7 @@ class Stepping(keras.callbacks.Callback):
     """Goes on with a profile whose warm-up the window would fall into."""
 
     def on_train_begin(self, logs=None):
-        self.theirs = profile(
-            schedule=torch.profiler.schedule(wait=2, warmup=5, active=2, repeat=1)
-        )
+        self.theirs = profile(schedule=torch.profiler.schedule(wait=2, warmup=5, active=2, repeat=1))
         self.theirs.start()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -206,9 +198,7 @@ def loop():
 
 def left_loop():
     try:
-        with GpuUtilMonitor(
-            FOLDER / "left", framework="torch", trace=[(3, 9)], report=False
-        ) as ours:
+        with GpuUtilMonitor(FOLDER / "left", framework="torch", trace=[(3, 9)], report=False) as ours:
             for step, _ in enumerate(ours.batches(batches())):
                 if step == 5:
                     raise ValueError("somebody's own fault")
@@ -256,9 +246,7 @@ def in_backward():
 
 def within_budget():
     schedule = TraceSchedule(first=4, every=20, steps=3)
-    ours = GpuUtilCallback(
-        str(FOLDER / "budget"), trace=schedule, overhead_budget=0.3, report=False
-    )
+    ours = GpuUtilCallback(str(FOLDER / "budget"), trace=schedule, overhead_budget=0.3, report=False)
 
     class Until(keras.callbacks.Callback):
         """Ends the fit behind its second window, if there is one."""
@@ -280,14 +268,10 @@ def within_budget():
 
 def main():
     result = {"plain": fit("plain", [(3, 6), (8, 9)])}
-    result["epochs"] = fit(
-        "epochs", [(10, 14), (22, 30)], epochs=3, validation_data=batches(), validation_freq=2
-    )
+    result["epochs"] = fit("epochs", [(10, 14), (22, 30)], epochs=3, validation_data=batches(), validation_freq=2)
     beside, thread, stepping = Profiling(), OnThread(), Stepping()
     result["beside"] = {**fit("beside", [(3, 8)], beside), "theirs": events(beside.theirs)}
-    result["beside_thread"] = {
-        **fit("beside_thread", [(3, 10)], thread), "theirs": events(thread.theirs)
-    }  # fmt: skip
+    result["beside_thread"] = {**fit("beside_thread", [(3, 10)], thread), "theirs": events(thread.theirs)}
     result["warm_up"] = {**fit("warm_up", [(3, 6)], stepping), "theirs": events(stepping.theirs)}
     with profile() as held:
         result["held"] = fit("held", [(3, 6)])

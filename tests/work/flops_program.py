@@ -122,9 +122,7 @@ def sizes_left_open() -> Any:
 
     def feed(x, y):
         kinds = tf.TensorSpec((None, None, 3)), tf.TensorSpec((1,))
-        dataset = tf.data.Dataset.from_generator(
-            lambda: zip(x, y, strict=True), output_signature=kinds
-        )
+        dataset = tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=kinds)
         return (dataset.batch(BATCH, drop_remainder=True),)
 
     return convolution(feed)
@@ -226,16 +224,16 @@ def _foreign_operation() -> Any:
     import torch
 
     if not hasattr(torch.ops, "somebody") or not hasattr(torch.ops.somebody, "same"):
-        same = torch.library.custom_op("somebody::same", lambda x: x.clone(), mutates_args=(),
-                                       schema="(Tensor x) -> Tensor")  # fmt: skip
+        same = torch.library.custom_op(
+            "somebody::same", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+        )
         same.register_fake(torch.empty_like)
         same.register_autograd(lambda context, gradient: gradient)
     return torch.ops.somebody.same
 
 
 def foreign() -> Any:
-    return work_of(compiled(dense(Foreign()), jit_compile=BACKEND == "jax"),
-                   *data())  # fmt: skip
+    return work_of(compiled(dense(Foreign()), jit_compile=BACKEND == "jax"), *data())
 
 
 def remat() -> Any:
@@ -263,16 +261,31 @@ def transformer() -> Any:
 
 
 FITS: tuple[Callable[[], Any], ...] = (
-    plain, jit, several_steps, mixed, accumulation, subclassed, again, convolution, given, eager,
-    sizes_left_open, own_step, untouched, foreign, remat, transformer,
-)  # fmt: skip
+    plain,
+    jit,
+    several_steps,
+    mixed,
+    accumulation,
+    subclassed,
+    again,
+    convolution,
+    given,
+    eager,
+    sizes_left_open,
+    own_step,
+    untouched,
+    foreign,
+    remat,
+    transformer,
+)
 
 
 def fits() -> dict[str, Any]:
     left_out = {
-        "torch": ("several_steps", "jit", "sizes_left_open"), "tensorflow": ("remat",),
+        "torch": ("several_steps", "jit", "sizes_left_open"),
+        "tensorflow": ("remat",),
         "jax": ("sizes_left_open",),
-    }[BACKEND]  # fmt: skip
+    }[BACKEND]
     return {one.__name__: one() for one in FITS if one.__name__ not in left_out}
 
 
@@ -306,9 +319,7 @@ def resnet() -> keras.Model:
 def _counted(model: keras.Model) -> tuple[float, float]:
     """GMAC per image: forward, training."""
     model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=BACKEND == "jax")
-    forward, training = {
-        "tensorflow": _by_tensorflow, "jax": _by_jax, "torch": _by_torch,
-    }[BACKEND](model)  # fmt: skip
+    forward, training = {"tensorflow": _by_tensorflow, "jax": _by_jax, "torch": _by_torch}[BACKEND](model)
     return tuple(sum(work.per_sample().values()) / 2e9 for work in (forward, training))
 
 
@@ -320,8 +331,7 @@ def _by_tensorflow(model: keras.Model) -> tuple[Any, Any]:
     images = tf.TensorSpec((None, *model.input_shape[1:]))
     forward = tf.function(lambda x: model(x, training=False)).get_concrete_function(images)
     model.make_train_function()
-    step = next(one for one in _functions_in(model.train_function, set())
-                if one.__name__ == "one_step_on_data")  # fmt: skip
+    step = next(one for one in _functions_in(model.train_function, set()) if one.__name__ == "one_step_on_data")
     labels = tf.TensorSpec((None,), tf.int32)
     return count(forward, 4), count(step.get_concrete_function((images, labels)), 4)
 
@@ -336,15 +346,15 @@ def _by_jax(model: keras.Model) -> tuple[Any, Any]:
 
     images = jax.ShapeDtypeStruct((2, *model.input_shape[1:]), "float32")
     labels = jax.ShapeDtypeStruct((2,), "int32")
-    weights = tuple([one.value for one in variables] for variables in
-                    (model.trainable_variables, model.non_trainable_variables))  # fmt: skip
+    weights = tuple(
+        [one.value for one in variables] for variables in (model.trainable_variables, model.non_trainable_variables)
+    )
     model.make_train_function()
     model.optimizer.build(model.trainable_variables)
     model._symbolic_build(data_batch=(np.zeros(images.shape, np.float32), np.zeros(2, np.int32)))
     state = model._get_jax_state(
-        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True,
-        metrics_variables=True,
-    )  # fmt: skip
+        trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+    )
     found = []
     for function, given in (
         (jax.jit(forward), (weights, images)),

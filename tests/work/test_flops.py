@@ -35,11 +35,14 @@ TOKENS, ATTENTION = 24, 12 * 2 * 24 * 32
 
 def run(backend: str, *args: str) -> dict:
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"} | {
-        "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu",
+        "KERAS_BACKEND": backend,
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-    }  # fmt: skip
-    done = subprocess.run([sys.executable, str(PROGRAM), *args], env=environment, text=True,
-                          capture_output=True, timeout=580, check=False)  # fmt: skip
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *args], env=environment, text=True, capture_output=True, timeout=580, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -51,8 +54,7 @@ def fits(backend: str) -> dict:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "way",
-    ["plain", "jit", "several_steps", "mixed", "accumulation", "subclassed", "again", "remat"],
+    "way", ["plain", "jit", "several_steps", "mixed", "accumulation", "subclassed", "again", "remat"]
 )
 def test_the_way_of_training_makes_no_difference(backend, way):
     known = fits(backend)
@@ -112,9 +114,14 @@ def test_an_eager_step(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "model",
-    ["MobileNetV2", *(pytest.param(name, marks=pytest.mark.slow)
-                      for name in ("torchvision's", "ResNet50", "VGG16", "EfficientNetB0"))],
-)  # fmt: skip
+    [
+        "MobileNetV2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("torchvision's", "ResNet50", "VGG16", "EfficientNetB0")
+        ),
+    ],
+)
 def test_applications_against_published_figures(backend, model):
     gmac, first = PUBLISHED[model]
     forward, training = run(backend, "published", model)[model]

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.backends.step_work import (
-    CONV,
-    MATMUL,
-    CountedWork,
-    NotCounted,
-    einsum_multiply_adds,
-)
+from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted, einsum_multiply_adds
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.steps.rows import seen_batch_size, shape_signature
 
@@ -42,9 +36,13 @@ def rows(start: int, count: int, **columns) -> dict:
     ms = 1_000_000
     number = np.arange(start, start + count)
     return {
-        "step": number, "start_ns": number * 100 * ms, "duration_ns": np.full(count, 100 * ms),
-        "compile_ns": np.zeros(count, int), "shape_id": np.zeros(count, int), **columns,
-    }  # fmt: skip
+        "step": number,
+        "start_ns": number * 100 * ms,
+        "duration_ns": np.full(count, 100 * ms),
+        "compile_ns": np.zeros(count, int),
+        "shape_id": np.zeros(count, int),
+        **columns,
+    }
 
 
 def adapted(size: int | None, **more) -> BatchSizes:
@@ -102,10 +100,9 @@ def test_what_is_missing_is_named_and_its_cure():
     adapter.counted = counted(missing=["SomeOp (layer)"])
     work = trained(adapter)
     assert "work" not in work.facts({}, [A100])
-    assert work.unavailable == [{
-        "source": "model FLOPs", "reason": "the work of SomeOp (layer) is not known",
-        "cure": "give flops_per_sample=",
-    }]  # fmt: skip
+    assert work.unavailable == [
+        {"source": "model FLOPs", "reason": "the work of SomeOp (layer) is not known", "cure": "give flops_per_sample="}
+    ]
 
 
 def test_an_error_of_ours_is_a_reason():
@@ -155,9 +152,7 @@ def test_a_gpu_without_a_known_peak_gets_no_number():
     work = trained(adapter)
     facts = work.facts({}, [{**A100, "name": "Some Accelerator"}])
     assert "peak" not in facts["gpus"][0] and work.rates == {}
-    assert work.unavailable[0] == {
-        "source": "MFU", "reason": "the peak of Some Accelerator is not known", "cure": "",
-    }  # fmt: skip
+    assert work.unavailable[0] == {"source": "MFU", "reason": "the peak of Some Accelerator is not known", "cure": ""}
 
 
 @pytest.mark.parametrize(
@@ -190,16 +185,13 @@ TensorSpec = type("TensorSpec", (_Spec,), {})
 SparseTensorSpec = type("SparseTensorSpec", (_Spec,), {})
 
 
-@pytest.mark.parametrize("spec", [
-    ({"a": TensorSpec(4), "b": TensorSpec(3)}, TensorSpec(1)),
-    (SparseTensorSpec(50), TensorSpec(1)),
-    None,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec", [({"a": TensorSpec(4), "b": TensorSpec(3)}, TensorSpec(1)), (SparseTensorSpec(50), TensorSpec(1)), None]
+)
 def test_batches_that_python_saw_have_their_size_whatever_their_nest(spec):
     """On JAX and PyTorch; the number of their shapes may by chance be a multiple of anything."""
     signatures = [
-        shape_signature(({"a": np.ones((n, 4)), "b": np.ones((n, 3))}, np.ones((n, 1))))
-        for n in range(1, 40)
+        shape_signature(({"a": np.ones((n, 4)), "b": np.ones((n, 3))}, np.ones((n, 1)))) for n in range(1, 40)
     ]
     known = {signature: number for number, signature in enumerate(signatures)}
     sizes = BatchSizes(SimpleNamespace(_output_signature=spec), lambda: known)

@@ -40,11 +40,7 @@ class JaxAdapter(PythonAdapter):
         self._probe = OutputProbe()
 
     def begin(
-        self,
-        model: Any,
-        timeline: Timeline,
-        stale: Callable[[], None],
-        failed: Callable[[str, BaseException], None],
+        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
     ) -> None:
         self._distribution = keras.distribution.distribution()  # each thread has its own
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)

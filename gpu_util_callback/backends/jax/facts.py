@@ -114,9 +114,7 @@ def memory() -> dict[int, dict[str, float]]:
             "bytes_limit": "allocator_limit_bytes",
             "largest_free_block_bytes": "allocator_largest_free_bytes",
         }
-        found[_ordinal(device)] = {
-            ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
-        }
+        found[_ordinal(device)] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
     return found
 
 

@@ -187,8 +187,15 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Any], int]]] = {
 }
 # Their work does not follow from their shapes, or we do not know how.
 _FOREIGN = (
-    "pure_callback", "io_callback", "ffi_call", "pallas_call", "triton_kernel_call",
-    "ragged_dot", "ragged_dot_general", "scaled_matmul", "dot_product_attention_fwd",
+    "pure_callback",
+    "io_callback",
+    "ffi_call",
+    "pallas_call",
+    "triton_kernel_call",
+    "ragged_dot",
+    "ragged_dot_general",
+    "scaled_matmul",
+    "dot_product_attention_fwd",
     "dot_product_attention_bwd",
-)  # fmt: skip
+)
 _RECOMPUTED = "rematted_computation"  # in the names of what a checkpoint computes again

@@ -10,12 +10,7 @@ from typing import Any
 
 import jax
 
-from gpu_util_callback.profiling.session import (
-    ProfilerBusy,
-    ProfilerFailed,
-    ProfilerSession,
-    one_line,
-)
+from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession, one_line
 from gpu_util_callback.steps.annotations import INPUT_WAIT
 
 _internals: Any = None
@@ -133,10 +128,7 @@ def _options() -> dict[str, Any]:
 
 
 def _failed(what: str, error: BaseException) -> ProfilerFailed:
-    return ProfilerFailed(
-        f"the JAX profiler {what}: {one_line(error)}",
-        'trace="off" trains without profiler windows',
-    )
+    return ProfilerFailed(f"the JAX profiler {what}: {one_line(error)}", 'trace="off" trains without profiler windows')
 
 
 SESSION = JaxProfiler()

@@ -23,12 +23,12 @@ def immutable(value: Any) -> Callable[[], Any] | None:
     """Return a function that returns arrays as they are now, also after they were donated."""
     leaves, tree = jax.tree_util.tree_flatten(value)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-    if not arrays or any(jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key) for one in arrays):
+    if not arrays or any(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) for array in arrays):
         return None
     kept = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
 
     def again() -> Any:
-        if not any(one.is_deleted() for one in arrays):
+        if not any(array.is_deleted() for array in arrays):
             return value
         made = [
             jax.numpy.asarray(copy, dtype=leaf.dtype) if isinstance(leaf, jax.Array) else leaf

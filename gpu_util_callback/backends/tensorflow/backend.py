@@ -13,12 +13,8 @@ import tensorflow as tf
 from gpu_util_callback.backends.functions import Batches, TimedFunction, unwrapped
 from gpu_util_callback.backends.keras import KerasAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
-from gpu_util_callback.backends.tensorflow import (
-    distribute as tensorflow_distribute,
-)
-from gpu_util_callback.backends.tensorflow import (
-    facts as tensorflow_facts,
-)
+from gpu_util_callback.backends.tensorflow import distribute as tensorflow_distribute
+from gpu_util_callback.backends.tensorflow import facts as tensorflow_facts
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
 from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step
 from gpu_util_callback.backends.tensorflow.iterator import (
@@ -184,10 +180,7 @@ def _anchor() -> tuple[int, int]:
 
 
 def convert(
-    rows: np.ndarray,
-    before: tuple[int, int],
-    after: tuple[int, int],
-    ends: np.ndarray | None = None,
+    rows: np.ndarray, before: tuple[int, int], after: tuple[int, int], ends: np.ndarray | None = None
 ) -> InputRows:
     """RowQueue rows in wall-clock seconds, on the monotonic clock.
 
@@ -207,12 +200,7 @@ def convert(
     if ends is not None and len(ends):
         ended = np.round(ends[:, 1] * 1e9).astype(np.int64)
         ended += _offsets(ended, before, after)
-    return InputRows(
-        wall[:, 0] + offset,
-        np.where(came, wall[:, 1] + offset, -1),
-        rows[:, 2].copy(),
-        ended_ns=ended,
-    )
+    return InputRows(wall[:, 0] + offset, np.where(came, wall[:, 1] + offset, -1), rows[:, 2].copy(), ended_ns=ended)
 
 
 def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
@@ -224,11 +212,7 @@ def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int
 
 
 # How a way of timing is named in the recording.
-TIMINGS = {
-    "graph": "graph",
-    "eager": "eager",
-    "none": "hooks",
-}
+TIMINGS = {"graph": "graph", "eager": "eager", "none": "hooks"}
 
 
 class TensorFlowAdapter(KerasAdapter):
@@ -244,18 +228,12 @@ class TensorFlowAdapter(KerasAdapter):
         self._test_stays = False  # wrapped from the fit's begin to its end
 
     def begin(
-        self,
-        model: Any,
-        timeline: Timeline,
-        stale: Callable[[], None],
-        failed: Callable[[str, BaseException], None],
+        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
     ) -> None:
         self._model, self._timeline, self._failed = model, timeline, failed
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         self.every_shape_compiles = bool(getattr(model, "jit_compile", False))
-        self.shapes_compile = self.every_shape_compiles or bool(
-            tf.config.list_physical_devices("GPU")
-        )
+        self.shapes_compile = self.every_shape_compiles or bool(tf.config.list_physical_devices("GPU"))
         self.will_fail = tensorflow_distribute.known_failure(model)
         self._way = self._choose(model)
         self.timing = TIMINGS[self._way] + (" (determinism)" if self._deterministic else "")
@@ -292,14 +270,10 @@ class TensorFlowAdapter(KerasAdapter):
         )
         return "none"
 
-    def _timed(
-        self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]
-    ) -> TimedFunction:
+    def _timed(self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]) -> TimedFunction:
         assert self._timeline is not None
         which = "train" if name == "train_function" else "validation"
-        batches = GraphBatches(
-            self._model, self._way, lambda iterator: self._pipelines.seen(which, iterator)
-        )
+        batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.seen(which, iterator))
         self._batches.append(batches)
         return TimedFunction(
             self._model,

@@ -24,10 +24,7 @@ class Clock(CompileClock):
 
     def start(self) -> None:
         from tensorflow.python.eager import context
-        from tensorflow.python.eager.polymorphic_function import (
-            polymorphic_function,
-            tracing_compilation,
-        )
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
 
         self._cell = tracing_compilation._graph_building_time_counter.get_cell()
         self._created = polymorphic_function._tf_function_counter
@@ -45,8 +42,7 @@ class Clock(CompileClock):
             return False
         (created, names), self._before = self._before, self._functions()
         return self._before[0] > created or any(
-            name.startswith("__inference_")
-            and not self._context.get_function_def(name).attr["_tf_data_function"].b
+            name.startswith("__inference_") and not self._context.get_function_def(name).attr["_tf_data_function"].b
             for name in self._before[1] - names
         )
 

@@ -23,9 +23,7 @@ def framework() -> dict[str, Any]:
         "cuda_build": bool(tf.test.is_built_with_cuda()),
         "cuda": _build("cuda_version"),
         "cudnn": _build("cudnn_version"),
-        "eager_by": "tf.config.run_functions_eagerly(True)"
-        if tf.config.functions_run_eagerly()
-        else None,
+        "eager_by": "tf.config.run_functions_eagerly(True)" if tf.config.functions_run_eagerly() else None,
     }
 
 
@@ -78,10 +76,7 @@ def memory() -> dict[int, dict[str, float]]:
     found = {}
     for index in range(len(tf.config.list_logical_devices("GPU"))):
         info = tf.config.experimental.get_memory_info(f"GPU:{index}")
-        found[index] = {
-            "allocator_used_bytes": float(info["current"]),
-            "allocator_peak_bytes": float(info["peak"]),
-        }
+        found[index] = {"allocator_used_bytes": float(info["current"]), "allocator_peak_bytes": float(info["peak"])}
     return found
 
 

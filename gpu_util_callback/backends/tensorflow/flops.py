@@ -8,14 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.backends.step_work import (
-    CONV,
-    MATMUL,
-    CountedWork,
-    NotCounted,
-    einsum_multiply_adds,
-    product,
-)
+from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted, einsum_multiply_adds, product
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
@@ -112,9 +105,7 @@ def _first_of_batch(function: Any) -> int:
     return len(tf.nest.flatten(leaves[0], expand_composites=True))
 
 
-def _with_batch(
-    tensor: Any, batch: int | None, replicas: int, declared: Shape | None
-) -> Shape | None:
+def _with_batch(tensor: Any, batch: int | None, replicas: int, declared: Shape | None) -> Shape | None:
     """Return the shape of an argument as it ran."""
     static = _static(tensor)
     shape = _merged(static, declared) or static
@@ -229,9 +220,7 @@ class _Flat:
     def _add_flow(self, work: CountedWork, flow: _Flow, graph: Any) -> None:
         given = [graph.get_tensor_by_name(name) for name in flow.given]
         if "body" not in flow.bodies:
-            parts = [
-                _body(one, given[1:]) for bodies in flow.bodies.values() for one in bodies
-            ]  # fmt: skip
+            parts = [_body(body, given[1:]) for bodies in flow.bodies.values() for body in bodies]
             if len({part.total for part in parts}) > 1 or any(part.missing for part in parts):
                 work.miss(f"a branch that does not always run ({flow.name})")
             else:
@@ -390,9 +379,16 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Any, Callable[[int], Shape], Shape],
 }
 # Of TensorFlow's own, but their work does not follow from their shapes, or we do not know how.
 _UNKNOWN = (
-    "SparseTensorDenseMatMul", "Conv2DBackpropInputV2", "Conv2DBackpropFilterV2", "XlaDot",
-    "XlaDotV2", "XlaConv", "XlaConvV2", "XlaCustomCall", "XlaCustomCallV2",
-)  # fmt: skip
+    "SparseTensorDenseMatMul",
+    "Conv2DBackpropInputV2",
+    "Conv2DBackpropFilterV2",
+    "XlaDot",
+    "XlaDotV2",
+    "XlaConv",
+    "XlaConvV2",
+    "XlaCustomCall",
+    "XlaCustomCallV2",
+)
 
 
 def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:

@@ -174,11 +174,7 @@ def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -
             delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
             signature = tf.constant(0, tf.int64)
             if _dynamic(element_spec):
-                signature = tf.cond(
-                    has_value,
-                    lambda: _signature(data.get_value()),
-                    lambda: tf.constant(0, tf.int64),
-                )
+                signature = tf.cond(has_value, lambda: _signature(data.get_value()), lambda: tf.constant(0, tf.int64))
         else:
             signature = _signature(data)
         return rows.record(requested, delivered, signature)

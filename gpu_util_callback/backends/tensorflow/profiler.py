@@ -8,12 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.profiling.session import (
-    ProfilerBusy,
-    ProfilerFailed,
-    ProfilerSession,
-    one_line,
-)
+from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession, one_line
 
 # Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters).
 # TensorFlow keeps no trace of `tf.profiler.experimental.server.start` that Python could read.

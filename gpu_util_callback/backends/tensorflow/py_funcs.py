@@ -39,9 +39,7 @@ def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
             _replace_entry(entries, token, function, timed, calls)
 
 
-def _replace_entry(
-    entries: Any, token: str, function: Callable, timed: Callable, calls: InputCalls
-) -> None:
+def _replace_entry(entries: Any, token: str, function: Callable, timed: Callable, calls: InputCalls) -> None:
     def put() -> None:
         entries[token] = timed  # a weak reference: `back` keeps it alive
 

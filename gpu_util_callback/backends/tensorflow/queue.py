@@ -51,9 +51,7 @@ class RowQueue:
     def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> Any:
         """Write a row of scalars of `TYPES`; return the op of the graph being traced."""
         with tf.device("CPU:0"):
-            return tf.raw_ops.QueueEnqueueV2(
-                handle=self._handle, components=[requested, delivered, signature]
-            )
+            return tf.raw_ops.QueueEnqueueV2(handle=self._handle, components=[requested, delivered, signature])
 
     def read_by(self, reader: Any) -> None:
         """Make `reader` the one whose calls write the rows from now on.
@@ -96,9 +94,7 @@ class RowQueue:
         parts = [np.empty((0, self.WIDTH))]
         while count > 0:
             some = min(count, _AT_ONCE)
-            columns = tf.raw_ops.QueueDequeueManyV2(
-                handle=self._handle, n=some, component_types=self.TYPES
-            )
+            columns = tf.raw_ops.QueueDequeueManyV2(handle=self._handle, n=some, component_types=self.TYPES)
             parts.append(np.stack([column.numpy() for column in columns], 1))
             count -= some
         return np.concatenate(parts)

@@ -73,12 +73,20 @@ _RANDOM_OPS = re.compile(
 # Operations whose numbers follow from a seed, and the input that is the seed. The others of this
 # kind take a key that `StatelessRandomGetKeyCounter` made.
 _SEEDED_OPS = {
-    "StatelessRandomGetKeyCounter": 0, "StatelessRandomUniform": 1, "StatelessRandomUniformInt": 1,
-    "StatelessRandomUniformFullInt": 1, "StatelessRandomNormal": 1, "StatelessTruncatedNormal": 1,
-    "StatelessRandomBinomial": 1, "StatelessRandomPoisson": 1, "StatelessRandomGammaV2": 1,
-    "StatelessParameterizedTruncatedNormal": 1, "StatelessMultinomial": 2, "RandomIndexShuffle": 1,
+    "StatelessRandomGetKeyCounter": 0,
+    "StatelessRandomUniform": 1,
+    "StatelessRandomUniformInt": 1,
+    "StatelessRandomUniformFullInt": 1,
+    "StatelessRandomNormal": 1,
+    "StatelessTruncatedNormal": 1,
+    "StatelessRandomBinomial": 1,
+    "StatelessRandomPoisson": 1,
+    "StatelessRandomGammaV2": 1,
+    "StatelessParameterizedTruncatedNormal": 1,
+    "StatelessMultinomial": 2,
+    "RandomIndexShuffle": 1,
     "StatelessSampleDistortedBoundingBox": 3,
-}  # fmt: skip
+}
 _AUTOTUNE = -1
 
 _MOST_STAGES = 1000
@@ -185,9 +193,7 @@ def _buffer_bytes(dataset: Any) -> int | None:
 def function_name(name: bytes | str) -> str:
     """Return a traced function's own name: "__inference_Dataset_map_decode_11" -> "decode"."""
     text = name.decode() if isinstance(name, bytes) else str(name)
-    found = re.match(
-        r"__inference_Dataset_(?:[a-z]+_)??(?:map|filter|interleave|flat_map|scan)_(.+)_\d+$", text
-    )
+    found = re.match(r"__inference_Dataset_(?:[a-z]+_)??(?:map|filter|interleave|flat_map|scan)_(.+)_\d+$", text)
     own = found.group(1) if found else ""
     return "lambda" if own in ("<lambda>", "lambda") or own.startswith("lambda") else own
 
@@ -215,8 +221,7 @@ def _draws(body: Sequence[Any]) -> bool:
     """
     nodes = {node.name: node for node in body}
     return any(
-        _RANDOM_OPS.match(node.op)
-        or (node.op in _SEEDED_OPS and _varies(node.input[_SEEDED_OPS[node.op]], nodes))
+        _RANDOM_OPS.match(node.op) or (node.op in _SEEDED_OPS and _varies(node.input[_SEEDED_OPS[node.op]], nodes))
         for node in body
     )
 
@@ -318,12 +323,7 @@ class Reader:
     def functions(self) -> list[dict[str, Any]]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""
         return [
-            {
-                "name": stage.title,
-                "which": self._which,
-                "random": stage.random,
-                "python": bool(stage.py_functions),
-            }
+            {"name": stage.title, "which": self._which, "random": stage.random, "python": bool(stage.py_functions)}
             for stage in (self.written.all() if self.written is not None else ())
             if stage.random is not None
         ]

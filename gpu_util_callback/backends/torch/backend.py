@@ -31,9 +31,7 @@ class LoaderTimer:
         handed: notified of which batches were ready when requested.
     """
 
-    def __init__(
-        self, data_adapter: Any, batches: PythonBatches, timeline: Timeline, handed: HandedOver
-    ):
+    def __init__(self, data_adapter: Any, batches: PythonBatches, timeline: Timeline, handed: HandedOver):
         self.data_adapter = data_adapter
         self._handed = handed
         self._batches = batches
@@ -116,11 +114,7 @@ class TorchAdapter(PythonAdapter):
         self._batches: dict[str, PythonBatches] = {}
 
     def begin(
-        self,
-        model: Any,
-        timeline: Timeline,
-        stale: Callable[[], None],
-        failed: Callable[[str, BaseException], None],
+        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
     ) -> None:
         self._compiled = is_compiled(model)
         self._first = FirstCall(model, counted)
@@ -128,9 +122,7 @@ class TorchAdapter(PythonAdapter):
             self._first.attach()
         clock = self._compile_clock
         self._batches = {
-            "train": PythonBatches(
-                clock, inside=False, probe=torch_facts.probe(), first=self.first_batch.note
-            ),
+            "train": PythonBatches(clock, inside=False, probe=torch_facts.probe(), first=self.first_batch.note),
             "validation": PythonBatches(clock, inside=False),
         }
         self._begin(model, timeline, stale, failed, *self._batches.values())

@@ -89,8 +89,7 @@ def devices() -> list[dict[str, Any]] | None:
 def _bus_id(properties: Any) -> str | None:
     try:
         domain, bus, device = (
-            int(getattr(properties, name))
-            for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
+            int(getattr(properties, name)) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
         )
     except (AttributeError, TypeError, ValueError):
         return None
@@ -136,9 +135,7 @@ def memory() -> dict[int, dict[str, float]]:
         stats = torch.cuda.memory_stats(index)
         if not stats:  # nothing was ever allocated there
             continue
-        found[index] = {
-            ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
-        }
+        found[index] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
         fraction = _fraction(index)
         if fraction is not None:
             total = torch.cuda.get_device_properties(index).total_memory
@@ -177,9 +174,7 @@ def rendezvous() -> tuple[str, str, int, int] | None:
         return None
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     identity = run if run and run != "none" else ""
-    identity = identity or ":".join(
-        os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
-    )
+    identity = identity or ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
     return "torchelastic", identity, distributed.get_rank(), size
 
 

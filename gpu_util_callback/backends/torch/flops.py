@@ -28,10 +28,10 @@ def is_compiled(model: Any) -> bool:
         return True
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return any(
-        type(one).__name__ == "OptimizedModule"
-        or getattr(one, "_compiled_call_impl", None) is not None
-        or hasattr(one.forward, "_torchdynamo_orig_callable")
-        for one in modules
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+        for module in modules
     )
 
 
@@ -98,9 +98,18 @@ class _Watch(TorchDispatchMode):
 
 
 def _convolution_backward(
-    gradient: Any, inputs: Any, weight: Any, _bias: Any, _stride: Any, _padding: Any,
-    _dilation: Any, transposed: bool, _output_padding: Any, _groups: int, mask: Any,
-) -> int:  # fmt: skip
+    gradient: Any,
+    inputs: Any,
+    weight: Any,
+    _bias: Any,
+    _stride: Any,
+    _padding: Any,
+    _dilation: Any,
+    transposed: bool,
+    _output_padding: Any,
+    _groups: int,
+    mask: Any,
+) -> int:
     """Return multiply-adds: those of the forward pass for each of both gradients, groups or not."""
     places = (inputs if transposed else gradient).shape[2:].numel()
     return inputs.shape[0] * places * weight.numel() * (bool(mask[0]) + bool(mask[1]))
@@ -132,6 +141,13 @@ _SAME_AS = {
 }
 # PyTorch's own, without a formula.
 _UNKNOWN = _packets(
-    "_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward",
-    "miopen_rnn", "_sparse_mm", "_scaled_grouped_mm", "_grouped_mm", "_trilinear",
-)  # fmt: skip
+    "_cudnn_rnn",
+    "_cudnn_rnn_backward",
+    "mkldnn_rnn_layer",
+    "mkldnn_rnn_layer_backward",
+    "miopen_rnn",
+    "_sparse_mm",
+    "_scaled_grouped_mm",
+    "_grouped_mm",
+    "_trilinear",
+)

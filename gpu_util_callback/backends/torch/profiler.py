@@ -28,12 +28,7 @@ from torch.autograd import profiler as _autograd
 from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
-from gpu_util_callback.profiling.session import (
-    ProfilerBusy,
-    ProfilerFailed,
-    ProfilerSession,
-    one_line,
-)
+from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession, one_line
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
 
@@ -122,8 +117,7 @@ class TorchProfiler(ProfilerSession):
         on_device = self.traces_device
         if on_device and _old_cuda():
             raise ProfilerFailed(
-                f"with CUDA {torch.version.cuda} a second profile can crash a process that uses "
-                "CUDA graphs",
+                f"with CUDA {torch.version.cuda} a second profile can crash a process that uses CUDA graphs",
                 "install a PyTorch for CUDA 12.6 or later to get windows",
             )
         if self._lost:
@@ -157,8 +151,7 @@ class TorchProfiler(ProfilerSession):
             if not isinstance(error, Exception):  # Ctrl+C
                 raise
             raise ProfilerFailed(
-                f"the PyTorch profiler did not start: {one_line(error)}",
-                'trace="off" trains without profiler windows',
+                f"the PyTorch profiler did not start: {one_line(error)}", 'trace="off" trains without profiler windows'
             ) from error
         finally:
             self._starting = False
@@ -337,7 +330,7 @@ class TorchProfiler(ProfilerSession):
             self._ended = False
             self._watch()
             kinds = (_autograd.profile, *_autograd.profile.__subclasses__())
-            found = [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+            found = [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
             self._earlier = [weakref.ref(one) for one in found]
         self._earlier = [known for known in self._earlier if _prepared(known())]
         return bool(self._earlier or self._theirs)

@@ -78,10 +78,7 @@ class Work:
         """Another way to keep the best weights, where the model is saved only once."""
         if self.who != "ModelCheckpoint":
             return ""
-        return (
-            ". To keep only the best weights, use EarlyStopping(restore_best_weights=True); it "
-            "holds them in memory"
-        )
+        return ". To keep only the best weights, use EarlyStopping(restore_best_weights=True); it holds them in memory"
 
     @property
     def as_now(self) -> str:
@@ -309,11 +306,7 @@ STEP_WORK = (
         "save at epochs",
         when=lambda w: w.saver,
         says="{says}",
-        remedy=lambda w: (
-            "Save once an epoch"
-            if w.save_every == 1
-            else f"Save every {ordinal(w.save_every)} epoch"
-        ),
+        remedy=lambda w: "Save once an epoch" if w.save_every == 1 else f"Save every {ordinal(w.save_every)} epoch",
         code=lambda w: _save_every(w.run, w.who, w.save_every),
         saves=lambda w: max(0.0, 1 - w.saves_left / max(1, w.times)),
         wrong_if="an epoch is too long to lose",
@@ -331,10 +324,7 @@ STEP_WORK = (
     Entry(
         "no progress bar",
         when=lambda w: w.who == "ProgbarLogger",
-        says=lambda w: (
-            f"Keras' progress bar takes {brief(w.each_ms)} of every step, and these "
-            "steps are short."
-        ),
+        says=lambda w: f"Keras' progress bar takes {brief(w.each_ms)} of every step, and these steps are short.",
         remedy="Print one line an epoch instead",
         code="model.fit(..., verbose=2)",
         saves=lambda w: 1.0,
@@ -432,26 +422,23 @@ def _every(run: Run, name: str, unit: str, every: int) -> str:
     if _own(run, who).get("library"):
         if counted:
             return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
-        return _subclass(
-            who, hook, f"if self.calls % {every} == 0", "",
-            'self.calls = getattr(self, "calls", -1) + 1',
-        )  # fmt: skip
+        return _subclass(who, hook, f"if self.calls % {every} == 0", "", 'self.calls = getattr(self, "calls", -1) + 1')
     if counted:
         return f"if {counted} % {every} == 0: ...  # in {name}"
-    return (
-        'self.calls = getattr(self, "calls", -1) + 1\n'
-        f"if self.calls % {every} == 0: ...  # in {name}"
-    )
+    return f'self.calls = getattr(self, "calls", -1) + 1\nif self.calls % {every} == 0: ...  # in {name}'
 
 
 def _subclass(who: str, hook: str, condition: str, first: str, before: str = "") -> str:
     """Return a class that does the work of a library's hook under a condition."""
     counted = f"{first}, " if first else ""
     lines = [
-        f"class Rare{who}({who}):", f"    def {hook}(self, {counted}logs=None):",
-        *([f"        {before}"] if before else []), f"        {condition}:",
-        f"            super().{hook}({counted}logs)", f"callbacks = [Rare{who}(...)]",
-    ]  # fmt: skip
+        f"class Rare{who}({who}):",
+        f"    def {hook}(self, {counted}logs=None):",
+        *([f"        {before}"] if before else []),
+        f"        {condition}:",
+        f"            super().{hook}({counted}logs)",
+        f"callbacks = [Rare{who}(...)]",
+    ]
     return "\n".join(lines)
 
 

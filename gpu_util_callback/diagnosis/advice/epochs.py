@@ -97,9 +97,5 @@ SET_UP = (
         says="{seen} Keras sets up the input of arrays for every epoch; with a free CPU core that "
         "takes milliseconds. Longer epochs need it less often.",
     ),
-    Entry(
-        "anything",
-        when=lambda epoch: True,
-        says="{seen} Longer epochs need it less often.",
-    ),
+    Entry("anything", when=lambda epoch: True, says="{seen} Longer epochs need it less often."),
 )

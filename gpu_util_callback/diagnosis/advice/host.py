@@ -57,9 +57,5 @@ def host_activity(name: str) -> Advice:
             saves=0.0,  # how much less it then prepares is not known
         )
     if name:
-        return Advice(
-            f"Most of that time the host is in {name}: move it out of the step or make it faster."
-        )
-    return Advice(
-        "Look at what the host does between the launches: Python, logging, callbacks.", saves=0.0
-    )
+        return Advice(f"Most of that time the host is in {name}: move it out of the step or make it faster.")
+    return Advice("Look at what the host does between the launches: Python, logging, callbacks.", saves=0.0)

@@ -25,17 +25,13 @@ from gpu_util_callback.words import capitalized
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
 WAITS = Constant(0.5, "a call that computes for less than half of its time waits")
-COMPUTES = Constant(
-    0.65, "CPU share from which a call computes: with a free core it would use all of it"
-)
+COMPUTES = Constant(0.65, "CPU share from which a call computes: with a free core it would use all of it")
 FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs several threads")
 ROOM = Constant(1.0, "a worker process that computes needs a core of its own")
 FULL_CPU_PCT = Constant(75, "with the cores this busy, more threads take time from each other")
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
-EXPLAINED = Constant(
-    1.05, "a model that sees less difference than this cannot know what a remedy gains"
-)
+EXPLAINED = Constant(1.05, "a model that sees less difference than this cannot know what a remedy gains")
 LITTLE = Constant(0.25, "stages that explain less of the wait are not its cause")
 FITS = Constant(0.5, "of the memory: the rest is needed by the program and the page cache")
 VALUE_BYTES = Count(4, "of a value whose type is not known: most are float32")
@@ -149,9 +145,7 @@ class InputWait:
     @property
     def other_cpus(self) -> float:
         """Cores that other programs keep busy, this process and its workers apart; 0 = unknown."""
-        busy, machine, own = (
-            cpu_pct(self.run, self.where), self.run.machine.get("cpus"), self.own_cpus,
-        )  # fmt: skip
+        busy, machine, own = (cpu_pct(self.run, self.where), self.run.machine.get("cpus"), self.own_cpus)
         if busy is None or not machine or own is None:
             return 0.0
         children = host_mean(self.run, "children_cpu_pct", self.where)
@@ -300,14 +294,7 @@ class InputWait:
         left = max(0.0, arrives_ms - self.needed_ms)
         return max(0.0, min(1.0, 1 - left / self.lost_ms))
 
-    def after(
-        self,
-        stage: Stage,
-        stage_ms: float,
-        *,
-        spared_ms: float = 0.0,
-        python_ms: float | None = None,
-    ) -> float:
+    def after(self, stage: Stage, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
         """Return the time between batches if a stage works ahead and takes `stage_ms` per batch.
 
         The largest of the limits: the step with what the loop makes itself, the slowest threaded
@@ -411,14 +398,10 @@ class InputWait:
     @property
     def input_random(self) -> bool | None:
         """True if a map draws random numbers, also within nested functions; None = not known."""
-        maps = [
-            one for one in self.run.fit.get("input_maps") or [] if one.get("which") != "validation"
-        ]
+        maps = [one for one in self.run.fit.get("input_maps") or [] if one.get("which") != "validation"]
         if any(one.get("random") for one in maps):
             return True
-        if any(
-            "stateful" in stage.flags and "py_function" not in stage.flags for stage in self.stages
-        ):
+        if any("stateful" in stage.flags and "py_function" not in stage.flags for stage in self.stages):
             return True
         if not maps and any(stage.name.startswith("map") for stage in self.stages):
             return None
@@ -492,9 +475,7 @@ class InputWait:
     @property
     def loader_limit(self) -> str:
         """The limit of the batches' pace, as a sentence without its full stop."""
-        maker = (
-            self.generator_name if self.kind == "generator" else self.input_class or "The loader"
-        )
+        maker = self.generator_name if self.kind == "generator" else self.input_class or "The loader"
         if self.cores_full:
             return capitalized(self.cores)
         if self.workers > 1:
@@ -510,9 +491,7 @@ class InputWait:
         """The busy cores in words, with what others take of them."""
         count = "the only core is" if self.cpus == 1 else f"all {self.cpus or ''} cores are"
         others = self.other_cpus
-        taken = (
-            f", {others:.1f} of them with other programs" if others >= LITTLE * self.cpus else ""
-        )
+        taken = f", {others:.1f} of them with other programs" if others >= LITTLE * self.cpus else ""
         return f"{' '.join(count.split())} busy{taken if others else ''}"
 
     @property
@@ -529,9 +508,7 @@ class InputWait:
             return self.cores + (f", most with {who}" if mine else "")
         if self.waits is True and self.stage is not None:
             return f"the stage {who} mostly waits, for files or a network"
-        if self.waits is False and (
-            self.call or (self.stage and "py_function" in self.stage.flags)
-        ):
+        if self.waits is False and (self.call or (self.stage and "py_function" in self.stage.flags)):
             return f"the Python code of {self.call_name} runs one thread at a time"
         if self.stage is not None:
             return f"the stage {who} takes {brief(self.stage.ms_per_batch)} a batch"

@@ -2,22 +2,14 @@
 
 from collections.abc import Callable
 
-from gpu_util_callback.diagnosis.advice.input_wait import (
-    FIGHTS,
-    MOST_WORKERS,
-    ROOM,
-    InputWait,
-    brief,
-)
+from gpu_util_callback.diagnosis.advice.input_wait import FIGHTS, MOST_WORKERS, ROOM, InputWait, brief
 from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, images_as_floats, larger_batch
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
-GRAIN_EPOCH_S = Constant(
-    60.0, "Grain's workers import script and framework in each epoch, some 5 s: a tenth at most"
-)
+GRAIN_EPOCH_S = Constant(60.0, "Grain's workers import script and framework in each epoch, some 5 s: a tenth at most")
 KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
 
 NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
@@ -47,9 +39,7 @@ def more_workers(wait: InputWait, batch_ms: float, waits: bool) -> int:
     return wait.workers_for(batch_ms, most=max(2.0, room))
 
 
-def workers_save(
-    wait: InputWait, batch_ms: float, count: int, *, waits: bool, processes: bool = True
-) -> float:
+def workers_save(wait: InputWait, batch_ms: float, count: int, *, waits: bool, processes: bool = True) -> float:
     """Return the share of the wait that is gone with `count` workers of `batch_ms` per batch each.
 
     Threads are limited by the interpreter, processes that compute by the free cores.
@@ -174,10 +164,7 @@ def _few(wait: InputWait) -> str:
 def _own_parts(wait: InputWait) -> str:
     if not wait.run.fit.get("input_iterable"):
         return ""
-    return (
-        " Its IterableDataset must give each worker its own part: "
-        "torch.utils.data.get_worker_info()."
-    )
+    return " Its IterableDataset must give each worker its own part: torch.utils.data.get_worker_info()."
 
 
 def _workers_busy_ms(wait: InputWait) -> float:
@@ -215,9 +202,7 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
     )
 
 
-def _more_workers(
-    name: str, holds: Callable[[InputWait], bool], *, waits: bool = False, asks: str = ""
-) -> Entry:
+def _more_workers(name: str, holds: Callable[[InputWait], bool], *, waits: bool = False, asks: str = "") -> Entry:
     """Return an entry for more workers of a loader that has some.
 
     Args:
@@ -244,15 +229,8 @@ def _made_once(wait: InputWait) -> float:
 
 
 def _store_items(wait: InputWait) -> str:
-    items = (
-        "list(dataset)"
-        if wait.run.fit.get("input_iterable")
-        else "[dataset[i] for i in range(len(dataset))]"
-    )
-    return (
-        f'torch.save({items}, "data.pt")  # once\n'
-        'dataset = torch.load("data.pt", weights_only=False)'
-    )
+    items = "list(dataset)" if wait.run.fit.get("input_iterable") else "[dataset[i] for i in range(len(dataset))]"
+    return f'torch.save({items}, "data.pt")  # once\ndataset = torch.load("data.pt", weights_only=False)'
 
 
 DATA_LOADER = (
@@ -261,11 +239,8 @@ DATA_LOADER = (
         when=lambda wait: _hands_over(wait) and _unpinned(wait),
         says=_handing_over,
         remedy="Pin the memory: a thread then takes the next ones over during the step",
-        code=lambda wait: f"loader = DataLoader(dataset, ..., num_workers={wait.workers}, "
-        "pin_memory=True)",
-        saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(
-            _handing_ms(wait)
-        ),
+        code=lambda wait: f"loader = DataLoader(dataset, ..., num_workers={wait.workers}, pin_memory=True)",
+        saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(_handing_ms(wait)),
         wrong_if="there is no GPU, or the memory is pinned already",
     ),
     _loader_entry("workers that wait", True),
@@ -273,29 +248,26 @@ DATA_LOADER = (
     _loader_entry("workers, asked", None, CORE_FREE),
     Entry(
         "worker threads",
-        when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS
-        and wait.cores_full,
+        when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores_full,
         says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores}.",
         asks="Do NumPy, OpenCV or PyTorch operations in the dataset run on several threads?",
         remedy="Limit each worker to one",
-        code="loader = DataLoader(dataset, ..., "
-        "worker_init_fn=lambda _: torch.set_num_threads(1))",
+        code="loader = DataLoader(dataset, ..., worker_init_fn=lambda _: torch.set_num_threads(1))",
         saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
         wrong_if="there are few workers, and each needs its threads",
     ),
     _more_workers(
-        "more workers that wait",
-        lambda wait: wait.workers < MOST_WORKERS and wait.workers_wait is True,
-        waits=True,
+        "more workers that wait", lambda wait: wait.workers < MOST_WORKERS and wait.workers_wait is True, waits=True
     ),
-    _more_workers(
-        "more workers that compute",
-        lambda wait: wait.workers_wait is not True and has_room(wait),
-    ),
+    _more_workers("more workers that compute", lambda wait: wait.workers_wait is not True and has_room(wait)),
     _more_workers(
         "more workers, asked",
-        lambda wait: wait.workers_wait is None and wait.worker_cpus is None and room_unknown(wait)
-        and more_workers(wait, _workers_busy_ms(wait), False) > wait.workers,
+        lambda wait: (
+            wait.workers_wait is None
+            and wait.worker_cpus is None
+            and room_unknown(wait)
+            and more_workers(wait, _workers_busy_ms(wait), False) > wait.workers
+        ),
         asks=CORE_FREE,
     ),
     Entry(
@@ -321,7 +293,7 @@ DATA_LOADER = (
         alters_training=True,
         wrong_if="the training must not change",
     ),
-)  # fmt: skip
+)
 
 
 # -- PyDataset -------------------------------------------------------------------------------------
@@ -373,10 +345,8 @@ PY_DATASET = (
     Entry(
         "threads",
         when=lambda wait: _one_worker(wait) and wait.waits is True,
-        says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: "
-        "{pace}.",
-        remedy="Let several threads make them ahead of time; __getitem__ must not change anything "
-        "that they share",
+        says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
+        remedy="Let several threads make them ahead of time; __getitem__ must not change anything that they share",
         code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
         saves=_threads_save,
         changes=_first_batch,
@@ -384,10 +354,11 @@ PY_DATASET = (
     ),
     Entry(
         "processes",
-        when=lambda wait: wait.waits is False and has_room(wait)
-        and (_one_worker(wait) or _on_threads(wait)),
-        says=lambda wait: f"{wait.dataset_class} computes in Python, which runs one thread at a "
-        f"time: {wait.pace}.{spawned_text(wait)}",
+        when=lambda wait: wait.waits is False and has_room(wait) and (_one_worker(wait) or _on_threads(wait)),
+        says=lambda wait: (
+            f"{wait.dataset_class} computes in Python, which runs one thread at a "
+            f"time: {wait.pace}.{spawned_text(wait)}"
+        ),
         remedy="Let processes make its batches; what __getitem__ changes stays in its own process",
         code=lambda wait: _dataset_workers(wait, _process_count(wait), True),
         saves=_processes_save,
@@ -407,16 +378,22 @@ PY_DATASET = (
     ),
     Entry(
         "more workers",
-        when=lambda wait: 1 < wait.workers < MOST_WORKERS
-        and (wait.waits is True if _on_threads(wait)
-             else wait.workers_wait is True or has_room(wait)),
+        when=lambda wait: (
+            1 < wait.workers < MOST_WORKERS
+            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or has_room(wait))
+        ),
         says="{workers} workers of {dataset_class} are too few: {pace}.",
         remedy="Use more",
         code=lambda wait: _dataset_workers(
-            wait, more_workers(wait, _workers_busy_ms(wait), _idle(wait)), not _on_threads(wait)),
+            wait, more_workers(wait, _workers_busy_ms(wait), _idle(wait)), not _on_threads(wait)
+        ),
         saves=lambda wait: workers_save(
-            wait, _workers_busy_ms(wait), more_workers(wait, _workers_busy_ms(wait), _idle(wait)),
-            waits=_idle(wait), processes=not _on_threads(wait)),
+            wait,
+            _workers_busy_ms(wait),
+            more_workers(wait, _workers_busy_ms(wait), _idle(wait)),
+            waits=_idle(wait),
+            processes=not _on_threads(wait),
+        ),
         wrong_if="they compute, and all cores are busy",
     ),
     Entry(
@@ -436,7 +413,7 @@ PY_DATASET = (
         saves=_made_once,
         wrong_if="batches are random, or too large to keep",
     ),
-)  # fmt: skip
+)
 
 
 # -- generators, arrays, Grain ---------------------------------------------------------------------
@@ -455,8 +432,7 @@ GENERATOR = (
     Entry(
         "threads",
         when=lambda wait: wait.waits is True,
-        says="{generator_name} makes one batch at a time, and mostly waits, for files or a "
-        "network: {pace}.",
+        says="{generator_name} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
         asks=_BATCH_I,
         remedy="Let a keras.utils.PyDataset make several at a time",
         code=lambda wait: batches_class(wait, _thread_count(wait), processes=False),
@@ -467,8 +443,7 @@ GENERATOR = (
     Entry(
         "processes",
         when=lambda wait: wait.waits is not True and (has_room(wait) or room_unknown(wait)),
-        says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}."
-        f"{spawned_text(wait)}",
+        says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}",
         asks=_BATCH_I,
         remedy="Let processes of a keras.utils.PyDataset make several at a time",
         code=_generator_processes,
@@ -476,14 +451,13 @@ GENERATOR = (
         changes="who makes the batches: state that the generator keeps is gone",
         wrong_if="batches depend on those before, or no core is free",
     ),
-)  # fmt: skip
+)
 
 
 ARRAYS = (
     Entry(
         "bytes",
-        when=lambda wait: wait.run.framework == "tensorflow" and images_as_floats(wait.run)
-        and not wait.custom_loop,
+        when=lambda wait: wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.custom_loop,
         says="Keras copies every batch out of the arrays: {pace}. The images hold whole numbers "
         "from 0 to 255 as floats.",
         remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",
@@ -491,7 +465,7 @@ ARRAYS = (
         saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
         wrong_if="values are not whole numbers from 0 to 255, or are no images",
     ),
-)  # fmt: skip
+)
 
 
 def _grain_waits(wait: InputWait) -> bool:
@@ -532,14 +506,15 @@ def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") 
         says="{grain_workers}: {pace}. Worker processes import the script.",
         asks=asks,
         remedy="Let more of them make the batches",
-        code=lambda wait: f"{_grain_line(wait, _grain_count(wait))}{GUARD}\n"
-        "import absl.flags\n"
-        "absl.flags.FLAGS.mark_as_parsed()  # before the first batch, unless absl.app.run does so",
+        code=lambda wait: (
+            f"{_grain_line(wait, _grain_count(wait))}{GUARD}\n"
+            "import absl.flags\n"
+            "absl.flags.FLAGS.mark_as_parsed()  # before the first batch, unless absl.app.run does so"
+        ),
         before=_grain_before,
-        saves=lambda wait: workers_save(
-            wait, _grain_ms(wait), _grain_count(wait), waits=_grain_waits(wait)),
+        saves=lambda wait: workers_save(wait, _grain_ms(wait), _grain_count(wait), waits=_grain_waits(wait)),
         wrong_if="the transformations compute, and no core is free",
-    )  # fmt: skip
+    )
 
 
 def _grain_helps(wait: InputWait) -> bool:
@@ -549,15 +524,9 @@ def _grain_helps(wait: InputWait) -> bool:
 GRAIN = (
     _grain_entry("workers", lambda wait: _grain_helps(wait) and wait.epoch_s >= GRAIN_EPOCH_S),
     _grain_entry(
-        "workers, epochs asked",
-        _grain_helps,
-        "They start again in each epoch: do epochs last a minute or more?",
+        "workers, epochs asked", _grain_helps, "They start again in each epoch: do epochs last a minute or more?"
     ),
-    _grain_entry(
-        "workers, cores asked",
-        lambda wait: not _grain_waits(wait) and room_unknown(wait),
-        CORE_FREE,
-    ),
+    _grain_entry("workers, cores asked", lambda wait: not _grain_waits(wait) and room_unknown(wait), CORE_FREE),
 )
 
 # What holds these inputs up where no remedy gains enough; no code, no promise.

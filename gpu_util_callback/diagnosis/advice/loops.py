@@ -45,10 +45,7 @@ class Pooled:
         while coming:
             yield coming.popleft().result()"""
 THREADS = {"more": "", "kind": "Thread", "spawn": ""}
-PROCESSES = {
-    "more": ", multiprocessing", "kind": "Process",
-    "spawn": ', multiprocessing.get_context("spawn")',
-}  # fmt: skip
+PROCESSES = {"more": ", multiprocessing", "kind": "Process", "spawn": ', multiprocessing.get_context("spawn")'}
 
 
 def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = False) -> str:
@@ -93,9 +90,7 @@ def _count(wait: InputWait) -> int:
 def _pooled(wait: InputWait) -> str:
     waits, workers = wait.waits is True, _count(wait)
     dataset = "pydataset" in wait.kind
-    function, number = (
-        ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", wait.batches)
-    )
+    function, number = ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", wait.batches)
     return (
         POOLED.format(**(THREADS if waits else PROCESSES), workers=workers)
         + f"\ndataset = Pooled({function}, {number})"
@@ -104,10 +99,7 @@ def _pooled(wait: InputWait) -> str:
 
 
 def _loader(wait: InputWait) -> str:
-    return (
-        f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={_count(wait)}, "
-        "persistent_workers=True)"
-    )
+    return f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={_count(wait)}, persistent_workers=True)"
 
 
 def _saves(wait: InputWait) -> float:
@@ -122,22 +114,26 @@ def _on_torch(wait: InputWait) -> bool:
 def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
     return Entry(
         name,
-        when=lambda wait: holds(wait) and not _ahead_already(wait) and _beside_the_step(wait)
-        and wait.lost_ms <= wait.needed_ms and not _on_torch(wait),
+        when=lambda wait: (
+            holds(wait)
+            and not _ahead_already(wait)
+            and _beside_the_step(wait)
+            and wait.lost_ms <= wait.needed_ms
+            and not _on_torch(wait)
+        ),
         says="{loop_input} while the loop waits: {pace}.",
         asks=asks,
         remedy="Let a thread make the next one during the step",
         code=_ahead,
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
         wrong_if="a thread makes them already, or batch and step compete for Python's lock",
-    )  # fmt: skip
+    )
 
 
 LOOP = (
     Entry(
         "DataLoader",
-        when=lambda wait: _on_torch(wait)
-        and (wait.waits is True or has_room(wait) or room_unknown(wait)),
+        when=lambda wait: _on_torch(wait) and (wait.waits is True or has_room(wait) or room_unknown(wait)),
         says="{loop_input} while the loop waits: {pace}.",
         asks="Is there a torch Dataset behind them, not read by worker processes yet?",
         remedy="Let worker processes of a DataLoader make them, and give it to monitor.batches() "
@@ -150,18 +146,25 @@ LOOP = (
     _thread_entry("a thread, asked", lambda wait: not wait.kind, "Does the loop itself make them?"),
     Entry(
         "threads or processes",
-        when=lambda wait: not _on_torch(wait) and wait.kind != "pooled"
-        and (wait.waits is True or has_room(wait) or room_unknown(wait)),
+        when=lambda wait: (
+            not _on_torch(wait)
+            and wait.kind != "pooled"
+            and (wait.waits is True or has_room(wait) or room_unknown(wait))
+        ),
         says="{loop_input} while the loop waits: {pace}.",
-        asks=lambda wait: "Can you write make_batch(i), which makes batch number i alone?"
-        if "pydataset" not in wait.kind else CORE_FREE if wait.waits is not True
-        else "May several threads call __getitem__ at the same time?",
+        asks=lambda wait: (
+            "Can you write make_batch(i), which makes batch number i alone?"
+            if "pydataset" not in wait.kind
+            else CORE_FREE
+            if wait.waits is not True
+            else "May several threads call __getitem__ at the same time?"
+        ),
         remedy="Let several be made at a time",
         code=_pooled,
         saves=_saves,
         wrong_if="batches depend on those before, or compute where no core is free",
     ),
-)  # fmt: skip
+)
 
 # What holds the loop up where no remedy gains enough; no code, no promise.
 LIMITS = (
@@ -172,14 +175,11 @@ LIMITS = (
         "are free, or make each batch cheaper.",
     ),
     Entry(
-        "cores",
-        when=lambda wait: wait.cores_full,
-        says="{loop_input} while the loop waits: {pace}. {cores_sentence}.",
+        "cores", when=lambda wait: wait.cores_full, says="{loop_input} while the loop waits: {pace}. {cores_sentence}."
     ),
     Entry(
         "loop",
         when=lambda wait: True,
-        says="{loop_input} while the loop waits: {pace}. Make a batch cheaper, or make what does "
-        "not change once.",
+        says="{loop_input} while the loop waits: {pace}. Make a batch cheaper, or make what does not change once.",
     ),
 )

@@ -4,13 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    batch_code,
-    has_keras_fit,
-    idioms,
-    mixed_precision,
-    optimizer,
-)
+from gpu_util_callback.diagnosis.advice.snippets import batch_code, has_keras_fit, idioms, mixed_precision, optimizer
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
@@ -42,11 +36,11 @@ def _graphs(run: Run, seen: str) -> Advice:
 
 def _checkpoints(run: Run, seen: str) -> Advice:
     return Advice(
-        f"`{seen}` keeps a copy of the weights each time: write them to disk, or keep the best "
-        "one alone.",
-        'keras.callbacks.ModelCheckpoint("best.weights.h5", save_best_only=True, '
-        "save_weights_only=True)" if has_keras_fit(run) else "",
-    )  # fmt: skip
+        f"`{seen}` keeps a copy of the weights each time: write them to disk, or keep the best one alone.",
+        'keras.callbacks.ModelCheckpoint("best.weights.h5", save_best_only=True, save_weights_only=True)'
+        if has_keras_fit(run)
+        else "",
+    )
 
 
 def _metric(run: Run, seen: str) -> Advice:
@@ -102,7 +96,7 @@ def _workers(run: Run, seen: str) -> Advice:
         )
     return Advice(
         f"{seen} each have a copy of what the dataset holds. Keep the samples in one array instead "
-        "of lists of Python objects, or use fewer workers.",
+        "of lists of Python objects, or use fewer workers."
     )
 
 
@@ -115,9 +109,7 @@ def _tensors(run: Run, seen: str) -> Advice:
 
 
 def _objects(run: Run, seen: str) -> Advice:
-    history = (
-        "; a sum of losses keeps the history of all of them" if run.framework == "torch" else ""
-    )
+    history = "; a sum of losses keeps the history of all of them" if run.framework == "torch" else ""
     return Advice(
         f"There are {seen}: a list or dictionary in Python keeps results of past steps. Look for "
         f"losses, logits or batches that are appended to something{history}, and keep Python "
@@ -131,8 +123,7 @@ def _unknown(run: Run, seen: str) -> Advice:
         "The cause is not known. Compare two snapshots of Python's allocations some hundred steps "
         "apart; if they show nothing, the memory is a library's: leave out callbacks, metrics and "
         "stages of the input one by one.",
-        'tracemalloc.start()\n...\nprint(*tracemalloc.take_snapshot().statistics("lineno")[:10], '
-        'sep="\\n")',
+        'tracemalloc.start()\n...\nprint(*tracemalloc.take_snapshot().statistics("lineno")[:10], sep="\\n")',
     )
 
 
@@ -180,10 +171,7 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
         text += f"; adding up the gradients of {parts} of them trains as before."
         code = batch_code(run, size)
         if has_keras_fit(run):
-            code += (
-                f"\noptimizer = keras.optimizers.{optimizer(run)}(..., "
-                f"gradient_accumulation_steps={parts})"
-            )
+            code += f"\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps={parts})"
         elif run.framework == "torch":
             code += (
                 f"\n(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
@@ -194,9 +182,7 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
     if line is not None:
         more = _more(run, gpu, fragmented)
         return Advice(
-            f"Mixed precision nearly halves what activations take. {more}".strip(),
-            line,
-            alters_training=True,
+            f"Mixed precision nearly halves what activations take. {more}".strip(), line, alters_training=True
         )
     return Advice(_more(run, gpu, fragmented) or "Use a smaller model, or a GPU with more memory.")
 

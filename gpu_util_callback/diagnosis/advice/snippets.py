@@ -15,9 +15,7 @@ from gpu_util_callback.diagnosis.evidence.windows import capability, headroom
 from gpu_util_callback.diagnosis.finding import Advice, Range
 from gpu_util_callback.diagnosis.thresholds import Constant
 
-FULL = Constant(
-    0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion"
-)
+FULL = Constant(0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion")
 
 
 def command(run: Run, before: str = "") -> str:
@@ -65,11 +63,7 @@ def _own_names(run: Run) -> dict[str, str]:
         else:
             roles[f"{before}dataset"] = role
     found = {name: known.get(role) for name, role in roles.items()}
-    return {
-        name: own
-        for name, own in found.items()
-        if isinstance(own, str) and _NAME.fullmatch(own) and own != name
-    }
+    return {name: own for name, own in found.items() if isinstance(own, str) and _NAME.fullmatch(own) and own != name}
 
 
 # A valid name in a program; a recording may hold anything.
@@ -134,9 +128,7 @@ def no_room(run: Run, says: str) -> Advice:
                 line,
                 alters_training=True,
             )
-    return Advice(
-        f"{says}A larger batch would help, but does not fit into the GPU's memory.", "", 0.0
-    )
+    return Advice(f"{says}A larger batch would help, but does not fit into the GPU's memory.", "", 0.0)
 
 
 def mixed_precision(run: Run, gpu: int) -> str | None:
@@ -158,9 +150,7 @@ def keras_policy(kind: str) -> str:
     return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
 
 
-AS_FLOATS = (
-    "model = keras.Sequential([keras.layers.Rescaling(1.0), model])  # to floats, before compile"
-)
+AS_FLOATS = "model = keras.Sequential([keras.layers.Rescaling(1.0), model])  # to floats, before compile"
 
 
 def images_as_floats(run: Run) -> bool:
@@ -169,10 +159,14 @@ def images_as_floats(run: Run) -> bool:
     image: Mapping = arrays[0] if arrays else {}
     low, high = image.get("min"), image.get("max")
     return (
-        str(image.get("dtype", "")).startswith("float") and int(image.get("rank") or 0) >= 4
-        and bool(image.get("integers")) and low is not None and high is not None
-        and low >= 0 and 1 < high <= 255
-    )  # fmt: skip
+        str(image.get("dtype", "")).startswith("float")
+        and int(image.get("rank") or 0) >= 4
+        and bool(image.get("integers"))
+        and low is not None
+        and high is not None
+        and low >= 0
+        and 1 < high <= 255
+    )
 
 
 def larger_batch(run: Run, factor: int) -> str:
@@ -277,8 +271,7 @@ class Idioms:
 _OF = {
     "tensorflow": Idioms(
         decorator="@tf.function",
-        mind="What else Python does in it (print, lists, NumPy) then happens only while it is "
-        "traced.",
+        mind="What else Python does in it (print, lists, NumPy) then happens only while it is traced.",
         compiled="train_step = tf.function(train_step, jit_compile=True)",
         reads="float(), .numpy()",
         to_uint8="x = tf.cast(x, tf.uint8)",
@@ -287,8 +280,7 @@ _OF = {
         "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
         leaves_memory="TF_FORCE_GPU_ALLOW_GROWTH=true",
         on_gpu='with tf.device("/GPU:0"): ...  # around building the model, not "/CPU:0"',
-        every_gpu="with tf.distribute.MirroredStrategy().scope():\n"
-        "    model = build_model()  # and compile it here",
+        every_gpu="with tf.distribute.MirroredStrategy().scope():\n    model = build_model()  # and compile it here",
     ),
     "jax": Idioms(
         decorator="@jax.jit",
@@ -305,8 +297,7 @@ _OF = {
         leaves_memory="XLA_PYTHON_CLIENT_PREALLOCATE=false",
         on_gpu='jax.config.update("jax_default_device", jax.devices("gpu")[0])\n'
         'params = jax.device_put(params, jax.devices("gpu")[0])',
-        every_gpu="keras.distribution.set_distribution(keras.distribution.DataParallel())"
-        "  # before the model is built",
+        every_gpu="keras.distribution.set_distribution(keras.distribution.DataParallel())  # before the model is built",
     ),
     "torch": Idioms(
         compiled='model = torch.compile(model, mode="reduce-overhead")',
@@ -314,12 +305,10 @@ _OF = {
         reads=".item(), .cpu()",
         to_uint8="x = x.to(torch.uint8)",
         from_uint8="x = x.to(device, non_blocking=True).float()",
-        half='with torch.autocast("cuda", dtype=torch.{kind}):\n'
-        "    loss = loss_function(model(x), y)",
+        half='with torch.autocast("cuda", dtype=torch.{kind}):\n    loss = loss_function(model(x), y)',
         scaler="; scale the loss with torch.amp.GradScaler",
         memory_limit="torch.cuda.set_per_process_memory_fraction(1.0)",
-        on_gpu='model = model.to("cuda")\n'
-        'batch = batch.to("cuda", non_blocking=True)  # every batch',
+        on_gpu='model = model.to("cuda")\nbatch = batch.to("cuda", non_blocking=True)  # every batch',
     ),
 }
 _UNKNOWN = Idioms()

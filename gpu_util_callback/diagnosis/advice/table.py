@@ -8,9 +8,7 @@ from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 
 LEAST_GAIN = Constant(1.05, "a smaller gain is lost in noise")
-ALIKE = Constant(
-    1.2, "predicted gains of equal runs differ by 1.18 in the median: closer ones are equal"
-)
+ALIKE = Constant(1.2, "predicted gains of equal runs differ by 1.18 in the median: closer ones are equal")
 
 
 Words = str | Callable[[Any], str]

@@ -5,27 +5,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpu_util_callback.diagnosis.advice.input_wait import (
-    LITTLE,
-    MOST_CALLS,
-    WAITS,
-    InputWait,
-    function_of,
-)
+from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, WAITS, InputWait, function_of
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
-CALL_US = Constant(
-    60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work"
-)
+CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
 MANY_ELEMENTS = Count(16, "elements a batch from which working on whole batches pays off")
 LEAST_FILES = Count(4, "files to read at a time where one at a time is too slow")
-_IN_MEMORY = re.compile(
-    r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window"
-)
+_IN_MEMORY = re.compile(r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window")
 
 
 def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice | None:
@@ -83,10 +73,7 @@ def _calls_wait(wait: InputWait) -> bool:
         return wait.waits is True
     # The stage cannot have computed more than the whole process did.
     own = wait.own_cpus
-    return (
-        own is not None and not wait.cores_full
-        and own * wait.arrives_ms < WAITS * stage.work_ms_per_batch
-    )  # fmt: skip
+    return own is not None and not wait.cores_full and own * wait.arrives_ms < WAITS * stage.work_ms_per_batch
 
 
 def _call_us(wait: InputWait) -> float:
@@ -236,10 +223,7 @@ def _split_generator(wait: InputWait) -> str:
 
 def _interleaved(wait: InputWait) -> str:
     files = _files(wait)
-    return (
-        f"ds = files.interleave({function_of(_opener(wait))}, cycle_length={files}, "
-        f"num_parallel_calls={files})"
-    )
+    return f"ds = files.interleave({function_of(_opener(wait))}, cycle_length={files}, num_parallel_calls={files})"
 
 
 def _opened_now(wait: InputWait) -> str:
@@ -288,15 +272,13 @@ def _cache_question(wait: InputWait) -> str:
 
 _CACHE = Entry(
     "cache",
-    when=lambda wait: _can_be_kept(wait) and wait.input_random is False
-    and wait.fits_memory is True,
-    says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory"
-    "{size}.",
+    when=lambda wait: _can_be_kept(wait) and wait.input_random is False and wait.fits_memory is True,
+    says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory{size}.",
     remedy="Keep its result: the first epoch stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
     wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
-)  # fmt: skip
+)
 
 REMEDIES = (
     Entry(
@@ -305,18 +287,19 @@ REMEDIES = (
         says="{paces}. tf.data's autotuning is switched off for this dataset: TensorFlow adds no "
         "threads to its stages and makes no batch ahead of time.",
         remedy="Switch it on",
-        code="options = tf.data.Options()\n"
-        "options.autotune.enabled = True\n"
-        "ds = ds.with_options(options)",
+        code="options = tf.data.Options()\noptions.autotune.enabled = True\nds = ds.with_options(options)",
         # At least the next batch is made ahead.
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
         wrong_if="autotuning is on",
     ),
     Entry(
         "prefetch",
-        when=lambda wait: _to_blame(wait) and not wait.works_ahead
-        and wait.lost_ms <= wait.needed_ms
-        and not (_is_python(wait) and wait.waits is False and wait.run.device == "cpu"),
+        when=lambda wait: (
+            _to_blame(wait)
+            and not wait.works_ahead
+            and wait.lost_ms <= wait.needed_ms
+            and not (_is_python(wait) and wait.waits is False and wait.run.device == "cpu")
+        ),
         says="{paces}. The pipeline makes each batch while the loop waits.",
         remedy="Let it make the next one during the step",
         code="ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step",
@@ -325,9 +308,15 @@ REMEDIES = (
     ),
     Entry(
         "waiting calls",
-        when=lambda wait: _to_blame(wait) and _is_map(wait) and _calls_wait(wait)
-        and wait.stage.inside is None
-        and wait.cpus > 0 and wait.stage is not None and _calls(wait) > wait.stage.parallelism,
+        when=lambda wait: (
+            _to_blame(wait)
+            and _is_map(wait)
+            and _calls_wait(wait)
+            and wait.stage.inside is None
+            and wait.cpus > 0
+            and wait.stage is not None
+            and _calls(wait) > wait.stage.parallelism
+        ),
         says="{takes}. It mostly waits, for files or a network.",
         remedy="Let several of its calls wait at the same time",
         code=_waiting_calls,
@@ -338,9 +327,15 @@ REMEDIES = (
     ),
     Entry(
         "parallel calls",
-        when=lambda wait: _to_blame(wait) and _is_map(wait) and not _is_python(wait)
-        and wait.stage.inside is None and _few_calls(wait) and not _calls_wait(wait)
-        and not _short_calls(wait),
+        when=lambda wait: (
+            _to_blame(wait)
+            and _is_map(wait)
+            and not _is_python(wait)
+            and wait.stage.inside is None
+            and _few_calls(wait)
+            and not _calls_wait(wait)
+            and not _short_calls(wait)
+        ),
         says="{takes}. It runs {calls_at_a_time} at a time.",
         remedy="Let TensorFlow choose the number of calls",
         code=lambda wait: f"ds = ds.map({wait.function}, num_parallel_calls=tf.data.AUTOTUNE)",
@@ -352,8 +347,11 @@ REMEDIES = (
     ),
     Entry(
         "several files",
-        when=lambda wait: (opener := _opener(wait)) is not None and "(" in opener.name
-        and not (opener.name.startswith("from_generator")),
+        when=lambda wait: (
+            (opener := _opener(wait)) is not None
+            and "(" in opener.name
+            and not (opener.name.startswith("from_generator"))
+        ),
         says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
         remedy="Read several at a time",
         code=_interleaved,
@@ -364,16 +362,11 @@ REMEDIES = (
     ),
     _CACHE,
     replace(
-        _CACHE,
-        name="cache, asked",
-        when=_can_be_kept,
-        says="{takes}, in every epoch again.",
-        asks=_cache_question,
+        _CACHE, name="cache, asked", when=_can_be_kept, says="{takes}, in every epoch again.", asks=_cache_question
     ),
     Entry(
         "before the cache",
-        when=lambda wait: _after_cache(wait) and wait.input_random is not True
-        and wait.later_epochs > 0,
+        when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_epochs > 0,
         says="{takes}. It comes after the cache, so that every epoch does it again.",
         asks="Does {function} return the same in every epoch, without random numbers?",
         remedy="Do it before the cache",
@@ -384,26 +377,27 @@ REMEDIES = (
     ),
     Entry(
         "whole batches",
-        when=lambda wait: _to_blame(wait) and _is_map(wait) and not _is_python(wait)
-        and _short_calls(wait),
-        says=lambda wait: f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
-        f"{_call_us(wait):.0f} µs, most of it the call itself.",
+        when=lambda wait: _to_blame(wait) and _is_map(wait) and not _is_python(wait) and _short_calls(wait),
+        says=lambda wait: (
+            f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
+            f"{_call_us(wait):.0f} µs, most of it the call itself."
+        ),
         asks="Can {function} work on whole batches?",
         remedy="Batch first",
-        code=lambda wait: f"ds = ds.batch({wait.batch_size}).map({wait.function}, "
-        "num_parallel_calls=tf.data.AUTOTUNE)",
+        code=lambda wait: f"ds = ds.batch({wait.batch_size}).map({wait.function}, num_parallel_calls=tf.data.AUTOTUNE)",
         before=lambda wait: f"{_written(wait)}.batch({wait.batch_size})",
-        saves=lambda wait: wait.saved_by(
-            wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)
-        ) if wait.stages else 0.0,
+        saves=lambda wait: (
+            wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
+        ),
         wrong_if="the function needs single elements",
     ),
     Entry(
         "parallel reads",
-        when=lambda wait: _to_blame(wait) and bool(_reader(wait) or (
-            (opener := _opener(wait)) is not None and "(" not in opener.name)),
-        says=lambda wait: f"{wait.paces}. {_reader(wait) or 'TFRecord'}Dataset reads one file at a "
-        "time.",
+        when=lambda wait: (
+            _to_blame(wait)
+            and bool(_reader(wait) or ((opener := _opener(wait)) is not None and "(" not in opener.name))
+        ),
+        says=lambda wait: f"{wait.paces}. {_reader(wait) or 'TFRecord'}Dataset reads one file at a time.",
         asks="Are there several files?",
         remedy="Read several at a time",
         code=_parallel_reads,
@@ -414,20 +408,16 @@ REMEDIES = (
     ),
     Entry(
         "split generator",
-        when=lambda wait: _to_blame(wait) and _op(wait).startswith("Generator")
-        and _calls_wait(wait),
-        says="The generator makes one element at a time, and mostly waits, for files or a "
-        "network: {pace}.",
+        when=lambda wait: _to_blame(wait) and _op(wait).startswith("Generator") and _calls_wait(wait),
+        says="The generator makes one element at a time, and mostly waits, for files or a network: {pace}.",
         asks="Can what it reads be split into parts, each with a generator of its own?",
         remedy="Let several of them wait at the same time",
         code=_split_generator,
-        saves=lambda wait: wait.saves(wait.after(
-            wait.stage, max(wait.arrives_ms / _calls(wait), wait.python_ms)
-        )),
+        saves=lambda wait: wait.saves(wait.after(wait.stage, max(wait.arrives_ms / _calls(wait), wait.python_ms))),
         changes="the order of samples",
         wrong_if="the generator computes: several share Python's one lock",
     ),
-)  # fmt: skip
+)
 
 # What holds the pipeline up where nothing above gains enough; no code, no promise.
 LIMITS = (
@@ -456,9 +446,7 @@ LIMITS = (
     ),
     Entry(
         "Python",
-        when=lambda wait: (
-            (_is_python(wait) or _op(wait).startswith("Generator")) and wait.waits is False
-        ),
+        when=lambda wait: (_is_python(wait) or _op(wait).startswith("Generator")) and wait.waits is False,
         says="{takes}. {call_name} computes in Python, and Python runs one thread at a time. "
         "Write it with TensorFlow operations (tf.image, tf.io, tf.strings): they run in parallel.",
     ),
@@ -477,14 +465,9 @@ LIMITS = (
     Entry(
         "cores",
         when=lambda wait: wait.cores_full,
-        says="{takes}, and {cores}. Do less in it (smaller images, fewer bytes), or do it once and "
-        "store the result.",
+        says="{takes}, and {cores}. Do less in it (smaller images, fewer bytes), or do it once and store the result.",
     ),
-    Entry(
-        "stage",
-        when=lambda wait: True,
-        says="{takes}. Do less in it, or do it once and store the result.",
-    ),
+    Entry("stage", when=lambda wait: True, says="{takes}. Do less in it, or do it once and store the result."),
 )
 
 
@@ -508,7 +491,8 @@ def advise_traced_stage(name: str) -> Advice:
         return Advice(
             f"{says}Are there several files? If so, read several at a time.",
             "ds = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)"
-            if name.startswith("TFRecord") else "",
+            if name.startswith("TFRecord")
+            else "",
             question=True,
-        )  # fmt: skip
+        )
     return Advice(f"{says}Do less in it, or do it once and store the result.", saves=0.0)

@@ -65,11 +65,7 @@ class Validations:
     @property
     def total(self) -> int:
         """Validations of the whole training, those to come included."""
-        return (
-            max(self.count, int(self.run.fit.get("epochs") or 0))
-            if not self.run.ended
-            else self.count
-        )
+        return max(self.count, int(self.run.fit.get("epochs") or 0)) if not self.run.ended else self.count
 
     @property
     def batches(self) -> int:
@@ -116,9 +112,7 @@ class Validations:
     def monitors(self) -> tuple[str, ...]:
         """Callbacks that stop, save or slow down by a metric of each epoch."""
         callbacks = self.run.fit.get("callbacks", {})
-        return tuple(
-            name for name, own in callbacks.items() if isinstance(own, Mapping) and "monitor" in own
-        )
+        return tuple(name for name, own in callbacks.items() if isinstance(own, Mapping) and "monitor" in own)
 
     @property
     def factor(self) -> int:
@@ -163,27 +157,23 @@ def _fewer_steps(validations: Validations) -> str:
     return f"model.fit(..., validation_steps={validations.steps}{size})"
 
 
-WAITING = Constant(
-    0.25, "of a validation: a cache gained 2 times where validating half as often gained 1.4"
-)
+WAITING = Constant(0.25, "of a validation: a cache gained 2 times where validating half as often gained 1.4")
 _CACHE = Entry(
     "cache",
-    when=lambda v: v.kind == "tf.data" and v.total > 1
-    and v.cached is False and v.random is False,
+    when=lambda v: v.kind == "tf.data" and v.total > 1 and v.cached is False and v.random is False,
     says="{waits}, and it reads the same data every time.",
     remedy="Keep it in memory, if it fits: the first validation stays slow",
     code="val_ds = val_ds.cache()  # as its last step",
     saves=lambda v: v.waiting * (1 - 1 / v.total),
     wrong_if="a map is random, the data does not fit into memory, or a cache is there",
-)  # fmt: skip
+)
 # For validations that wait for their data.
 VALIDATION_DATA = (
     _CACHE,
     replace(
         _CACHE,
         name="cache, asked",
-        when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached
-        and v.random is not True,
+        when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached and v.random is not True,
         says="{waits}.",
         asks="Is it the same data every time, without random numbers, and does it fit into memory?",
         remedy="Keep it in memory: the first validation stays slow",
@@ -193,8 +183,7 @@ VALIDATION_DATA = (
         when=lambda v: "dataloader" in v.kind and v.cores_free,
         says="{waits}.",
         remedy="Let worker processes prepare it ahead of time",
-        code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, "
-        "persistent_workers=True)",
+        code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",
         saves=lambda v: v.workers_save,
         wrong_if="no core is free, or JAX holds a GPU and workers are forked",
     ),
@@ -210,18 +199,26 @@ VALIDATION_DATA = (
     ),
     Entry(
         "kept batches",
-        when=lambda v: v.total > 1 and v.kind not in ("tf.data", "numpy")
-        and "dataloader" not in v.kind and v.run.fit.get("validation_kind") is not None,
+        when=lambda v: (
+            v.total > 1
+            and v.kind not in ("tf.data", "numpy")
+            and "dataloader" not in v.kind
+            and v.run.fit.get("validation_kind") is not None
+        ),
         says="{waits}.",
         asks="Are its batches the same every time, and do they fit into memory?",
         remedy="Make them once, before training",
-        code=lambda v: "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
-        if "pydataset" in v.kind and v.custom_loop
-        else "val_dataset = list(val_dataset)" if v.custom_loop else "",
+        code=lambda v: (
+            "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
+            if "pydataset" in v.kind and v.custom_loop
+            else "val_dataset = list(val_dataset)"
+            if v.custom_loop
+            else ""
+        ),
         saves=lambda v: v.waiting * (1 - 1 / v.total),
         wrong_if="batches are random or too many",
     ),
-)  # fmt: skip
+)
 VALIDATION_LESS = (
     Entry(
         "a loop's validation less often",
@@ -245,8 +242,7 @@ VALIDATION_LESS = (
     ),
     Entry(
         "fewer batches",
-        when=lambda v: not v.custom_loop and v.batches >= 2 and v.cached is False
-        and not v.monitors,
+        when=lambda v: not v.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
         says="Validation takes {pct:.0f} % of the time.",
         remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
         code=_fewer_steps,
@@ -254,20 +250,14 @@ VALIDATION_LESS = (
         changes="validation metrics: they are those of a part of the data",
         wrong_if="a cache of the data would never fill, or a callback monitors a metric",
     ),
-)  # fmt: skip
+)
 VALIDATION_LIMITS = (
-    Entry(
-        "data",
-        when=lambda v: v.waiting > WAITING,
-        says="Validation takes {pct:.0f} % of the time. {waits}.",
-    ),
+    Entry("data", when=lambda v: v.waiting > WAITING, says="Validation takes {pct:.0f} % of the time. {waits}."),
     Entry("time", when=lambda v: True, says="Validation takes {pct:.0f} % of the time."),
 )
 
 
-def validation(
-    run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float
-) -> Advice:
+def validation(run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float) -> Advice:
     """Return advice for validations that take a good part of the time.
 
     Args:

@@ -27,10 +27,7 @@ class AcceleratorUse:
     _FIRSTS = ("start_ns", "first_ns", "first_compute_ns")
 
     def __init__(self) -> None:
-        self._data = {
-            name: np.zeros(self.CAPACITY, np.int64)
-            for name in (*self._SUMS, *self._FIRSTS, "end_ns")
-        }
+        self._data = {name: np.zeros(self.CAPACITY, np.int64) for name in (*self._SUMS, *self._FIRSTS, "end_ns")}
         self._per_row = 1  # stretches
         self._stretches = 0
         self._last_end: int | None = None  # of the newest step
@@ -40,10 +37,9 @@ class AcceleratorUse:
         if not len(steps.get("start_ns", ())):
             return
         start, length, body, wait = (
-            np.asarray(steps[name], np.int64) if name in steps
-            else np.full(len(steps["start_ns"]), -1, np.int64)
+            np.asarray(steps[name], np.int64) if name in steps else np.full(len(steps["start_ns"]), -1, np.int64)
             for name in ("start_ns", "duration_ns", "body_ns", "input_wait_ns")
-        )  # fmt: skip
+        )
         compute = np.maximum(body, 0)
         if "gpu_wait_ns" in steps:
             compute = compute + np.maximum(np.asarray(steps["gpu_wait_ns"], np.int64), 0)
@@ -56,9 +52,7 @@ class AcceleratorUse:
         while self._stretches > self.CAPACITY * self._per_row:
             self._fold()
         at = number // self._per_row
-        for name, values in zip(
-            self._SUMS, (np.ones_like(start), compute, (body < 0) | (wait < 0)), strict=True
-        ):
+        for name, values in zip(self._SUMS, (np.ones_like(start), compute, (body < 0) | (wait < 0)), strict=True):
             np.add.at(self._data[name], at, values)
         first = begins & (number % self._per_row == 0)
         for name, values in zip(self._FIRSTS, (start, end - start, compute), strict=True):
@@ -92,10 +86,7 @@ class AcceleratorUse:
             return None
         epochs = phases.of("epoch").get("")
         ends = np.sort(epochs["end_ns"]) if epochs is not None else np.zeros(0, np.int64)
-        outside = [
-            (account == "step", phases.of(kind, account=account).get(""))
-            for kind, account in _TRAINING
-        ]
+        outside = [(account == "step", phases.of(kind, account=account).get("")) for kind, account in _TRAINING]
         of_epoch = np.searchsorted(ends, data["start_ns"], side="right")
         found = []
         for epoch in np.unique(of_epoch).tolist():
@@ -113,9 +104,7 @@ class AcceleratorUse:
 
 
 def _utilization(
-    rows: Mapping[str, np.ndarray],
-    outside: Iterable[tuple[bool, Occurrences | None]],
-    until_ns: int | None,
+    rows: Mapping[str, np.ndarray], outside: Iterable[tuple[bool, Occurrences | None]], until_ns: int | None
 ) -> tuple[int, float] | None:
     """Return the steps of an epoch that count, and its utilization in percent.
 

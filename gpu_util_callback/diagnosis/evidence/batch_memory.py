@@ -74,8 +74,7 @@ def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
     known = run.facts.get("memory") or {}
     of_shape = {int(shape): int(size) for shape, size in (known.get("batch_sizes") or {}).items()}
     peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
-    seen = sorted((first, of_shape[shape]) for shape, first in run.steps.first_ns.items()
-                  if shape in of_shape)  # fmt: skip
+    seen = sorted((first, of_shape[shape]) for shape, first in run.steps.first_ns.items() if shape in of_shape)
     batch = batch_of(run)
     if len(seen) < 2 or peaks is None:
         size = max((size for _, size in seen), default=batch)

@@ -11,22 +11,37 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.fold import Fold
 
 _SUMS = (
-    "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
-    "gpu_wait_ns", "callbacks_ns", "estimated", "wait_known", "wait_events", "callback_events",
-    "compile_events", "clean_rows", "clean_ns", "new_rows", "new_ns", "known_rows", "known_ns",
-    "event_wait_ns", "between_ns", "between_events", "compile_known", "callbacks_known",
-)  # fmt: skip
-_MAXIMA = (
-    "top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "top_between_ns", "end_ns",
-    "end_step",
-)  # fmt: skip
+    "rows",
+    "duration_ns",
+    "input_get_ns",
+    "input_wait_ns",
+    "wait_ns",
+    "compile_ns",
+    "body_ns",
+    "gpu_wait_ns",
+    "callbacks_ns",
+    "estimated",
+    "wait_known",
+    "wait_events",
+    "callback_events",
+    "compile_events",
+    "clean_rows",
+    "clean_ns",
+    "new_rows",
+    "new_ns",
+    "known_rows",
+    "known_ns",
+    "event_wait_ns",
+    "between_ns",
+    "between_events",
+    "compile_known",
+    "callbacks_known",
+)
+_MAXIMA = ("top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "top_between_ns", "end_ns", "end_step")
 _MINIMA = ("start_ns", "first_step")
 _COLUMNS = {"sum": _SUMS, "last": _MAXIMA, "first": _MINIMA}
 _PARTS = {name: part for part, names in _COLUMNS.items() for name in names}
-EVENT_SHARE = Constant(
-    0.1,
-    "a step of which a part takes this share is an event of it: visible at a glance",
-)
+EVENT_SHARE = Constant(0.1, "a step of which a part takes this share is an event of it: visible at a glance")
 # Number of shapes remembered; a run with more compiles all the time anyway.
 MAX_SHAPES = 100_000
 # Number of shapes whose first time is remembered.
@@ -79,17 +94,15 @@ class StepBlocks:
         """Add new rows of the `steps` table, in order; absent columns and -1 count as unknown."""
         rows = len(table["start_ns"]) if "start_ns" in table else 0
         for first in range(0, rows, self._SLICE):
-            self._add({name: np.asarray(column)[first : first + self._SLICE]
-                       for name, column in table.items()})  # fmt: skip
+            self._add({name: np.asarray(column)[first : first + self._SLICE] for name, column in table.items()})
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
         count = len(table["start_ns"])
         rows = self._rows(table, count)
         self._fold.add(
             self.total_rows + np.arange(count),
-            **{part: (names, np.stack([rows[name] for name in names]))
-               for part, names in _COLUMNS.items()},
-        )  # fmt: skip
+            **{part: (names, np.stack([rows[name] for name in names])) for part, names in _COLUMNS.items()},
+        )
         self.total_rows += count
 
     def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
@@ -101,10 +114,18 @@ class StepBlocks:
                 values = np.where(np.isfinite(values), values, -1)
             return values.astype(np.int64)
 
-        known = {name: np.maximum(column(name), 0) for name in (
-            "duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns",
-            "callbacks_ns", "estimated",
-        )}  # fmt: skip
+        known = {
+            name: np.maximum(column(name), 0)
+            for name in (
+                "duration_ns",
+                "input_get_ns",
+                "compile_ns",
+                "body_ns",
+                "gpu_wait_ns",
+                "callbacks_ns",
+                "estimated",
+            )
+        }
         raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
         duration, compile_ns = known["duration_ns"], known["compile_ns"]
         callbacks = known["callbacks_ns"]
@@ -116,8 +137,7 @@ class StepBlocks:
         new, dynamic = self._first_seen(column("shape_id"), start)
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
-        parts = raw + sum(known[name] for name in
-                          ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))  # fmt: skip
+        parts = raw + sum(known[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
         within = np.where(column("body_ns") >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
         ends = np.concatenate([[before], start + duration])
@@ -198,8 +218,6 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     long = np.flatnonzero(apart >= max(LEAST_NS, BEYOND * usual))
     # Samples and steps do not resume at the same moment, and a bin only records its beginning.
     slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
-    inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(
-        ends, times[long] + slack
-    )
+    inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(ends, times[long] + slack)
     gone = long[inside <= 1]
     return np.stack([times[gone], times[gone + 1]], axis=1).astype(np.int64)

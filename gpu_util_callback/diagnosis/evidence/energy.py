@@ -9,20 +9,20 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.schema import ACCOUNTS
 
 LONGEST_NS = Count(
-    60_000_000_000,
-    "the longest time between two samples that is integrated over; a longer one is not measured",
+    60_000_000_000, "the longest time between two samples that is integrated over; a longer one is not measured"
 )
-PREFERRED = Constant(
-    0.9, "of the time that power was sampled: where the energy counter covers it, it is used"
-)
+PREFERRED = Constant(0.9, "of the time that power was sampled: where the energy counter covers it, it is used")
 # Columns of a GPU's samples that energy is computed from, the more accurate one first.
 _COUNTER, _POWER = "power_energy_mw", "power_mw"
 _BETWEEN = "between_fits"  # and times in which the process was stopped
 # The parts of a step's row, in the order in which the training thread passes through them.
 _STEP_PARTS = (
-    ("input_wait_ns", "input_wait"), ("compile_ns", "compile"), ("body_ns", "step"),
-    ("gpu_wait_ns", "step"), ("callbacks_ns", "callbacks"),
-)  # fmt: skip
+    ("input_wait_ns", "input_wait"),
+    ("compile_ns", "compile"),
+    ("body_ns", "step"),
+    ("gpu_wait_ns", "step"),
+    ("callbacks_ns", "callbacks"),
+)
 _J = 2e12  # amounts are kept in half picojoules, milliwatts times nanoseconds: sums are exact
 
 
@@ -79,9 +79,7 @@ class TimeSums:
         shift = before - self._first
         if shift:
             empty = np.zeros(shift, np.int64)
-            self._sums = {
-                name: np.concatenate([empty, sums[:-shift]]) for name, sums in self._sums.items()
-            }
+            self._sums = {name: np.concatenate([empty, sums[:-shift]]) for name, sums in self._sums.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._sums
@@ -122,9 +120,7 @@ class EnergyUse:
         self._newest: dict[tuple[str, str], tuple[int, float]] = {}
 
     def add(
-        self,
-        tables: Mapping[str, Mapping[str, np.ndarray]],
-        samples: Mapping[str, Mapping[str, np.ndarray]],
+        self, tables: Mapping[str, Mapping[str, np.ndarray]], samples: Mapping[str, Mapping[str, np.ndarray]]
     ) -> None:
         """Add new rows of steps and phases, and new samples of GPUs."""
         for group, block in samples.items():
@@ -179,8 +175,7 @@ class EnergyUse:
         between = np.isin(np.asarray(phases["kind"]).astype(str), (_BETWEEN, "stopped"))
         accounts = np.where(between, _BETWEEN, accounts)
         start, end, spent = (  # a column may be lost
-            np.asarray(phases.get(name, np.zeros(rows)), np.int64)
-            for name in ("start_ns", "end_ns", "self_ns")
+            np.asarray(phases.get(name, np.zeros(rows)), np.int64) for name in ("start_ns", "end_ns", "self_ns")
         )
         for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
             own = accounts == category
@@ -230,9 +225,7 @@ class EnergyUse:
 
     def _source(self, group: str) -> str | None:
         """Return the column that a GPU's energy is computed from, None where it has neither."""
-        counted, sampled = (
-            self._sums.total(f"{group}/{column}/covered") for column in (_COUNTER, _POWER)
-        )
+        counted, sampled = (self._sums.total(f"{group}/{column}/covered") for column in (_COUNTER, _POWER))
         if counted and counted >= PREFERRED * sampled:
             return _COUNTER
         return _POWER if sampled else None

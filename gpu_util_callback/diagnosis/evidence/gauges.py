@@ -61,13 +61,7 @@ class Gauges:
             return found
 
     def gpu_mean(
-        self,
-        index: int,
-        column: str,
-        start_ns: int,
-        end_ns: int,
-        at_least: int = MIN_SAMPLES,
-        reach: float = 0.0,
+        self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES, reach: float = 0.0
     ) -> Mean | None:
         """Return a GPU's column over a range; None with fewer samples than `at_least`.
 
@@ -114,9 +108,7 @@ class Gauges:
         return bins.maximum(name) if bins is not None else None
 
 
-HOLD_NS = Count(
-    2_000_000_000, "the most time before it that a sample covers: twice the driver's averaging time"
-)
+HOLD_NS = Count(2_000_000_000, "the most time before it that a sample covers: twice the driver's averaging time")
 
 
 class Mean(NamedTuple):
@@ -284,8 +276,7 @@ class SampleBins:
         before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
         beyond = max(0, newest - end_ns) / self.bin_ns
         spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
-        return _Part(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond,
-                     spoken / (end_ns - start_ns))  # fmt: skip
+        return _Part(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond, spoken / (end_ns - start_ns))
 
     @property
     def _hold_ns(self) -> int:
@@ -302,9 +293,7 @@ class SampleBins:
         """Return how long a column was sampled, ns."""
         return float(self._told(self.known(column)[0]).sum())
 
-    def over_each(
-        self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def over_each(self, column: str, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (NaN without a sample) and numbers of samples for many ranges at once.
 
         The cost is that of the bins, however many ranges there are.

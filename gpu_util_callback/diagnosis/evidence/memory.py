@@ -12,13 +12,23 @@ from gpu_util_callback.recording.fold import Fold
 # Columns whose lowest and highest values are kept, by the kind of their group.
 TRACKED = {
     "host": (
-        "process_held_bytes", "process_memory_bytes", "workers_memory_bytes",
-        "container_memory_bytes", "memory_available_bytes", "process_address_space_bytes",
-        "python_blocks", "workers",
+        "process_held_bytes",
+        "process_memory_bytes",
+        "workers_memory_bytes",
+        "container_memory_bytes",
+        "memory_available_bytes",
+        "process_address_space_bytes",
+        "python_blocks",
+        "workers",
     ),
-    "gpu": ("allocator_used_bytes", "allocator_peak_bytes", "allocator_limit_bytes",
-            "allocator_reserved_bytes", "allocator_live_allocations"),
-}  # fmt: skip
+    "gpu": (
+        "allocator_used_bytes",
+        "allocator_peak_bytes",
+        "allocator_limit_bytes",
+        "allocator_reserved_bytes",
+        "allocator_live_allocations",
+    ),
+}
 
 POINTS = Count(8, "a trend shows in no fewer readings")
 STEPS = Count(20, "a run's first steps allocate what the later ones use")
@@ -135,9 +145,7 @@ class Growth:
     from_start: bool
 
 
-def by_step(
-    steps: np.ndarray, low: np.ndarray, high: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_step(steps: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return one reading for each number of steps done: what a validation holds meanwhile is none.
 
     Args:

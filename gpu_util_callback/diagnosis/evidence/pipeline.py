@@ -56,9 +56,7 @@ class Stage:
         return opens and not self.name.startswith("from_generator")
 
 
-def chain_ms(
-    stages: Sequence[Stage], changed: Stage | None = None, changed_ms: float = 0.0
-) -> tuple[float, float]:
+def chain_ms(stages: Sequence[Stage], changed: Stage | None = None, changed_ms: float = 0.0) -> tuple[float, float]:
     """Return the time of a batch through a pipeline whose threaded stages work in parallel.
 
     Args:
@@ -134,9 +132,7 @@ class Pipeline:
             self._open.next(time_ns)
             return
         if len(self._readings) == self.CAPACITY:
-            self._readings = [
-                a.joined(b) for a, b in zip(self._readings[::2], self._readings[1::2], strict=True)
-            ]
+            self._readings = [a.joined(b) for a, b in zip(self._readings[::2], self._readings[1::2], strict=True)]
             self._per_reading *= 2
         since_ns = self._open.last_ns if self._open is not None else time_ns
         self._open = _Reading(time_ns, since_ns)
@@ -176,10 +172,7 @@ class Pipeline:
         if sum(reading.batches for reading in chosen) > MANY_MORE * batches:
             return True
         took = sum(reading.last_ns - reading.since_ns for reading in chosen)
-        inside = sum(
-            max(0, min(reading.last_ns, end_ns) - max(reading.since_ns, start_ns))
-            for reading in chosen
-        )
+        inside = sum(max(0, min(reading.last_ns, end_ns) - max(reading.since_ns, start_ns)) for reading in chosen)
         return inside < MOST * took
 
 
@@ -202,9 +195,7 @@ class _Reading:
     def next(self, time_ns: int) -> None:
         self.last_ns, self.readings = time_ns, self.readings + 1
 
-    def add(
-        self, *, stage, op, flags, inside, batches, elements, work_ns, parallelism, buffered, limit
-    ):
+    def add(self, *, stage, op, flags, inside, batches, elements, work_ns, parallelism, buffered, limit):
         self.batches += max(0, batches)
         node = self.nodes.setdefault((stage, op, flags, inside), [0.0] * 7)
         node[0] += work_ns
@@ -234,13 +225,20 @@ class _Reading:
             work, elements, parallelism, buffered, _limit, with_buffer, seen = node
             threads = max(1.0, parallelism / max(1.0, seen))
             per_batch = work / batches / 1e6
-            found.append(Stage(
-                name, op, per_batch, per_batch / threads, threads,
-                buffered / with_buffer if with_buffer else float("nan"),
-                _flags(flags), elements / batches,
-                inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, np.nan, _flags(inside[2])),
-                place,
-            ))  # fmt: skip
+            found.append(
+                Stage(
+                    name,
+                    op,
+                    per_batch,
+                    per_batch / threads,
+                    threads,
+                    buffered / with_buffer if with_buffer else float("nan"),
+                    _flags(flags),
+                    elements / batches,
+                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, np.nan, _flags(inside[2])),
+                    place,
+                )
+            )
         return sorted(found, key=lambda stage: (-stage.ms_per_batch, stage.name))
 
 

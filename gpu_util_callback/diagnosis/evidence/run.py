@@ -21,16 +21,12 @@ from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Mo
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 AROUND_NS = 500_000_000
-LAG_NS = Count(
-    2_000_000_000, "with no refresh seen: utilization is a mean over a second, held for another"
-)
+LAG_NS = Count(2_000_000_000, "with no refresh seen: utilization is a mean over a second, held for another")
 HALF = Constant(0.5, "of a range must be sampled: an end of it does not speak for the rest")
 MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
 PAUSES = ("between_fits", "stopped")  # phases in which nothing trains
 SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
-OWN_PCT = Constant(
-    5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more"
-)
+OWN_PCT = Constant(5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more")
 
 
 def _known(facts: object) -> dict[str, object]:
@@ -85,9 +81,7 @@ class Run(Gauges):
         self.accelerator.add(tables.get("steps", {}))
         self.add_samples(samples)
 
-    def update(
-        self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool
-    ) -> None:
+    def update(self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool) -> None:
         """Update everything but the rows: newer facts are merged over those before."""
         self.forget()
         self.facts.update(facts or {})
@@ -148,10 +142,10 @@ class Run(Gauges):
             away = away[(at == 0) | (stop["end_ns"][at - 1] <= away[:, 0])]
         if not len(away) and not pauses:
             return 0
-        first = np.concatenate([away[:, 0], *(one["start_ns"] for one in pauses)])
-        last = np.concatenate([away[:, 1], *(one["end_ns"] for one in pauses)])
+        first = np.concatenate([away[:, 0], *(pause["start_ns"] for pause in pauses)])
+        last = np.concatenate([away[:, 1], *(pause["end_ns"] for pause in pauses)])
         # Pauses that are kept joined include the fits between them, too.
-        spent = np.concatenate([away[:, 1] - away[:, 0], *(one["self_ns"] for one in pauses)])
+        spent = np.concatenate([away[:, 1] - away[:, 0], *(pause["self_ns"] for pause in pauses)])
         gone = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
         return int((gone * (spent / np.maximum(last - first, 1))).sum())
 
@@ -217,9 +211,7 @@ class Run(Gauges):
     @property
     def gpus(self) -> list[Mapping]:
         """The GPUs this process may use, as the manifest lists them."""
-        return self.once(
-            "gpus", lambda: [g for g in self.manifest.get("gpus", []) if isinstance(g, Mapping)]
-        )
+        return self.once("gpus", lambda: [g for g in self.manifest.get("gpus", []) if isinstance(g, Mapping)])
 
     @property
     def used_gpus(self) -> list[int]:
@@ -227,8 +219,7 @@ class Run(Gauges):
         return self.once("used", self._used_gpus)
 
     def _used_gpus(self) -> list[int]:
-        return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus)
-                if gpu.get("used_by_framework")]  # fmt: skip
+        return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus) if gpu.get("used_by_framework")]
 
     @property
     def working_gpus(self) -> list[int]:
@@ -272,10 +263,7 @@ class Run(Gauges):
         min_rows = min(min_rows, max(SHORTEST, steps.total_rows))
         events = {"wait": "wait_events", "callbacks": "callback_events"}.get(part, "compile_events")
         rows, total = steps["rows"], steps["duration_ns"]
-        series = Series(
-            rows, total, steps[f"{part}_ns"], steps[f"top_{part}_ns"], steps[events],
-            steps.rows_per_block,
-        )  # fmt: skip
+        series = Series(rows, total, steps[f"{part}_ns"], steps[f"top_{part}_ns"], steps[events], steps.rows_per_block)
         return self.spans_in(series, enter=enter, min_rows=min_rows)
 
     def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
@@ -383,9 +371,7 @@ class Run(Gauges):
             return np.full(len(start_ns), np.nan), 0.0
         known = np.isfinite(np.stack(idle))
         total = np.nan_to_num(np.stack(idle)).sum(axis=0)
-        return np.where(
-            known.any(axis=0), total / np.maximum(1, known.sum(axis=0)), np.nan
-        ), samples
+        return np.where(known.any(axis=0), total / np.maximum(1, known.sum(axis=0)), np.nan), samples
 
     def stalled_pct(self, start_ns: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
         """Return how much of each stretch the training thread did not train, %; shape `(n,)`.

@@ -17,9 +17,7 @@ SCATTERS = Constant(4.0, "... this many times the scatter ...")
 LEAST_BLOCKS = Count(2, "... on this many blocks of steps")
 
 
-def sharpened(
-    steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]
-) -> tuple[int, int]:
+def sharpened(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]) -> tuple[int, int]:
     """Return a stretch from samples, its ends moved to where nearby steps change their pace.
 
     A slower GPU makes its steps longer; an end stays where it is if they are not.
@@ -96,8 +94,7 @@ class Sampled:
             return values
         # Columns of one group are mostly read at the same times.
         held, fresh = self.run.once(
-            ("held", id(self.start_ns), id(places), hold_ns),
-            lambda: _held(bins, places, self.start_ns, hold_ns),
+            ("held", id(self.start_ns), id(places), hold_ns), lambda: _held(bins, places, self.start_ns, hold_ns)
         )
         return np.where(fresh, values[held], np.nan)
 
@@ -177,9 +174,7 @@ class Together:
     inside: np.ndarray
 
 
-def together(
-    each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float
-) -> list[Together]:
+def together(each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float) -> list[Together]:
     """Return the stretches in which the slowest GPU lost the share `enter` of the time.
 
     Args:
@@ -193,11 +188,11 @@ def together(
     found = []
     for where, mask in base.spans(lost, enter=enter, min_s=min_s):
         first, last = int(base.start_ns[mask][0]), int(base.start_ns[mask][-1])
-        inside = {gpu: (seen.start_ns + seen.length_ns > first) & (seen.start_ns <= last)
-                  for gpu, (seen, _) in each.items()}  # fmt: skip
+        inside = {
+            gpu: (seen.start_ns + seen.length_ns > first) & (seen.start_ns <= last) for gpu, (seen, _) in each.items()
+        }
         share = {
-            gpu: float(np.nansum(lost[inside[gpu]]))
-            / max(1, int(seen.length_ns[inside[gpu]].sum()))
+            gpu: float(np.nansum(lost[inside[gpu]])) / max(1, int(seen.length_ns[inside[gpu]].sum()))
             for gpu, (seen, lost) in each.items()
         }
         order = sorted(share, key=lambda gpu: -share[gpu])
@@ -214,9 +209,7 @@ def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
     return np.where(fresh, np.nan_to_num(lost[held]) / seen.length_ns[held], 0.0)
 
 
-def _held(
-    bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _held(bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which of the bins at `places` covers each of these times, and whether any does."""
     stamps = (bins.origin_ns or 0) + places * bins.bin_ns
     # The bin that contains the time, or the newest one before it; the first one also covers a
@@ -274,6 +267,9 @@ def _allocator(run: Run, gpu: int) -> Allocator | None:
         return None
     retries, ooms = highest("allocator_retries"), highest("allocator_ooms")
     return Allocator(
-        max(known), float(limit), float(total) if total else None,
-        None if retries is None else int(retries), None if ooms is None else int(ooms),
-    )  # fmt: skip
+        max(known),
+        float(limit),
+        float(total) if total else None,
+        None if retries is None else int(retries),
+        None if ooms is None else int(ooms),
+    )

@@ -7,9 +7,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration
 
 EVERY_FIT = Constant(0.8, "compilations a fit: some may end before a first step")
-SHARE_BETWEEN = Constant(
-    0.05, "of the time from the first fit to the last: less changes no promise by more than that"
-)
+SHARE_BETWEEN = Constant(0.05, "of the time from the first fit to the last: less changes no promise by more than that")
 
 
 @dataclass(frozen=True, slots=True)

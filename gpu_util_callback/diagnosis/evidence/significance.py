@@ -9,18 +9,11 @@ from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
-PART = Constant(
-    0.25,
-    "several spans may reach a limit together; each must reach this part of it",
-)
-MANY_TIMES = Count(
-    16, "seen at so many ends of epochs, it is a state of the run however short that was"
-)
+PART = Constant(0.25, "several spans may reach a limit together; each must reach this part of it")
+MANY_TIMES = Count(16, "seen at so many ends of epochs, it is a state of the run however short that was")
 MANY_STEPS = SHORTEST  # the same for steps
 STATE_LEAST = Constant(0.2, "of `least_s`: less than that predicts nothing, even of a state")
-SLICE_MS = Constant(
-    3, "Linux gives another thread the core for 3 ms: a host that lost it once stalls as long"
-)
+SLICE_MS = Constant(3, "Linux gives another thread the core for 3 ms: a host that lost it once stalls as long")
 LEAST_GAIN = Constant(0.05, "without its loss a run must be this much faster to show ...")
 SCATTERS = Count(2, "... and by this many times its own scatter ...")
 SURE_GAIN = Constant(0.15, "... but so large a gain shows however unsteady the steps are")
@@ -69,9 +62,7 @@ def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
     """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
     share = STATE_LEAST if any(finding.state for finding in findings) else 1
-    return (
-        sum(finding.lost_ns or 0 for finding in findings) < share * limits.get("least_s", 0) * 1e9
-    )
+    return sum(finding.lost_ns or 0 for finding in findings) < share * limits.get("least_s", 0) * 1e9
 
 
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:

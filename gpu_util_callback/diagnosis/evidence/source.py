@@ -138,8 +138,9 @@ def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
         linked_kernels=sum(int(gpu.get("linked_kernels") or 0) for gpu in gpus),
         short_kernels_pct=max((gpu.get("short_kernels_pct") or 0.0 for gpu in gpus), default=0.0),
         copies=[
-            Copies(str(one.get("memory") or "unknown"), one.get("bytes"), one.get("total_ns") or 0)
-            for gpu in gpus for one in gpu.get("copies") or ()
+            Copies(str(copy.get("memory") or "unknown"), copy.get("bytes"), copy.get("total_ns") or 0)
+            for gpu in gpus
+            for copy in gpu.get("copies") or ()
         ],
         slowest_stage=stage and SlowestStage(stage["name"], stage["path"], stage.get("self_ms")),
         host_activity=told.get("host_activity") or "",
@@ -150,13 +151,21 @@ def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
         once=Once(**once) if (once := told.get("once")) else None,
         host_calls=HostCalls(**calls) if (calls := told.get("host_calls")) else None,
         uploaded_ns=int(told.get("uploaded_ns") or 0),
-    )  # fmt: skip
+    )
 
 
 CATEGORIES = (
-    "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective",
-    "idle_input", "idle_launch", "idle_sync", "idle_host", "other",
-)  # fmt: skip
+    "kernel",
+    "copy_h2d",
+    "copy_d2h",
+    "copy_d2d",
+    "collective",
+    "idle_input",
+    "idle_launch",
+    "idle_sync",
+    "idle_host",
+    "other",
+)
 MAX_KERNELS = 4096
 # Windows kept separately; of more, neighbours are added up. The recorder takes a hundred in a run
 # of ten thousand times the first one's age.
@@ -246,10 +255,14 @@ class Windows:
         middle = (self.first_step + self.end_step) / 2
         kept = (middle >= first) & (middle < end)
         return Windows(
-            self.first_step[kept], self.end_step[kept], self.steps[kept], self.duration_ns[kept],
-            self.kernels[kept], self.kernel_busy_ns[kept],
+            self.first_step[kept],
+            self.end_step[kept],
+            self.steps[kept],
+            self.duration_ns[kept],
+            self.kernels[kept],
+            self.kernel_busy_ns[kept],
             {name: values[kept] for name, values in self.ns.items()},
-        )  # fmt: skip
+        )
 
     def edges(self, first: int, end: int) -> np.ndarray:
         """Divide the steps [first, end) among them, half-way between two: shape `(n + 1,)`.
@@ -304,10 +317,14 @@ class Traced:
                 return np.array([getattr(one, name) for one in seen], np.int64)
 
             self._windows_of[index] = Windows(
-                column("first_step"), column("end_step"), column("steps"), column("duration_ns"),
-                column("kernels"), column("kernel_busy_ns"),
+                column("first_step"),
+                column("end_step"),
+                column("steps"),
+                column("duration_ns"),
+                column("kernels"),
+                column("kernel_busy_ns"),
                 {name: np.array([one.ns[name] for one in seen], np.int64) for name in CATEGORIES},
-            )  # fmt: skip
+            )
         return self._windows_of[index]
 
     def for_all(self, index: int, steps: int) -> TracedGpu | None:
@@ -376,10 +393,15 @@ def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
 
     step = rows["step"]
     return TracedGpu(
-        len(step), total("duration_ns"), total("kernels"), total("kernel_busy_ns"),
-        total("any_busy_ns"), int(step.min()), int(step.max()) + 1,
+        len(step),
+        total("duration_ns"),
+        total("kernels"),
+        total("kernel_busy_ns"),
+        total("any_busy_ns"),
+        int(step.min()),
+        int(step.max()) + 1,
         {name: total(f"{name}_ns") for name in CATEGORIES},
-    )  # fmt: skip
+    )
 
 
 def _positive(table: Mapping[str, np.ndarray], name: str, row: int) -> int:

@@ -17,15 +17,9 @@ MAX_SPANS = 24
 MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
-HYSTERESIS = Constant(
-    0.5, "a stretch that loses half as much as the spans on both its sides continues them"
-)
-PROMINENCE = Constant(
-    0.75, "spans less than a third above what lies between them are crests of one span"
-)
-MIN_GAP = Constant(
-    0.125, "of its neighbours: so short a stretch near the threshold is below it by chance"
-)
+HYSTERESIS = Constant(0.5, "a stretch that loses half as much as the spans on both its sides continues them")
+PROMINENCE = Constant(0.75, "spans less than a third above what lies between them are crests of one span")
+MIN_GAP = Constant(0.125, "of its neighbours: so short a stretch near the threshold is below it by chance")
 OUTLIER = Count(2, "times the largest single loss of the neighbouring spans")
 
 
@@ -95,9 +89,7 @@ def _at_scale(
     within, of = _windowed(lost, window), _windowed(total, window)
     if not ((within >= enter * of) & open_).any():
         return  # without the largest single loss the share is smaller still
-    rows, top, events = (
-        np.where(open_, values, 0) for values in (series.rows, series.top, series.events)
-    )
+    rows, top, events = (np.where(open_, values, 0) for values in (series.rows, series.top, series.events))
     positive = (_share(within, of, _highest(top, window)) >= enter) & open_
     if not positive.any():
         return
@@ -155,9 +147,7 @@ class _Sums:
 
     def _share(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
         first, end = at.T
-        return _share(
-            self._lost[end] - self._lost[first], self._total[end] - self._total[first], top
-        )
+        return _share(self._lost[end] - self._lost[first], self._total[end] - self._total[first], top)
 
 
 def _most(values: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -165,9 +155,7 @@ def _most(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(values, at.ravel())[::2]
 
 
-def _joined(
-    series: Series, spans: list[tuple[int, int]], enter: float, finest: int
-) -> list[tuple[int, int]]:
+def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: int) -> list[tuple[int, int]]:
     """Return the spans, joined where the loss between them goes on near the threshold."""
     sums, count = _Sums(series), 0
     at = np.array(spans, np.int64).reshape(-1, 2)
@@ -206,9 +194,7 @@ def _steady(series: Series, first: int, end: int) -> bool:
     return bool(np.count_nonzero(lost) >= 0.75 * len(lost) and lost.max() * 2 <= lost.sum())
 
 
-def _settled(
-    lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int
-) -> tuple[int, int]:
+def _settled(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
     """Trim until nothing changes: the loss seen by a wide window may all lie in one half of it."""
     while end > first:
         trimmed = _trimmed(lost, total, first, end, window)
@@ -218,9 +204,7 @@ def _settled(
     return first, end
 
 
-def _trimmed(
-    lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int
-) -> tuple[int, int]:
+def _trimmed(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
     """Move both ends to where lost and not lost are separated best.
 
     Between a level m and nothing the best threshold is m/2: before the start the running sum of

@@ -90,9 +90,7 @@ def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
     return round(took * share), round(100 * (1 - share), 1)
 
 
-def _around(
-    stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int
-) -> tuple[list, list]:
+def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int) -> tuple[list, list]:
     """Return the times in which the stalls are read, neighbours joined; and those in between."""
     apart = [after[0] - before[1] for before, after in pairwise(stalls)]
     # If stalls follow closely, half the time between them is left to observe training by itself.
@@ -113,14 +111,13 @@ def _around(
 
 def _compiling(run: Run) -> list[tuple[int, int]]:
     """Return the times of the longest compilations."""
-    found = [one for rows in run.phases.of("compilation").values() for one in intervals(rows)]
+    found = [interval for rows in run.phases.of("compilation").values() for interval in intervals(rows)]
     return sorted(found, key=lambda one: one[0] - one[1])[:MOST_COMPILATIONS]
 
 
 def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
     for first, last in cuts:
-        parts = [part for start, end in pieces
-                 for part in ((start, min(end, first)), (max(start, last), end))]  # fmt: skip
+        parts = [part for start, end in pieces for part in ((start, min(end, first)), (max(start, last), end))]
         pieces = [(start, end) for start, end in parts if end > start]
     return pieces
 

@@ -12,9 +12,7 @@ from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 WINDOW_STEPS = Count(3, "steps that a window must have before it represents the run")
-IN_A_ROW = Count(
-    2, "windows in a row that differ from the rest: a single one may have met a checkpoint"
-)
+IN_A_ROW = Count(2, "windows in a row that differ from the rest: a single one may have met a checkpoint")
 OVER = Constant(0.5, "of the limit: a window that shows less ends the state")
 LEAST_SHARE = Constant(0.02, "of the run: fixing a shorter stretch does not show")
 
@@ -49,9 +47,8 @@ class Share:
         """Return it without a part of its time that has another cause, of a trace."""
         kept = max(0, self.lost_ns - ns) / max(1, self.lost_ns)
         return replace(
-            self, pct=kept * self.pct, lost_ns=round(kept * self.lost_ns),
-            ms_per_step=kept * self.ms_per_step,
-        )  # fmt: skip
+            self, pct=kept * self.pct, lost_ns=round(kept * self.lost_ns), ms_per_step=kept * self.ms_per_step
+        )
 
 
 def traced_gpus(run: Run) -> list[int]:
@@ -120,14 +117,18 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     if not count:
         return None
     return Share(
-        where, pct / count, max(0, round(lost / count)), per_step / count, most, tuple(gpus),
-        kernels / traced_steps, busy_ns / max(1, kernels) / 1e3,
-    )  # fmt: skip
+        where,
+        pct / count,
+        max(0, round(lost / count)),
+        per_step / count,
+        most,
+        tuple(gpus),
+        kernels / traced_steps,
+        busy_ns / max(1, kernels) / 1e3,
+    )
 
 
-def _measured(
-    run: Run, source: Source, gpus: Sequence[int], categories: Sequence[str]
-) -> Share | None:
+def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
     """Return the same of a run of which every step was traced."""
     seen = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
     steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
@@ -135,12 +136,19 @@ def _measured(
         return None
     spent_ns = sum(gpu.ns[name] for gpu in seen for name in categories) / len(seen)
     kernels = [one for (gpu, *_), one in run.traced.kernels.items() if gpu in gpus]
-    count = sum(one.count for one in kernels)
+    count = sum(kernel.count for kernel in kernels)
     return Share(
-        None, 100 * spent_ns / total_ns, round(spent_ns), spent_ns / steps / 1e6, steps,
-        tuple(gpus), count / steps / len(seen),
-        sum(one.total_ns for one in kernels) / max(1, count) / 1e3, exact=True, whole=source.whole,
-    )  # fmt: skip
+        None,
+        100 * spent_ns / total_ns,
+        round(spent_ns),
+        spent_ns / steps / 1e6,
+        steps,
+        tuple(gpus),
+        count / steps / len(seen),
+        sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e3,
+        exact=True,
+        whole=source.whole,
+    )
 
 
 def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
@@ -217,16 +225,12 @@ def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
     return run.once(("windows", index, where), lambda: inside(where.start_step, where.end_step))
 
 
-def _stood_for(
-    run: Run, index: int, where: Range | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stood_for(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what each window represents: rows, their time in ns, and that without waits etc."""
     return run.once(("stood for", index, where), lambda: _shared_out(run, index, where))
 
 
-def _shared_out(
-    run: Run, index: int, where: Range | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _shared_out(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     steps, windows = run.steps, _windows_of(run, index, where)
     if not len(steps):  # an imported trace
         return windows.steps, np.maximum(windows.duration_ns, 1), np.zeros(len(windows))
@@ -255,9 +259,7 @@ def _range(run: Run, first: float, end: float) -> Range:
     return Range(round(first), round(end), begin_ns, max(end_ns, begin_ns + 1))
 
 
-_MATRIX = re.compile(
-    r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention|Cijk_", re.IGNORECASE
-)
+_MATRIX = re.compile(r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention|Cijk_", re.IGNORECASE)
 _HELPER = re.compile(
     r"nchwtonhwc|nhwctonchw|convert|im2col|im3d2col|bn_(fw|bw)|norm|pool|reorder|transpose"
     r"|splitkreduce|scalepacked|computeoffsets|gemv|depthwise|softmax|bias|activation",
@@ -345,8 +347,9 @@ def plain_matrix_pct(run: Run, gpu: int) -> MatrixKernels | None:
     """Return those of a GPU's profiler windows; None without kernels."""
     return matrix_kernels(
         (kernel.name, kernel.tensor_core, kernel.total_ns)
-        for (index, _, _), kernel in run.traced.kernels.items() if index == gpu
-    )  # fmt: skip
+        for (index, _, _), kernel in run.traced.kernels.items()
+        if index == gpu
+    )
 
 
 def matrix_kernels(kernels: Iterable[tuple[str, str, int]]) -> MatrixKernels | None:
@@ -365,6 +368,4 @@ def matrix_kernels(kernels: Iterable[tuple[str, str, int]]) -> MatrixKernels | N
                 most, largest = spent, name
     if not total:
         return None
-    return MatrixKernels(
-        100 * plain / total, 100 * of["unknown"] / total, 100 * of["yes"] / total, largest
-    )
+    return MatrixKernels(100 * plain / total, 100 * of["unknown"] / total, 100 * of["yes"] / total, largest)

@@ -34,11 +34,31 @@ from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
 __all__ = ["RULES", "RULE_OF"]
 
 RULES: tuple[Rule, ...] = (
-    InputBound(), HostStall(), HostCallback(), Recompilation(), TransferBound(), LaunchBound(),
-    SyncBound(), CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(),
-    MemoryPressure(), MemoryLimit(), MemoryGrowth(), MemorySpill(), OutOfMemory(), CpuFallback(),
-    HalfPrecisionCpu(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
-    GpuEccErrors(), BetweenFits(),
-)  # fmt: skip
+    InputBound(),
+    HostStall(),
+    HostCallback(),
+    Recompilation(),
+    TransferBound(),
+    LaunchBound(),
+    SyncBound(),
+    CommunicationBound(),
+    SmallBatch(),
+    SmallModel(),
+    NoTensorCores(),
+    MemoryPressure(),
+    MemoryLimit(),
+    MemoryGrowth(),
+    MemorySpill(),
+    OutOfMemory(),
+    CpuFallback(),
+    HalfPrecisionCpu(),
+    GpusUnused(),
+    Throttled(),
+    Contention(),
+    Imbalance(),
+    GpuLost(),
+    GpuEccErrors(),
+    BetweenFits(),
+)
 
 RULE_OF: dict[str, Rule] = {rule.cause: rule for rule in RULES}

@@ -19,8 +19,7 @@ _LIMITS = {
     "evaluate": "Most of it is in evaluate: evaluate less often, or on fewer batches.",
     "building": "Most of it builds and compiles models. Can one model serve all fits?",
     "loading and saving": "Most of it loads and saves models: do so less often.",
-    "calls of the model": "Most of it is in calls of the model. Is the function that makes them "
-    "compiled?",
+    "calls of the model": "Most of it is in calls of the model. Is the function that makes them compiled?",
     "fit outside its callbacks": "Most of it is in fit, around what callbacks see: fewer, longer "
     "fits need it less often.",
 }

@@ -3,12 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    has_keras_fit,
-    larger_batch,
-    no_room,
-    room_for,
-)
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, larger_batch, no_room, room_for
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.source import LateRank, Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
@@ -26,9 +21,7 @@ class CommunicationBound(Rule):
     title = "Communication-bound"
     sources = ("profiler windows",)
     thresholds: ClassVar = {
-        "exposed_collective_pct": Threshold(
-            10, "torch-tb-profiler warns at 10 % communication, XProf calls 15 % high"
-        ),
+        "exposed_collective_pct": Threshold(10, "torch-tb-profiler warns at 10 % communication, XProf calls 15 % high"),
         "waited_pct": Threshold(
             50, "in the traces of all ranks: the time in collectives is mostly waiting for one rank"
         ),
@@ -59,11 +52,7 @@ class CommunicationBound(Rule):
                 evidence["world_size"] = run.manifest.get("world_size")
                 advice = _advice(run)
             yield self.loss(
-                share,
-                advice,
-                threshold={"exposed_collective_pct": limit},
-                evidence=evidence,
-                of_trace=title,
+                share, advice, threshold={"exposed_collective_pct": limit}, evidence=evidence, of_trace=title
             )
 
 
@@ -123,8 +112,7 @@ def _advice(run: Run) -> Advice:
         return no_room(run, text)
     larger, often = ("twice", "half") if factor == 2 else (f"{factor} times", "a quarter")
     return Advice(
-        f"{text}With a batch {larger} as large they do so {often} as often; raise the learning "
-        "rate with it.",
+        f"{text}With a batch {larger} as large they do so {often} as often; raise the learning rate with it.",
         larger_batch(run, factor),
         1 - 1 / factor,
         alters_training=True,

@@ -33,9 +33,7 @@ class Contention(Rule):
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
-        "gpu_active_pct": Threshold(
-            80, "while the GPU has time left, no other process takes it away"
-        ),
+        "gpu_active_pct": Threshold(80, "while the GPU has time left, no other process takes it away"),
         "min_s": MIN_S,
         **SIGNIFICANT,
     }
@@ -67,13 +65,12 @@ class Contention(Rule):
                     "gpu": gpu,
                     "others_active_pct": round(float(np.nanmean(others[mask])), 1),
                     "gpu_active_pct": round(float(np.nanmean(use[mask])), 1),
-                    "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2)
-                    if known else None,
+                    "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2) if known else None,
                 },
                 threshold=chosen(limits, "others_active_pct", "gpu_active_pct"),
                 advice=_advice(run, found.gpus, limits["others_active_pct"]),
                 gpus=found.gpus,
-            )  # fmt: skip
+            )
 
 
 def _taken(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
@@ -94,8 +91,9 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     names = gpu_names(shared)
     says = f"Another program computes on {names}, too, and the two take turns. "
     here = [gpu for gpu in run.working_gpus if gpu not in shared]
-    free = [int(gpu["index"]) for gpu in run.gpus
-            if gpu.get("index") not in (*shared, *here) and _free(run, gpu, limit)]  # fmt: skip
+    free = [
+        int(gpu["index"]) for gpu in run.gpus if gpu.get("index") not in (*shared, *here) and _free(run, gpu, limit)
+    ]
     if len(free) >= len(shared):
         free = free[: len(shared)]
         numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*here, *free]))

@@ -26,15 +26,14 @@ class CpuFallback(Rule):
     cause = "cpu_fallback"
     title = "GPU not used"
     blocking = unused = True
-    sources = ("GPUs the driver shows", "GPUs the framework lists", "GPU utilization and memory "
-               "(for GPUs it lists and does not use)")  # fmt: skip
+    sources = (
+        "GPUs the driver shows",
+        "GPUs the framework lists",
+        "GPU utilization and memory (for GPUs it lists and does not use)",
+    )
     thresholds: ClassVar = {
-        "gpu_active_pct": Threshold(
-            1, "the driver counts in whole percents: kernels now and then make one"
-        ),
-        "memory_mib": Threshold(
-            100, "a CUDA context alone takes more, and nothing runs without one"
-        ),
+        "gpu_active_pct": Threshold(1, "the driver counts in whole percents: kernels now and then make one"),
+        "memory_mib": Threshold(100, "a CUDA context alone takes more, and nothing runs without one"),
         "min_samples": Threshold(50, "five seconds of them: not a model that is still being built"),
     }
     unknown = "no GPU was seen by the driver"
@@ -50,9 +49,7 @@ class CpuFallback(Rule):
         if run.used_gpus:
             yield from self._left_alone(run, limits)
             return
-        if any(
-            _busy_itself(run, int(gpu.get("index", i)), limits) for i, gpu in enumerate(run.gpus)
-        ):
+        if any(_busy_itself(run, int(gpu.get("index", i)), limits) for i, gpu in enumerate(run.gpus)):
             return  # by another library: CuPy, TensorRT, Triton, or workers that open the GPU
         who = called(run.framework)
         names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
@@ -64,11 +61,7 @@ class CpuFallback(Rule):
         why = why_unused(run.framework, count, count, built)
         if check is not None and check.get("code"):
             why = Unused(check["reason"], check["cure"], check["code"])
-        evidence: dict[str, object] = {
-            "gpus_visible": count,
-            "gpus_used_by_framework": 0,
-            "gpu": ", ".join(names),
-        }
+        evidence: dict[str, object] = {"gpus_visible": count, "gpus_used_by_framework": 0, "gpu": ", ".join(names)}
         version = run.framework_facts.get("version")
         if version:
             evidence["framework"] = f"{run.framework or 'framework'} {version}"
@@ -93,10 +86,7 @@ class CpuFallback(Rule):
         held = [_held(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
         if any(one is None for one in held):
             return
-        who, names = (
-            called(run.framework),
-            [str(run.gpu(i).get("name") or "GPU") for i in idle.gpus],
-        )
+        who, names = (called(run.framework), [str(run.gpu(i).get("name") or "GPU") for i in idle.gpus])
         name, most = names[0], max(held, key=lambda one: one[1] if one else 0.0)
         evidence: dict[str, object] = {
             "gpus_used_by_framework": len(idle.gpus),
@@ -145,8 +135,10 @@ def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
         # A model takes at least a byte per parameter, and some memory if they were not counted.
         model = float(run.model.get("parameters") or 1)
         return ("allocator_peak_mib", known.peak) if known.peak < model else None
-    for column, name in (("memory_process_bytes", "process_memory_mib"),
-                         ("memory_used_bytes", "device_memory_used_mib")):  # fmt: skip
+    for column, name in (
+        ("memory_process_bytes", "process_memory_mib"),
+        ("memory_used_bytes", "device_memory_used_mib"),
+    ):
         most = run.highest(gpu, column)
         if most is not None and most < memory_mib * 2**20:
             return name, most

@@ -19,9 +19,7 @@ class GpuEccErrors(Rule):
     cause = "gpu_ecc_errors"
     title = "Uncorrected GPU memory errors"
     sources = ("ECC counters",)
-    thresholds: ClassVar = {
-        "uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended"),
-    }
+    thresholds: ClassVar = {"uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended")}
     unknown = "the GPU has no ECC counters, or they were not sampled"
 
     def missing(self, run: Run) -> bool:

@@ -41,9 +41,7 @@ class GpuLost(Rule):
                 times = [back for first, _, back in spans if start <= first < end or first == start]
                 yield self._finding(run, index, start, max(end, start + 1), times, said)
 
-    def _finding(
-        self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None
-    ) -> Finding:
+    def _finding(self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None) -> Finding:
         back = times[-1]
         return self.finding(
             title=f"gpu{index} was lost" + (" and came back" if back else ""),

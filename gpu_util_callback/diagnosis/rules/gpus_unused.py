@@ -3,12 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    command,
-    driver_number,
-    has_keras_fit,
-    idioms,
-)
+from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
@@ -27,18 +22,14 @@ class GpusUnused(Rule):
     unused = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
-        "unused_active_pct": Threshold(
-            5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"
-        ),
+        "unused_active_pct": Threshold(5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"),
         "busy_active_pct": Threshold(15, "another GPU must do the work, or no GPU works"),
         "min_samples": MIN_SAMPLES,
     }
     unknown = "fewer than two GPUs of this process were sampled"
 
     def missing(self, run: Run) -> bool:
-        return len(run.used_gpus) < 2 or not any(
-            run.column(gpu, "utilization_pct") for gpu in run.used_gpus
-        )
+        return len(run.used_gpus) < 2 or not any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if int(run.manifest.get("world_size", 1)) > 1 or not len(run.steps):
@@ -50,8 +41,7 @@ class GpusUnused(Rule):
             if seen is not None:
                 active[gpu] = seen[0]
         unused = [gpu for gpu, pct in active.items() if pct < limits["unused_active_pct"]]
-        busy = [gpu for gpu, pct in active.items()
-                if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]  # fmt: skip
+        busy = [gpu for gpu, pct in active.items() if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]
         if not unused or not busy:
             return
         total = len(unused) + len(busy)

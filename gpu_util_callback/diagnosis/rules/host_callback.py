@@ -19,9 +19,7 @@ class HostCallback(Rule):
     title = "The compiled step calls the host"
     sources = ("host activity of a trace",)
     thresholds: ClassVar = {
-        "host_callback_pct": Threshold(
-            5, "XProf suggests to remove debug prints from 5 % of a step on"
-        ),
+        "host_callback_pct": Threshold(5, "XProf suggests to remove debug prints from 5 % of a step on")
     }
     unknown = "only a profiler trace shows calls from inside the compiled step"
     unknown_in_trace = "the trace shows nothing of the host"
@@ -38,8 +36,7 @@ class HostCallback(Rule):
         if pct < limits["host_callback_pct"]:
             return
         yield self.finding(
-            title=f"Calls of the host inside the compiled step take {pct:.0f} % of the "
-            f"{run.source.whole}",
+            title=f"Calls of the host inside the compiled step take {pct:.0f} % of the {run.source.whole}",
             lost_ns=lost,
             evidence={"host_callback_pct": pct, "host_activity": calls.name},
             threshold=chosen(limits, "host_callback_pct"),

@@ -12,25 +12,13 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.evidence.significance import (
-    MANY_TIMES,
-    SIGNIFICANT,
-    in_many_steps,
-    worth_telling,
-)
+from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Once, Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import (
-    MIN_LOOKS,
-    MOSTLY,
-    Constant,
-    Count,
-    Limits,
-    Threshold,
-)
+from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, MOSTLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.words import capitalized, duration
 
 UNMARKED = "unmarked"  # detail of the finding about unnamed time
@@ -99,16 +87,14 @@ def unmarked(run: Run) -> Unmarked | None:
     lost, active, pieces = took, None, []
     if told_apart:
         occurrences = _occurrences(run, spent, last_ns, tail)
-        pieces = list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(),
-                          strict=True))  # fmt: skip
+        pieces = list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(), strict=True))
         lost, active = lost_in(run, occurrences, where)
         lost = min(lost, took)
     else:
         idle = run.idle(where.start_ns, where.end_ns)
         if idle is not None:
             lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
-    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= ALIKE * middle),
-                                  rare, told_apart)  # fmt: skip
+    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= ALIKE * middle), rare, told_apart)
     longest = float(spent.max()) if told_apart else float(steps["top_between_ns"].max())
     return Unmarked(where, took, usual, round(longest), lost, active, times, place, advice, pieces)
 
@@ -165,36 +151,51 @@ def _place(
     epochs = run.phases.of("epoch").get("")
     if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
         each = duration(took / epochs.count / 1e9)
-        return epochs.count, "after each epoch", Advice(
-            f"{each} after each epoch is unaccounted for. {says}{mark}",
-            'with monitor.phase("validation"): ...  # what runs after each epoch, by its name',
-            0.0,
-        )  # fmt: skip
+        return (
+            epochs.count,
+            "after each epoch",
+            Advice(
+                f"{each} after each epoch is unaccounted for. {says}{mark}",
+                'with monitor.phase("validation"): ...  # what runs after each epoch, by its name',
+                0.0,
+            ),
+        )
     rows = run.steps.total_rows
     events = count if told_apart else run.steps.total("between_events")
     if events and (rare or events < OCCASIONAL * rows):
         every = max(2, round(rows / events))
         place = f"about every {every} steps"
-        return events, place, Advice(
-            f"{capitalized(place)}, {duration(took / events / 1e9)} is unaccounted for. "
-            f"{says}{mark}",
-            f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name',
-            0.0,
-        )  # fmt: skip
+        return (
+            events,
+            place,
+            Advice(
+                f"{capitalized(place)}, {duration(took / events / 1e9)} is unaccounted for. {says}{mark}",
+                f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name',
+                0.0,
+            ),
+        )
     each = duration(took / max(1, rows) / 1e9)
     if not run.steps.total("wait_known"):
-        return None, "between the steps", Advice(
-            f"{each} between steps is not seen by the monitor. Does the loop fetch its "
-            "next batch there? If so, let it see the fetching.",
-            _SEEN,
+        return (
+            None,
+            "between the steps",
+            Advice(
+                f"{each} between steps is not seen by the monitor. Does the loop fetch its "
+                "next batch there? If so, let it see the fetching.",
+                _SEEN,
+                0.0,
+                question=True,
+            ),
+        )
+    return (
+        None,
+        "between the steps",
+        Advice(
+            f"{each} between steps is unaccounted for. {mark}",
+            'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name',
             0.0,
-            question=True,
-        )  # fmt: skip
-    return None, "between the steps", Advice(
-        f"{each} between steps is unaccounted for. {mark}",
-        'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name',
-        0.0,
-    )  # fmt: skip
+        ),
+    )
 
 
 def _outside(run: Run, epochs: Occurrences) -> float:
@@ -237,27 +238,17 @@ class HostStall(Rule):
             "a shorter validation is reported only if the GPU was seen to idle for a tenth of the "
             "time meanwhile: one that keeps it half busy would have to take those 20 %",
         ),
-        "callback_pct": Threshold(
-            5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % matters"
-        ),
+        "callback_pct": Threshold(5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % matters"),
         "unmarked_pct": Threshold(
-            20,
-            "a loop of one's own keeps its books in a few percent; a fifth without a name hides "
-            "what costs most",
+            20, "a loop of one's own keeps its books in a few percent; a fifth without a name hides what costs most"
         ),
         "ms_per_step": Threshold(
             0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
         ),
-        "idle_host_pct": Threshold(
-            20, "in a trace: a profiler alone adds 10-20 % to the host's side of small steps"
-        ),
-        "lost_pct": Threshold(
-            5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"
-        ),
+        "idle_host_pct": Threshold(20, "in a trace: a profiler alone adds 10-20 % to the host's side of small steps"),
+        "lost_pct": Threshold(5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"),
         "min_looks": MIN_LOOKS,
-        "min_occurrences": Threshold(
-            2, "one checkpoint or one slow callback is an event, not a state of the run"
-        ),
+        "min_occurrences": Threshold(2, "one checkpoint or one slow callback is an event, not a state of the run"),
         "min_steps": Threshold(16, "as for input_bound"),
         **SIGNIFICANT,
         "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
@@ -282,8 +273,12 @@ class HostStall(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
-        findings = [*self._validation(run, limits), *self._at_ends(run, limits),
-                  *self._in_steps(run, limits), *self._unmarked(run, limits)]  # fmt: skip
+        findings = [
+            *self._validation(run, limits),
+            *self._at_ends(run, limits),
+            *self._in_steps(run, limits),
+            *self._unmarked(run, limits),
+        ]
         return worth_telling(findings, run.present_ns, limits)
 
     # -- a trace ---------------------------------------------------------------------------------
@@ -301,12 +296,8 @@ class HostStall(Rule):
                 share,
                 host_activity(source.host_activity),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
-                evidence={
-                    "idle_host_pct": share.pct,
-                    "host_activity": source.host_activity or None,
-                },
-                of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does "
-                "something else",
+                evidence={"idle_host_pct": share.pct, "host_activity": source.host_activity or None},
+                of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does something else",
             )
 
     def _start_up(self, share: Share, once: Once, limits: Limits, run: Run) -> Finding:
@@ -360,12 +351,20 @@ class HostStall(Rule):
             if len(run.validation):
                 evidence["validation_wait_pct"] = round(100 * wait / max(1, took), 1)
             advice = validation(
-                run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait,
-                span_ns=run.present_in(where), pct=pct,
-            )  # fmt: skip
-            yield self._loss("Validation stalls training", where, lost, active, run,
-                             evidence, {name: limits[name] for name in fired}, advice,
-                             "validation", occurrences)  # fmt: skip
+                run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait, span_ns=run.present_in(where), pct=pct
+            )
+            yield self._loss(
+                "Validation stalls training",
+                where,
+                lost,
+                active,
+                run,
+                evidence,
+                {name: limits[name] for name in fired},
+                advice,
+                "validation",
+                occurrences,
+            )
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------
 
@@ -382,25 +381,33 @@ class HostStall(Rule):
                 if 100 * lost < limits["lost_pct"] * span_ns:
                     continue
                 pct = 100 * occurrences.self_ns / span_ns
-                evidence = {"callback": name} | times(occurrences, "callback_pct", pct) | {
-                    "lost_pct": round(100 * lost / span_ns, 1),
-                    "gpu_active_meanwhile_pct": active,
-                }  # fmt: skip
-                work = EpochWork(
-                    run, name, occurrences.count, occurrences.self_ns, run.present_in(where)
+                evidence = (
+                    {"callback": name}
+                    | times(occurrences, "callback_pct", pct)
+                    | {"lost_pct": round(100 * lost / span_ns, 1), "gpu_active_meanwhile_pct": active}
                 )
-                yield self._loss(_title(name, kind), where, lost, active, run, evidence,
-                                 {"callback_pct": limits["callback_pct"],
-                                  "lost_pct": limits["lost_pct"],
-                                  "times": limits["min_occurrences"]},
-                                 at_epochs(work), name, occurrences)  # fmt: skip
+                work = EpochWork(run, name, occurrences.count, occurrences.self_ns, run.present_in(where))
+                yield self._loss(
+                    _title(name, kind),
+                    where,
+                    lost,
+                    active,
+                    run,
+                    evidence,
+                    {
+                        "callback_pct": limits["callback_pct"],
+                        "lost_pct": limits["lost_pct"],
+                        "times": limits["min_occurrences"],
+                    },
+                    at_epochs(work),
+                    name,
+                    occurrences,
+                )
 
     # -- callbacks inside steps --------------------------------------------------------------------
 
     def _in_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        spans = run.spans_of(
-            "callbacks", enter=limits["callback_pct"] / 100, min_rows=int(limits["min_steps"])
-        )
+        spans = run.spans_of("callbacks", enter=limits["callback_pct"] / 100, min_rows=int(limits["min_steps"]))
         for where, blocks in spans:
             took = int(run.steps["callbacks_ns"][blocks].sum())
             # Of the steps: a span may lie across validations, which are reported separately.
@@ -432,11 +439,18 @@ class HostStall(Rule):
             others_stay = of_it * min(1.0, named / took) if name else 1.0
             advice = replace(advice, saves=advice.saves * others_stay)
             often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
-            yield self._loss(_title(name, kind), where, lost,
-                             evidence["gpu_active_pct"], run, evidence,
-                             {"callback_pct": limits["callback_pct"],
-                              "ms_per_step": limits["ms_per_step"]},
-                             advice, name or "callbacks", state=often)  # fmt: skip
+            yield self._loss(
+                _title(name, kind),
+                where,
+                lost,
+                evidence["gpu_active_pct"],
+                run,
+                evidence,
+                {"callback_pct": limits["callback_pct"], "ms_per_step": limits["ms_per_step"]},
+                advice,
+                name or "callbacks",
+                state=often,
+            )
 
     # -- unmarked time of a custom loop ------------------------------------------------------------
 
@@ -473,11 +487,21 @@ class HostStall(Rule):
             advice = Advice(
                 f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of "
                 "a dataset. The monitor sees why only where it is given the dataset.",
-                _SEEN, 0.0,
-            )  # fmt: skip
-        finding = self._loss(title, seen.where, seen.lost_ns, seen.active_pct, run, evidence,
-                             {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-                             advice, detail, state=often)  # fmt: skip
+                _SEEN,
+                0.0,
+            )
+        finding = self._loss(
+            title,
+            seen.where,
+            seen.lost_ns,
+            seen.active_pct,
+            run,
+            evidence,
+            {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
+            advice,
+            detail,
+            state=often,
+        )
         finding.pieces = seen.pieces
         yield finding
 
@@ -498,12 +522,18 @@ class HostStall(Rule):
         if active is None:
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
         return self.finding(
-            title=title, where=where, lost_ns=int(lost),
+            title=title,
+            where=where,
+            lost_ns=int(lost),
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
-            evidence=evidence, threshold=threshold, advice=advice, gpus=run.used_gpus,
-            detail=detail, pieces=intervals(occurrences) if occurrences else [],
+            evidence=evidence,
+            threshold=threshold,
+            advice=advice,
+            gpus=run.used_gpus,
+            detail=detail,
+            pieces=intervals(occurrences) if occurrences else [],
             state=occurrences.count >= MANY_TIMES if occurrences else state,
-        )  # fmt: skip
+        )
 
 
 def _holds_steps(run: Run) -> bool:

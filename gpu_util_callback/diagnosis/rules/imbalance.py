@@ -13,15 +13,7 @@ from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import (
-    MIN_S,
-    MOSTLY,
-    Constant,
-    Count,
-    Limits,
-    Threshold,
-    chosen,
-)
+from gpu_util_callback.diagnosis.thresholds import MIN_S, MOSTLY, Constant, Count, Limits, Threshold, chosen
 
 LEAST_SAMPLES = Count(8, "means of fewer samples differ by chance")
 SURELY = Constant(
@@ -46,21 +38,13 @@ class Imbalance(Rule):
     comparing = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
-        "gap_pct": Threshold(
-            25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"
-        ),
+        "gap_pct": Threshold(25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"),
         "least_active_pct": Threshold(5, "below, the GPU has no work of ours: gpus_unused"),
         "min_s": MIN_S,
-        "worker_wait_pct": Threshold(
-            5, "ranks of one job: waits that differ by 5 % of the step are no scatter"
-        ),
+        "worker_wait_pct": Threshold(5, "ranks of one job: waits that differ by 5 % of the step are no scatter"),
         **SIGNIFICANT,
-        "work_gap_pct": Threshold(
-            20, "in a trace: of the busiest one's time; equal GPUs differ by less"
-        ),
-        "gap_of_step_pct": Threshold(
-            5, "in a trace: of the steps; a difference between GPUs that hardly work is none"
-        ),
+        "work_gap_pct": Threshold(20, "in a trace: of the busiest one's time; equal GPUs differ by less"),
+        "gap_of_step_pct": Threshold(5, "in a trace: of the steps; a difference between GPUs that hardly work is none"),
     }
     unknown = "fewer than two GPUs of this process were sampled"
     unknown_in_trace = "the trace has kernels of one GPU at most"
@@ -107,11 +91,7 @@ class Imbalance(Rule):
             max(runs[number].steps.total("duration_ns") for number in order),
             limits,
             [gpu for number in order for gpu in traced_gpus(runs[number])],
-            [
-                int(rank)
-                for number in order
-                if (rank := runs[number].manifest.get("rank")) is not None
-            ],
+            [int(rank) for number in order if (rank := runs[number].manifest.get("rank")) is not None],
         )
 
     def _unequal(
@@ -155,13 +135,13 @@ class Imbalance(Rule):
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         groups = _alike(run)
-        series = {gpu: one for gpu, bins in groups.items()
-                  if (one := sampled(run, gpu, UTILIZATION, bins)) is not None}  # fmt: skip
+        series = {gpu: one for gpu, bins in groups.items() if (one := sampled(run, gpu, UTILIZATION, bins)) is not None}
         if len(series) < 2:
             return
         first = next(iter(series.values()))
-        use = np.stack([_on(first.start_ns, one.start_ns, groups[gpu].known(UTILIZATION)[1])
-                        for gpu, one in series.items()])  # fmt: skip
+        use = np.stack(
+            [_on(first.start_ns, one.start_ns, groups[gpu].known(UTILIZATION)[1]) for gpu, one in series.items()]
+        )
         working = np.nanmax(np.nan_to_num(use), axis=1) >= limits["least_active_pct"]
         overall = np.array([np.nanmean(row) if np.isfinite(row).any() else 0 for row in use])
         working &= overall >= limits["least_active_pct"]
@@ -212,7 +192,7 @@ class Imbalance(Rule):
                     _equal_shares(run, len(gpus)),
                 ),
                 gpus=sorted(gpus, key=lambda gpu: gpu != high),
-            )  # fmt: skip
+            )
 
 
 def _process(runs: Sequence[Run], number: int) -> str:
@@ -256,18 +236,18 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 def _named(run: Run, gpu: int) -> str:
     """Return a GPU's name, with its model replica if the framework reports it."""
     replicas = run.fit.get("replicas", [])
-    found = [
-        one.get("replica") for one in replicas if isinstance(one, dict) and one.get("gpu") == gpu
-    ]
+    found = [replica.get("replica") for replica in replicas if isinstance(replica, dict) and replica.get("gpu") == gpu]
     return f"gpu{gpu} (replica {found[0]})" if found else f"gpu{gpu}"
 
 
 def _alike(run: Run) -> dict[int, SampleBins]:
     """Return GPU -> its samples of utilization, all from one source: others lag, or are coarser."""
     for part in ("/utilization", ""):
-        found = {gpu: bins for gpu in run.working_gpus
-                 if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None
-                 and UTILIZATION in bins}  # fmt: skip
+        found = {
+            gpu: bins
+            for gpu in run.working_gpus
+            if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None and UTILIZATION in bins
+        }
         if part and len(found) == len(run.working_gpus):
             return found
     return found

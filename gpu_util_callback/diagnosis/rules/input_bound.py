@@ -10,11 +10,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.epochs import SET_UP, SetUp
 from gpu_util_callback.diagnosis.advice.input import advise, advise_kind
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.loaders import (
-    has_room,
-    loader_line,
-    spawned_text,
-)
+from gpu_util_callback.diagnosis.advice.loaders import has_room, loader_line, spawned_text
 from gpu_util_callback.diagnosis.advice.loops import ahead_code
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, behind_first_epoch
 from gpu_util_callback.diagnosis.advice.table import first_holding
@@ -35,14 +31,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import (
-    MOSTLY,
-    Constant,
-    Count,
-    Limits,
-    Threshold,
-    chosen,
-)
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
@@ -55,9 +44,7 @@ LONG = Count(10, "steps; a queue ahead of the loop evens out what is shorter")
 LEAST = Count(3, "two long fetches may have come by chance")
 # More batches than this rarely fit into memory.
 MOST_READY = 256
-FILLS_HOLD = Constant(
-    0.6, "buffers that fill as each epoch begins cause the wait from this share of it on"
-)
+FILLS_HOLD = Constant(0.6, "buffers that fill as each epoch begins cause the wait from this share of it on")
 FILLS_PART = Constant(0.2, "of the time: repeating gained 1.5 times from here on, nothing below")
 LEAST_FILLS = Count(2, "epochs that began with a long fetch")
 
@@ -152,10 +139,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     )
     if wait.stage is not None or kind in ("", "numpy", "grain"):
         return replace(usual, text=f"{says} {usual.text}")
-    says += (
-        " See what happens only then: a shard is opened, a shuffle buffer is filled again, a "
-        "network is asked."
-    )
+    says += " See what happens only then: a shard is opened, a shuffle buffer is filled again, a network is asked."
     if wait.waits is False and wait.own_cpus is not None and not has_room(wait):
         return Advice(f"{says} {wait.cores_sentence}.", saves=0.0, name="rare")
     wanted = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
@@ -186,9 +170,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
-LEAST_TIMES = Count(
-    3, "the first set-up is unavoidable; after another two, the next will come as well"
-)
+LEAST_TIMES = Count(3, "the first set-up is unavoidable; after another two, the next will come as well")
 UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
@@ -227,9 +209,12 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
-        evidence=times(occurrences, "wait_pct", 100 * occurrences.self_ns / span_ns) | {
-            "times": often, "seconds_each": round(each_s, 3),
-            "longest_s": round(most_s, 3), "gpu_active_meanwhile_pct": active,
+        evidence=times(occurrences, "wait_pct", 100 * occurrences.self_ns / span_ns)
+        | {
+            "times": often,
+            "seconds_each": round(each_s, 3),
+            "longest_s": round(most_s, 3),
+            "gpu_active_meanwhile_pct": active,
         },
         threshold=chosen(limits, "wait_pct"),
         state=often >= MANY_TIMES,
@@ -237,7 +222,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
         gpus=run.used_gpus,
         detail="setup",
         pieces=intervals(occurrences),
-    )  # fmt: skip
+    )
 
 
 def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
@@ -275,8 +260,10 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         lost_ns=lost,
         confidence=ESTIMATED,  # whether it comes again
         evidence={
-            "once_pct": round(100 * found.self_ns / run.present_ns, 1), "times": often,
-            "seconds_each": round(each_s, 3), "gpu_active_meanwhile_pct": active,
+            "once_pct": round(100 * found.self_ns / run.present_ns, 1),
+            "times": often,
+            "seconds_each": round(each_s, 3),
+            "gpu_active_meanwhile_pct": active,
         },
         threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
         # Nobody knows whether it comes again.
@@ -289,7 +276,7 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         gpus=run.used_gpus,
         detail="setup",
         pieces=intervals(found),
-    )  # fmt: skip
+    )
 
 
 def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
@@ -322,9 +309,7 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
 
 # -- the rule ----------------------------------------------------------------------------------
 NOISE = Constant(1.1, "steps that differ by less are equally long")
-BEYOND_DOUBT = Constant(
-    0.1, "of the run: a wait that costs this much is reported even if no stage explains it"
-)
+BEYOND_DOUBT = Constant(0.1, "of the run: a wait that costs this much is reported even if no stage explains it")
 AFTER = Constant(
     0.25,
     "buffers are full when the run goes on for this share of the steps they took: the end of "
@@ -347,11 +332,7 @@ class InputBound(Rule):
     opening_if_large = "The input pipeline starves the GPU"
     part = "input_wait"
     idling = True
-    sources = (
-        "input wait of each step",
-        "GPU utilization (optional)",
-        "pipeline stages (optional)",
-    )
+    sources = ("input wait of each step", "GPU utilization (optional)", "pipeline stages (optional)")
     thresholds: ClassVar = {
         "wait_pct": Threshold(
             7.5,
@@ -359,9 +340,7 @@ class InputBound(Rule):
             "reaches that in one run of a hundred, 7.5 % in one of a thousand, and below it "
             "fixing it gains less than 1.08 times",
         ),
-        "floor_ms": Threshold(
-            0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"
-        ),
+        "floor_ms": Threshold(0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"),
         "min_steps": Threshold(16, "fewer steps are an event, not a state of the run"),
         "warmup_steps": Threshold(
             20, "a span that ends within the first 20 steps is buffers filling for the first time"
@@ -370,19 +349,13 @@ class InputBound(Rule):
             2, "below 2 % of the run fixing it does not show; hiccups of a shared machine reach 1"
         ),
         "explained_pct": Threshold(
-            5,
-            "stages that work less than a twentieth of the wait do not cause it: the machine was "
-            "busy otherwise",
+            5, "stages that work less than a twentieth of the wait do not cause it: the machine was busy otherwise"
         ),
         "throughout_pct": Threshold(
             90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
         ),
-        "once_pct": Threshold(
-            5, "one change of epochs that takes a twentieth of the run matters, as XProf's 5 % are"
-        ),
-        "once_s": Threshold(
-            1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"
-        ),
+        "once_pct": Threshold(5, "one change of epochs that takes a twentieth of the run matters, as XProf's 5 % are"),
+        "once_s": Threshold(1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"),
         "least_s": LEAST_S,
         "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
     }
@@ -425,10 +398,7 @@ class InputBound(Rule):
             where=where,
             lost_ns=lost,
             confidence=ESTIMATED,  # whether it comes again
-            evidence={
-                "once_pct": round(100 * longest / run.present_ns, 1),
-                "seconds_each": round(longest / 1e9, 3),
-            },
+            evidence={"once_pct": round(100 * longest / run.present_ns, 1), "seconds_each": round(longest / 1e9, 3)},
             threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
             advice=Advice(
                 f"One batch {place} took {duration(longest / 1e9)}; the others came at once. See "
@@ -462,9 +432,7 @@ class InputBound(Rule):
                     "slowest_stage_self_ms": stage.self_ms if stage else None,
                 },
                 threshold=chosen(limits, "wait_pct"),
-                advice=_in_trace_advice(
-                    run, source, lost / steps / 1e6, (total - lost) / steps / 1e6
-                ),
+                advice=_in_trace_advice(run, source, lost / steps / 1e6, (total - lost) / steps / 1e6),
                 gpus=source.gpus,
                 severity=lost / total,
             )
@@ -472,9 +440,7 @@ class InputBound(Rule):
 
     def _spans(self, run: Run, limits: Limits) -> list[Finding]:
         enough = min(limits["min_run_pct"] / 100 * run.present_ns, limits["always_s"] * 1e9)
-        spans = run.spans_of(
-            "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
-        )
+        spans = run.spans_of("wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"]))
         findings = []
         for where, blocks in spans:
             after = run.end_step - where.end_step
@@ -493,18 +459,12 @@ class InputBound(Rule):
 
     def _finding(self, run: Run, limits: Limits, waiting: "_Waiting") -> Finding | None:
         wait = _input_wait(run, limits, waiting)
-        if (
-            wait.not_the_bottleneck
-            and not wait.keeps_up
-            and (waiting.lost_ns < BEYOND_DOUBT * run.present_ns)
-        ):
+        if wait.not_the_bottleneck and not wait.keeps_up and (waiting.lost_ns < BEYOND_DOUBT * run.present_ns):
             return None
         advice = _advise(run, waiting, wait)
         saved = 0.0 if advice.question else waiting.lost_ns * advice.saves
         evidence = _evidence(waiting, wait)
-        evidence["faster_up_to"] = round(
-            waiting.duration_ns / max(1, waiting.duration_ns - saved), 2
-        )
+        evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
             evidence["held_up_by"] = wait.limit
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
@@ -568,8 +528,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     steps = run.steps
     rows = max(1, where.end_step - where.start_step)
     input_ns, wait_ns, duration_ns, in_blocks = (
-        int(steps[name][blocks].sum())
-        for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
+        int(steps[name][blocks].sum()) for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
     )
     # The outermost blocks may contain steps from outside; those did not wait (that is why the
     # span ends there), so all waits are kept and their durations are subtracted.
@@ -586,19 +545,29 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     idle_seen = run.source is not None or (idle is not None and not guessed)
     alone_ns = _model_alone_ns(run)
     lost_ns, rests_on = _avoidable(
-        wait_ns if idle is None else min(wait_ns, idle.idle_ns),
-        wait_ns, duration_ns, rows, clean, alone_ns, idle_seen,
-    )  # fmt: skip
+        wait_ns if idle is None else min(wait_ns, idle.idle_ns), wait_ns, duration_ns, rows, clean, alone_ns, idle_seen
+    )
     quicker = clean is not None and clean[0] * rows < running_ns and alone_ns is None
     return _Waiting(
-        where, blocks, rows, in_blocks, input_ns, wait_ns, duration_ns, running_ns, lost_ns,
-        rests_on, idle, guessed, idle_seen,
+        where,
+        blocks,
+        rows,
+        in_blocks,
+        input_ns,
+        wait_ns,
+        duration_ns,
+        running_ns,
+        lost_ns,
+        rests_on,
+        idle,
+        guessed,
+        idle_seen,
         # Slower ones have another bottleneck: no comparison.
         clean_step_ns=clean[0] if clean is not None and quicker else None,
         model_alone_ns=alone_ns,
         long=long_fetches(steps, blocks, rows),
         filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
-    )  # fmt: skip
+    )
 
 
 def _avoidable(
@@ -644,11 +613,15 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
     wait = InputWait(
-        run, where, waiting.lost_ns / rows / 1e6, waiting.needed_ms, stages=stages,
+        run,
+        where,
+        waiting.lost_ns / rows / 1e6,
+        waiting.needed_ms,
+        stages=stages,
         not_the_bottleneck=bool(stages) and work_ms < explained_ms,
         opener=next((stage for stage in stages if stage.opens_files), None),
         read_elsewhere=run.pipeline.reads_elsewhere(rows, where.start_ns, where.end_ns),
-    )  # fmt: skip
+    )
     if wait.not_the_bottleneck or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)
     if slowest is None or slowest.work_ms_per_batch <= 0:

@@ -7,14 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
-from gpu_util_callback.diagnosis.advice.snippets import (
-    command,
-    has_keras_fit,
-    idioms,
-    larger_batch,
-    no_room,
-    room_for,
-)
+from gpu_util_callback.diagnosis.advice.snippets import command, has_keras_fit, idioms, larger_batch, no_room, room_for
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
@@ -24,9 +17,7 @@ from gpu_util_callback.recording.facts import Dispatch
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
-BUSY_CPU_PCT = Constant(
-    85, "with all cores this busy, the thread that launches kernels has to wait for one"
-)
+BUSY_CPU_PCT = Constant(85, "with all cores this busy, the thread that launches kernels has to wait for one")
 
 
 class LaunchBound(Rule):
@@ -53,26 +44,16 @@ class LaunchBound(Rule):
         "mean_kernel_us": Threshold(
             100, "a launch costs 5-10 µs of host time; above 100 µs a kernel hides ten of them"
         ),
-        "kernels_per_step": Threshold(
-            10, "in a trace; fewer: their launches are not what a step consists of"
-        ),
-        "linked_kernels_pct": Threshold(
-            50, "in a trace; of most kernels it must be known what started them"
-        ),
-        "idle_host_pct": Threshold(
-            30, "a profiler slows the host's side of small steps by some 10-20 % of them"
-        ),
-        "host_active_pct": Threshold(
-            60, "the driver must see the GPU idle as well, outside of the windows"
-        ),
+        "kernels_per_step": Threshold(10, "in a trace; fewer: their launches are not what a step consists of"),
+        "linked_kernels_pct": Threshold(50, "in a trace; of most kernels it must be known what started them"),
+        "idle_host_pct": Threshold(30, "a profiler slows the host's side of small steps by some 10-20 % of them"),
+        "host_active_pct": Threshold(60, "the driver must see the GPU idle as well, outside of the windows"),
         "eager_active_pct": Threshold(
             50,
             "eager and more than half busy: something else first; of 33 eager trainings below it "
             "twice the batch took at most 4 % longer: launches took the time, not work",
         ),
-        "eager_looks_pct": Threshold(
-            30, "loops that nothing compiles have 80-100 %, compiled ones 0-5 %"
-        ),
+        "eager_looks_pct": Threshold(30, "loops that nothing compiles have 80-100 %, compiled ones 0-5 %"),
         "predict_set_up_pct": Threshold(
             20, "predict of 100 batches spends under 5 % on its set-up, of a single one 70-90 %"
         ),
@@ -136,9 +117,7 @@ class LaunchBound(Rule):
         spent = steps.total("duration_ns")
         if share is None or steps.total_rows < limits["min_steps"] or not spent:
             return
-        explained = sum(
-            steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
-        )
+        explained = sum(steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns"))
         pct = share.pct - 100 * explained / spent
         if pct < limits["idle_host_pct"]:
             return
@@ -156,10 +135,7 @@ class LaunchBound(Rule):
                 "step_ms": round(spent / steps.total_rows / 1e6, 3),
                 "traced_steps": share.steps,
             },
-            threshold={
-                "idle_host_pct": limits["idle_host_pct"],
-                "gpu_active_pct": limits["host_active_pct"],
-            },
+            threshold={"idle_host_pct": limits["idle_host_pct"], "gpu_active_pct": limits["host_active_pct"]},
             advice=_host_advice(run),
             gpus=share.gpus,
         )
@@ -206,9 +182,7 @@ class LaunchBound(Rule):
         if idle.active_pct >= limits["eager_active_pct"]:
             return
         spent = run.steps.total("duration_ns")
-        explained = sum(
-            run.steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
-        )
+        explained = sum(run.steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns"))
         # The rest of the idle time, if all time with another explanation was idle, too.
         lost = min(in_steps, spent) - explained
         if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
@@ -281,9 +255,7 @@ class Looks:
     function: str | None
 
 
-COMPILED_TOO = Constant(
-    0.1, "if more functions than these are compiled, the step is compiled; operations surround it"
-)
+COMPILED_TOO = Constant(0.1, "if more functions than these are compiled, the step is compiled; operations surround it")
 
 
 def looks(run: Run) -> Looks | None:
@@ -352,8 +324,7 @@ def _undo(by: str) -> Advice:
             'jax.config.update("jax_disable_jit", False)',
         )
     return Advice(
-        f"{by} makes every tf.function run as Python, operation by operation. It is meant for "
-        "debugging: leave it out.",
+        f"{by} makes every tf.function run as Python, operation by operation. It is meant for debugging: leave it out.",
         "tf.config.run_functions_eagerly(False)",
     )
 
@@ -388,21 +359,13 @@ def _advice(run: Run, per_step: int) -> Advice:
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
     if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
-        return _larger(
-            run,
-            f"{says}The step is compiled already. ",
-            "Give each kernel more to do with a larger batch.",
-        )
+        return _larger(run, f"{says}The step is compiled already. ", "Give each kernel more to do with a larger batch.")
     if has_keras_fit(run):
-        return Advice(
-            f"{says}Compiling the step fuses many of them into few.",
-            "model.compile(..., jit_compile=True)",
-        )
+        return Advice(f"{says}Compiling the step fuses many of them into few.", "model.compile(..., jit_compile=True)")
     compiled = idioms(run).compiled
     if not compiled and run.source is not None and run.source.other_program:
         return Advice(
-            f"{says}Give each more to do, fuse several of them, or launch them as one graph "
-            "(cudaGraphLaunch).",
+            f"{says}Give each more to do, fuse several of them, or launch them as one graph (cudaGraphLaunch).",
             saves=0.0,
         )
     if not compiled:

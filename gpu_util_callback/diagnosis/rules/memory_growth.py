@@ -17,8 +17,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Thre
 from gpu_util_callback.words import duration, gpu_names
 
 MIB = 1 << 20
-HOST = ("process_held_bytes", "process_memory_bytes", "workers_memory_bytes",
-        "container_memory_bytes")  # fmt: skip
+HOST = ("process_held_bytes", "process_memory_bytes", "workers_memory_bytes", "container_memory_bytes")
 _BUFFERS = re.compile("Cache|Shuffle")
 # How the memory of a column is called in a sentence.
 CALLED = {
@@ -86,9 +85,7 @@ class MemoryGrowth(Rule):
     sources = ("the memory of the process", "of its container", "or of the framework's allocator")
     thresholds: ClassVar = {
         "grown_mib": Threshold(32, "allocators and caches of Python vary by some MiB for ever"),
-        "taken_pct": Threshold(
-            20, "of what was free: an epoch's growth is worth a word before the epoch's end"
-        ),
+        "taken_pct": Threshold(20, "of what was free: an epoch's growth is worth a word before the epoch's end"),
         "full_within_h": Threshold(72, "growth that takes longer ends no training"),
     }
     unknown = "no memory was sampled while steps were done"
@@ -104,7 +101,7 @@ class MemoryGrowth(Rule):
         of_gpus = [one for one in found if one.key.startswith("gpu")]
         if of_gpus:
             first = min(of_gpus, key=lambda one: one.full_s if one.full_s is not None else np.inf)
-            gpus = sorted(int(one.key.partition("/")[0][3:]) for one in of_gpus)
+            gpus = sorted(int(gpu.key.partition("/")[0][3:]) for gpu in of_gpus)
             yield _finding(run, first, gpus, limits)
 
 
@@ -169,9 +166,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
             ends_step = planned
     limit = None if left is None else growth.level + left
     by = "" if room is None else room.by
-    return Forecast(
-        key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step
-    )
+    return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step)
 
 
 def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
@@ -219,8 +214,7 @@ def _is_a_list(run: Run, growth: Growth) -> bool:
     """Return whether a list of the program, without an end, takes nearly all of the growth."""
     return any(
         not one.get("bound")
-        and float(one.get("per_step") or 0.0) * float(one.get("item_bytes") or 0.0)
-        >= NEARLY_ALL * growth.per_step
+        and float(one.get("per_step") or 0.0) * float(one.get("item_bytes") or 0.0) >= NEARLY_ALL * growth.per_step
         for one in (run.facts.get("memory") or {}).get("kept") or ()
     )
 
@@ -229,9 +223,7 @@ def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
     """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
     for one in (run.facts.get("memory") or {}).get("kept") or ():
         each, items = float(one.get("item_bytes") or 0.0), int(one.get("items") or 0)
-        if not one.get("bound") or float(one.get("per_step") or 0.0) * each < (
-            NEARLY_ALL * growth.per_step
-        ):
+        if not one.get("bound") or float(one.get("per_step") or 0.0) * each < (NEARLY_ALL * growth.per_step):
             continue
         return left is None or (int(one["bound"]) - items) * each <= left
     return False
@@ -348,8 +340,7 @@ def _began_with(run: Run, one: Forecast) -> str | None:
             if number and not epochs.joined:
                 seen.append((abs(start - one.since_ns), f"epoch {number + 1}"))
     new = run.steps["new_rows"] > 0
-    seen += [(abs(start - one.since_ns), "a new input shape")
-             for start in run.steps["start_ns"][new][1:].tolist()]  # fmt: skip
+    seen += [(abs(start - one.since_ns), "a new input shape") for start in run.steps["start_ns"][new][1:].tolist()]
     apart, what = min(seen, default=(np.inf, ""))
     return what if apart <= near else None
 
@@ -402,9 +393,7 @@ def _same_sizes(run: Run) -> bool:
     from the first step on it takes more memory only if they become larger.
     """
     dims = run.fit.get("input_dims") or []
-    return bool(dims) and all(
-        shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims
-    )
+    return bool(dims) and all(shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims)
 
 
 def _kept(run: Run, known: Mapping[str, Any], per_step: float) -> tuple[str, str] | None:

@@ -28,10 +28,14 @@ class MemoryLimit(Rule):
         return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        low = {gpu: memory for gpu in run.used_gpus
-               if (memory := allocator(run, gpu)) and memory.total
-               and _share(memory) < limits["limit_pct"]
-               and memory.used_pct >= limits["allocator_used_pct"]}  # fmt: skip
+        low = {
+            gpu: memory
+            for gpu in run.used_gpus
+            if (memory := allocator(run, gpu))
+            and memory.total
+            and _share(memory) < limits["limit_pct"]
+            and memory.used_pct >= limits["allocator_used_pct"]
+        }
         if not low:
             return
         gpu = max(low, key=lambda one: low[one].used_pct)

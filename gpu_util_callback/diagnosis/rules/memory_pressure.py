@@ -3,12 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    batch_code,
-    has_keras_fit,
-    mixed_precision,
-    optimizer,
-)
+from gpu_util_callback.diagnosis.advice.snippets import batch_code, has_keras_fit, mixed_precision, optimizer
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.finding import Advice, Finding
@@ -43,9 +38,11 @@ class MemoryPressure(Rule):
         return not any(allocator(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        full = {gpu: memory for gpu in run.used_gpus
-                if (memory := allocator(run, gpu)) and not _limited(memory)
-                and _fired(memory, limits)}  # fmt: skip
+        full = {
+            gpu: memory
+            for gpu in run.used_gpus
+            if (memory := allocator(run, gpu)) and not _limited(memory) and _fired(memory, limits)
+        }
         if not full:
             return
         # One line for all of them: they hold the same model.
@@ -84,15 +81,12 @@ def _limited(memory: Allocator) -> bool:
 def _advice(run: Run, gpu: int, retries: bool) -> Advice:
     text = "The model and its batch fill the GPU's memory: the next larger input fails. "
     if retries:
-        text = "The GPU's memory is full: the allocator frees its cache and tries again, which "\
-            "stops the GPU each time. "  # fmt: skip
+        text = (
+            "The GPU's memory is full: the allocator frees its cache and tries again, which stops the GPU each time. "
+        )
     line = mixed_precision(run, gpu)
     if line is not None:
-        return Advice(
-            text + "Mixed precision nearly halves what activations take.",
-            line,
-            alters_training=True,
-        )
+        return Advice(text + "Mixed precision nearly halves what activations take.", line, alters_training=True)
     batch = run.fit.get("batch_size")
     known = batch is not None and batch >= 2
     halved = batch_code(run, batch // 2) if batch and known else "batch_size = batch_size // 2"
@@ -100,20 +94,16 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(
             both,
-            f"{halved}\n(loss / 2).backward()\n"
-            "if step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
+            f"{halved}\n(loss / 2).backward()\nif step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
             alters_training=True,
         )
     if has_keras_fit(run) and _accumulates(run):
         return Advice(
             both,
-            f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., "
-            "gradient_accumulation_steps=2)",
+            f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps=2)",
             alters_training=True,
         )
-    return Advice(
-        f"{text}Halve the batch, and the learning rate with it.", halved, alters_training=True
-    )
+    return Advice(f"{text}Halve the batch, and the learning rate with it.", halved, alters_training=True)
 
 
 def _accumulates(run: Run) -> bool:

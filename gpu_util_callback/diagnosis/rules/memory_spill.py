@@ -28,26 +28,21 @@ class MemorySpill(Rule):
     title = "GPU memory spilled into system memory"
     sources = ("the operating system", "GPU memory", "GPU utilization", "power", "memory activity")
     thresholds: ClassVar = {
-        "memory_used_pct": Threshold(
-            95, "the driver keeps some hundred MiB for the screen: 5 % of an 8 GiB board"
-        ),
+        "memory_used_pct": Threshold(95, "the driver keeps some hundred MiB for the screen: 5 % of an 8 GiB board"),
         "gpu_active_pct": Threshold(80, "a kernel that waits for PCIe counts as busy"),
-        "power_pct": Threshold(
-            60, "of the power before: cores that wait for PCIe draw half; regulation moves a tenth"
-        ),
+        "power_pct": Threshold(60, "of the power before: cores that wait for PCIe draw half; regulation moves a tenth"),
         "memory_active_pct": Threshold(50, "of the memory's activity before, for the same reason"),
         "slowdown": Threshold(3, "times slower than before: 3 to 10 times was reported"),
         "min_s": Threshold(5, "memory and power are read at times of their own"),
     }
     unknown = (
-        "the system is neither Windows nor WSL, or memory, utilization, power and memory activity "
-        "were not all sampled"
+        "the system is neither Windows nor WSL, or memory, utilization, power and memory activity were not all sampled"
     )
 
     def missing(self, run: Run) -> bool:
         columns = (USED, "utilization_pct", "power_mw", "memory_utilization_pct")
         return run.machine.get("system") not in SYSTEMS or not any(
-            run.gpu(gpu).get("memory_total_bytes") and all(run.column(gpu, one) for one in columns)
+            run.gpu(gpu).get("memory_total_bytes") and all(run.column(gpu, column) for column in columns)
             for gpu in run.used_gpus
         )
 
@@ -75,9 +70,7 @@ class MemorySpill(Rule):
                     "memory_active_pct": round(_share(seen, "memory_utilization_pct", mask), 1),
                     "slowdown": round(slowdown, 1),
                 },
-                threshold={
-                    name: limits[name] for name in self.thresholds if name != "min_s"
-                },
+                threshold={name: limits[name] for name in self.thresholds if name != "min_s"},
                 advice=Advice(
                     f"The memory of gpu{gpu} is full. The driver moved the rest to system memory, "
                     f"and steps are {slowdown:.1f} times as slow since. Take less memory: smaller "
@@ -87,7 +80,7 @@ class MemorySpill(Rule):
                     alters_training=True,
                 ),
                 gpus=found.gpus,
-            )  # fmt: skip
+            )
 
 
 def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
@@ -99,10 +92,7 @@ def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] |
     full = seen.at(USED) >= limits["memory_used_pct"] / 100 * total
     busy = seen.at("utilization_pct") >= limits["gpu_active_pct"]
     starved = full & busy
-    for column, most in (
-        ("power_mw", "power_pct"),
-        ("memory_utilization_pct", "memory_active_pct"),
-    ):
+    for column, most in (("power_mw", "power_pct"), ("memory_utilization_pct", "memory_active_pct")):
         values = seen.at(column)
         before = values[~full & busy & np.isfinite(values)]
         if not len(before):

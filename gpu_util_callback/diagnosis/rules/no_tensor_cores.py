@@ -3,19 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    half_precision,
-    has_keras_fit,
-    idioms,
-    keras_policy,
-)
+from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, idioms, keras_policy
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.evidence.windows import (
-    MatrixKernels,
-    capability,
-    plain_matrix_pct,
-    traced_gpus,
-)
+from gpu_util_callback.diagnosis.evidence.windows import MatrixKernels, capability, plain_matrix_pct, traced_gpus
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
@@ -36,24 +26,17 @@ class NoTensorCores(Rule):
         "plain_matrix_pct": Threshold(
             20, "a fifth of kernel time: below, mixed precision gains less than it costs to try"
         ),
-        "kernel_pct": Threshold(
-            30, "where kernels take less of the step than that, faster ones do not show"
-        ),
+        "kernel_pct": Threshold(30, "where kernels take less of the step than that, faster ones do not show"),
         "compute_capability": Threshold(7.0, "Volta is the first with tensor cores"),
     }
     unknown = "no profiler window lists the kernels, or the compute capability is not known"
     unknown_in_trace = "the trace has no kernels, or does not say the GPU's compute capability"
 
     def missing(self, run: Run) -> bool:
-        return not any(
-            capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run)
-        )
+        return not any(capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        found = [
-            finding for gpu in traced_gpus(run)
-            if (finding := self._of_gpu(run, limits, gpu)) is not None
-        ]  # fmt: skip
+        found = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
         if not found:
             return
         first = found[0]  # one line for all GPUs: they run the same model
@@ -124,9 +107,11 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             "whether the results are exact enough."
         )
     kind = half_precision(able)
-    scaled = "; Keras scales the loss" if has_keras_fit(run) else (
-        "; scale the loss with keras.optimizers.LossScaleOptimizer"
-    )  # fmt: skip
+    scaled = (
+        "; Keras scales the loss"
+        if has_keras_fit(run)
+        else ("; scale the loss with keras.optimizers.LossScaleOptimizer")
+    )
     scaled = "" if kind == "bfloat16" else scaled
     text = (
         "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
@@ -136,7 +121,5 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
         return Advice(text.format(scaled), keras_policy(kind), alters_training=True)
     words = idioms(run)
     return Advice(
-        text.format("" if kind == "bfloat16" else words.scaler),
-        words.half.format(kind=kind),
-        alters_training=True,
+        text.format("" if kind == "bfloat16" else words.scaler), words.half.format(kind=kind), alters_training=True
     )

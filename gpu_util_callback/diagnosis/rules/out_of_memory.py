@@ -31,9 +31,7 @@ class OutOfMemory(Rule):
     blocking = True
     sources = ("the error that ended the training", "or the last samples of a killed process")
     thresholds: ClassVar = {
-        "host_used_pct": Threshold(
-            95, "of the limit in use when a process ended without a word: killed for memory"
-        ),
+        "host_used_pct": Threshold(95, "of the limit in use when a process ended without a word: killed for memory")
     }
     unknown = "training did not run out of memory"
 
@@ -184,9 +182,7 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
     highest = sorted(peaks, key=lambda phase: (-peaks[phase], phase))
     found = {"peak_in": highest[0]}
     if len(highest) > 1:
-        found["peak_by_phase"] = ", ".join(
-            f"{_size(peaks[one])} in {one}" for one in highest[:MOST]
-        )
+        found["peak_by_phase"] = ", ".join(f"{_size(peaks[one])} in {one}" for one in highest[:MOST])
     return found
 
 

@@ -30,20 +30,16 @@ def advise_shapes(run: Run, times: int) -> Advice:
         return Advice(
             f"{times} steps had to be compiled first, although the shape of their input stayed the "
             "same: something else that the step gets changes, a Python number or the size of a "
-            "slice. Pass the number as a tensor or an array, and slice equal parts.",
+            "slice. Pass the number as a tensor or an array, and slice equal parts."
         )
     text = (
-        f"{times} steps had to be compiled first, because the shape of their input (or a Python "
-        "number in it) was new. "
+        f"{times} steps had to be compiled first, because the shape of their input (or a Python number in it) was new. "
     )
     if run.framework == "torch" and not has_keras_fit(run):
-        return Advice(
-            f"{text}Compile it once for all shapes.", "model = torch.compile(model, dynamic=True)"
-        )
+        return Advice(f"{text}Compile it once for all shapes.", "model = torch.compile(model, dynamic=True)")
     if run.framework == "torch":
         return Advice(
-            f"{text}Without compilation its shapes may change freely.",
-            "model.compile(..., jit_compile=False)",
+            f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
     # One compilation is unavoidable and not counted as lost.
     few = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
@@ -69,9 +65,7 @@ def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
             f"ds = ds.unbatch().batch({size}, drop_remainder=True)",
         )
     longest = max([512, *(_rounded(size) for _, _, size in _others(dims) if size)])
-    shapes = ", ".join(
-        str([longest if _varies(size) else size for size in sizes[1:]]) for sizes in dims
-    )
+    shapes = ", ".join(str([longest if _varies(size) else size for size in sizes[1:]]) for sizes in dims)
     shapes = f"({shapes})" if len(dims) > 1 else shapes
     return Advice(
         f"{text}Pad all inputs to one length, and drop the smaller last batch.",
@@ -104,17 +98,12 @@ def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
             continue
         name = names[tensor]
         pads = ", ".join(
-            f"(0, -{name}.shape[{axis}] % {multiple})" if axis in axes else "(0, 0)"
-            for axis in range(len(sizes))
+            f"(0, -{name}.shape[{axis}] % {multiple})" if axis in axes else "(0, 0)" for axis in range(len(sizes))
         )
         lines.append(f"{name} = np.pad({name}, [{pads}])")
     if _others(dims):
         says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
-    return Advice(
-        f"{text}{', and '.join(says)}.",
-        "\n".join(lines),
-        few if _others(dims) else 1.0,
-    )
+    return Advice(f"{text}{', and '.join(says)}.", "\n".join(lines), few if _others(dims) else 1.0)
 
 
 def _dims(run: Run) -> Dims | None:
@@ -172,16 +161,13 @@ def advise_fits(framework: str | None, jit_compile: bool) -> Advice:
     if jit_compile:
         text += "Do its few steps win back what XLA takes to compile them (jit_compile=False)? "
     return Advice(
-        f"{text}Can one model serve all fits, with its weights and its optimizer's variables set "
-        "back before each?",
+        f"{text}Can one model serve all fits, with its weights and its optimizer's variables set back before each?",
         "",
         0.0,
     )
 
 
-SLOW = Count(
-    3, "times a step on a known shape: then one on a new shape compiled; longer inputs take longer"
-)
+SLOW = Count(3, "times a step on a known shape: then one on a new shape compiled; longer inputs take longer")
 LEAST_NS = Count(50_000_000, "and this much longer: XLA needs 100 ms for the smallest model")
 KNOWN_STEPS = Count(10, "on known shapes, to know what a step takes that does not compile")
 
@@ -200,9 +186,7 @@ class Recompilation(Rule):
     sources = ("compilation time of each step", "or: input shape of each step")
     thresholds: ClassVar = {
         "compile_pct": Threshold(5, "as for waiting: 5 % of the time matters"),
-        "compilations": Threshold(
-            5, "training, the smaller last batch, and one of each again are normal"
-        ),
+        "compilations": Threshold(5, "training, the smaller last batch, and one of each again are normal"),
         **SIGNIFICANT,
     }
     unknown = "neither compilation nor the shapes of inputs were recorded"
@@ -242,9 +226,7 @@ class Recompilation(Rule):
         spent = np.maximum(steps["compile_ns"], new)
         top = np.maximum(steps["top_compile_ns"], np.where(new > 0, steps["top_new_ns"], 0))
         times = np.maximum(steps["compile_events"], np.where(new > 0, steps["new_rows"], 0))
-        series = Series(
-            steps["rows"], steps["duration_ns"], spent, top, times, steps.rows_per_block
-        )
+        series = Series(steps["rows"], steps["duration_ns"], spent, top, times, steps.rows_per_block)
         for where, blocks in run.spans_in(series, enter=limits["compile_pct"] / 100, min_rows=4):
             count, took = int(times[blocks].sum()), int(spent[blocks].sum())
             duration = int(steps["duration_ns"][blocks].sum())

@@ -13,13 +13,9 @@ from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits
 # Shared with small_model: the same symptom without a better batch size to offer.
 BUSY_BUT_EMPTY = {
     "gpu_active_pct": BUSY_PCT,
-    "sm_active_pct": Threshold(
-        30, "busy but empty: kernels run, and on average less than a third of the SMs has work"
-    ),
+    "sm_active_pct": Threshold(30, "busy but empty: kernels run, and on average less than a third of the SMs has work"),
     "min_samples": MIN_SAMPLES,
-    "small_parameters": Threshold(
-        200_000, "200,000 parameters are 0.8 MB: a fraction of a modern GPU's cache"
-    ),
+    "small_parameters": Threshold(200_000, "200,000 parameters are 0.8 MB: a fraction of a modern GPU's cache"),
     "large_batch": Threshold(1024, "with a thousand samples a batch the model is what is small"),
 }
 
@@ -58,15 +54,11 @@ class SmallBatch(Rule):
     cause = "small_batch"
     title = "Batch too small for this GPU"
     sources = ("GPM SM active", "GPU utilization", "allocator peak", "batch size")
-    thresholds: ClassVar = BUSY_BUT_EMPTY | {
-        "vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits"),
-    }
+    thresholds: ClassVar = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
     unknown = "SM activity (GPM, Hopper and newer) or the allocator's peak was not measured"
 
     def missing(self, run: Run) -> bool:
-        return not any(
-            run.column(gpu, "sm_active_pct") and headroom(run, gpu) for gpu in run.used_gpus
-        )
+        return not any(run.column(gpu, "sm_active_pct") and headroom(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if model_is_small(run, limits):

@@ -7,11 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import command, idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.rules.small_batch import (
-    BUSY_BUT_EMPTY,
-    empty_gpus,
-    model_is_small,
-)
+from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, empty_gpus, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 
@@ -34,10 +30,7 @@ class SmallModel(Rule):
         if not model_is_small(run, limits):
             return
         for gpu, evidence in empty_gpus(run, limits):
-            size = {
-                "parameters": run.model.get("parameters"),
-                "batch_size": run.fit.get("batch_size"),
-            }
+            size = {"parameters": run.model.get("parameters"), "batch_size": run.fit.get("batch_size")}
             yield self.finding(
                 evidence=evidence | size,
                 threshold={

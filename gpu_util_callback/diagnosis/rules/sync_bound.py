@@ -4,13 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    has_keras_fit,
-    idioms,
-    larger_batch,
-    no_room,
-    room_for,
-)
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, idioms, larger_batch, no_room, room_for
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
@@ -36,9 +30,7 @@ class SyncBound(Rule):
     title = "Sync-bound"
     sources = ("profiler windows", "or: GPU wait of each step and GPU utilization (TensorFlow)")
     thresholds: ClassVar = {
-        "idle_sync_pct": Threshold(
-            10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"
-        ),
+        "idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"),
         "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
         "gpu_wait_pct": Threshold(20, "the host must really wait for the GPU in each step"),
         "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
@@ -86,8 +78,7 @@ class SyncBound(Rule):
                 _advice(run),
                 threshold={"idle_sync_pct": limits["idle_sync_pct"]},
                 evidence=evidence,
-                of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits "
-                "for it",
+                of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits for it",
             )
 
     def _outside(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -108,9 +99,7 @@ class SyncBound(Rule):
         idle = run.idle(start, end)
         if idle is None or idle.active_pct >= limits["gpu_active_pct"]:
             return
-        explained = sum(
-            steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
-        )
+        explained = sum(steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns"))
         outside = max(0, end - start - spent)
         lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
         if lost < (1 - limits["gpu_active_pct"] / 100) * spent:
@@ -127,9 +116,7 @@ class SyncBound(Rule):
                 "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
                 "steps_per_execution": 1,
             },
-            threshold=chosen(
-                limits, "gpu_active_pct", "gpu_wait_pct", "step_ms", "idle_ms_per_step"
-            ),
+            threshold=chosen(limits, "gpu_active_pct", "gpu_wait_pct", "step_ms", "idle_ms_per_step"),
             advice=_advice(run),
             gpus=idle.gpus,
         )
@@ -156,7 +143,7 @@ def _advice(run: Run) -> Advice:
     if not run.framework or not steps:
         return Advice(
             f"The program waits for the GPU{' in every step' * steps}, and the GPU idles meanwhile"
-            ": read results from it less often, and synchronize only where they are needed.",
+            ": read results from it less often, and synchronize only where they are needed."
         )
     if not has_keras_fit(run):
         words = idioms(run)
@@ -169,22 +156,16 @@ def _advice(run: Run) -> Advice:
     if executed >= 8:
         return Advice(
             f"{executed} steps run in one call, and still the GPU waits for the host inside them: "
-            "look for a print or a metric in train_step that needs its value.",
+            "look for a print or a metric in train_step that needs its value."
         )
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
     if run.framework == "torch" or run.fit.get("strategy") or _traces_each(run):
-        says = (
-            "Keras reads the metrics after every step, and the GPU idles until the next one is "
-            "launched. "
-        )
+        says = "Keras reads the metrics after every step, and the GPU idles until the next one is launched. "
         factor = room_for(run, 4)
         if factor < 2:
             return no_room(run, says)
         return Advice(
-            f"{says}Larger batches make this rarer.",
-            larger_batch(run, factor),
-            1 - 1 / factor,
-            alters_training=True,
+            f"{says}Larger batches make this rarer.", larger_batch(run, factor), 1 - 1 / factor, alters_training=True
         )
     return Advice(
         "Keras reads the metrics after every step, and the GPU idles until the next one is "

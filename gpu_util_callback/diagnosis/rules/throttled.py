@@ -37,15 +37,11 @@ class Throttled(Rule):
     slowing = True
     sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
     thresholds: ClassVar = {
-        "throttled_pct": Threshold(
-            20, "a slowdown of a fifth of the time is a state; shorter ones are regulation"
-        ),
+        "throttled_pct": Threshold(20, "a slowdown of a fifth of the time is a state; shorter ones are regulation"),
         "clock_deficit_pct": Threshold(
             5, "below its full clock by less than 5 % the step time differs by less than noise"
         ),
-        "power_deficit_pct": Threshold(
-            10, "boards hold their power by 5-10 % of clock even at their own limit"
-        ),
+        "power_deficit_pct": Threshold(10, "boards hold their power by 5-10 % of clock even at their own limit"),
         "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
         "min_s": MIN_S,
         "min_run_pct": Threshold(1, "below 1 % of the run, fixing it does not show"),
@@ -55,9 +51,8 @@ class Throttled(Rule):
 
     def missing(self, run: Run) -> bool:
         return not any(
-            run.column(gpu, column) and run.column(gpu, "sm_clock_mhz")
-            for gpu in run.used_gpus for column in _REASONS
-        )  # fmt: skip
+            run.column(gpu, column) and run.column(gpu, "sm_clock_mhz") for gpu in run.used_gpus for column in _REASONS
+        )
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
@@ -83,19 +78,15 @@ class Throttled(Rule):
                     "clock_deficit_pct": round(100 * (1 - slow / one.full), 1),
                     "clock_mhz": round(slow),
                     "full_clock_mhz": round(one.full),
-                    "temperature_c": round(float(np.nanmax(hot)))
-                    if np.isfinite(hot).any() else None,
-                }  # fmt: skip
+                    "temperature_c": round(float(np.nanmax(hot))) if np.isfinite(hot).any() else None,
+                }
                 yield self.finding(
                     title=f"Throttled ({word})",
                     where=found.where,
                     lost_ns=found.lost_ns,
                     confidence=ESTIMATED,
                     evidence=evidence,
-                    threshold={
-                        "throttled_pct": limits["throttled_pct"],
-                        "clock_deficit_pct": least,
-                    },
+                    threshold={"throttled_pct": limits["throttled_pct"], "clock_deficit_pct": least},
                     advice=_advice(run, found.gpus, word),
                     gpus=found.gpus,
                     detail=word,
@@ -115,8 +106,7 @@ class _Slowed:
 
 def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     """Return None if the GPU was not slowed down, or its clock is not known."""
-    told = [column for column in _REASONS
-            if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]  # fmt: skip
+    told = [column for column in _REASONS if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]
     seen = next((one for column in told if (one := sampled(run, gpu, column)) is not None), None)
     if seen is None:
         return None
@@ -134,9 +124,9 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
     # A slow clock is counted once: for the reason that held most of the time.
     first = np.argmax(np.nan_to_num(known), axis=0)
-    return _Slowed(gpu, seen, clock, full, {
-        column: np.where(first == place, lost, 0) for place, column in enumerate(shares)
-    })  # fmt: skip
+    return _Slowed(
+        gpu, seen, clock, full, {column: np.where(first == place, lost, 0) for place, column in enumerate(shares)}
+    )
 
 
 def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:

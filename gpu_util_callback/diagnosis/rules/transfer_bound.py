@@ -7,20 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import traced_too_early
-from gpu_util_callback.diagnosis.advice.snippets import (
-    AS_FLOATS,
-    has_keras_fit,
-    idioms,
-    images_as_floats,
-)
+from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, has_keras_fit, idioms, images_as_floats
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.evidence.samples import (
-    RARE_NS,
-    Sampled,
-    link_bytes_per_s,
-    sampled,
-    together,
-)
+from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
@@ -44,15 +33,9 @@ class TransferBound(Rule):
     title = "Transfer-bound"
     sources = ("profiler windows", "or: PCIe traffic and link of the GPU")
     thresholds: ClassVar = {
-        "exposed_copy_pct": Threshold(
-            10, "TraceLens flags 5 % per direction; two directions make ten"
-        ),
-        "link_used_pct": Threshold(
-            70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"
-        ),
-        "idle_pct": Threshold(
-            5, "with a full link the GPU must idle for 5 % of the time, which matters"
-        ),
+        "exposed_copy_pct": Threshold(10, "TraceLens flags 5 % per direction; two directions make ten"),
+        "link_used_pct": Threshold(70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"),
+        "idle_pct": Threshold(5, "with a full link the GPU must idle for 5 % of the time, which matters"),
         "min_s": MIN_S,
         **SIGNIFICANT,
     }
@@ -60,9 +43,7 @@ class TransferBound(Rule):
     unknown_in_trace = "the trace has no GPU events"
 
     def missing(self, run: Run) -> bool:
-        return not traced_gpus(run) and not any(
-            run.column(gpu, "pcie_rx_bytes_per_s") for gpu in run.used_gpus
-        )
+        return not traced_gpus(run) and not any(run.column(gpu, "pcie_rx_bytes_per_s") for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         traced = list(self._traced(run, limits))
@@ -108,8 +89,7 @@ class TransferBound(Rule):
                 traced_too_early(run, "The upload before the kernels", share.lost_ns),
                 threshold={"exposed_copy_pct": limit},
                 evidence={"exposed_copy_pct": share.pct},
-                of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the "
-                f"{share.whole}",
+                of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the {share.whole}",
             ),
             detail="upload",
         )
@@ -124,8 +104,7 @@ class TransferBound(Rule):
             degraded = _degraded(run, found.gpus[0])
             several = len(found.gpus) > 1
             yield self.finding(
-                title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe "
-                f"{'links are' if several else 'link is'} full)",
+                title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe {'links are' if several else 'link is'} full)",
                 where=found.where,
                 lost_ns=found.lost_ns,
                 confidence=ESTIMATED,
@@ -145,13 +124,13 @@ class TransferBound(Rule):
 
 def _copied(source: Source) -> Evidence:
     """Return the kind, rate and size of a trace's copies, unknown = None."""
-    total = sum(one.total_ns for one in source.copies)
-    pageable = sum(one.total_ns for one in source.copies if one.memory == "pageable")
+    total = sum(copy.total_ns for copy in source.copies)
+    pageable = sum(copy.total_ns for copy in source.copies if copy.memory == "pageable")
     longest = max(source.copies, key=lambda one: one.total_ns, default=None)
     return {
         "pageable_pct": 100 * pageable / total if total else None,
         "gb_per_s": longest.gb_per_s if longest else None,
-        "bytes": sum(one.bytes or 0 for one in source.copies) or None,
+        "bytes": sum(copy.bytes or 0 for copy in source.copies) or None,
     }
 
 
@@ -177,8 +156,7 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     facts = run.gpu(gpu)
     # Traffic at the link's best rate fills it, whatever rate it reports now.
     generation, width = (
-        _or(seen.at(name, RARE_NS), facts.get(f"{name}_max"))
-        for name in ("pcie_generation", "pcie_width")
+        _or(seen.at(name, RARE_NS), facts.get(f"{name}_max")) for name in ("pcie_generation", "pcie_width")
     )
     limit = link_bytes_per_s(generation, width)
     use = 100 * rate / limit
@@ -205,10 +183,7 @@ def _degraded(run: Run, gpu: int) -> str | None:
         return None
     if generation >= best_generation and width >= best_width:
         return None
-    return (
-        f"generation {generation:.0f} x{width:.0f}, "
-        f"could be generation {best_generation} x{best_width}"
-    )
+    return f"generation {generation:.0f} x{width:.0f}, could be generation {best_generation} x{best_width}"
 
 
 def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
@@ -223,7 +198,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
     if from_gpu:
         return Advice(
             "Results are copied back from the GPU in every step. Return fewer of them from the "
-            "step, and keep metrics on the GPU.",
+            "step, and keep metrics on the GPU."
         )
     if run.source is not None and run.source.other_program:
         return Advice(
@@ -245,9 +220,12 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             f"loader = DataLoader(dataset, ..., pin_memory=True){more}",
         )
     elif (
-        run.framework == "tensorflow" and has_keras_fit(run) and kind == "tf.data"
-        and not run.fit.get("strategy") and len(run.used_gpus) < 2
-    ):  # fmt: skip
+        run.framework == "tensorflow"
+        and has_keras_fit(run)
+        and kind == "tf.data"
+        and not run.fit.get("strategy")
+        and len(run.used_gpus) < 2
+    ):
         return Advice(
             f"{says}Copy the next one while this one computes.",
             'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))  # as its last step',
