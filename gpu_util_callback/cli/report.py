@@ -35,6 +35,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write the tab and its data to one HTML file")
     parser.add_argument("--run", action="append", metavar="NAME", help="only this run (may be repeated)")
     options.add_thresholds(parser)
+    _add_limits(parser)
+    prices = parser.add_argument_group("prices", "in your own currency; nothing is converted and no price is assumed")
+    prices.add_argument("--price-per-kwh", type=length, metavar="P", help="price of the energy that the GPUs used")
+    prices.add_argument(
+        "--price-per-gpu-hour", type=length, metavar="P", help="price of an hour of each GPU in use, busy or idle"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=length,
+        default=_remote.ANSWER_S,
+        metavar="S",
+        help="seconds to wait for a URL (default: %(default)g)",
+    )
+    options.add_output(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group(
         "check",
         "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
@@ -83,19 +100,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "together; three or more on both sides resolve more",
     )
     limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
-    prices = parser.add_argument_group("prices", "in your own currency; nothing is converted and no price is assumed")
-    prices.add_argument("--price-per-kwh", type=length, metavar="P", help="price of the energy that the GPUs used")
-    prices.add_argument(
-        "--price-per-gpu-hour", type=length, metavar="P", help="price of an hour of each GPU in use, busy or idle"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=length,
-        default=_remote.ANSWER_S,
-        metavar="S",
-        help="seconds to wait for a URL (default: %(default)g)",
-    )
-    options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -298,6 +298,15 @@ def row_of_open(recording: Recording, anew: bool = False) -> Row:
     return row | {"id": recording.id, "judged": row["judged"] and anew}
 
 
+def _begins(fit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the place in the whole training at which a fit begins."""
+    return {
+        "epoch": fit.get("first_epoch"),
+        "iteration": fit.get("first_iteration"),
+        "steps_per_epoch": fit.get("steps_per_epoch"),
+    }
+
+
 def _row(
     found: Found,
     facts: Facts,
@@ -338,11 +347,7 @@ def _row(
         "parameters": model.get("parameters"),
         "backend": (facts.get("framework") or {}).get("backend"),
         "batch_size": fit.get("batch_size"),
-        "begins": {
-            "epoch": fit.get("first_epoch"),
-            "iteration": fit.get("first_iteration"),
-            "steps_per_epoch": fit.get("steps_per_epoch"),
-        },
+        "begins": _begins(fit),
         "status": status,
         "start_ns": start_ns,
         "end_ns": end_ns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -46,6 +47,19 @@ EVENT_SHARE = Constant(0.1, "a step of which a part takes this share is an event
 MAX_SHAPES = 100_000
 # Number of shapes whose first time is remembered.
 MAX_TIMED_SHAPES = 256
+
+
+_COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
+
+
+def _integers(table: Mapping[str, np.ndarray], count: int, name: str) -> np.ndarray:
+    """Return a column; -1 where it, or a value, is not known."""
+    if name not in table:
+        return np.full(count, -1, np.int64)
+    values = np.asarray(table[name])
+    if values.dtype.kind == "f":
+        values = np.where(np.isfinite(values), values, -1)
+    return values.astype(np.int64)
 
 
 class StepBlocks:
@@ -106,26 +120,8 @@ class StepBlocks:
         self.total_rows += count
 
     def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-        def column(name: str) -> np.ndarray:
-            if name not in table:
-                return np.full(count, -1, np.int64)
-            values = np.asarray(table[name])
-            if values.dtype.kind == "f":
-                values = np.where(np.isfinite(values), values, -1)
-            return values.astype(np.int64)
-
-        known = {
-            name: np.maximum(column(name), 0)
-            for name in (
-                "duration_ns",
-                "input_get_ns",
-                "compile_ns",
-                "body_ns",
-                "gpu_wait_ns",
-                "callbacks_ns",
-                "estimated",
-            )
-        }
+        column = partial(_integers, table, count)
+        known = {name: np.maximum(column(name), 0) for name in _COUNTED}
         raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
         duration, compile_ns = known["duration_ns"], known["compile_ns"]
         callbacks = known["callbacks_ns"]
