@@ -183,7 +183,7 @@ class Trainings:
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         """Find a trainer's module as the other finders do, to be watched once it is imported."""
-        hook = self._hooks.pop(name, None)
+        hook = self._hooks.get(name)
         if hook is None:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -194,7 +194,8 @@ class Trainings:
             def exec_module(module: types.ModuleType) -> None:
                 del spec.loader.__dict__["exec_module"]
                 load(module)
-                self._safely(hook, module)
+                if self._hooks.pop(name, None) is not None:
+                    self._safely(hook, module)
 
             spec.loader.__dict__["exec_module"] = exec_module
         return spec

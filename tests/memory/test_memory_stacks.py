@@ -10,11 +10,15 @@ from gpu_util_callback.diagnosis import diagnose
 jax = pytest.importorskip("jax")
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_jax_says_whose_buffers_were_alive(wanted, tmp_path):
+@pytest.mark.parametrize(("wanted", "given"), [
+    (True, {"memory_stacks": True}),
+    (False, {}),
+    (False, {"memory_stacks": True, "redact": True}),  # the stacks hold names of folders
+])  # fmt: skip
+def test_jax_says_whose_buffers_were_alive(wanted, given, tmp_path):
     with (
         pytest.raises(Exception, match="RESOURCE_EXHAUSTED"),
-        GpuUtilMonitor(tmp_path, framework="jax", memory_stacks=wanted) as monitor,
+        GpuUtilMonitor(tmp_path, framework="jax", **given) as monitor,
     ):
         for _ in monitor.batches(range(20)):
             held_by_the_test = jax.numpy.ones(1 << 20)

@@ -132,7 +132,8 @@ def test_a_fit_with_the_callback_is_recorded_once(given, folder):
 
 def test_a_fit_of_tf_keras_is_recorded(folder):
     pytest.importorskip("tf_keras")
-    (folder / "t.py").write_text(FIT.replace("keras,", "tf_keras as keras,") + "fit()")
+    asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
+    (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
     assert outcome([*RUN, "t.py"], folder)[0] == 0
     (recording,) = read_recordings(folder / "logs")
     assert len(recording.steps["duration_ns"]) == 12
