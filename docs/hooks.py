@@ -39,7 +39,7 @@ def _demo() -> str:
 
     The folders `plugins` of `python demo/train.py --redact --no-serve --log-dir DIR` are kept here.
     """
-    return html_report(read_recordings(REPOSITORY / "docs" / "try" / "logs"), "demo/logs")
+    return html_report(read_recordings(REPOSITORY / "docs" / "try" / "recordings"), "demo/logs")
 
 
 def _notes() -> dict[str, str]:

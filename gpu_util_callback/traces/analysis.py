@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.source import LateRank
+from gpu_util_callback.recording.facts import SourceLateRank
 from gpu_util_callback.traces import hostside, limits
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
 from gpu_util_callback.traces.hostside import (
@@ -75,7 +75,7 @@ class ProcessAnalysis:
     allocators: list[AllocatorProfile]
     once: list[OneTime]
     host_calls: tuple[Intervals, str]  # code of the host that compiled steps called, main name
-    late_rank: LateRank | None = None
+    late_rank: SourceLateRank | None = None
     unused_devices: list[int] = field(default_factory=list)  # visible, and without any event
 
     @property
@@ -242,7 +242,7 @@ def _find_late_rank(processes: list[ProcessAnalysis], paths: list[str]) -> None:
     name = Path(own).name if rank is None else f"rank {rank}"
     for p, own, total in zip(ranks, waited.sum(axis=1), took.sum(axis=1), strict=True):
         if p is not ranks[late] and total:
-            p.late_rank = LateRank(name, 100 * float(own) / float(total))
+            p.late_rank = {"name": name, "waited_pct": 100 * float(own) / float(total)}
 
 
 def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.ndarray]]:

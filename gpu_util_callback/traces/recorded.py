@@ -294,7 +294,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
         "host_activity": _host_activity(p, names),
         "trains": trains,
         "collectives": _collectives(p),
-        "late_rank": p.late_rank and {"name": p.late_rank.name, "waited_pct": p.late_rank.waited_pct},
+        "late_rank": p.late_rank,
         "once": _once(p),
         "host_calls": {
             "name": called,

@@ -88,7 +88,7 @@ def test_there_is_a_tab_to_try(site):
     for run in ("1-healthy", "2-slow-map", "3-long-validation"):
         assert f'"run":"{run}"' in page
     assert 'href="try/demo.html"' in (site / "index.html").read_text(encoding="utf-8")
-    assert not (site / "try" / "logs").exists()
+    assert not (site / "try" / "recordings").exists()
 
 
 # Blocks of the guides that begin with their imports run as they stand; the others are fragments.

@@ -98,7 +98,7 @@ def test_a_limit_set_changes_the_verdict_in_python_and_on_the_command_line(trace
         assert analysis.findings == [] and analysis.thresholds == result["thresholds"]
     assert main(["trace", str(trace_file), "--threshold", "input_bound.wait_pct=90"]) == 0
     out = capsys.readouterr().out
-    assert "Thresholds set: input_bound.wait_pct=90." in out and "kernels ran only 30 %" in out
+    assert "Thresholds set: input_bound.wait_pct=90." in out and "Kernels ran only 30 %" in out
 
 
 @pytest.mark.parametrize(
