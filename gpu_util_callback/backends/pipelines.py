@@ -94,7 +94,7 @@ class TfDataPipelines:
 
     def _reader(self, which: str) -> Any:
         if which not in self._readers:
-            self._readers[which] = part_of("tensorflow", "pipeline").Reader(which)
+            self._readers[which] = part_of("tensorflow", "written_stages").Reader(which)
         return self._readers[which]
 
 
