@@ -47,15 +47,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import numpy as np  # noqa: E402
-from advised import (  # noqa: E402
-    Given,
-    apply,
-    assert_faster,
-    assert_kept,
-    findings,
-    only,
-    paced,
-)
+from advised import Given, apply, assert_faster, assert_kept, findings, only, paced  # noqa: E402
 from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402

@@ -26,12 +26,7 @@ if __name__ == "__main__":
 
 from advised import Given, apply  # noqa: E402
 
-from gpu_util_callback import (  # noqa: E402
-    GpuUtilCallback,
-    GpuUtilMonitor,
-    ceilings,
-    read_recordings,
-)
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, ceilings, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 from gpu_util_callback.words import times  # noqa: E402
 
