@@ -436,7 +436,7 @@ def test_profiles_of_pytorch_before_1_8(tmp_path):
     assert (gpu["index"], gpu["kernels"]) == (1, 30)
     assert gpu["copy_busy_ms"]["h2d"] == pytest.approx(0.02)
     assert result["host_ops"][0]["name"] == "aten::mul"
-    assert "kernels ran only 10 %" in result["verdict"], "what launched them is not known"
+    assert "Kernels ran only 10 %" in result["verdict"], "what launched them is not known"
 
 
 def test_a_tpu_is_called_tpu(tmp_path):

@@ -113,7 +113,7 @@ def test_a_run_too_short_for_a_window_says_so(make):
     windows.close(5)
     assert profiler.door.starts == 0
     (entry,) = windows.unavailable
-    assert "too short" in entry["reason"]
+    assert "before the first window" in entry["reason"]
     assert "trace=[(10, 15)]" in entry["cure"]
 
 
