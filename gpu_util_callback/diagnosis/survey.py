@@ -259,18 +259,7 @@ def _from_rows(storage: Storage, found: Found, thresholds: Mapping | None) -> tu
     folder = found.path.rstrip("/").rpartition("/")[2]
     recording = Recording(storage, found.path, found.run, recording_id(found.run, folder))
     judged = diagnose(recording, thresholds)
-    row = _row(
-        found,
-        recording.facts,
-        judged,
-        recording.account,
-        recording.status,
-        recording.start_ns,
-        recording.end_ns,
-        recording.step_count,
-        diagnosed=True,
-    )
-    return row, recording.problems
+    return _of_recording(found, recording, judged, diagnosed=True), recording.problems
 
 
 def row_of_open(recording: Recording, anew: bool = False) -> Row:
@@ -284,7 +273,13 @@ def row_of_open(recording: Recording, anew: bool = False) -> Row:
     if row is not None:
         return row | {"id": recording.id}
     judged = diagnose(recording) if anew else {"findings": [], "spans": []}
-    row = _row(
+    row = _of_recording(found, recording, judged, diagnosed=anew)
+    return row | {"id": recording.id, "judged": row["judged"] and anew}
+
+
+def _of_recording(found: Found, recording: Recording, judged: Mapping, *, diagnosed: bool) -> Row:
+    """Return the row of a recording whose rows of steps can be read."""
+    return _row(
         found,
         recording.facts,
         judged,
@@ -293,9 +288,8 @@ def row_of_open(recording: Recording, anew: bool = False) -> Row:
         recording.start_ns,
         recording.end_ns,
         recording.step_count,
-        diagnosed=anew,
+        diagnosed=diagnosed,
     )
-    return row | {"id": recording.id, "judged": row["judged"] and anew}
 
 
 def _begins(fit: Mapping[str, Any]) -> dict[str, Any]:

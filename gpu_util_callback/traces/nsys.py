@@ -43,6 +43,18 @@ from gpu_util_callback.traces.model import (
 from gpu_util_callback.traces.naming import api_kind, device_kind
 from gpu_util_callback.traces.xplane_events import host_kind
 
+# Columns of a kernel's launch shape.
+_SHAPE = (
+    "gridX",
+    "gridY",
+    "gridZ",
+    "blockX",
+    "blockY",
+    "blockZ",
+    "registersPerThread",
+    "staticSharedMemory",
+    "dynamicSharedMemory",
+)
 _ROWS = 5_000  # fetched at a time
 MAX_ROWS = 10_000_000
 # The capacity of a file: a row takes a pointer of two bytes and a record of three or more. Pages
@@ -419,19 +431,7 @@ class _TableReader:
         """Return process id, device number and events of one of the three GPU tables."""
         base = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "graphId")
         if table.endswith("KERNEL"):
-            extra: tuple[str, ...] = (
-                "demangledName",
-                "shortName",
-                "gridX",
-                "gridY",
-                "gridZ",
-                "blockX",
-                "blockY",
-                "blockZ",
-                "registersPerThread",
-                "staticSharedMemory",
-                "dynamicSharedMemory",
-            )
+            extra: tuple[str, ...] = ("demangledName", "shortName", *_SHAPE)
         elif table.endswith("MEMCPY"):
             extra = ("bytes", "copyKind", "srcKind", "dstKind")
         else:
@@ -477,27 +477,16 @@ class _TableReader:
         return _pid(data["globalPid"]), np.where(device == -1, 0, device), events
 
     def _shapes_of(self, data: dict[str, np.ndarray]) -> np.ndarray:
-        columns = (
-            "gridX",
-            "gridY",
-            "gridZ",
-            "blockX",
-            "blockY",
-            "blockZ",
-            "registersPerThread",
-            "staticSharedMemory",
-            "dynamicSharedMemory",
-        )
         if not len(data["gridX"]):
             return np.empty(0, np.int32)
         # Rows are grouped by their hash: sorting nine columns takes seconds.
         mixed = np.zeros(len(data["gridX"]), np.uint64)
-        for column in columns:
+        for column in _SHAPE:
             mixed = (mixed ^ data[column].view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
             mixed ^= mixed >> np.uint64(29)
         _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
         numbers = []
-        for row in np.stack([data[c][first] for c in columns], axis=1).tolist():
+        for row in np.stack([data[c][first] for c in _SHAPE], axis=1).tolist():
             grid, block = tuple(row[0:3]), tuple(row[3:6])
             shape = KernelShape(
                 registers=row[6] if row[6] >= 0 else None,
