@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli.report import length, open_recordings
+from gpu_util_callback.cli.report import add_timeout, open_recordings
 from gpu_util_callback.errors import UnusableInput
 
 
@@ -22,13 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--parquet", metavar="DIR", help="write each table into a Parquet file there (pyarrow)")
     parser.add_argument("--run", action="append", metavar="NAME", help="only this run (may be repeated)")
-    parser.add_argument(
-        "--timeout",
-        type=length,
-        default=_remote.ANSWER_S,
-        metavar="S",
-        help="seconds to wait for a URL (default: %(default)g)",
-    )
+    add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prices.add_argument(
         "--price-per-gpu-hour", type=length, metavar="P", help="price of an hour of each GPU in use, busy or idle"
     )
+    add_timeout(parser)
+    options.add_output(parser)
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add the option that bounds the wait for a URL."""
     parser.add_argument(
         "--timeout",
         type=length,
@@ -48,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds to wait for a URL (default: %(default)g)",
     )
-    options.add_output(parser)
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
