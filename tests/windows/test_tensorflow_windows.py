@@ -217,7 +217,7 @@ def test_a_fit_that_raises_in_a_window_does_not_leave_the_profiler_running(tmp_p
 def test_a_run_too_short_says_so_and_names_the_argument(tmp_path):
     recording = fit(tmp_path, "auto")
     (entry,) = gone(recording)
-    assert "too short" in entry["reason"]
+    assert "before the first window" in entry["reason"]
     assert "trace=[(6, 11)]" in entry["cure"]
     assert profiles(tmp_path) == []
     assert recording.facts["overhead"]["windows_s"] == 0
