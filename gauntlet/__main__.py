@@ -35,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         for program in programs:
             print(f"{program.name:<32}{program.backend:<12}{program.truth}")
         return 0
-    results = []
+    results = _measured(options.json)
+    programs = [program for program in programs if program.name not in {one.program for one in results}]
     for program in programs:
         result = measure(program, options)
         results.append(result)
@@ -44,8 +45,18 @@ def main(arguments: list[str] | None = None) -> int:
             Path(options.json).write_text(json.dumps([one.to_json() for one in results], indent=1))
         if options.table:
             Path(options.table).write_text(table(results))
+    if options.table:
+        Path(options.table).write_text(table(results))
     print("\n".join(summary(results)))
     return 0
+
+
+def _measured(path: str | None) -> list[Result]:
+    """Return the results of an earlier gauntlet, without those that failed."""
+    if not path or not Path(path).exists():
+        return []
+    results = [Result.from_json(result) for result in json.loads(Path(path).read_text())]
+    return [result for result in results if not result.error]
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -58,7 +69,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="recorded, plain and cured in turns")
     parser.add_argument("--quick", action="store_true", help="only the first findings: one recorded run each, no cures")
     parser.add_argument("--busy", action="store_true", help="keep every core busy beside them")
-    parser.add_argument("--json", metavar="FILE", help="write all that was measured")
+    parser.add_argument("--json", metavar="FILE", help="add all that was measured; skip the programs in it")
     parser.add_argument("--table", metavar="FILE", help="write a Markdown table")
     parser.add_argument("--list", action="store_true", help="list the programs")
     parser.add_argument("--verbose", action="store_true", help="show what each program prints")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import Any
 
@@ -197,6 +197,13 @@ class Result:
     def to_json(self) -> dict:
         more = ("confirmed", "followed", "promised", "slower", "inside", "far_below", "changed_unsaid", "equal")
         return asdict(self) | {name: getattr(self, name) for name in more}
+
+    @classmethod
+    def from_json(cls, measured: Mapping[str, Any]) -> Result:
+        """Return the result that `to_json` wrote."""
+        firsts = [First(**first | {"gain": first["gain"] and tuple(first["gain"])}) for first in measured["firsts"]]
+        own = {one.name: measured[one.name] for one in fields(cls)}
+        return cls(**own | {"firsts": firsts})
 
 
 def _key(first: First) -> tuple[str, str]:
