@@ -86,10 +86,10 @@ checks:
 
 # BENCH_ARGS="step fits --save" takes some of them and keeps the figures.
 bench: $(READY)
-	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 figures: $(READY)
-	$(BIN)/python -m tests.benchmarks.table
+	$(BIN)/python -m benchmarks.table
 
 # Installs gigabytes and takes an hour or two: MATRIX_ARGS='--only "3.11 tensorflow-2.18"' for less.
 matrix:

@@ -1,6 +1,6 @@
 """The plugin's routes without a server around them, timed; `browse_cost.py` runs this as a process.
 
-python tests/benchmarks/browse_server.py LOGDIR prints the times of a first view and of zooms at
+python benchmarks/browse_server.py LOGDIR prints the times of a first view and of zooms at
 every level and both axes as JSON.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from tensorboard.plugins import base_plugin  # noqa: E402

@@ -21,7 +21,7 @@ from threads import KNOWN, OURS, other_threads_us
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-DEMO = Path(__file__).resolve().parents[2] / "demo"
+DEMO = Path(__file__).resolve().parents[1] / "demo"
 BATCH, STEPS, FIRST, PAIRS = 32, 80, 10, 40
 
 

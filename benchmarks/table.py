@@ -1,7 +1,7 @@
 """Makes the table of docs/measured.md from `figures.json`, which `--save` of the benchmarks keeps.
 
-    python -m tests.benchmarks step fits --save
-    python -m tests.benchmarks.table
+    python -m benchmarks step fits --save
+    python -m benchmarks.table
 
 With `--check` it changes nothing and fails where the page's table is another one.
 """
@@ -16,8 +16,8 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 FIGURES = FOLDER / "figures.json"
-PAGE = FOLDER.parents[1] / "docs" / "measured.md"
-BEGIN, END = "<!-- figures: python -m tests.benchmarks.table -->", "<!-- figures end -->"
+PAGE = FOLDER.parent / "docs" / "measured.md"
+BEGIN, END = "<!-- figures: python -m benchmarks.table -->", "<!-- figures end -->"
 OURS, BESIDE = "gpu-util-callback", ", beside another program"
 
 Row = tuple[str, str]
@@ -189,7 +189,7 @@ def placed(page: str, made: str) -> str:
 
 def main(arguments: list[str]) -> int:
     if not FIGURES.exists():
-        raise SystemExit(f"no {FIGURES}: python -m tests.benchmarks --save makes it")
+        raise SystemExit(f"no {FIGURES}: python -m benchmarks --save makes it")
     page = PAGE.read_text()
     wanted = placed(page, table(json.loads(FIGURES.read_text())))
     if arguments == ["--check"]:

@@ -1,6 +1,6 @@
 """What browsing costs: the tab's server and its frames, beside TensorBoard's and XProf's own.
 
-python tests/benchmarks/browse_cost.py [--steps 1000000] [--runs 2000] [--no-browser] [--keep DIR]
+python benchmarks/browse_cost.py [--steps 1000000] [--runs 2000] [--no-browser] [--keep DIR]
 
 Recordings are made by a script (see tests/support/long_recording.py) with 8 GPUs and 30 metrics,
 `--steps` being the longest; recordings kept in DIR are used again. Times are medians or as named;
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(ROOT)]
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT / "tests" / "support"), str(ROOT)]
 
 STATIC = ROOT / "tensorboard_plugin" / "static"
 GPUS, METRICS = 8, 30

@@ -33,7 +33,7 @@ from rounds import spread
 from table import BESIDE
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent
 BUDGET_US = {"thread_us": 15, "process_us": 30}
 PACES = ("back-to-back", "paced")
 # (name, the program's first argument, KERAS_BACKEND, what has to be there)
@@ -157,7 +157,7 @@ def main(rounds: int | None = None) -> dict[str, Any]:
         driver = Scenario()
         driver.gpu("h100").process("self", 6 << 30, sm=50).curve("fan", 30)
         env = environment(driver, folder)
-        env = with_path(env, ROOT, HERE, HERE.parent / "support")
+        env = with_path(env, ROOT, HERE, ROOT / "tests" / "support")
         for package in ("nvitop", "traceml-ai"):
             problem = install(folder / package, package)
             if problem is None:

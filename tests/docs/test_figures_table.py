@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def maker(monkeypatch, tmp_path):
     """The table's maker, on a page and figures of its own."""
-    spec = importlib.util.spec_from_file_location("figures_table", HERE / "table.py")
+    spec = importlib.util.spec_from_file_location("figures_table", BENCHMARKS / "table.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
@@ -93,7 +93,7 @@ def test_a_readme_without_markers_is_left_alone(maker):
 
 
 def test_the_readme_in_this_repository_is_made_of_its_figures():
-    spec = importlib.util.spec_from_file_location("figures_table", HERE / "table.py")
+    spec = importlib.util.spec_from_file_location("figures_table", BENCHMARKS / "table.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not module.FIGURES.exists():

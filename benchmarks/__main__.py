@@ -1,9 +1,9 @@
-"""`make bench`, or `python -m tests.benchmarks [NAME…]`: what our own code costs, measured here.
+"""`make bench`, or `python -m benchmarks [NAME…]`: what our own code costs, measured here.
 
 Every `<name>_cost.py` in this folder is a benchmark with a `main()` that prints one table and
 returns its figures. They are ratios or differences within one run; absolute times are of this
 machine, at this moment. `--save` keeps the figures in `figures.json`, from which
-`python -m tests.benchmarks.table` makes the table in docs/measured.md.
+`python -m benchmarks.table` makes the table in docs/measured.md.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def save(name: str, figures: dict) -> None:
 
 def main() -> int:
     known = benchmarks()
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
     parser.add_argument("--save", action="store_true", help=f"keep the figures in {FIGURES.name}")
     arguments = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> int:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
-    sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "support")]
+    sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "tests" / "support")]
     print(f"{platform.platform()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
     failed = 0
     for name in wanted:

@@ -98,7 +98,7 @@ SlowStore = store_class()
 
 def timed(arguments: list[str], cache: str, before: str = "def extra(): return 0") -> list:
     here = Path(__file__).resolve().parent
-    paths = [str(here), str(here.parent / "support"), str(here.parent.parent)]
+    paths = [str(here), str(here.parent / "tests" / "support"), str(here.parent)]
     code = _CHILD.format(paths=paths, before=before, arguments=["total", *arguments, "--json"])
     child = subprocess.run(
         [sys.executable, "-c", code],

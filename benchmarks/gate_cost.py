@@ -105,8 +105,8 @@ def recorded(folder: Path, wait_ms: int, processes: int, fits: int) -> dict[str,
 
     from gpu_util_callback import read_recordings
 
-    here = Path(__file__).resolve()
-    paths = os.pathsep.join([str(here.parents[2]), str(here.parents[1] / "support")])
+    root = Path(__file__).resolve().parents[1]
+    paths = os.pathsep.join([str(root), str(root / "tests" / "support")])
     for process in range(processes):
         if not (folder / "slower" / f"{process}-{fits - 1}").exists():
             begin = time.perf_counter()
