@@ -25,9 +25,9 @@ LOCKED := --constraint tools.txt
 # it was to run no test: what PYTEST_ARGS names may all be in one of the two parts, but not in none.
 JOBS ?= 2
 define tests
-	$(BIN)/python -m pytest -m "not timed $(1)" -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -m "not timed $(1)" --durations=20 -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS); beside=$$?; \
-	$(BIN)/python -m pytest -m "timed $(1)" $(PYTEST_ARGS); alone=$$?; \
+	$(BIN)/python -m pytest -m "timed $(1)" --durations=20 $(PYTEST_ARGS); alone=$$?; \
 	case "$$beside $$alone" in \
 		"0 0" | "0 5" | "5 0") ;; \
 		"5 5") echo "No test is selected by PYTEST_ARGS=$(PYTEST_ARGS)"; exit 1 ;; \
