@@ -93,7 +93,7 @@ figures: $(READY)
 
 # Installs gigabytes and takes an hour or two: MATRIX_ARGS='--only "3.11 tensorflow-2.18"' for less.
 matrix:
-	$(PYTHON) tests/versions/matrix.py $(MATRIX_ARGS)
+	$(PYTHON) -m harness.versions.matrix $(MATRIX_ARGS)
 
 REPOSITORY_URL ?=
 dist: $(VENV)/bin/python

@@ -1,12 +1,12 @@
-"""Leaks of real trainings are found, healthy ones left alone; `python -m tests.memory table`."""
+"""Leaks of real trainings are found, healthy ones left alone; `python -m harness.leaks table`."""
 
 from functools import cache
 
 import pytest
 
-from tests.memory.programs import BACKENDS, LEAKS
-from tests.memory.record import ANY, HELD_OUT_FILE, load
-from tests.memory.replay import MACHINE, Outcome, judge, outcomes
+from harness.leaks.programs import BACKENDS, LEAKS
+from harness.leaks.record import ANY, HELD_OUT_FILE, load
+from harness.leaks.replay import MACHINE, Outcome, judge, outcomes
 
 RECALL, ONSET, FULL = 0.95, 0.05, 0.15
 MOSTLY = 0.95  # of the runs are that exact

@@ -49,7 +49,8 @@ def test_pythons_are_those_of_the_classifiers(tmp_path):
         rows = subprocess.run(
             [
                 sys.executable,
-                "tests/versions/matrix.py",
+                "-m",
+                "harness.versions.matrix",
                 "--list",
                 "--only",
                 f"{python} tensorflow-newest keras-newest",

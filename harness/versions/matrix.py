@@ -22,8 +22,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from environments import REPOSITORY, Environment, Failed, find_python, lower_bounds, snapshot, wheel
-from rows import ROWS, Row, groups
+from harness.versions.environments import REPOSITORY, Environment, Failed, find_python, lower_bounds, snapshot, wheel
+from harness.versions.rows import ROWS, Row, groups
 
 WORDS = {"passed": "passed", "failed": "FAILED", "absent": "not here", "refused": "not installable"}
 
@@ -150,7 +150,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="matrix.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m harness.versions.matrix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--only",

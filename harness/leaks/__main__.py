@@ -1,4 +1,4 @@
-"""`python -m tests.memory record [WORD...]` records trainings of both sets; `table` judges them."""
+"""`python -m harness.leaks record [WORD...]` records trainings of both sets; `table` judges them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 def main(words: list[str]) -> int:
     """Do what the first word says."""
     if words[:1] == ["record"]:
-        from tests.memory.record import record
+        from harness.leaks.record import record
 
         return record(words[1:])
     if words[:1] == ["table"]:
-        from tests.memory.replay import table
+        from harness.leaks.replay import table
 
         return table()
     print(__doc__)

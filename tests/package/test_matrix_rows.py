@@ -5,10 +5,11 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import matrix
 import pytest
-from environments import REPOSITORY, Result, lower_bounds
-from rows import ROWS, SUITES, groups
+
+from harness.versions import matrix
+from harness.versions.environments import REPOSITORY, Result, lower_bounds
+from harness.versions.rows import ROWS, SUITES, groups
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -1,4 +1,4 @@
-"""Record the corpus: real trainings, one forked process each; `python -m tests.memory record`."""
+"""Record the corpus: real trainings, one forked process each; `python -m harness.leaks record`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.memory.held_out import HELD_OUT, HeldOut
-from tests.memory.programs import Case, cases
+from harness.leaks.held_out import HELD_OUT, HeldOut
+from harness.leaks.programs import Case, cases
 
 FILE = Path(__file__).with_name("runs.json.gz")
 HELD_OUT_FILE = Path(__file__).with_name("held_out.json.gz")

@@ -13,7 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rows import SUITES, Row
+from harness.versions.rows import SUITES, Row
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTING = ("pytest>=8", "pytest-timeout>=2.3", "pytest-rerunfailures>=14", "hypothesis>=6.100")

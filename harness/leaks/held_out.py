@@ -2,7 +2,7 @@
 
 Each is a function of its case and a log directory, run in a process of its own by `record`. They
 were recorded in three parts, each after the last change of the rule until then and judged once
-before anything was mended. `python -m tests.memory table` judges all of them by the rule as it is;
+before anything was mended. `python -m harness.leaks table` judges all of them by the rule as it is;
 on the first try it found of
 
 * part 2: 7 of 8 leaks, with 1 false alarm in 6 healthy runs, the onset within 5 % of the run in 6
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.memory.programs import MIB, floats, paced
+from harness.leaks.programs import MIB, floats, paced
 
 BATCH = 8
 HELD_OUT: dict[str, HeldOut] = {}
@@ -545,7 +545,7 @@ def workers_of_each_epoch(case, log_dir):
     """Workers that end with each epoch, and keep what they loaded until then."""
     import torch
 
-    from tests.memory.programs import Remembers
+    from harness.leaks.programs import Remembers
 
     dataset = Remembers(case.steps // case.epochs * 16, floats(0.8), 0)
     model, shape = _dense()

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "scenarios")]
 
 import test_jobs_of_ranks as of_ranks  # noqa: E402

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import Diagnosis
-from tests.memory.held_out import HeldOut
-from tests.memory.programs import Case
-from tests.memory.record import ANY, FILE, HELD_OUT_FILE, load
+from harness.leaks.held_out import HeldOut
+from harness.leaks.programs import Case
+from harness.leaks.record import ANY, FILE, HELD_OUT_FILE, load
 
 ORIGIN_NS = 1_700_000_000_000_000_000
 FLUSHES = 20

@@ -1,7 +1,7 @@
 """Compare what another revision and this checkout say about the same recordings and traces.
 
-    python -m tests.golden make CORPUS
-    python -m tests.golden compare CORPUS --against REVISION
+    python -m harness.golden make CORPUS
+    python -m harness.golden compare CORPUS --against REVISION
 
 `make` writes recordings of made-up jobs, of real fits on every backend that is installed, and of
 the reference traces. `compare` has both versions print `report --json` and `trace --json`
@@ -31,11 +31,11 @@ SUFFIXES = (".pb", ".pb.gz", ".json", ".json.gz", ".sqlite")
 
 def make(corpus: Path) -> None:
     """Write the corpus: one log directory a case, in a folder of its own."""
-    run = [sys.executable, "-m", "tests.golden.made_up", str(corpus)]
+    run = [sys.executable, "-m", "harness.golden.made_up", str(corpus)]
     subprocess.run(run, cwd=ROOT, check=True)
     for backend in ("tensorflow", "jax", "torch"):
         environ = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        run = [sys.executable, "-m", "tests.golden.fits", str(corpus), backend]
+        run = [sys.executable, "-m", "harness.golden.fits", str(corpus), backend]
         if subprocess.run(run, cwd=ROOT, env=environ, check=False).returncode:
             print(f"no fits on {backend}", file=sys.stderr)
     for name, file in references().items():
@@ -114,7 +114,7 @@ def compare(corpus: Path, revision: str, ignored: set[str]) -> int:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.golden", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m harness.golden", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("what", choices=("make", "compare"))
     parser.add_argument("corpus", type=Path, help="a folder; `make` creates it")
