@@ -150,7 +150,9 @@ def table(outcomes: list[Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m harness.versions.matrix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m harness.versions.matrix",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--only",
