@@ -61,20 +61,11 @@ demo: $(VENV)/.installed
 test: checks
 	$(call tests,and not slow)
 
-# What needs no fit, no browser and no second process.
-QUICK := tests/diagnosis tests/recording tests/traces tests/scenarios tests/plugin \
-	--ignore-glob='*/test_advice_*' --ignore-glob='*/test_advice.py' \
-	--ignore=tests/scenarios/test_trials.py --ignore=tests/scenarios/test_standin_fits.py \
-	--ignore=tests/traces/test_hostile_files.py --ignore=tests/traces/test_trace_command.py \
-	--ignore=tests/traces/test_damaged_references.py --ignore=tests/plugin/test_server.py \
-	--deselect=tests/traces/test_imported.py::test_handler_with_torch_itself \
-	--deselect=tests/diagnosis/test_gpu_advice_fits.py::test_ready_batches_of_any_rank_are_batched_again \
-	--deselect=tests/diagnosis/test_input_advice_fits.py::test_batches_that_are_made_once_stay_the_same \
-	--deselect=tests/diagnosis/test_input_advice_fits.py::test_storing_what_a_dataset_makes_is_a_line_that_can_be_run \
-	--deselect=tests/recording/test_writer.py::test_the_writers_memory_stays_flat
+# Their tests train nothing, but for those marked `heavy` or `timed`.
+QUICK := tests/diagnosis tests/recording tests/traces tests/scenarios tests/plugin
 
 quick: lint frontend-check
-	$(BIN)/python -m pytest -m "not timed and not slow and not browser" $(QUICK) -n $(JOBS) \
+	$(BIN)/python -m pytest -m "not timed and not slow and not browser and not heavy" $(QUICK) -n $(JOBS) \
 		--dist loadfile --no-loadscope-reorder -q $(PYTEST_ARGS)
 
 test-all: checks

@@ -245,6 +245,7 @@ def test_short_inputs_are_not_padded_to_long_ones(longest, multiple):
     assert f"% {multiple})" in finding["advice"]["code"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "dims, code",
     [

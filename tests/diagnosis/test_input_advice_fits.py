@@ -442,6 +442,7 @@ def test_processes_that_have_all_cores_are_not_to_be_more(cpus, cpu_pct, told):
     assert told in f"{advice['text']} {advice['code']}"
 
 
+@pytest.mark.heavy
 def test_batches_that_are_made_once_stay_the_same():
     keras = pytest.importorskip("keras")
     facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": 2}}
@@ -456,6 +457,7 @@ def test_a_loop_that_times_its_fetches_is_told_of_no_loader_that_it_may_not_have
     assert "The DataLoader makes" not in found(run, "input_bound")["advice"]["text"]
 
 
+@pytest.mark.heavy
 def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)

@@ -21,6 +21,8 @@ from tile_reply import decode_tile
 from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
 from gpu_util_callback.recording.event_files import ScalarWriter, next_step_offset
 
+pytestmark = pytest.mark.heavy
+
 BASE = "data/plugin/gpu_utilization/"
 FAST = pytest.mark.parametrize("load_fast", [True, False], ids=["fast", "slow"])
 

@@ -304,6 +304,7 @@ def test_budget_of_a_sampled_value(make_writer):
     print(f"{size / count:.2f} bytes a value")
 
 
+@pytest.mark.heavy
 def test_the_writers_memory_stays_flat(make_writer, scripted_time):
     writer = make_writer()
     used = []

@@ -10,6 +10,8 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
 
+pytestmark = pytest.mark.heavy
+
 NAMES = (
     "kineto/h100_bert_small.json.gz",
     "nsys/healthy_1pct.sqlite",

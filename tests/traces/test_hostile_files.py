@@ -21,6 +21,8 @@ from gpu_util_callback.traces import limits, read_trace
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.output import trace_json
 
+pytestmark = pytest.mark.heavy
+
 HOSTILE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "hostile"
 FILES = sorted(HOSTILE.glob("[kxn][0-9]*"))
 COMMAND = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"

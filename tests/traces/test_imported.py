@@ -204,6 +204,7 @@ def test_handler_never_raises(tmp_path, caplog):
     assert "not imported" in caplog.text
 
 
+@pytest.mark.heavy
 def test_handler_with_torch_itself(tmp_path):
     need("torch")
     import torch

@@ -11,6 +11,8 @@ from xspace_builder import Gpu, Space
 
 from gpu_util_callback.cli import main
 
+pytestmark = pytest.mark.heavy
+
 BLOCK = """
 import importlib.abc, sys
 class Block(importlib.abc.MetaPathFinder):
