@@ -3,7 +3,7 @@
     python demo/recorded_cards.py
 
 Needs ../shared/data/recorded-gpus and ../shared/data/measured-mfu beside the checkout, and a C
-compiler for the stand-in driver. Prints the rows of docs/measured.md and writes docs/cards-*.svg.
+compiler for the stand-in driver. Prints the rows of docs/benchmarks.md and writes docs/cards-*.svg.
 """
 
 import csv
