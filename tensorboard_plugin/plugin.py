@@ -148,8 +148,8 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         limit_s = EXPORT_S if route.startswith("/export") else ANSWER_S
 
         def answer(request: wrappers.Request) -> wrappers.Response:
-            what = request.args.get("id", "") or route
-            return self._patience.ask(what, lambda: handler(request), limit_s)
+            key = request.args.get("id", "") or route
+            return self._patience.ask(key, lambda: handler(request), limit_s)
 
         return answer
 
@@ -176,20 +176,20 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         self._refresh_names(request)
-        known = self._index.known()
+        entries = self._index.known()
         complete = self._index.complete
         problems = list(self._index.problems)
         per_run: dict[str, int] = {}
-        for one in known:
-            per_run[one.recording.run] = per_run.get(one.recording.run, 0) + 1
+        for entry in entries:
+            per_run[entry.recording.run] = per_run.get(entry.recording.run, 0) + 1
         # Most of thousands of recordings have not changed: their rows are kept as text.
         rows = []
-        for one in known:
-            problems += one.recording.problems
+        for entry in entries:
+            problems += entry.recording.problems
             try:
-                rows.append(_row(one, per_run[one.recording.run]))
+                rows.append(_row(entry, per_run[entry.recording.run]))
             except Exception as error:
-                problems.append(unexpected(one.recording.path, error))
+                problems.append(unexpected(entry.recording.path, error))
         head = _dumped(
             {
                 "version": 1,
@@ -207,14 +207,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _serve_total(self, request: wrappers.Request) -> wrappers.Response:
         """Serve what all runs lost, and a row for each training."""
         self._refresh_names(request)
-        known = self._index.known()
-        made_of = [(one.recording.id, one.revision) for one in known]
+        entries = self._index.known()
+        made_of = [(entry.recording.id, entry.revision) for entry in entries]
         # Not for long: who has it may wait for a disk, which others leave out by then.
         alone = self._totalling.acquire(timeout=2 * DIAGNOSE_S)
         try:
             if self._total is None or self._total[0] != made_of:
-                found, left = self._survey(known)
-                self._total = (None if left else made_of, _dumped({**total_reply(total(found)), "left": left}))
+                survey, left = self._survey(entries)
+                self._total = (None if left else made_of, _dumped({**total_reply(total(survey)), "left": left}))
             text = self._total[1]
         finally:
             if alone:
@@ -232,7 +232,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         recording = self._recording(request)
         return _json(
             request,
-            job_reply(recording, self._index.recordings(), lambda one: self._report(one, one.revision), self._clocks),
+            job_reply(
+                recording, self._index.recordings(), lambda worker: self._report(worker, worker.revision), self._clocks
+            ),
         )
 
     def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
@@ -274,14 +276,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         several = len(recordings) > 1
         tables = [
             csv_lines(
-                one,
+                recording,
                 table,
                 _bound(request, "first", i),
                 _bound(request, "last", i),
-                run=one.id if several else None,
+                run=recording.id if several else None,
                 header=i == 0,
             )
-            for i, one in enumerate(recordings)
+            for i, recording in enumerate(recordings)
         ]
         lines: Iterator[str] = chain.from_iterable(tables)
         # Rows are read as they are sent.
@@ -305,30 +307,30 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
         Of killed runs nobody has diagnosed, some are diagnosed with each request.
         """
-        found, left = Survey(), 0
+        survey, undiagnosed = Survey(), 0
         until = time.monotonic() + DIAGNOSE_S
         rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
-        for known in recordings:
-            one = known.recording
-            revision, done, row = self._rows.get(one.id, ("", False, {}))
+        for entry in recordings:
+            recording = entry.recording
+            revision, is_final, row = self._rows.get(recording.id, ("", False, {}))
             try:
                 # What does not answer at the moment is left for a later request.
-                if revision != known.revision and not self._index.is_silent(known):
-                    revision, row = known.revision, row_of_open(one)
+                if revision != entry.revision and not self._index.is_silent(entry):
+                    revision, row = entry.revision, row_of_open(recording)
                     # In this order: the length of a run is read from a file of its own.
-                    going_on = not row["steps"] or known.status == "live"
-                    done = row["judged"] or going_on or is_long(one)
-                if not done and row and time.monotonic() < until:
-                    done = True  # once, also where that fails
-                    row = row_of_open(one, anew=True)
+                    going_on = not row["steps"] or entry.status == "live"
+                    is_final = row["judged"] or going_on or is_long(recording)
+                if not is_final and row and time.monotonic() < until:
+                    is_final = True  # once, also where that fails
+                    row = row_of_open(recording, anew=True)
             except Exception as error:  # it must not hide the others
-                found.problems.append(unexpected(one.path, error))
-            left += not done
+                survey.problems.append(unexpected(recording.path, error))
+            undiagnosed += not is_final
             if row:
-                rows[one.id] = revision, done, row
-                found.rows.append(row)
+                rows[recording.id] = revision, is_final, row
+                survey.rows.append(row)
         self._rows = rows
-        return found, left
+        return survey, undiagnosed
 
     # --- helpers ----------------------------------------------------------------------------------
 
@@ -364,14 +366,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             return self._made_report(recording, revision)
 
     def _made_report(self, recording: Recording, revision: str) -> dict[str, Any]:
-        known = self._reports.get(recording.id)
-        if known is None or known[0] is not recording or known[1] != revision:
+        cached = self._reports.get(recording.id)
+        if cached is None or cached[0] is not recording or cached[1] != revision:
             # Applying newer rules to ten million steps takes too long: long runs keep older ones.
-            known = (recording, revision, run_report(recording, anew=not is_long(recording)))
-            self._reports[recording.id] = known
+            cached = (recording, revision, run_report(recording, anew=not is_long(recording)))
+            self._reports[recording.id] = cached
             while len(self._reports) > MAX_REPORTS:
                 self._reports.pop(next(iter(self._reports)), None)  # unless another request has
-        return known[2]
+        return cached[2]
 
 
 def is_long(recording: Recording) -> bool:
@@ -379,7 +381,7 @@ def is_long(recording: Recording) -> bool:
     if recording.step_count * len(STEP_SERIES) > LONG_CELLS:
         return True  # known without opening anything
     summary = recording.summary.values()
-    return sum(one.get("count", 0) for group in summary for one in group.values()) > LONG_CELLS
+    return sum(column.get("count", 0) for group in summary for column in group.values()) > LONG_CELLS
 
 
 def _frontend_digest() -> str:
@@ -436,12 +438,12 @@ def _dumped(value: Any) -> str:
     return text
 
 
-def _row(known: Known, of_run: int) -> str:
-    recording = known.recording
-    key = (known.looked_at, of_run, recording.session, len(recording.problems))
-    if known.row is None or known.row[0] != key:
-        known.row = (key, _dumped(listed(recording, of_run, known.status)))
-    return known.row[1]
+def _row(entry: Known, of_run: int) -> str:
+    recording = entry.recording
+    key = (entry.looked_at, of_run, recording.session, len(recording.problems))
+    if entry.row is None or entry.row[0] != key:
+        entry.row = (key, _dumped(listed(recording, of_run, entry.status)))
+    return entry.row[1]
 
 
 def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
@@ -459,8 +461,8 @@ def _unkept(response: wrappers.Response) -> wrappers.Response:
 
 def _bound(request: wrappers.Request, name: str, of: int) -> int | None:
     """Return an optional integer: one for all recordings, or one for each."""
-    given = request.args.getlist(name)
-    return _integer(request, name, min(of, len(given) - 1)) if given else None
+    values = request.args.getlist(name)
+    return _integer(request, name, min(of, len(values) - 1)) if values else None
 
 
 def _integer(request: wrappers.Request, name: str, of: int = 0) -> int:
@@ -497,7 +499,7 @@ class Deadline:
         self._lock = threading.Lock()
         self._overdue: Counter[str] = Counter()
 
-    def ask(self, what: str, work: Callable[[], T], limit_s: float | None = None) -> T:
+    def ask(self, key: str, work: Callable[[], T], limit_s: float | None = None) -> T:
         """Return or raise what `work` does.
 
         Args:
@@ -505,20 +507,20 @@ class Deadline:
             limit_s: how long; None = ANSWER_S.
         Raises: NoAnswer.
         """
-        if self._overdue[what] >= MOST_OVERDUE:
+        if self._overdue[key] >= MOST_OVERDUE:
             raise NoAnswer(_MESSAGE)
-        found: list[tuple[Any, BaseException | None]] = []
+        outcome: list[tuple[Any, BaseException | None]] = []
         done = threading.Event()
         overdue = False
 
         def run() -> None:
             try:
-                found.append((work(), None))
+                outcome.append((work(), None))
             except BaseException as error:  # raised where it was requested
-                found.append((None, error))
+                outcome.append((None, error))
             with self._lock:
                 done.set()
-                self._overdue[what] -= overdue
+                self._overdue[key] -= overdue
 
         # A daemon: TensorBoard may end while a library still waits.
         threading.Thread(target=run, name="gpu-util-request", daemon=True).start()
@@ -526,21 +528,21 @@ class Deadline:
             with self._lock:
                 if not done.is_set():
                     overdue = True
-                    self._overdue[what] += 1
+                    self._overdue[key] += 1
                     raise NoAnswer(_MESSAGE)
-        value, error = found[0]
+        value, error = outcome[0]
         if error is not None:
             raise error
         return value
 
-    def stream(self, what: str, lines: Iterator[str]) -> Iterator[str]:
+    def stream(self, key: str, lines: Iterator[str]) -> Iterator[str]:
         """Yield the lines of a download; where one takes too long, a last line that says so.
 
         Raises: NoAnswer after that, so that the partial download does not look complete.
         """
         while True:
             try:
-                line = self.ask(what, lambda: next(lines, None))
+                line = self.ask(key, lambda: next(lines, None))
             except NoAnswer as late:
                 yield f"# incomplete: {late}\n"
                 raise

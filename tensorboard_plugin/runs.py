@@ -43,8 +43,8 @@ def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str
         paths = {name: logdir if name == "." else join([logdir, name]) for name in names}
         paths.setdefault(".", logdir)
         return paths
-    known: Mapping[str, str] = multiplexer.RunPaths() if multiplexer is not None else {}
-    return {name: known[name] for name in names if name in known}
+    paths_by_run: Mapping[str, str] = multiplexer.RunPaths() if multiplexer is not None else {}
+    return {name: paths_by_run[name] for name in names if name in paths_by_run}
 
 
 def log_directory(logdir: str, spec: str, path: str) -> str:
@@ -55,9 +55,9 @@ def log_directory(logdir: str, spec: str, path: str) -> str:
     """
     if logdir:
         return logdir
-    named = (end for one in spec.split(",") for end in (one, one.partition(":")[2]) if end)
-    known = [os.path.realpath(os.path.expanduser(one)) for one in named]  # noqa: PTH111
-    return max((one for one in known if Path(path).is_relative_to(one)), key=len, default=path)
+    directories = (end for entry in spec.split(",") for end in (entry, entry.partition(":")[2]) if end)
+    logdirs = [os.path.realpath(os.path.expanduser(directory)) for directory in directories]  # noqa: PTH111
+    return max((directory for directory in logdirs if Path(path).is_relative_to(directory)), key=len, default=path)
 
 
 def local_directories(logdir: str, spec: str) -> list[str]:
@@ -66,11 +66,13 @@ def local_directories(logdir: str, spec: str) -> list[str]:
     Args:
         logdir, spec: as for `log_directory`.
     """
-    named = [logdir] if logdir else [end for one in spec.split(",") for end in (one, one.partition(":")[2]) if end]
+    directories = (
+        [logdir] if logdir else [end for entry in spec.split(",") for end in (entry, entry.partition(":")[2]) if end]
+    )
     return [
-        os.path.abspath(os.path.expanduser(one))  # noqa: PTH100, PTH111
-        for one in named
-        if not is_remote(one)
+        os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100, PTH111
+        for directory in directories
+        if not is_remote(directory)
     ]
 
 
@@ -122,8 +124,8 @@ class _Look:
         self.done = threading.Event()
         self.at = ""  # the directory that it looks at
         self.replaced = False  # another look has the other runs: this one ends with its run
-        self._found: list[Problem] = []
-        self._changes = self._taken = 0
+        self._problems: list[Problem] = []
+        self._changes = self._changes_taken = 0
         self._since = time.monotonic()
         # A daemon: a store that never answers must not keep TensorBoard from ending.
         threading.Thread(target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True).start()
@@ -136,16 +138,16 @@ class _Look:
     @property
     def problems(self) -> list[Problem]:
         """Return the problems found so far, and a missing answer."""
-        found = list(self._found)
+        problems = list(self._problems)
         if self.is_silent:
             message = "no answer; its recordings appear once there is one"
-            found.append(Problem(self.at, f"{message}: {remedy(OSError())}"))
-        return found
+            problems.append(Problem(self.at, f"{message}: {remedy(OSError())}"))
+        return problems
 
     def take_change(self) -> bool:
         """Return whether something changed since the last call."""
-        before, self._taken = self._taken, self._changes
-        return self._taken > before
+        before, self._changes_taken = self._changes_taken, self._changes
+        return self._changes_taken > before
 
     def _heard(self) -> None:
         self._since = time.monotonic()
@@ -159,13 +161,13 @@ class _Look:
                 self.at = path
                 try:
                     changed, problems = look(name, path, self._heard)
-                    self._found += problems
+                    self._problems += problems
                     self._changes += changed
                 except (OSError, ImportError) as error:
-                    self._found.append(Problem(path, unreadable(error)))
+                    self._problems.append(Problem(path, unreadable(error)))
                 except Exception as error:  # whatever it contains, it must not hide the others
                     logger.exception("looking for recordings in %s failed", path)
-                    self._found.append(Problem(path, f"cannot be read: {reason(error)}"))
+                    self._problems.append(Problem(path, f"cannot be read: {reason(error)}"))
         finally:
             self.done.set()
 
@@ -214,16 +216,16 @@ class RunIndex:
 
     def recordings(self) -> list[Recording]:
         """Return all recordings, oldest first."""
-        return [one.recording for one in self.known()]
+        return [entry.recording for entry in self.known()]
 
     def known(self) -> list[Known]:
         """Return the same, with when each was looked at."""
         self._look()
         return self._ordered
 
-    def is_silent(self, known: Known) -> bool:
+    def is_silent(self, entry: Known) -> bool:
         """Return whether the local directory of a recording does not answer at the moment."""
-        path = Path(known.recording.path)
+        path = Path(entry.recording.path)
         return any(
             look.is_silent and path.is_relative_to(self._entry(look.at))
             for looks in list(self._looks.values())
@@ -232,20 +234,20 @@ class RunIndex:
 
     def find(self, id: str) -> Recording | None:
         """Return the recording with this id, refreshed; ids are only ever looked up."""
-        known = self._by_id.get(id)
-        if known is None:
+        entry = self._by_id.get(id)
+        if entry is None:
             self._look(id)
-            known = self._by_id.get(id)
-            return known.recording if known else None
+            entry = self._by_id.get(id)
+            return entry.recording if entry else None
         now = self._clock()
-        if now - known.looked_at > FRESH_S:
-            known.looked_at = now
+        if now - entry.looked_at > FRESH_S:
+            entry.looked_at = now
             try:
                 # It may now belong to another session, which the next look finds out.
-                self._changed |= known.recording.refresh()
+                self._changed |= entry.recording.refresh()
             except (UnknownFormat, LeadsOutside):
                 return None
-        return known.recording
+        return entry.recording
 
     def _look(self, id: str | None = None) -> None:
         """Search the log directories, unless that was just done; wait, or until `id` is found."""
@@ -275,16 +277,16 @@ class RunIndex:
 
     def _look_at_all(self) -> None:
         directories = self._directories()
-        for gone in set(self._runs) - set(directories):
-            del self._runs[gone]
+        for name in set(self._runs) - set(directories):
+            del self._runs[name]
             self._changed = True
         pending = looks = self._begin(directories)
         changed, self._changed = self._changed, False
         while True:
             # A silent store is left alone: its runs are shown once it answers.
-            pending = [one for one in pending if not one.done.is_set() and not one.is_silent]
-            for one in looks:
-                changed |= one.take_change()
+            pending = [look for look in pending if not look.done.is_set() and not look.is_silent]
+            for look in looks:
+                changed |= look.take_change()
             problems = [problem for look in looks for problem in look.problems]
             if changed or (not pending and problems != self.problems):
                 self._publish(problems)
@@ -300,17 +302,17 @@ class RunIndex:
             stores.setdefault(self._store(path), {})[name] = path
         for store, runs in stores.items():
             looks = self._looks.get(store, [])
-            for one in looks:
-                self._changed |= one.take_change()
+            for look in looks:
+                self._changed |= look.take_change()
             looks = self._looks[store] = [look for look in looks if not look.done.is_set()]
             silent = [look for look in looks if look.is_silent]
             most = 1 if is_remote(store) else MOST_SILENT
             if len(silent) == len(looks) < most:
-                waits = {self._entry(one.at) for one in silent}
-                for one in silent:
-                    one.replaced = True
-                others = {name: path for name, path in runs.items() if self._entry(path) not in waits}
-                looks.append(_Look(others, self._look_at_run))
+                waits = {self._entry(look.at) for look in silent}
+                for look in silent:
+                    look.replaced = True
+                answering = {name: path for name, path in runs.items() if self._entry(path) not in waits}
+                looks.append(_Look(answering, self._look_at_run))
         return [look for store in stores for look in self._looks[store]]
 
     def _store(self, path: str) -> str:
@@ -329,11 +331,11 @@ class RunIndex:
         return os.path.join(home, Path(path).relative_to(home).parts[0])  # noqa: PTH118
 
     def _publish(self, problems: list[Problem]) -> None:
-        found = [one for run in list(self._runs.values()) for one in list(run.known.values())]
-        group_sessions(one.recording for one in found)
-        found.sort(key=lambda one: (one.recording.start_ns, one.recording.id))
-        self._by_id = {one.recording.id: one for one in found}
-        self._ordered = found
+        entries = [entry for run in list(self._runs.values()) for entry in list(run.known.values())]
+        group_sessions(entry.recording for entry in entries)
+        entries.sort(key=lambda entry: (entry.recording.start_ns, entry.recording.id))
+        self._by_id = {entry.recording.id: entry for entry in entries}
+        self._ordered = entries
         self.problems = list(problems)
 
     def _look_at_run(self, name: str, path: str, heard: Callable[[], None]) -> tuple[bool, list[Problem]]:
@@ -351,33 +353,33 @@ class RunIndex:
             run = self._runs[name] = _Run(storage, folder, is_remote(path))
         folders = self._folders(run)
         changed = False
-        for gone in set(run.known) - set(folders):
-            del run.known[gone]
+        for vanished in set(run.known) - set(folders):
+            del run.known[vanished]
             changed = True
         now = self._clock()
         for folder in folders:
             heard()
-            known = run.known.get(folder)
-            if known is not None and known.status != "live" and now - known.looked_at < SETTLED_S:
+            entry = run.known.get(folder)
+            if entry is not None and entry.status != "live" and now - entry.looked_at < SETTLED_S:
                 continue
             place = run.storage.join(run.folder, folder)
             try:
-                if known is None or known.is_due(now):
-                    one = Recording(run.storage, place, name, recording_id(name, folder))
-                    if run.remote and one.unanswered and not one.facts:
+                if entry is None or entry.is_due(now):
+                    recording = Recording(run.storage, place, name, recording_id(name, folder))
+                    if run.remote and recording.unanswered and not recording.facts:
                         # Asking it for anything more would wait, too.
                         run.problems[folder] = Problem(place, unreadable(OSError("no answer")))
                         continue
-                    run.known[folder] = Known(one, now, one.status, opened_at=now)
+                    run.known[folder] = Known(recording, now, recording.status, opened_at=now)
                     changed = True
                 else:
-                    changed |= known.recording.refresh()
-                    known.looked_at, known.status = now, known.recording.status
+                    changed |= entry.recording.refresh()
+                    entry.looked_at, entry.status = now, entry.recording.status
                 run.problems.pop(folder, None)
             except (UnknownFormat, LeadsOutside) as error:
                 changed |= run.known.pop(folder, None) is not None
-                said = str(error) if isinstance(error, UnknownFormat) else unreadable(error)
-                run.problems[folder] = Problem(place, said)
+                message = str(error) if isinstance(error, UnknownFormat) else unreadable(error)
+                run.problems[folder] = Problem(place, message)
             except Exception as error:  # whatever it contains, it must not hide the others
                 logger.exception("opening %s failed", place)
                 changed |= run.known.pop(folder, None) is not None
@@ -389,7 +391,7 @@ class RunIndex:
         now = self._clock()
         try:
             if run.remote:
-                if now - run.listed_at > REMOTE_S or any(one.status == "live" for one in run.known.values()):
+                if now - run.listed_at > REMOTE_S or any(entry.status == "live" for entry in run.known.values()):
                     run.folders, run.listed_at = run.storage.folders(run.folder), now
                 return run.folders
             stamp = run.storage.stamp(run.folder)

@@ -64,7 +64,7 @@ class Preserved:
 
     def __init__(self) -> None:
         self._restore: list[Callable[[], None]] = []
-        self._seen: dict[int, Any] = {}  # by id; holding an object keeps its id its own
+        self._visited: dict[int, Any] = {}  # by id; holding an object keeps its id its own
 
     def __enter__(self) -> Preserved:
         return self
@@ -95,63 +95,63 @@ class Preserved:
         bound to.
         """
         waiting = deque(roots)
-        while waiting and len(self._seen) < _MOST_OBJECTS:
-            one = waiting.popleft()
-            if isinstance(one, _PLAIN) or id(one) in self._seen:
+        while waiting and len(self._visited) < _MOST_OBJECTS:
+            value = waiting.popleft()
+            if isinstance(value, _PLAIN) or id(value) in self._visited:
                 continue
-            self._seen[id(one)] = one
-            waiting.extend(self._keep(one))
+            self._visited[id(value)] = value
+            waiting.extend(self._keep(value))
 
-    def _keep(self, one: Any) -> Iterator[Any]:
+    def _keep(self, value: Any) -> Iterator[Any]:
         """Preserve an object; yield what it holds."""
         for part in _states():
-            restore = part.preserved(one)
+            restore = part.preserved(value)
             if restore is not None:
                 self._restore.append(restore)
                 return
-        if isinstance(one, np.ndarray):
-            self._keep_array(one)
-        elif isinstance(one, _CONTAINERS):
-            yield from self._keep_container(one)
-        elif isinstance(one, MethodType):
-            yield from (one.__self__, one.__func__)
-        elif isinstance(one, FunctionType):
-            yield from self._keep_names(one)
-        elif hasattr(one, "func") and hasattr(one, "args") and hasattr(one, "keywords"):
-            yield from (one.func, one.args, one.keywords)  # functools.partial
-        elif isinstance(one, (random.Random, np.random.Generator, np.random.RandomState)):
-            self._keep_generator(one)
-        elif _is_variable(one):
-            self._keep_variable(one)
-        elif hasattr(one, "python_function"):  # tf.function, which is wrapped, too
-            self._restore.append(part_of("tensorflow", "state").untraced(one))
-            yield one.python_function
-        elif hasattr(one, "__wrapped__") and callable(one):  # jax.jit, functools.wraps
-            yield one.__wrapped__
-        elif _has_state_dict(one):
-            kept = copy.deepcopy(one.state_dict())
-            self._restore.append(lambda: one.load_state_dict(kept))
-        elif _is_looked_into(one):
-            yield from self._keep_attributes(one)
+        if isinstance(value, np.ndarray):
+            self._keep_array(value)
+        elif isinstance(value, _CONTAINERS):
+            yield from self._keep_container(value)
+        elif isinstance(value, MethodType):
+            yield from (value.__self__, value.__func__)
+        elif isinstance(value, FunctionType):
+            yield from self._keep_names(value)
+        elif hasattr(value, "func") and hasattr(value, "args") and hasattr(value, "keywords"):
+            yield from (value.func, value.args, value.keywords)  # functools.partial
+        elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState)):
+            self._keep_generator(value)
+        elif _is_variable(value):
+            self._keep_variable(value)
+        elif hasattr(value, "python_function"):  # tf.function, which is wrapped, too
+            self._restore.append(part_of("tensorflow", "state").untraced(value))
+            yield value.python_function
+        elif hasattr(value, "__wrapped__") and callable(value):  # jax.jit, functools.wraps
+            yield value.__wrapped__
+        elif _has_state_dict(value):
+            saved = copy.deepcopy(value.state_dict())
+            self._restore.append(lambda: value.load_state_dict(saved))
+        elif _is_looked_into(value):
+            yield from self._keep_attributes(value)
 
     def _keep_array(self, array: np.ndarray) -> None:
         if array.flags.writeable and array.nbytes <= _LARGEST_BYTES:
-            kept = array.copy()
-            self._restore.append(lambda: np.copyto(array, kept))
+            saved = array.copy()
+            self._restore.append(lambda: np.copyto(array, saved))
 
-    def _keep_container(self, held: Any) -> Iterator[Any]:
-        if isinstance(held, dict):
-            pairs = dict(held)
-            self._restore.append(lambda: _refill(held, pairs))
+    def _keep_container(self, container: Any) -> Iterator[Any]:
+        if isinstance(container, dict):
+            pairs = dict(container)
+            self._restore.append(lambda: _refill(container, pairs))
             yield from pairs.values()
             return
-        kept = list(held) if len(held) <= _LONGEST else []
-        if isinstance(held, list) and len(held) <= _LONGEST:
-            self._restore.append(lambda: _refill_list(held, kept))
-        elif isinstance(held, set):
-            members = set(kept)
-            self._restore.append(lambda: _refill_set(held, members))
-        yield from kept
+        members_before = list(container) if len(container) <= _LONGEST else []
+        if isinstance(container, list) and len(container) <= _LONGEST:
+            self._restore.append(lambda: _refill_list(container, members_before))
+        elif isinstance(container, set):
+            members = set(members_before)
+            self._restore.append(lambda: _refill_set(container, members))
+        yield from members_before
 
     def _keep_names(self, function: FunctionType) -> Iterator[Any]:
         """Preserve what a function's own names refer to, also where it binds them anew."""
@@ -170,56 +170,56 @@ class Preserved:
             yield value
         yield from function.__defaults__ or ()
 
-    def _keep_generator(self, one: Any) -> None:
-        if isinstance(one, random.Random):
-            state = one.getstate()
-            self._restore.append(lambda: one.setstate(state))
-        elif isinstance(one, np.random.Generator):
-            inner = copy.deepcopy(one.bit_generator.state)
-            self._restore.append(lambda: setattr(one.bit_generator, "state", inner))
+    def _keep_generator(self, generator: Any) -> None:
+        if isinstance(generator, random.Random):
+            state = generator.getstate()
+            self._restore.append(lambda: generator.setstate(state))
+        elif isinstance(generator, np.random.Generator):
+            inner = copy.deepcopy(generator.bit_generator.state)
+            self._restore.append(lambda: setattr(generator.bit_generator, "state", inner))
         else:
-            numbers = one.get_state()
-            self._restore.append(lambda: one.set_state(numbers))
+            numbers = generator.get_state()
+            self._restore.append(lambda: generator.set_state(numbers))
 
     def _keep_variable(self, variable: Any) -> None:
         """Preserve the value of a Keras variable: a copy, since training may reuse its memory."""
         from keras import ops
 
-        held = getattr(variable, "_value", variable)
-        if held is None:
+        tensor = getattr(variable, "_value", variable)
+        if tensor is None:
             return
         for part in _states():
-            restore = part.preserved(held)
+            restore = part.preserved(tensor)
             if restore is not None:
                 self._restore.append(restore)
                 return
         value = np.array(ops.convert_to_numpy(variable), copy=True)
         self._restore.append(lambda: variable.assign(value))
 
-    def _keep_attributes(self, one: Any) -> Iterator[Any]:
-        names = vars(one)
+    def _keep_attributes(self, owner: Any) -> Iterator[Any]:
+        names = vars(owner)
         bound = dict(names)
         self._restore.append(lambda: _refill(names, bound))
         yield from bound.values()
 
 
-def _refill(held: dict, pairs: dict) -> None:
+def _refill(mapping: dict, pairs: dict) -> None:
     """Bind the names of a dictionary as before, and no others."""
-    for name in [name for name in held if name not in pairs]:
-        dict.__delitem__(held, name)
+    for name in [name for name in mapping if name not in pairs]:
+        dict.__delitem__(mapping, name)
     for name, value in pairs.items():
-        if held.get(name) is not value:
-            dict.__setitem__(held, name, value)
+        if mapping.get(name) is not value:
+            dict.__setitem__(mapping, name, value)
 
 
-def _refill_list(held: list, kept: list) -> None:
-    if len(held) != len(kept) or any(a is not b for a, b in zip(held, kept, strict=True)):
-        list.__setitem__(held, slice(None), kept)
+def _refill_list(target: list, items: list) -> None:
+    if len(target) != len(items) or any(a is not b for a, b in zip(target, items, strict=True)):
+        list.__setitem__(target, slice(None), items)
 
 
-def _refill_set(held: set, members: set) -> None:
-    held.clear()
-    held.update(members)
+def _refill_set(target: set, members: set) -> None:
+    target.clear()
+    target.update(members)
 
 
 def _rebinding(names: dict, name: str, value: Any) -> Callable[[], None]:
@@ -235,9 +235,9 @@ def _rebinding_cell(cell: Any, value: Any) -> Callable[[], None]:
 def _again(value: Any) -> Callable[[], Any]:
     """Return a function that returns a value as it is now, even where training gave it away."""
     for part in _states():
-        known = part.immutable(value)
-        if known is not None:
-            return known
+        restore = part.immutable(value)
+        if restore is not None:
+            return restore
     return lambda: value
 
 
@@ -246,20 +246,20 @@ def _states() -> list[Any]:
     return [part_of(name, "state") for name in BACKENDS if name in sys.modules]
 
 
-def _is_variable(one: Any) -> bool:
+def _is_variable(value: Any) -> bool:
     keras = sys.modules.get("keras")
-    return keras is not None and isinstance(one, keras.Variable)
+    return keras is not None and isinstance(value, keras.Variable)
 
 
-def _has_state_dict(one: Any) -> bool:
-    both = hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
-    return both and not hasattr(one, "named_buffers") and not isinstance(one, type)
+def _has_state_dict(value: Any) -> bool:
+    has_methods = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    return has_methods and not hasattr(value, "named_buffers") and not isinstance(value, type)
 
 
-def _is_looked_into(one: Any) -> bool:
-    if isinstance(one, type) or not hasattr(one, "__dict__") or not isinstance(vars(one), dict):
+def _is_looked_into(value: Any) -> bool:
+    if isinstance(value, type) or not hasattr(value, "__dict__") or not isinstance(vars(value), dict):
         return False
-    if type(one).__module__.partition(".")[0] not in _FOREIGN | set(sys.stdlib_module_names):
+    if type(value).__module__.partition(".")[0] not in _FOREIGN | set(sys.stdlib_module_names):
         return True
     keras = sys.modules.get("keras")
     kinds: tuple[type, ...] = ()
@@ -272,7 +272,7 @@ def _is_looked_into(one: Any) -> bool:
             keras.losses.Loss,
             keras.random.SeedGenerator,
         )
-    return isinstance(one, kinds) or hasattr(one, "named_buffers")  # torch modules
+    return isinstance(value, kinds) or hasattr(value, "named_buffers")  # torch modules
 
 
 @contextmanager

@@ -57,13 +57,13 @@ def describe_input(dataset: Any) -> dict[str, Any]:
 
     Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and the facts of `_makers`.
     """
-    given = seen_through(dataset)
-    kind = _kind(given)
+    source = seen_through(dataset)
+    kind = _kind(source)
     try:
         steps = len(dataset)
     except Exception:  # unknown, endless, or without a length
         steps = None
-    facts = {"input_kind": kind, "steps_per_epoch": steps, "batch_size": _size(given), **_makers(kind, given)}
+    facts = {"input_kind": kind, "steps_per_epoch": steps, "batch_size": _size(source), **_makers(kind, source)}
     if kind == "PyDataset":  # its workers are started by Keras in `fit` alone
         facts.update(input_workers=0, input_processes=None, input_queue=None)
     return facts
@@ -85,19 +85,19 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
         return facts
     name = type(adapter).__name__
     kind, home = _ADAPTERS.get(name, (name, ""))
-    given = getattr(adapter, home, None) if home else frame.f_locals.get("x")
-    facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, given))
+    source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
+    facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, source))
     dims = _dims(getattr(adapter, "_output_signature", None))
     if dims is not None:
         facts["input_dims"] = dims
     facts.update(describe_validation(frame.f_locals.get("validation_data")))
     if kind == "numpy":
         beside = ("y", "sample_weight")
-        facts["input_beside"] = [one for one in beside if frame.f_locals.get(one) is not None]
+        facts["input_beside"] = [argument for argument in beside if frame.f_locals.get(argument) is not None]
     if frame.f_locals.get("validation_split"):
         facts["validation_split"] = float(frame.f_locals["validation_split"])
     if handler is not None and kind in ("PyDataset", "generator"):  # passed to `fit` there
-        facts.update(_ahead(*(frame.f_locals.get(one) for one in _WORKERS)))
+        facts.update(_ahead(*(frame.f_locals.get(argument) for argument in _WORKERS)))
     prefetched = backend == "tensorflow" and kind in ("PyDataset", "generator")
     if prefetched and facts.get("input_workers") == 0:  # by a thread of tf.data
         facts.update(input_workers=1, input_processes=False)
@@ -108,11 +108,11 @@ def describe_validation(dataset: Any) -> dict[str, Any]:
     """Return the same of a validation's input, named `validation_…`; empty for None."""
     if dataset is None:
         return {}
-    given = seen_through(dataset)
-    kind = "numpy" if isinstance(given, (tuple, list)) else _kind(given)
-    named = {"kind": kind} | {name.removeprefix("input_"): value for name, value in _makers(kind, given).items()}
-    kept = ("kind", "class", "workers", "processes")
-    return {f"validation_{name}": named[name] for name in kept if name in named}
+    source = seen_through(dataset)
+    kind = "numpy" if isinstance(source, (tuple, list)) else _kind(source)
+    facts = {"kind": kind} | {name.removeprefix("input_"): value for name, value in _makers(kind, source).items()}
+    reported = ("kind", "class", "workers", "processes")
+    return {f"validation_{name}": facts[name] for name in reported if name in facts}
 
 
 def seen_through(dataset: Any) -> Any:
@@ -121,45 +121,45 @@ def seen_through(dataset: Any) -> Any:
     Of `zip` the one with the fewest workers. Nothing is iterated over and no user code runs except
     attribute access: the garbage collector shows what Python's own wrappers hold.
     """
-    known = {kind for _, kind in _MODULES}
-    found = [one for one in _inside(dataset, _DEEPEST) if _kind(one) in known]
-    if not found:
+    kinds = {kind for _, kind in _MODULES}
+    inputs = [value for value in _inside(dataset, _DEEPEST) if _kind(value) in kinds]
+    if not inputs:
         return dataset
-    return min(found, key=lambda one: _workers_of(one) or 0)
+    return min(inputs, key=lambda candidate: _workers_of(candidate) or 0)
 
 
 def _inside(dataset: Any, depth: int) -> Iterator[Any]:
     yield dataset
-    if depth <= 0 or any(_home(one) for one in type(dataset).__mro__):
+    if depth <= 0 or any(_home(base) for base in type(dataset).__mro__):
         return
     if type(dataset) in _WRAPPERS:
-        for held in gc.get_referents(dataset):
-            for one in held if type(held) is tuple else (held,):
-                yield from _inside(one, depth - 1)
+        for referent in gc.get_referents(dataset):
+            for member in referent if type(referent) is tuple else (referent,):
+                yield from _inside(member, depth - 1)
         return
     if isinstance(dataset, type) or not hasattr(type(dataset), "__iter__"):
         return
     for name in _WRAPPED:
         try:
-            held = getattr(dataset, name, None)
+            attribute = getattr(dataset, name, None)
         except Exception:  # a user-defined property
             continue
-        if held is not None:
-            yield from _inside(held, depth - 1)
+        if attribute is not None:
+            yield from _inside(attribute, depth - 1)
 
 
-def _home(one: type) -> str | None:
-    name = f"{one.__module__}."
+def _home(base: type) -> str | None:
+    name = f"{base.__module__}."
     return next((kind for home, kind in _MODULES if name.startswith(home)), None)
 
 
 def _kind(dataset: Any) -> str:
     if isinstance(dataset, GeneratorType):
         return "generator"
-    for one in type(dataset).__mro__:
-        found = _home(one)
-        if found is not None:
-            return found
+    for base in type(dataset).__mro__:
+        kind = _home(base)
+        if kind is not None:
+            return kind
     return type(dataset).__name__
 
 
@@ -171,7 +171,7 @@ def _size(owner: Any) -> int | None:
         return None
 
 
-def _makers(kind: str, given: Any) -> dict[str, Any]:
+def _makers(kind: str, dataset: Any) -> dict[str, Any]:
     """Return facts of the workers that make an input's batches, as far as known.
 
     Returns:
@@ -185,35 +185,37 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
         Unknown facts are left out.
     """
     if kind == "tf.data":
-        return _tf_data(given)
+        return _tf_data(dataset)
     if kind == "PyDataset":
-        workers, processes, queue = (getattr(given, one, None) for one in _WORKERS)
-        return {"input_class": type(given).__name__, **_ahead(workers, processes, queue)}
+        workers, processes, queue = (getattr(dataset, setting, None) for setting in _WORKERS)
+        return {"input_class": type(dataset).__name__, **_ahead(workers, processes, queue)}
     if kind == "generator":
-        function = getattr(getattr(given, "gi_code", None), "co_name", None)
-        own = function if function and not function.startswith("<") else None
-        return {"input_class": own, **_ahead(0, None, None)}
+        function = getattr(getattr(dataset, "gi_code", None), "co_name", None)
+        name = function if function and not function.startswith("<") else None
+        return {"input_class": name, **_ahead(0, None, None)}
     if kind == "torch DataLoader":
-        own = _loaders(given)
-        workers = own("num_workers")
-        source = own("dataset")
+        setting = _loaders(dataset)
+        workers = setting("num_workers")
+        source = setting("dataset")
         return {
             "input_class": type(source).__name__,
             "input_workers": workers,
             "input_processes": True if workers else None,
-            "input_queue": own("prefetch_factor") if workers else None,
-            "input_persistent_workers": bool(own("persistent_workers")),
-            "input_pin_memory": bool(own("pin_memory")),
+            "input_queue": setting("prefetch_factor") if workers else None,
+            "input_persistent_workers": bool(setting("persistent_workers")),
+            "input_pin_memory": bool(setting("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
         }
-    return _grain(given) if kind == "grain" else {}
+    return _grain(dataset) if kind == "grain" else {}
 
 
-def _grain(given: Any) -> dict[str, Any]:
-    parts = list(_grain_parts(given))
+def _grain(source: Any) -> dict[str, Any]:
+    parts = list(_grain_parts(source))
     names = {name for part in parts[:1] for name in (c.__name__ for c in type(part).__mro__)}
     names |= {type(part).__name__ for part in parts}
-    facts: dict[str, Any] = {"input_class": next((one for one in _GRAIN_CLASSES if one in names), type(given).__name__)}
+    facts: dict[str, Any] = {
+        "input_class": next((name for name in _GRAIN_CLASSES if name in names), type(source).__name__)
+    }
     options = [getattr(part, "multiprocessing_options", None) for part in parts]
     workers = [option.num_workers for option in options if option is not None]
     workers += [sum(type(part).__name__ == _GRAIN_PROCESS for part in parts)]
@@ -222,32 +224,32 @@ def _grain(given: Any) -> dict[str, Any]:
     return facts
 
 
-def _grain_parts(given: Any) -> Iterator[Any]:
+def _grain_parts(source: Any) -> Iterator[Any]:
     """Yield the nodes of a Grain pipeline, from its end on, as the garbage collector shows them."""
-    seen, held = set(), [given]
+    visited, level = set(), [source]
     for _ in range(_GRAIN_DEEPEST):
-        if not held:
+        if not level:
             return
-        nodes = [one for one in held if type(one).__module__.startswith("grain.")]
+        nodes = [value for value in level if type(value).__module__.startswith("grain.")]
         yield from nodes
-        seen |= {id(one) for one in held}
-        inside = [one for one in held if type(one) in (list, tuple, dict) and len(one) < _MANY]
-        held = [referent for referent in gc.get_referents(*nodes, *inside) if id(referent) not in seen]
-        held = list({id(one): one for one in held}.values())
+        visited |= {id(value) for value in level}
+        inside = [value for value in level if type(value) in (list, tuple, dict) and len(value) < _MANY]
+        level = [referent for referent in gc.get_referents(*nodes, *inside) if id(referent) not in visited]
+        level = list({id(value): value for value in level}.values())
 
 
-def _loaders(given: Any) -> Callable[[str], Any]:
+def _loaders(loader: Any) -> Callable[[str], Any]:
     """Return a reader of a DataLoader's settings; its iterators keep them under private names."""
-    return lambda name: getattr(given, name, getattr(given, f"_{name}", None))
+    return lambda name: getattr(loader, name, getattr(loader, f"_{name}", None))
 
 
-def source_of(given: Any) -> Any:
+def source_of(dataset: Any) -> Any:
     """Return the object a DataLoader takes its samples from; None for other inputs."""
-    return _loaders(given)("dataset") if _kind(given) == "torch DataLoader" else None
+    return _loaders(dataset)("dataset") if _kind(dataset) == "torch DataLoader" else None
 
 
-def _workers_of(given: Any) -> int | None:
-    return _makers(_kind(given), given).get("input_workers")
+def _workers_of(source: Any) -> int | None:
+    return _makers(_kind(source), source).get("input_workers")
 
 
 def _tf_data(dataset: Any) -> dict[str, Any]:
@@ -266,9 +268,9 @@ def _dims(spec: Any) -> list[list[int | None]] | None:
     For `x`, `(x, y)` and `(x, y, weights)`, where all are plain tensors; None for other batches.
     """
     specs = spec if type(spec) is tuple else (spec,)
-    if any(type(one).__name__ != "TensorSpec" or one.shape.rank is None for one in specs):
+    if any(type(tensor).__name__ != "TensorSpec" or tensor.shape.rank is None for tensor in specs):
         return None
-    return [one.shape.as_list() for one in specs]
+    return [tensor.shape.as_list() for tensor in specs]
 
 
 def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
@@ -311,9 +313,9 @@ def _leaves(nest: Any) -> Iterator[Any]:
 def _ahead(workers: Any, processes: Any, queue: Any) -> dict[str, Any]:
     """Return Keras' use of these settings of a PyDataset or `fit`: one thread never prefetches."""
     try:
-        wanted, separate = int(workers), bool(processes)
+        count, separate = int(workers), bool(processes)
     except (TypeError, ValueError):  # not set, or not a number
         return {}
-    if wanted > 1 or (wanted > 0 and separate):
-        return {"input_workers": wanted, "input_processes": separate, "input_queue": queue}
+    if count > 1 or (count > 0 and separate):
+        return {"input_workers": count, "input_processes": separate, "input_queue": queue}
     return {"input_workers": 0, "input_processes": None, "input_queue": None}

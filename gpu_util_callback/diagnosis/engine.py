@@ -104,26 +104,26 @@ class Diagnosis:
         """
         run = self._run
         run.update(facts, account, now_ns, ended)
-        found: list[Finding] = []
+        findings_so_far: list[Finding] = []
         silent = []
         for rule in RULES:
             if rule.missing(run):
                 of_trace = run.source is not None and rule.unknown_in_trace
                 silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
             else:
-                found.extend(rule.find(run, self.thresholds[rule.cause]))
-        found = [finding for finding in found if not one_interruption(run, finding)]
-        suppress_duplicates(found)
-        of_script = [finding for finding in found if finding.of_ns is not None]
-        found = [finding for finding in found if finding.of_ns is None]
-        found = [*attribute_overlap(found, (run.start_ns, run.end_ns)), *of_script]
-        share_idle(found, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
-        for finding in found:
+                findings_so_far.extend(rule.find(run, self.thresholds[rule.cause]))
+        findings_so_far = [finding for finding in findings_so_far if not one_interruption(run, finding)]
+        suppress_duplicates(findings_so_far)
+        of_script = [finding for finding in findings_so_far if finding.of_ns is not None]
+        findings_so_far = [finding for finding in findings_so_far if finding.of_ns is None]
+        findings_so_far = [*attribute_overlap(findings_so_far, (run.start_ns, run.end_ns)), *of_script]
+        share_idle(findings_so_far, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+        for finding in findings_so_far:
             finding.advice = _permitted(finding, run)
-        found.sort(key=_place)
-        objects = _unique(sorted((_object(finding, run) for finding in found), key=order))
-        findings = [one for one in objects if "start_step" not in one]
-        spans = [one for one in objects if "start_step" in one]
+        findings_so_far.sort(key=_place)
+        objects = _unique(sorted((_object(finding, run) for finding in findings_so_far), key=order))
+        findings = [claim for claim in objects if "start_step" not in claim]
+        spans = [claim for claim in objects if "start_step" in claim]
         return {
             "rules_version": RULES_VERSION,
             "thresholds": self.thresholds,
@@ -152,11 +152,11 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
             the rows of a long run take long to read. `rules_version` shows which rules were used.
     """
     stored = recording.stored or {}
-    own = still_known(_DECLARED, stored.get("thresholds_set"))
-    limits = resolve(_DECLARED, thresholds, before=own)
-    same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
+    stored_limits = still_known(_DECLARED, stored.get("thresholds_set"))
+    limits = resolve(_DECLARED, thresholds, before=stored_limits)
+    up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
     lost = recording.status == "lost"  # its last moments were never judged
-    if "verdict" in stored and ((same and not lost) or not (anew or thresholds)):
+    if "verdict" in stored and ((up_to_date and not lost) or not (anew or thresholds)):
         return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {}, **stored}
     facts = recording.facts
     if lost:
@@ -164,15 +164,15 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     diagnosis = Diagnosis(facts, limits)
     for tables, samples in recording.parts():
         diagnosis.add(tables, samples)
-    found = diagnosis.result(
+    result = diagnosis.result(
         account=recording.account, now_ns=recording.end_ns or None, ended=recording.status in ("ended", "interrupted")
     )
     if not diagnosis.steps and recording.step_count:
         # The manifest counts them: there were some.
-        found["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
+        result["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
             f": {recording.problems[0].message}." if recording.problems else "."
         )
-    return found
+    return result
 
 
 def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limits]) -> dict:
@@ -187,23 +187,23 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
     results = [diagnosis.result(ended=True) for diagnosis in diagnoses]
     merged: dict[tuple, dict] = {}
     for number, result in enumerate(results):
-        for one in [*result["findings"], *result["spans"]]:
-            first = merged.setdefault((one["id"], "start_step" in one and number), one)
-            if first is not one:
-                worst = min(first, one, key=_cost)
+        for claim in [*result["findings"], *result["spans"]]:
+            first = merged.setdefault((claim["id"], "start_step" in claim and number), claim)
+            if first is not claim:
+                worst = min(first, claim, key=_cost)
                 for of in ("gpus", "ranks"):
-                    worst[of] = sorted({*first[of], *one[of]})
-                merged[one["id"], False] = worst
+                    worst[of] = sorted({*first[of], *claim[of]})
+                merged[claim["id"], False] = worst
     runs = [diagnosis._run for diagnosis in diagnoses]
-    found = list(merged.values())
+    findings = list(merged.values())
     for rule in RULES:
         for finding in rule.between(runs, limits[rule.cause]):
-            found.append(_object(finding, runs[0]))
-    found.sort(key=order)
-    causes = {one["cause"] for one in found}
+            findings.append(_object(finding, runs[0]))
+    findings.sort(key=order)
+    causes = {claim["cause"] for claim in findings}
     return {
-        "verdict": trace_sentence(runs, found),
-        "findings": _unique(found),
+        "verdict": trace_sentence(runs, findings),
+        "findings": _unique(findings),
         "silent": [
             {"cause": rule.cause, "reason": rule.unknown_in_trace}
             for rule in RULES
@@ -212,8 +212,8 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
     }
 
 
-def _cost(found: Mapping) -> tuple[bool, float]:
-    return found["lost_s"] is None, -(found["lost_s"] or 0.0)
+def _cost(finding: Mapping) -> tuple[bool, float]:
+    return finding["lost_s"] is None, -(finding["lost_s"] or 0.0)
 
 
 def _active_pct(run: Run) -> dict[str, float]:
@@ -221,11 +221,11 @@ def _active_pct(run: Run) -> dict[str, float]:
 
     Samples are denser while a GPU works than while it idles, so their plain mean differs.
     """
-    seen = {
+    means = {
         index: run.use(index, run.start_ns, run.end_ns)
         for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
     }
-    return {str(index): round(mean.value, 4) for index, mean in seen.items() if mean is not None}
+    return {str(index): round(mean.value, 4) for index, mean in means.items() if mean is not None}
 
 
 def _permitted(finding: Finding, run: Run) -> Advice:
@@ -331,11 +331,11 @@ def _as_given(code: str) -> str:
 
 def _unique(objects: list[dict]) -> list[dict]:
     """Make ids unique."""
-    seen: dict[str, int] = {}
-    for thing in objects:
-        seen[thing["id"]] = seen.get(thing["id"], 0) + 1
-        if seen[thing["id"]] > 1:
-            thing["id"] += f".{seen[thing['id']]}"
+    counts: dict[str, int] = {}
+    for claim in objects:
+        counts[claim["id"]] = counts.get(claim["id"], 0) + 1
+        if counts[claim["id"]] > 1:
+            claim["id"] += f".{counts[claim['id']]}"
     return objects
 
 
@@ -360,7 +360,7 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
         share = (finding.lost_ns or 0) / max(1, length)
         return (not finding.pieces, finding.confidence != MEASURED, finding.where is None, -share, index)
 
-    kept: dict[int, Finding] = {}
+    by_index: dict[int, Finding] = {}
     for index in sorted(range(len(findings)), key=rank):
         finding = findings[index]
         if finding.lost_ns is not None:
@@ -368,8 +368,8 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
             if finding.lost_ns and granted < KEEP * finding.lost_ns:
                 continue
             _cut(finding, round(granted))
-        kept[index] = finding
-    return [kept[index] for index in sorted(kept)]
+        by_index[index] = finding
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def suppress_duplicates(findings: Sequence[Finding]) -> None:
@@ -384,8 +384,8 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
         if not slowed or finding.gpus[0] not in by.gpus:
             return False
         assert finding.where is not None and by.where is not None
-        both = min(finding.where.end_ns, by.where.end_ns) - max(finding.where.start_ns, by.where.start_ns)
-        return both >= MOSTLY * (finding.where.end_ns - finding.where.start_ns)
+        overlap_ns = min(finding.where.end_ns, by.where.end_ns) - max(finding.where.start_ns, by.where.start_ns)
+        return overlap_ns >= MOSTLY * (finding.where.end_ns - finding.where.start_ns)
 
     for finding in findings:
         if any(explained(finding, by) for by in findings):
@@ -408,19 +408,19 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | 
         for finding in findings
         if RULE_OF[finding.cause].idling and finding.where is not None and finding.lost_ns
     ]
-    kept: list[tuple[Finding, float]] = []
+    cuts: list[tuple[Finding, float]] = []
     for finding in spans:
         assert finding.where is not None and finding.lost_ns is not None
         if finding.pieces:
             continue
         inside = [(other, _inside(other, finding)) for other in spans if other is not finding]
-        others = sum(part for other, part in inside if not other.pieces)
+        others_ns = sum(part for other, part in inside if not other.pieces)
         sure = sum(part for other, part in inside if other.pieces)
         idle = idle_ns(finding.where.start_ns, finding.where.end_ns)
-        asked = finding.lost_ns + others
-        if others + sure > 0 and idle is not None and asked + sure > idle:
-            kept.append((finding, max(0.0, idle - sure) / asked))
-    for finding, share in kept:
+        claimed = finding.lost_ns + others_ns
+        if others_ns + sure > 0 and idle is not None and claimed + sure > idle:
+            cuts.append((finding, max(0.0, idle - sure) / claimed))
+    for finding, share in cuts:
         _cut(finding, max(1, round((finding.lost_ns or 0) * share)))
 
 
@@ -443,8 +443,8 @@ def _inside(finding: Finding, other: Finding) -> float:
     assert a is not None and b is not None
     pieces = _pieces(finding, (a.start_ns, a.end_ns))
     length = int((pieces[:, 1] - pieces[:, 0]).sum())
-    both = np.minimum(pieces[:, 1], b.end_ns) - np.maximum(pieces[:, 0], b.start_ns)
-    return (finding.lost_ns or 0) * float(np.maximum(both, 0).sum()) / max(1, length)
+    overlaps = np.minimum(pieces[:, 1], b.end_ns) - np.maximum(pieces[:, 0], b.start_ns)
+    return (finding.lost_ns or 0) * float(np.maximum(overlaps, 0).sum()) / max(1, length)
 
 
 def _pieces(finding: Finding, wall: tuple[int, int]) -> np.ndarray:
@@ -452,17 +452,17 @@ def _pieces(finding: Finding, wall: tuple[int, int]) -> np.ndarray:
     return np.array(finding.pieces or whole, np.int64).reshape(-1, 2)
 
 
-def _serve(asked: int, pieces: np.ndarray, edges: np.ndarray, room: np.ndarray) -> float:
-    """Take up to `asked` out of `room`: evenly first, then wherever room is left."""
+def _serve(claimed: int, pieces: np.ndarray, edges: np.ndarray, room: np.ndarray) -> float:
+    """Take up to `claimed` out of `room`: evenly first, then wherever room is left."""
     inside = np.zeros(len(room), bool)
     for first, end in np.searchsorted(edges, pieces):
         inside[first:end] = True
     length = np.diff(edges)[inside].astype(np.float64)
     free = room[inside]
-    got = np.minimum(asked * length / max(1.0, length.sum()), free)
-    missing = asked - got.sum()
-    left = free - got
+    taken_ns = np.minimum(claimed * length / max(1.0, length.sum()), free)
+    missing = claimed - taken_ns.sum()
+    left = free - taken_ns
     if missing > 0 and left.sum() > 0:
-        got += left * min(1.0, missing / left.sum())
-    room[inside] = free - got
-    return float(got.sum())
+        taken_ns += left * min(1.0, missing / left.sum())
+    room[inside] = free - taken_ns
+    return float(taken_ns.sum())

@@ -172,7 +172,7 @@ def slowdowns(
     verdicts = []
     for some in groups.values():
         before = _comparable(some[0], baseline, repeats)
-        alike = [one for one in before if allow_different or not differences(some[0], one)]
+        alike = [recording for recording in before if allow_different or not differences(some[0], recording)]
         if before and not alike:
             verdict = _different(some[0], before[-1])
         else:
@@ -188,9 +188,9 @@ def differences(run: Recording, baseline: Recording) -> list[str]:
     """
     now, before = _set_up(run), _set_up(baseline)
     return [
-        f"{what}: {value}, baseline {before[what]}"
-        for what, value in now.items()
-        if None not in (value, before[what]) and value != before[what]
+        f"{fact}: {value}, baseline {before[fact]}"
+        for fact, value in now.items()
+        if None not in (value, before[fact]) and value != before[fact]
     ]
 
 
@@ -211,29 +211,29 @@ def _set_up(run: Recording) -> dict[str, str | None]:
 
 
 def _least(numbers: Iterable[float | None]) -> str | None:
-    known = [number for number in numbers if number]
-    return f"{min(known):g}" if known else None
+    positive = [number for number in numbers if number]
+    return f"{min(positive):g}" if positive else None
 
 
 def _different(run: Recording, baseline: Recording) -> Verdict:
-    found = tuple(differences(run, baseline))
-    said = f"{run.run}: not comparable with {baseline.run}: {'; '.join(found)} (--allow-different)"
-    return Verdict(run.run, run.id, DIFFERENT, said, baseline=(baseline.id,), differences=found)
+    differing = tuple(differences(run, baseline))
+    sentence = f"{run.run}: not comparable with {baseline.run}: {'; '.join(differing)} (--allow-different)"
+    return Verdict(run.run, run.id, DIFFERENT, sentence, baseline=(baseline.id,), differences=differing)
 
 
 def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool = False) -> list[Recording]:
-    ranked = [one for one in baseline if (one.rank or 0) == (run.rank or 0)]
-    same_job = [one for one in ranked if _job(one) == _job(run)]
-    same_name = [] if repeats else [one for one in same_job if one.run == run.run]
+    ranked = [other for other in baseline if (other.rank or 0) == (run.rank or 0)]
+    same_job = [other for other in ranked if _job(other) == _job(run)]
+    same_name = [] if repeats else [other for other in same_job if other.run == run.run]
     for some in (same_name, same_job):
         if some:
-            return sorted(some, key=lambda one: one.start_ns)[-MOST_RUNS:]
+            return sorted(some, key=lambda other: other.start_ns)[-MOST_RUNS:]
     return []
 
 
-def _job(one: Recording) -> tuple:
-    script = one.facts.get("script")
-    model = one.facts.get("model") or {}
+def _job(run: Recording) -> tuple:
+    script = run.facts.get("script")
+    model = run.facts.get("model") or {}
     return hashed_script(script) if script else None, model.get("parameters")
 
 
@@ -241,37 +241,37 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
     run = runs[0]
     name = run.run if len(runs) == 1 else f"{run.run} and {len(runs) - 1} like it"
     if not baseline:
-        said = f"{name}: no run of the same script, model and rank in the baseline"
-        return Verdict(name, run.id, UNKNOWN, said)
-    sizes = [_batch(one) for one in (*runs, *baseline)]
+        sentence = f"{name}: no run of the same script, model and rank in the baseline"
+        return Verdict(name, run.id, UNKNOWN, sentence)
+    sizes = [_batch(recording) for recording in (*runs, *baseline)]
     per_sample = None not in sizes and len(set(sizes)) > 1
-    same_work = len({_versions(one) for one in (*runs, *baseline)}) == 1
-    found = []
+    same_work = len({_versions(recording) for recording in (*runs, *baseline)}) == 1
+    compared = []
     for measure, of_block in MEASURES.items():
         after, before = (
-            [one for one in (_measure(one, of_block, per_sample, same_work) for one in some) if one]
+            [level for level in (_measure(run, of_block, per_sample, same_work) for run in some) if level]
             for some in (runs, baseline)
         )
         if not after or not before:
-            few = baseline[-1] if after else run
+            short_run = baseline[-1] if after else run
             return Verdict(
                 name,
                 run.id,
                 UNKNOWN,
-                f"{name}: {few.run} has {few.step_count:,} steps, and "
+                f"{name}: {short_run.run} has {short_run.step_count:,} steps, and "
                 f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare",
-                baseline=tuple(one.id for one in baseline),
+                baseline=tuple(recording.id for recording in baseline),
             )
-        found.append((measure, *_bounds(after, before)))
+        compared.append((measure, *_bounds(after, before)))
     cpu = _cpu_slower(after, before)
     per = " per sample" if per_sample else ""
-    step, mean = (_judged((name, run.id), baseline, measure, bounds, limit, per, cpu) for measure, *bounds in found)
+    step, mean = (_judged((name, run.id), baseline, measure, bounds, limit, per, cpu) for measure, *bounds in compared)
     if mean.outcome == SLOWER != step.outcome:
         return mean
     if step.outcome == WITHIN and mean.outcome == UNRESOLVED:
         spread = f"{mean.low_pct:+.1f} to {mean.high_pct:+.1f} %"
-        said = f"{step.sentence}; its mean step scatters too much to judge ({spread})"
-        return replace(step, sentence=said)
+        sentence = f"{step.sentence}; its mean step scatters too much to judge ({spread})"
+        return replace(step, sentence=sentence)
     return step
 
 
@@ -293,20 +293,20 @@ def _judged(
     shown = f"{name}: its {measure} is {change}{per} than in {against}"
     spread = f"{low:+.1f} to {high:+.1f} %"
     if low > 0 and high >= limit:
-        outcome, said = SLOWER, f"{shown} ({spread}); at most {percent(limit)} allowed"
+        outcome, sentence = SLOWER, f"{shown} ({spread}); at most {percent(limit)} allowed"
     elif high < limit:
-        outcome, said = WITHIN, f"{shown} ({spread}), within {percent(limit)}"
+        outcome, sentence = WITHIN, f"{shown} ({spread}), within {percent(limit)}"
     else:
         outcome = UNRESOLVED
         if cpu is not None and abs(cpu) > CPU_ALIKE:
             took = f"{percent(100 * math.expm1(abs(cpu)))} longer in {name if cpu > 0 else against}"
-            said = (
+            sentence = (
                 f"{shown}, but the CPU seems to have been slower there or then (to read the logs, "
                 f"always the same work, took {took}), and {percent(limit)} cannot be resolved "
                 f"({spread}): runs on one machine, recorded in turns (--repeats), would"
             )
         else:
-            said = (
+            sentence = (
                 f"{shown}, but both scatter too much to resolve {percent(limit)} ({spread}): "
                 "repeated runs on both sides (--repeats), more steps or a quieter machine would"
             )
@@ -314,57 +314,57 @@ def _judged(
         name,
         id,
         outcome,
-        said,
+        sentence,
         measure,
         round(middle, 3),
         round(low, 3),
         round(high, 3),
-        tuple(one.id for one in baseline),
+        tuple(recording.id for recording in baseline),
     )
 
 
-def _batch(one: Recording) -> float | None:
-    size = (one.facts.get("fit") or {}).get("batch_size")
+def _batch(run: Recording) -> float | None:
+    size = (run.facts.get("fit") or {}).get("batch_size")
     return float(size) if isinstance(size, (int, float)) and size > 0 else None
 
 
-def _versions(one: Recording) -> tuple:
+def _versions(run: Recording) -> tuple:
     """Return what the framework's own work in a step depends on."""
-    framework = one.facts.get("framework") or {}
+    framework = run.facts.get("framework") or {}
     return tuple(framework.get(name) for name in ("name", "version", "keras", "python"))
 
 
-def _measure(one: Recording, of_block: Any, per_sample: bool, same_work: bool) -> StepLevel | None:
+def _measure(run: Recording, of_block: Any, per_sample: bool, same_work: bool) -> StepLevel | None:
     """Return a run's level and its error; None if it has too few steps.
 
     Args:
         same_work: the framework's own work is the same in all runs.
     """
-    took = step_seconds(one.steps)
+    took = step_seconds(run.steps)
     if len(took) < BLOCKS * BLOCK_STEPS:
         return None
-    logs = _logs(one, _quick(took)) if same_work else None
+    logs = _logs(run, _quick(took)) if same_work else None
     if per_sample:
-        took = took / (_batch(one) or 1.0)
-    cpu = _cpu_pct(one)
+        took = took / (_batch(run) or 1.0)
+    cpu = _cpu_pct(run)
     measure = measured(took, of_block, cpu >= COMPUTES)
     return replace(measure, logs=logs, computing=min(1.0, cpu / 100))
 
 
-def _logs(one: Recording, step_s: float) -> float | None:
+def _logs(run: Recording, step_s: float) -> float | None:
     """Return the log of the seconds that reading a quick step's logs took, if the CPU did."""
-    waits = np.asarray(one.steps.get("gpu_wait_ns", ()), float)[WARM_UP:] / 1e9
-    known = waits[np.isfinite(waits)]
-    quick = _quick(known) if len(known) else 0.0
+    waits = np.asarray(run.steps.get("gpu_wait_ns", ()), float)[WARM_UP:] / 1e9
+    measured = waits[np.isfinite(waits)]
+    quick = _quick(measured) if len(measured) else 0.0
     least, most = CPU_WORK
     return math.log(quick) if least <= quick <= min(most, CPU_WORK_SHARE * step_s) else None
 
 
-def _cpu_pct(one: Recording) -> float:
+def _cpu_pct(run: Recording) -> float:
     """Return the percent of a core that the process used; 100 where that was not sampled."""
-    used = one.samples.get("host", {}).get("process_cpu_pct")
-    known = used[np.isfinite(used)] if used is not None else ()
-    return float(np.mean(known)) if len(known) else 100.0
+    used = run.samples.get("host", {}).get("process_cpu_pct")
+    sampled = used[np.isfinite(used)] if used is not None else ()
+    return float(np.mean(sampled)) if len(sampled) else 100.0
 
 
 def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -406,32 +406,32 @@ def _bounds(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> tuple[f
     explain widens them on one side, whatever the number of runs.
     """
     sides = (runs, baseline)
-    both = (*runs, *baseline)
+    every_run = (*runs, *baseline)
     fewest = min(map(len, sides))
-    levels = [np.array([one.level for one in some]) for some in sides]
+    levels = [np.array([run.level for run in some]) for some in sides]
     change = float(levels[0].mean() - levels[1].mean())
     squares = sum(float(((of - of.mean()) ** 2).sum()) for of in levels)
-    freedom = len(both) - 2
-    by_blocks = max(_mean([one.scatter**2 for one in some]) for some in sides) + PROCESS**2
-    spread = [one.between**2 for one in both if one.between is not None]
-    quantile, assumed = _quantile(sum(one.blocks - 1 for one in both)), by_blocks
-    if len(spread) == len(both):
-        errors = _mean([one.scatter**2 / one.blocks for one in both])
+    freedom = len(every_run) - 2
+    by_blocks = max(_mean([run.scatter**2 for run in some]) for some in sides) + PROCESS**2
+    spread = [run.between**2 for run in every_run if run.between is not None]
+    quantile, assumed = _quantile(sum(run.blocks - 1 for run in every_run)), by_blocks
+    if len(spread) == len(every_run):
+        errors = _mean([run.scatter**2 / run.blocks for run in every_run])
         assumed = min(by_blocks, _mean(spread) + errors)
     variance = (ASSUMED * assumed + squares) / (ASSUMED + freedom)
     if not spread and fewest >= ENOUGH_RUNS:
         quantile, variance = _quantile(freedom), max(squares / freedom, PROCESS**2)
     half = quantile * math.sqrt(2 * variance / fewest)
     cpu = _cpu_slower(runs, baseline) or 0.0
-    explained = CPU_SHARE * max(one.computing for one in both) * max(0.0, abs(cpu) - CPU_ALIKE)
+    explained = CPU_SHARE * max(run.computing for run in every_run) * max(0.0, abs(cpu) - CPU_ALIKE)
     slower, faster = (explained, 0.0) if cpu > 0 else (0.0, explained)
     return change, change - half - slower, change + half + faster
 
 
 def _cpu_slower(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> float | None:
     """Return the log of how much longer the CPU took for the same work; None = not known."""
-    known = [[one.logs for one in some if one.logs is not None] for some in (runs, baseline)]
-    return _mean(known[0]) - _mean(known[1]) if all(known) else None
+    logs = [[run.logs for run in some if run.logs is not None] for some in (runs, baseline)]
+    return _mean(logs[0]) - _mean(logs[1]) if all(logs) else None
 
 
 def _mean(of: Sequence[float]) -> float:

@@ -52,12 +52,12 @@ def session_findings(runs: Sequence[Mapping]) -> list[dict]:
     if pace is None:
         return []
     limits = ranked[0]["thresholds"][Imbalance.cause]
-    found = list(_own_time(ranked, limits["worker_wait_pct"], pace))
-    if not found:
-        found += _traced(ranked, limits["worker_wait_pct"])
-    if not found:
-        found += _counters(ranked, limits["gap_pct"])
-    findings = [_finding(one, ranked) for one in found]
+    stragglers = list(_own_time(ranked, limits["worker_wait_pct"], pace))
+    if not stragglers:
+        stragglers += _traced(ranked, limits["worker_wait_pct"])
+    if not stragglers:
+        stragglers += _counters(ranked, limits["gap_pct"])
+    findings = [_finding(straggler, ranked) for straggler in stragglers]
     return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
 
 
@@ -70,8 +70,8 @@ def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
     """
     for figure in ("mean", "p50"):
         paces = {run["rank"]: run["step_ms"][figure] for run in runs}
-        known = list(paces.values())
-        if None not in known and min(known) >= SAME_PACE * max(known):
+        times = list(paces.values())
+        if None not in times and min(times) >= SAME_PACE * max(times):
             return paces
     return None
 
@@ -104,18 +104,18 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
             continue
         worst = max(runs, key=lambda run: spent[run["rank"]])
         rank = worst["rank"]
-        others = median(seconds for other, seconds in spent.items() if other != rank)
-        lost = spent[rank] - others
+        others_s = median(seconds for other, seconds in spent.items() if other != rank)
+        lost = spent[rank] - others_s
         pct = 100 * lost / worst["wall_s"]
         if pct < limit:
             continue
-        ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others / worst["steps"]
-        longer = pace[rank] - median(one for other, one in pace.items() if other != rank)
+        ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others_s / worst["steps"]
+        longer = pace[rank] - median(ms_per_step for other, ms_per_step in pace.items() if other != rank)
         if longer > WAITED_FOR * (ms - usual):
             continue
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
-        said = text.format(rank=rank, ms=ms, others=usual)
-        yield _Straggler(rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), said)
+        advice = text.format(rank=rank, ms=ms, others=usual)
+        yield _Straggler(rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), advice)
 
 
 # Categories of a traced step other than waiting for others: label and where to look. `idle_input`
@@ -143,37 +143,37 @@ _WORK = {
 
 def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
     """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
-    seen = {}
+    traced = {}
     for run in runs:
-        gpus = [one for one in run["traced"]["per_gpu"].values() if one["steps"] >= TRACED_STEPS]
+        gpus = [gpu for gpu in run["traced"]["per_gpu"].values() if gpu["steps"] >= TRACED_STEPS]
         if not gpus:
             return
         # Of several GPUs in a process, the one that waits least is the one that the others wait
         # for.
-        seen[run["rank"]] = min(gpus, key=lambda one: one["collective_ms"])
-    steps = [one["step_ms"] for one in seen.values()]
+        traced[run["rank"]] = min(gpus, key=lambda gpu: gpu["collective_ms"])
+    steps = [gpu["step_ms"] for gpu in traced.values()]
     if min(steps) < SAME_PACE * max(steps):
         return
-    rank = min(seen, key=lambda one: seen[one]["collective_ms"])
-    own = seen[rank]
+    rank = min(traced, key=lambda worker: traced[worker]["collective_ms"])
+    slowest = traced[rank]
     others = {
-        name: median(one[f"{name}_ms"] for other, one in seen.items() if other != rank)
+        name: median(gpu[f"{name}_ms"] for other, gpu in traced.items() if other != rank)
         for name in ("collective", *_WORK)
     }
-    waited = others["collective"] - own["collective_ms"]
-    part = max(_WORK, key=lambda name: own[f"{name}_ms"] - others[name])
-    more = own[f"{part}_ms"] - others[part]
-    pct = 100 * waited / own["step_ms"]
+    waited = others["collective"] - slowest["collective_ms"]
+    part = max(_WORK, key=lambda name: slowest[f"{name}_ms"] - others[name])
+    more = slowest[f"{part}_ms"] - others[part]
+    pct = 100 * waited / slowest["step_ms"]
     if pct < limit or more < 0.5 * waited:
         return  # nobody waits, or the cause of the wait was not traced
-    word, what = _WORK[part]
+    word, explanation = _WORK[part]
     run = next(run for run in runs if run["rank"] == rank)
     evidence = {
         "worker_wait_pct": round(pct, 1),
-        "collective_ms_per_step": round(own["collective_ms"], 3),
+        "collective_ms_per_step": round(slowest["collective_ms"], 3),
         "others_collective_ms_per_step": round(others["collective"], 3),
-        "traced_steps": min(one["steps"] for one in seen.values()),
-    } | _pair(own[f"{part}_ms"], others[part])
+        "traced_steps": min(gpu["steps"] for gpu in traced.values()),
+    } | _pair(slowest[f"{part}_ms"], others[part])
     yield _Straggler(
         rank,
         part,
@@ -183,7 +183,7 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
         evidence,
         ("worker_wait_pct", limit),
         f"Every step waits for the slowest worker. The others wait {others['collective']:.3g} ms a "
-        f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {what}",
+        f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}",
     )
 
 
@@ -194,12 +194,12 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     if any(Contention.cause in _causes(run) for run in runs):
         return  # the counters include other processes
     active = {run["rank"]: _mean(run, "utilization_pct") for run in runs}
-    known = {rank: pct for rank, pct in active.items() if pct is not None}
-    if len(known) < len(runs):
+    utilization = {rank: pct for rank, pct in active.items() if pct is not None}
+    if len(utilization) < len(runs):
         return
-    rank = min(known, key=lambda one: known[one])
-    others = [pct for other, pct in known.items() if other != rank]
-    if min(others) >= WAITING_PCT and min(others) - known[rank] >= gap:
+    rank = min(utilization, key=lambda worker: utilization[worker])
+    others = [pct for other, pct in utilization.items() if other != rank]
+    if min(others) >= WAITING_PCT and min(others) - utilization[rank] >= gap:
         yield _Straggler(
             rank,
             "host",
@@ -207,23 +207,23 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
             None,
             ESTIMATED,
             {
-                "worker_gap_pct": round(min(others) - known[rank], 1),
-                "worker_active_pct": round(known[rank], 1),
+                "worker_gap_pct": round(min(others) - utilization[rank], 1),
+                "worker_active_pct": round(utilization[rank], 1),
                 "others_active_at_least_pct": round(min(others), 1),
             },
             ("worker_gap_pct", gap),
             f"Waiting in a collective counts as active, so workers that wait are active all the "
-            f"time: only worker {rank} is not ({known[rank]:.0f} %). Its host is late: look at "
+            f"time: only worker {rank} is not ({utilization[rank]:.0f} %). Its host is late: look at "
             "what else runs on its CPU, and at work that only this worker does.",
         )
         return
     busy = {run["rank"]: _mean(run, "sm_active_pct") for run in runs}
-    if min(known.values()) < WAITING_PCT or any(pct is None for pct in busy.values()):
+    if min(utilization.values()) < WAITING_PCT or any(pct is None for pct in busy.values()):
         return
-    seen = {rank: pct for rank, pct in busy.items() if pct is not None}
-    rank = max(seen, key=lambda one: seen[one])
-    most = max(pct for other, pct in seen.items() if other != rank)
-    if seen[rank] - most >= gap:
+    sm_active = {rank: pct for rank, pct in busy.items() if pct is not None}
+    rank = max(sm_active, key=lambda worker: sm_active[worker])
+    most = max(pct for other, pct in sm_active.items() if other != rank)
+    if sm_active[rank] - most >= gap:
         yield _Straggler(
             rank,
             "gpu",
@@ -231,20 +231,20 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
             None,
             ESTIMATED,
             {
-                "worker_gap_pct": round(seen[rank] - most, 1),
-                "worker_sm_active_pct": round(seen[rank], 1),
+                "worker_gap_pct": round(sm_active[rank] - most, 1),
+                "worker_sm_active_pct": round(sm_active[rank], 1),
                 "others_sm_active_at_most_pct": round(most, 1),
             },
             ("worker_gap_pct", gap),
             f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
-            f"work ({seen[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
+            f"work ({sm_active[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
             "collective. Compare its GPU's model, clocks and temperature with the others', and its "
             "share of the batch.",
         )
 
 
-def _pair(ms: float, others: float) -> Evidence:
-    return {"ms_per_step": round(ms, 3), "others_ms_per_step": round(others, 3)}
+def _pair(ms: float, others_ms: float) -> Evidence:
+    return {"ms_per_step": round(ms, 3), "others_ms_per_step": round(others_ms, 3)}
 
 
 def _causes(run: Mapping) -> set[str]:
@@ -259,14 +259,14 @@ def _mean(run: Mapping, column: str) -> float | None:
     return sum(means) / len(means)
 
 
-def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
+def _code(straggler: _Straggler, worst: Mapping, workers: int) -> str:
     """Return the code for the part that holds the others back, if there is any."""
-    if one.part == "callbacks":
+    if straggler.part == "callbacks":
         return (
-            f"if rank != {one.rank} or batch % 100 == 0: ...  "
-            f"# in the slow callback: worker {one.rank} does it every 100th batch only"
+            f"if rank != {straggler.rank} or batch % 100 == 0: ...  "
+            f"# in the slow callback: worker {straggler.rank} does it every 100th batch only"
         )
-    if one.part != "input_wait":
+    if straggler.part != "input_wait":
         return ""
     kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()
     if "dataloader" in kind:
@@ -276,25 +276,25 @@ def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
     return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
 
 
-def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
-    worst = next(run for run in runs if run["rank"] == one.rank)
-    severity = None if one.lost_s is None else min(1.0, one.lost_s / worst["wall_s"])
-    name, limit = one.limit
+def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> dict:
+    worst = next(run for run in runs if run["rank"] == straggler.rank)
+    severity = None if straggler.lost_s is None else min(1.0, straggler.lost_s / worst["wall_s"])
+    name, limit = straggler.limit
     # Work that is shared out is not gone: each worker gets its part of it.
-    shared = 1 - 1 / len(runs) if one.part == "input_wait" else 1.0
+    shared = 1 - 1 / len(runs) if straggler.part == "input_wait" else 1.0
     return {
-        "id": f"{Imbalance.cause}:worker{one.rank}.{one.part}",
+        "id": f"{Imbalance.cause}:worker{straggler.rank}.{straggler.part}",
         "cause": Imbalance.cause,
-        "title": f"Worker {one.rank} holds the others back: {one.word}",
-        "lost_s": None if one.lost_s is None else round(one.lost_s, 6),
-        "saves_s": None if one.lost_s is None else round(one.lost_s * shared, 6),
+        "title": f"Worker {straggler.rank} holds the others back: {straggler.word}",
+        "lost_s": None if straggler.lost_s is None else round(straggler.lost_s, 6),
+        "saves_s": None if straggler.lost_s is None else round(straggler.lost_s * shared, 6),
         "severity": None if severity is None else round(severity, 4),
-        "confidence": one.confidence,
-        "evidence": {"worker": one.rank, "host": worst["host"], **one.evidence, "workers": len(runs)},
+        "confidence": straggler.confidence,
+        "evidence": {"worker": straggler.rank, "host": worst["host"], **straggler.evidence, "workers": len(runs)},
         "threshold": {name: limit},
-        "advice": {"text": one.text, "code": _code(one, worst, len(runs)), "before": ""},
+        "advice": {"text": straggler.text, "code": _code(straggler, worst, len(runs)), "before": ""},
         "gpus": [],
-        "ranks": [one.rank],
+        "ranks": [straggler.rank],
     }
 
 
@@ -363,9 +363,13 @@ def _promise(finding: Mapping, run: Mapping) -> str:
     return promise(run["wall_s"], finding.get("saves_range_s"), finding["saves_s"], "job")
 
 
-def _of_group(group: Sequence[Mapping], many: int) -> str:
+def _of_group(group: Sequence[Mapping], worker_count: int) -> str:
     """Return the verdict of alike workers, named, after the worst of them."""
-    who = f"All {many} workers" if len(group) == many else (f"{workers([run['rank'] for run in group])} of {many}")
+    who = (
+        f"All {worker_count} workers"
+        if len(group) == worker_count
+        else (f"{workers([run['rank'] for run in group])} of {worker_count}")
+    )
     return f"{who}: {group[0]['verdict']}"
 
 
@@ -399,16 +403,16 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
 
 
 def _of(run: Mapping) -> list[Mapping]:
-    return [one for one in (*run["findings"], *run["spans"]) if not one.get("of_s")]
+    return [claim for claim in (*run["findings"], *run["spans"]) if not claim.get("of_s")]
 
 
 def _lost(run: Mapping) -> float:
-    return min(run["wall_s"] or 0.0, sum(one["lost_s"] or 0.0 for one in _of(run)))
+    return min(run["wall_s"] or 0.0, sum(claim["lost_s"] or 0.0 for claim in _of(run)))
 
 
 def _saves(run: Mapping) -> float:
-    return min(run["wall_s"] or 0.0, sum(one.get("saves_s") or 0.0 for one in _of(run)))
+    return min(run["wall_s"] or 0.0, sum(claim.get("saves_s") or 0.0 for claim in _of(run)))
 
 
 def _costliest(run: Mapping) -> Mapping | None:
-    return max(_of(run), key=lambda one: one["lost_s"] or 0.0, default=None)
+    return max(_of(run), key=lambda claim: claim["lost_s"] or 0.0, default=None)

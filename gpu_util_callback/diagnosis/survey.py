@@ -60,31 +60,31 @@ class Cache:
         where = [text if is_remote(text) else str(Path(text).resolve()) for text in logdirs]
         name = hashlib.sha256("\n".join(where).encode("utf-8", "surrogateescape")).hexdigest()
         self.path = (folder or home / "gpu-util") / f"total-{name[:16]}.json"
-        self._kept: dict[str, list] = {}
+        self._rows: dict[str, list] = {}
         if not self.path.is_absolute():  # a user without a home
             return
         try:
-            known = json.loads(self.path.read_bytes())
-            if known["version"] == _VERSION:
-                self._kept = known["rows"]
+            stored = json.loads(self.path.read_bytes())
+            if stored["version"] == _VERSION:
+                self._rows = stored["rows"]
         except (OSError, ValueError, TypeError, KeyError):
             pass
 
-    def get(self, found: Found) -> Row | None:
+    def get(self, place: Found) -> Row | None:
         """Return the row of a recording, None if it has changed or is not known."""
-        stamp, row = self._kept.get(_key(found), (None, None))
-        if row is None or not found.stamp or stamp != list(map(str, found.stamp)):
+        stamp, row = self._rows.get(_key(place), (None, None))
+        if row is None or not place.stamp or stamp != list(map(str, place.stamp)):
             return None
-        return {**row, "logdir": without_secrets(found.logdir), "run": found.run}
+        return {**row, "logdir": without_secrets(place.logdir), "run": place.run}
 
     def write(self, rows: Iterable[tuple[Found, Row]]) -> None:
         """Replace everything by these rows; of recordings that still grow, none is kept."""
-        kept = {
-            _key(found): [list(map(str, found.stamp)), row]
-            for found, row in rows
-            if found.stamp and row["status"] != "live"
+        settled = {
+            _key(place): [list(map(str, place.stamp)), row]
+            for place, row in rows
+            if place.stamp and row["status"] != "live"
         }
-        text = json.dumps({"version": _VERSION, "rows": kept})
+        text = json.dumps({"version": _VERSION, "rows": settled})
         if not self.path.is_absolute():
             return
         try:
@@ -97,10 +97,10 @@ class Cache:
             pass
 
 
-def _key(found: Found) -> str:
+def _key(place: Found) -> str:
     """Return what distinguishes a folder from those in other stores: its scheme and its path."""
-    scheme = found.logdir.partition("://")[0] if is_remote(found.logdir) else ""
-    return f"{scheme}:{found.path}".encode("utf-8", "backslashreplace").decode()
+    scheme = place.logdir.partition("://")[0] if is_remote(place.logdir) else ""
+    return f"{scheme}:{place.path}".encode("utf-8", "backslashreplace").decode()
 
 
 def survey(
@@ -127,36 +127,36 @@ def survey(
     """
     result = Survey()
     rows: dict[str, tuple[Found, Row]] = {}
-    left: list[tuple[Storage, Found]] = []
-    seen: set[str] = set()
+    unread: list[tuple[Storage, Found]] = []
+    keys: set[str] = set()
     if thresholds or anew:
         cache = None
     for logdir in logdirs:
-        storage, found = find_recordings(logdir, result.problems, partial(_say_found, progress, len(seen)))
-        for one in found:
-            key = _key(one)
-            if key in seen:
+        storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(keys)))
+        for place in places:
+            key = _key(place)
+            if key in keys:
                 continue
-            seen.add(key)
-            row = cache.get(one) if cache is not None else None
+            keys.add(key)
+            row = cache.get(place) if cache is not None else None
             if row is not None:
-                rows[key] = (one, row)
+                rows[key] = (place, row)
             else:
-                left.append((storage, one))
-    known = len(rows)
+                unread.append((storage, place))
+    cached = len(rows)
     damaged: set[str] = set()  # to be read, and reported, each time
-    result.read = len(left)
-    if left:
-        answers = _by_ray(left, thresholds, anew) if engine == "ray" else _by_threads(left, thresholds, anew)
-        for done, (one, row, problems) in enumerate(answers, 1):
+    result.read = len(unread)
+    if unread:
+        answers = _by_ray(unread, thresholds, anew) if engine == "ray" else _by_threads(unread, thresholds, anew)
+        for count, (place, row, problems) in enumerate(answers, 1):
             result.problems += problems
             if problems:
-                damaged.add(_key(one))
+                damaged.add(_key(place))
             if row is not None:
-                rows[_key(one)] = (one, row)
+                rows[_key(place)] = (place, row)
                 result.diagnosed += row["diagnosed"]
-            progress("read", known + done, known + len(left))
-    if cache is not None and left:
+            progress("read", cached + count, cached + len(unread))
+    if cache is not None and unread:
         cache.write(item for key, item in rows.items() if key not in damaged)
     result.rows = [row for _, row in sorted(rows.values(), key=lambda item: item[0].path)]
     return result
@@ -169,62 +169,64 @@ def _say_found(progress: Progress, before: int, count: int) -> None:
 Answer = tuple[Found, Row | None, list[Problem]]
 
 
-def _by_threads(left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
+def _by_threads(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
     """Read rows here: several at a time from a remote store, which answers late."""
-    remote = [item for item in left if item[0].remote]
+    remote = [item for item in unread if item[0].remote]
     with ThreadPoolExecutor(REQUESTS, "gpu-util-read") as pool:
         waiting = {pool.submit(row_of, *item, thresholds, anew): item for item in remote}
         for future in as_completed(waiting):
-            _, one = waiting.pop(future)
-            yield (one, *future.result())
-    for storage, one in left:
+            _, place = waiting.pop(future)
+            yield (place, *future.result())
+    for storage, place in unread:
         if not storage.remote:
-            yield (one, *row_of(storage, one, thresholds, anew))
+            yield (place, *row_of(storage, place, thresholds, anew))
 
 
-def _by_ray(left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
+def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
     """Have a Ray cluster read the rows; its nodes must reach the log directories."""
     import ray
 
     if not ray.is_initialized():
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
     task = ray.remote(num_cpus=1)(_rows_of_folders)
-    parts = [left[at : at + TASK_RUNS] for at in range(0, len(left), TASK_RUNS)]
-    waiting = {task.remote([one for _, one in part], dict(thresholds or {}), anew): part for part in parts}
+    parts = [unread[at : at + TASK_RUNS] for at in range(0, len(unread), TASK_RUNS)]
+    waiting = {task.remote([place for _, place in part], dict(thresholds or {}), anew): part for part in parts}
     while waiting:
         [ready], _ = ray.wait(list(waiting), num_returns=1)
         part = waiting.pop(ready)
-        for (_, one), (row, problems) in zip(part, ray.get(ready), strict=True):
-            yield one, row, problems
+        for (_, place), (row, problems) in zip(part, ray.get(ready), strict=True):
+            yield place, row, problems
 
 
-def _rows_of_folders(found: Sequence[Found], thresholds: Mapping, anew: bool) -> list[tuple[Row | None, list[Problem]]]:
-    storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {one.logdir for one in found}}
-    return [row_of(storages[one.logdir], one, thresholds, anew) for one in found]
+def _rows_of_folders(
+    places: Sequence[Found], thresholds: Mapping, anew: bool
+) -> list[tuple[Row | None, list[Problem]]]:
+    storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {place.logdir for place in places}}
+    return [row_of(storages[place.logdir], place, thresholds, anew) for place in places]
 
 
 def row_of(
-    storage: Storage, found: Found, thresholds: Mapping | None = None, anew: bool = False
+    storage: Storage, place: Found, thresholds: Mapping | None = None, anew: bool = False
 ) -> tuple[Row | None, list[Problem]]:
     """Return the row of one recording, and its problems; None = it cannot be read at all."""
-    path = storage.join(found.path, "manifest.json")
+    path = storage.join(place.path, "manifest.json")
     try:
         if not thresholds:
-            row, problems = _from_manifest(storage, found, path, anew)
+            row, problems = _from_manifest(storage, place, path, anew)
             if row is not None:
                 return row, problems
-        return _from_rows(storage, found, thresholds)
+        return _from_rows(storage, place, thresholds)
     except UnusableInput:  # an unknown threshold
         raise
     except UnknownFormat as error:
-        return None, [Problem(found.path, str(error))]
+        return None, [Problem(place.path, str(error))]
     except OSError as error:
-        return None, [Problem(found.path, unreadable(error))]
+        return None, [Problem(place.path, unreadable(error))]
     except Exception as error:  # a damaged recording must not hide the others
-        return None, [unexpected(found.path, error)]
+        return None, [unexpected(place.path, error)]
 
 
-def _from_manifest(storage: Storage, found: Found, path: str, anew: bool) -> tuple[Row | None, list[Problem]]:
+def _from_manifest(storage: Storage, place: Found, path: str, anew: bool) -> tuple[Row | None, list[Problem]]:
     """Return the row from the manifest alone; None where it lacks something."""
     try:
         facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
@@ -239,27 +241,27 @@ def _from_manifest(storage: Storage, found: Found, path: str, anew: bool) -> tup
     if status == "live":
         age = None if storage.remote else storage.age_s(path, time.time())
         status = "lost" if manifests.lost(facts, age) else "live"
-    row = _of_facts(found, facts, status)
+    row = _of_facts(place, facts, status)
     problems = [Problem(path, left_out[0])] if left_out and row is not None else []
     return row, problems
 
 
-def _of_facts(found: Found, facts: Facts, status: str) -> Row | None:
+def _of_facts(place: Found, facts: Facts, status: str) -> Row | None:
     """Return the row from what a manifest says; None where it lacks something."""
     judged: Mapping[str, Any] = facts.get("diagnosis") or {}
     start, account, rows = facts.get("started_ns"), facts.get("account"), facts.get("rows")
     if "verdict" not in judged or start is None or not account or rows is None:
         return None
     end = facts.get("ended_ns") or facts.get("heartbeat_ns") or start
-    return _row(found, facts, judged, account, status, start, max(start, end), rows.get("steps", 0), diagnosed=False)
+    return _row(place, facts, judged, account, status, start, max(start, end), rows.get("steps", 0), diagnosed=False)
 
 
-def _from_rows(storage: Storage, found: Found, thresholds: Mapping | None) -> tuple[Row | None, list[Problem]]:
+def _from_rows(storage: Storage, place: Found, thresholds: Mapping | None) -> tuple[Row | None, list[Problem]]:
     """Return the row from the rows of steps, diagnosed by today's rules."""
-    folder = found.path.rstrip("/").rpartition("/")[2]
-    recording = Recording(storage, found.path, found.run, recording_id(found.run, folder))
+    folder = place.path.rstrip("/").rpartition("/")[2]
+    recording = Recording(storage, place.path, place.run, recording_id(place.run, folder))
     judged = diagnose(recording, thresholds)
-    return _of_recording(found, recording, judged, diagnosed=True), recording.problems
+    return _of_recording(place, recording, judged, diagnosed=True), recording.problems
 
 
 def row_of_open(recording: Recording, anew: bool = False) -> Row:
@@ -268,19 +270,19 @@ def row_of_open(recording: Recording, anew: bool = False) -> Row:
     Args:
         anew: diagnose it where its recorder did not; without that it is not judged.
     """
-    found = Found("", recording.run, recording.path, ())
-    row = _of_facts(found, recording.facts, recording.status)
+    place = Found("", recording.run, recording.path, ())
+    row = _of_facts(place, recording.facts, recording.status)
     if row is not None:
         return row | {"id": recording.id}
     judged = diagnose(recording) if anew else {"findings": [], "spans": []}
-    row = _of_recording(found, recording, judged, diagnosed=anew)
+    row = _of_recording(place, recording, judged, diagnosed=anew)
     return row | {"id": recording.id, "judged": row["judged"] and anew}
 
 
-def _of_recording(found: Found, recording: Recording, judged: Mapping, *, diagnosed: bool) -> Row:
+def _of_recording(place: Found, recording: Recording, judged: Mapping, *, diagnosed: bool) -> Row:
     """Return the row of a recording whose rows of steps can be read."""
     return _row(
-        found,
+        place,
         recording.facts,
         judged,
         recording.account,
@@ -302,7 +304,7 @@ def _begins(fit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(
-    found: Found,
+    place: Found,
     facts: Facts,
     judged: Mapping,
     account: Mapping,
@@ -313,18 +315,18 @@ def _row(
     *,
     diagnosed: bool,
 ) -> Row:
-    folder = found.path.rstrip("/").rpartition("/")[2]
+    folder = place.path.rstrip("/").rpartition("/")[2]
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
     wall = account["wall_s"]
     # What lies between fits is in none of the hours that are summed up.
-    claims = [one for one in (*judged["findings"], *judged["spans"]) if not one.get("of_s")]
+    claims = [claim for claim in (*judged["findings"], *judged["spans"]) if not claim.get("of_s")]
     gpus, idle = _held(facts, judged["findings"])
     return {
-        "logdir": without_secrets(found.logdir),
-        "run": found.run,
-        "id": recording_id(found.run, folder),
-        "home": found.path.rstrip("/").rpartition("/")[0],
+        "logdir": without_secrets(place.logdir),
+        "run": place.run,
+        "id": recording_id(place.run, folder),
+        "home": place.path.rstrip("/").rpartition("/")[0],
         "host": facts.get("host"),
         "user": facts.get("user"),
         "rank": facts.get("rank"),
@@ -369,13 +371,13 @@ def _held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], di
     named = {
         str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
     }
-    held: dict[str, str] = {}
+    models: dict[str, str] = {}
     for place, gpu in enumerate(facts.get("gpus") or ()):
-        known = gpu.get("index")
-        index = str(place if known is None else known)
+        position = gpu.get("index")
+        index = str(place if position is None else position)
         if gpu.get("used_by_framework") or (index in named and facts.get("scheduler")):
-            held[index] = gpu.get("name") or "unknown GPU"
-    return held, {index: cause for index, cause in named.items() if index in held}
+            models[index] = gpu.get("name") or "unknown GPU"
+    return models, {index: cause for index, cause in named.items() if index in models}
 
 
 def _active(active_pct: Mapping[str, float], gpus: Mapping[str, str]) -> list[float]:
@@ -388,19 +390,19 @@ def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:
 
     The times are None where none of its findings knows them.
     """
-    lost: dict[str, Row] = {}
+    costs: dict[str, Row] = {}
     for claim in claims:
-        known = lost.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
+        cost = costs.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
         if claim["lost_s"] is not None:
             saves = claim.get("saves_s")
-            known["lost_s"] = (known["lost_s"] or 0.0) + claim["lost_s"]
-            known["saves_s"] = (known["saves_s"] or 0.0) + (claim["lost_s"] if saves is None else saves)
-    return lost
+            cost["lost_s"] = (cost["lost_s"] or 0.0) + claim["lost_s"]
+            cost["saves_s"] = (cost["saves_s"] or 0.0) + (claim["lost_s"] if saves is None else saves)
+    return costs
 
 
 def _first_advice(claims: Sequence[Mapping]) -> dict[str, Row]:
     """Return each cause's advice, that of its most costly finding."""
     first: dict[str, Row] = {}
-    for one in sorted(claims, key=lambda one: -(one["lost_s"] or 0)):
-        first.setdefault(one["cause"], dict(one["advice"]))
+    for claim in sorted(claims, key=lambda claim: -(claim["lost_s"] or 0)):
+        first.setdefault(claim["cause"], dict(claim["advice"]))
     return first

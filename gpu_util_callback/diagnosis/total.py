@@ -51,11 +51,11 @@ class Sums:
         for mine, theirs in ((self.run_s, other.run_s), (self.gpu_s, other.gpu_s)):
             for name, seconds in theirs.items():
                 mine[name] += share * seconds
-        for ours, others in ((self.run_lost, other.run_lost), (self.gpu_lost, other.gpu_lost)):
-            for cause, (lost, saves) in others.items():
-                known = ours[cause]
-                known[0] += share * lost
-                known[1] += share * saves
+        for ours, their_losses in ((self.run_lost, other.run_lost), (self.gpu_lost, other.gpu_lost)):
+            for cause, (lost, saves) in their_losses.items():
+                sums = ours[cause]
+                sums[0] += share * lost
+                sums[1] += share * saves
 
     def hours(self, of: Mapping[str, float]) -> dict[str, float]:
         parts = {name: _hours(seconds) for name, seconds in of.items()}
@@ -81,16 +81,16 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
     wall = row["wall_s"] or 0.0
     idle = Counter(row["idle_gpus"].values())
     working = len(row["gpus"]) - sum(idle.values())
-    lost = {cause: one for cause, one in row["lost"].items() if one["lost_s"] is not None}
-    lost_s = sum(one["lost_s"] for one in lost.values())
-    rest = max(0.0, wall - lost_s)
+    lost = {cause: loss for cause, loss in row["lost"].items() if loss["lost_s"] is not None}
+    lost_s = sum(loss["lost_s"] for loss in lost.values())
+    not_lost = max(0.0, wall - lost_s)
     if not row["judged"]:
-        parts = {"productive": 0.0, "other": 0.0, "not_judged": rest}
+        parts = {"productive": 0.0, "other": 0.0, "not_judged": not_lost}
         again = 0.0
     else:
-        in_steps = sum(one["lost_s"] for name, one in lost.items() if name not in _OUTSIDE_STEPS)
-        productive = min(rest, max(0.0, (row["time_s"].get("step") or 0.0) - in_steps))
-        parts = {"productive": productive, "other": rest - productive, "not_judged": 0.0}
+        in_steps = sum(loss["lost_s"] for name, loss in lost.items() if name not in _OUTSIDE_STEPS)
+        productive = min(not_lost, max(0.0, (row["time_s"].get("step") or 0.0) - in_steps))
+        parts = {"productive": productive, "other": not_lost - productive, "not_judged": 0.0}
     repeated = 0.0
     if again:
         # At the run's mean pace; it compiled only once.
@@ -106,10 +106,10 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
         seconds["lost"] += weight * (lost_s + repeated)
         if not weight:
             continue
-        for cause, one in lost.items():
-            known = by_cause[cause]
-            known[0] += weight * one["lost_s"]
-            known[1] += weight * one["saves_s"]
+        for cause, loss in lost.items():
+            cost = by_cause[cause]
+            cost[0] += weight * loss["lost_s"]
+            cost[1] += weight * loss["saves_s"]
         if repeated:
             by_cause[REPEATED][0] += weight * repeated
             by_cause[REPEATED][1] += weight * repeated
@@ -123,7 +123,7 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
 _TITLES = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES}
 
 
-def total(found: Survey) -> dict:
+def total(survey: Survey) -> dict:
     """Return where the time of all runs went: hours of trainings, and of their GPUs.
 
     Returns: `{"version", "recordings", "trainings", "unit", "gpu_hours", "hours", "kernel_active",
@@ -132,35 +132,35 @@ def total(found: Survey) -> dict:
         training, with its ranks and restarts, ordered by what fixing it saves. What is unknown
         is None.
     """
-    rows = [row for row in found.rows if not row["imported"]]
+    rows = [row for row in survey.rows if not row["imported"]]
     gpus = any(row["gpus"] for row in rows)
     everything = Sums()
     by: dict[str, dict[str, _Group]] = {name: defaultdict(_Group) for name in DIMENSIONS}
-    runs, known = [], trainings(rows)
+    runs, joined = [], trainings(rows)
     unknown: Counter[str] = Counter()
     with_cause: Counter[str] = Counter()
-    for training in known:
+    for training in joined:
         sums = Sums()
         for start in training.starts:
             again = start.again
             for row in start.rows:
-                one = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
-                sums.add(one)
+                row_sums = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
+                sums.add(row_sums)
                 for name, value, share in _places(row):
-                    by[name][value].add(one, share, training)
+                    by[name][value].add(row_sums, share, training)
         everything.add(sums)
         costly = {*sums.run_lost, *sums.gpu_lost}
         with_cause.update(costly)
         unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
         runs.append(_run(training, sums, gpus))
-    _add_speeds(runs, known)
+    _add_speeds(runs, joined)
     runs.sort(key=lambda run: -(_saves(run, gpus)))
     unit = "gpu_hours" if gpus else "hours"
     return {
         "version": TOTAL_VERSION,
         "recordings": len(rows),
-        "imported": len(found.rows) - len(rows),
-        "trainings": len(known),
+        "imported": len(survey.rows) - len(rows),
+        "trainings": len(joined),
         "unit": unit,
         **everything.to_json(),
         "without_gpu": {
@@ -176,18 +176,18 @@ def total(found: Survey) -> dict:
         "by": {
             name: sorted(
                 (group.to_json(value, gpus) for value, group in groups.items()),
-                key=lambda one: one["name"] if name == "week" else -one[unit]["total"],
+                key=lambda group: group["name"] if name == "week" else -group[unit]["total"],
             )
             for name, groups in by.items()
         },
         "runs": runs,
-        "restarts": _restarts(known),
+        "restarts": _restarts(joined),
         "goodput": _goodput_of_all(runs),
         "read": {
-            "manifests": found.read,
-            "diagnosed": found.diagnosed,
+            "manifests": survey.read,
+            "diagnosed": survey.diagnosed,
             "older_rules": sum(row["rules_version"] != RULES_VERSION for row in rows),
-            "problems": list(map(vars, found.problems)),
+            "problems": list(map(vars, survey.problems)),
         },
     }
 
@@ -326,8 +326,8 @@ def _kernel_active(rows: Iterable[Row]) -> dict[str, float | None]:
     return {"gpu_hours": _hours(active) if measured else None, "of_gpu_hours": _hours(measured)}
 
 
-def _restarts(known: Sequence[Training]) -> dict[str, int]:
-    again = [training for training in known if len(training.starts) > 1]
+def _restarts(joined: Sequence[Training]) -> dict[str, int]:
+    again = [training for training in joined if len(training.starts) > 1]
     return {
         "trainings": len(again),
         "restarts": sum(len(training.starts) - 1 for training in again),
@@ -336,10 +336,10 @@ def _restarts(known: Sequence[Training]) -> dict[str, int]:
     }
 
 
-def _add_speeds(runs: Sequence[dict], known: Sequence[Training]) -> None:
+def _add_speeds(runs: Sequence[dict], joined: Sequence[Training]) -> None:
     """Set each run's `since`: its speed against the newest earlier run of the same job."""
     latest: dict[tuple, tuple[dict, float]] = {}
-    order = sorted(zip(runs, known, strict=True), key=lambda pair: pair[1].starts[0].start_ns)
+    order = sorted(zip(runs, joined, strict=True), key=lambda pair: pair[1].starts[0].start_ns)
     for run, training in order:
         row = training.starts[-1].first
         pace = _seconds_per_sample(row)
@@ -399,11 +399,11 @@ def _goodput(training: Training) -> dict[str, Any] | None:
         times, wall = row["time_s"], row["wall_s"] or 0.0
         step, wait = times.get("step") or 0.0, times.get("input_wait") or 0.0
         compiling = times.get("compile") or 0.0
-        kept = (start.kept or 0) / start.steps if start.steps else 1.0
+        lasting = (start.kept or 0) / start.steps if start.steps else 1.0
         apart = max(0.0, (row["start_ns"] - end_ns) / 1e9)
-        productive += kept * step
-        badput["WASTED_PROGRESS_FROM_DISRUPTION"] += (1 - kept) * (step + wait)
-        badput["DATA_LOADING_SYNC"] += kept * wait
+        productive += lasting * step
+        badput["WASTED_PROGRESS_FROM_DISRUPTION"] += (1 - lasting) * (step + wait)
+        badput["DATA_LOADING_SYNC"] += lasting * wait
         badput["PROGRAM_STARTUP"] += compiling
         badput["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] += apart
         badput["OTHER"] += wall - step - wait - compiling
@@ -424,14 +424,14 @@ def _goodput_of_all(runs: Sequence[Mapping]) -> dict[str, Any]:
     badput: Counter[str] = Counter()
     unknown = 0
     for run in runs:
-        one = run["goodput"]
+        goodput = run["goodput"]
         weight = run["gpus"] if weighted else 1
-        if one is None:
+        if goodput is None:
             unknown += 1
             continue
-        productive += weight * one["productive_s"]
-        elapsed += weight * one["elapsed_s"]
-        for name, seconds in one["badput_s"].items():
+        productive += weight * goodput["productive_s"]
+        elapsed += weight * goodput["elapsed_s"]
+        for name, seconds in goodput["badput_s"].items():
             badput[name] += weight * seconds
     return {
         "definition": _DEFINITION,
@@ -521,8 +521,8 @@ class Training:
     @property
     def steps(self) -> int | None:
         """Its steps, each counted once; None where it is not known which were done again."""
-        kept = [start.kept for start in self.starts]
-        return None if None in kept else sum(filter(None, kept))
+        kept_steps = [start.kept for start in self.starts]
+        return None if None in kept_steps else sum(filter(None, kept_steps))
 
 
 def trainings(rows: Iterable[Row]) -> list[Training]:
@@ -539,17 +539,17 @@ def trainings(rows: Iterable[Row]) -> list[Training]:
     * it runs in the same log directory, and the start before did not come to its end.
     """
     joined: list[Training] = []
-    known: dict[tuple, deque[Training]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
+    by_key: dict[tuple, deque[Training]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
     for start in _sessions(rows):
         shared = list(_shared(start))
-        found = _continued(start, [list(known[key]) for key in shared if key in known])
-        if found is None:
-            found = Training()
-            joined.append(found)
-        found.starts.append(start)
+        continued = _continued(start, [list(by_key[key]) for key in shared if key in by_key])
+        if continued is None:
+            continued = Training()
+            joined.append(continued)
+        continued.starts.append(start)
         for key in shared:
-            if found not in known[key]:
-                known[key].append(found)
+            if continued not in by_key[key]:
+                by_key[key].append(continued)
     for training in joined:
         _count_kept(training.starts)
     return joined
@@ -596,15 +596,15 @@ def _script(row: Row) -> str | None:
     return hashed_script(row["script"]) if row["script"] else None
 
 
-def _continued(start: Start, known: Sequence[Sequence[Training]]) -> Training | None:
+def _continued(start: Start, earlier: Sequence[Sequence[Training]]) -> Training | None:
     """Return the training that a start continues; None = it is the first one of a new one.
 
     Args:
-        known: trainings that share something with it, by what they share.
+        earlier: trainings that share something with it, by what they share.
     """
-    candidates = {id(one): one for some in known for one in some}.values()
+    candidates = {id(training): training for some in earlier for training in some}.values()
     within: list[Training] = []
-    for training in sorted(candidates, key=lambda one: -one.starts[-1].start_ns):
+    for training in sorted(candidates, key=lambda training: -training.starts[-1].start_ns):
         before = training.starts[-1]
         if not _may_follow(before.first, start.first, before.end_ns, start.start_ns):
             continue
@@ -642,15 +642,15 @@ def _evidence(before: Start, after: Start) -> str:
     same_home = old["home"] == new["home"]
     cut_short = old["status"] != "ended"
     unfinished = cut_short or after.resumed
-    one, two = old["scheduler"], new["scheduler"]
-    if one and two:
-        if (one["name"], one["job"]) != (two["name"], two["job"]):
+    old_job, new_job = old["scheduler"], new["scheduler"]
+    if old_job and new_job:
+        if (old_job["name"], old_job["job"]) != (new_job["name"], new_job["job"]):
             if not (same_home and unfinished):
                 return ""
-        elif (two.get("restarts") or 0) > (one.get("restarts") or 0):
-            return f"{two['name']} restarted job {two['job']}"
-        elif unfinished and (same_home or two.get("restarts") is None):
-            return f"{two['name']} job {two['job']} ran again"
+        elif (new_job.get("restarts") or 0) > (old_job.get("restarts") or 0):
+            return f"{new_job['name']} restarted job {new_job['job']}"
+        elif unfinished and (same_home or new_job.get("restarts") is None):
+            return f"{new_job['name']} job {new_job['job']} ran again"
     if new["trial"] and old["trial"] == new["trial"] and unfinished:
         return f"{new['trial_of']} ran {new['trial']} again"
     if same_home and after.resumed:

@@ -81,7 +81,7 @@ _STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206
 
 def tame(line: str) -> str:
     """Remove control sequences from a line, except our colours."""
-    return _STEERS.sub(lambda found: found[1] or "?", line)
+    return _STEERS.sub(lambda match: match[1] or "?", line)
 
 
 class Pen:
@@ -138,8 +138,8 @@ class Group:
     members: tuple[Mapping, ...]
 
     def total(self, name: str) -> float | None:
-        known = [member[name] for member in self.members if member.get(name) is not None]
-        return sum(known) if known else None
+        values = [member[name] for member in self.members if member.get(name) is not None]
+        return sum(values) if values else None
 
 
 def grouped(findings: Iterable[Mapping]) -> list[Group]:
@@ -149,8 +149,8 @@ def grouped(findings: Iterable[Mapping]) -> list[Group]:
         kinds.setdefault(same_fix(finding), []).append(finding)
     groups = [
         Group(
-            max(kind, key=lambda one: one["lost_s"] or 0.0),
-            tuple(sorted(kind, key=lambda one: one.get("start_step", -1))),
+            max(kind, key=lambda finding: finding["lost_s"] or 0.0),
+            tuple(sorted(kind, key=lambda finding: finding.get("start_step", -1))),
         )
         for kind in kinds.values()
     ]
@@ -170,15 +170,18 @@ def finding_lines(
         return []
     shown = groups if detail.all or detail.evidence else groups[:_LISTED]
     lines = ["", pen.bold(TITLE)]
-    costs = [f"(in {same})" if (same := _within(groups, place)) else _cost(group) for place, group in enumerate(shown)]
+    costs = [
+        f"(in {other_place})" if (other_place := _within(groups, place)) else _cost(group)
+        for place, group in enumerate(shown)
+    ]
     titles = [group.first["title"] for group in shown]
     cost_size = max(map(len, costs))
     title_size = min(max(map(len, titles)), max(16, pen.width // 2 - 14))
     for place, (group, cost, title) in enumerate(zip(shown, costs, titles, strict=True), 1):
         fix = _fix(group.first["advice"])
-        rest = " · ".join(filter(None, [_who(group, who), _where(group, run), fix]))
+        details = " · ".join(filter(None, [_who(group, who), _where(group, run), fix]))
         left = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
-        lines.append(pen.cut(f"{left}{' '.join(rest.split())}"))
+        lines.append(pen.cut(f"{left}{' '.join(details.split())}"))
     if len(shown) < len(groups):
         rest_s = sum(group.total("lost_s") or 0.0 for group in groups[len(shown) :])
         together = f", {duration(rest_s)} together" if rest_s else ""
@@ -229,10 +232,10 @@ def _where(group: Group, run: Mapping | None) -> str:
     placed = [member for member in group.members if "start_step" in member]
     if not placed:
         return ""
-    first = min(one["start_step"] for one in placed)
-    last = max(one["end_step"] for one in placed)
-    said = steps(first, last, run["steps"] if run else None)
-    return f"{len(placed)} spans, {said}" if len(placed) > 1 else said
+    first = min(member["start_step"] for member in placed)
+    last = max(member["end_step"] for member in placed)
+    where = steps(first, last, run["steps"] if run else None)
+    return f"{len(placed)} spans, {where}" if len(placed) > 1 else where
 
 
 def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping | None) -> list[str]:
@@ -240,10 +243,10 @@ def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping 
     finding = group.first
     estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
     lines = [pen.bold(pen.paint(f"{place}. {finding['title']}", "33")) + pen.dim(f"{estimate}  {finding['cause']}")]
-    for one in group.members if detail.evidence else [finding]:
-        facts = _evidence(one, None if detail.evidence else _EVIDENCE * (pen.width - 4))
+    for member in group.members if detail.evidence else [finding]:
+        facts = _evidence(member, None if detail.evidence else _EVIDENCE * (pen.width - 4))
         if detail.evidence:
-            facts = "; ".join(filter(None, [_span(one, run), facts]))
+            facts = "; ".join(filter(None, [_span(member, run), facts]))
         lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
     advice = finding["advice"]
     saving = _saving(group, run)
@@ -261,25 +264,25 @@ def _span(finding: Mapping, run: Mapping | None) -> str:
     """Return where a finding lies, and how much of that time it cost."""
     if "start_step" not in finding:
         return ""
-    said = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
+    where = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
     if finding["lost_s"] is None:
-        return said
+        return where
     took = (finding["end_ns"] - finding["start_ns"]) / 1e9
-    return f"{said}: {duration(finding['lost_s'])} of {duration(took)} lost"
+    return f"{where}: {duration(finding['lost_s'])} of {duration(took)} lost"
 
 
 def _evidence(finding: Mapping, room: int | None) -> str:
     """Return the evidence as prose: as much of it as fits, what crossed a limit in front."""
     rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
     rows.sort(key=lambda row: not row["rule"])
-    said = [f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "") for row in rows]
+    facts = [f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "") for row in rows]
     named = culprit(finding)
     if room is not None:
-        if named and not any(named in one for one in said):
-            said.insert(1, named)
-        while len(said) > 1 and len("; ".join(said)) > room:
-            said.pop()
-    prose = "; ".join(said)
+        if named and not any(named in fact for fact in facts):
+            facts.insert(1, named)
+        while len(facts) > 1 and len("; ".join(facts)) > room:
+            facts.pop()
+    prose = "; ".join(facts)
     basis = finding["evidence"].get("promise_rests_on")
     faster = finding["evidence"].get("faster_up_to")
     if room is None and faster and faster >= WORTH_A_WORD:
@@ -291,12 +294,12 @@ def _evidence(finding: Mapping, room: int | None) -> str:
 def _ending(text: str, room: int) -> str:
     """Return the last sentences of a text that fit: what to do stands at the end."""
     sentences = re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
-    kept: list[str] = []
+    ending: list[str] = []
     for sentence in reversed(sentences):
-        if kept and len(" ".join([sentence, *kept])) > room:
+        if ending and len(" ".join([sentence, *ending])) > room:
             break
-        kept.insert(0, sentence)
-    return " ".join(kept)
+        ending.insert(0, sentence)
+    return " ".join(ending)
 
 
 def _saving(group: Group, run: Mapping | None) -> str:
@@ -307,15 +310,15 @@ def _saving(group: Group, run: Mapping | None) -> str:
     if run is None or run["status"] == "live" or not (group.total("saves_s") or question):
         return ""
     saves = [sum(span[i] for span in spans) for i in (0, 1)]
-    script, what = Script.of(run.get("process")), "run"
+    script, subject = Script.of(run.get("process")), "run"
     if group.first.get("of_s"):
-        what, gain = "script", gain_text(group.first["of_s"], saves)
+        subject, gain = "script", gain_text(group.first["of_s"], saves)
     elif script is None:
         gain = gain_text(run["wall_s"], saves)
     else:
-        what, whole = "script", [script.saves(run["wall_s"], bound) or 0.0 for bound in saves]
+        subject, whole = "script", [script.saves(run["wall_s"], bound) or 0.0 for bound in saves]
         gain = gain_text(script.wall_s, whole)
-    return "" if not gain else f"{'Then this' if question else 'This'} {what} gets {gain} faster."
+    return "" if not gain else f"{'Then this' if question else 'This'} {subject} gets {gain} faster."
 
 
 def code_lines(code: str, pen: Pen, before: str = "") -> list[str]:
@@ -353,10 +356,10 @@ def account_lines(title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: 
 
 def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
     width = pen.width
-    bar, done, drawn = "", 0.0, 0
+    bar, so_far, drawn = "", 0.0, 0
     for _, seconds, code, letter in parts:
-        done += max(0.0, seconds)
-        upto = min(width, round(width * done / total))
+        so_far += max(0.0, seconds)
+        upto = min(width, round(width * so_far / total))
         cells = upto - drawn
         bar += pen.paint(("█" if pen.unicode and pen.color else letter) * cells, code)
         drawn = max(drawn, upto)
@@ -392,12 +395,12 @@ def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[s
 def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: str = "Not measured") -> list[str]:
     """Return what was not measured: in a line, or each with its reason and cure."""
     if not detail.evidence:
-        items = [f"{one['source']} ({one['reason']})" for one in missing]
+        items = [f"{entry['source']} ({entry['reason']})" for entry in missing]
         return folded(title, items, pen, " (--evidence)")
     lines = [pen.bold(title)] if missing else []
-    for gone in missing:
-        text = f"{gone['source']}: {gone['reason']}"
-        if gone.get("cure"):
-            text += f" → {gone['cure']}"
+    for entry in missing:
+        text = f"{entry['source']}: {entry['reason']}"
+        if entry.get("cure"):
+            text += f" → {entry['cure']}"
         lines += pen.wrap(text, "    ", "  - ")
     return lines

@@ -86,8 +86,8 @@ def render(
     runs = [unit.run for unit in units]
     apart = told_apart(runs)
     compared = comparison(runs)
-    said = ": ".join(filter(None, [f"{len(runs):,} runs", headline(compared, apart)]))
-    lines = [pen.bold(line) for line in pen.wrap(said)]
+    summary = ": ".join(filter(None, [f"{len(runs):,} runs", headline(compared, apart)]))
+    lines = [pen.bold(line) for line in pen.wrap(summary)]
     lines += comparison_table(compared, pen.width, apart, None if detail.all else _SHOWN_ROWS)
     rule = ["", pen.dim(("─" if unicode else "-") * pen.width)]
     if detail.all or len(units) <= _SHOWN_RUNS:
@@ -97,8 +97,8 @@ def render(
                 lines += _whole(unit, pen, detail, apart)
                 continue
             lines += _brief(unit, pen, apart)
-            own = [one for one in unit.run["unavailable"] if one not in _shared(runs)]
-            lines += missing_lines(own, pen, detail)
+            missing = [gap for gap in unit.run["unavailable"] if gap not in _shared(runs)]
+            lines += missing_lines(missing, pen, detail)
         return pen.finish(lines if detail.all else lines + _everywhere(runs, pen, detail))
     if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
         lines += [*rule, *_whole(units[-1], pen, detail, apart)]
@@ -107,8 +107,10 @@ def render(
         costly = sorted((unit for unit in units if unit.groups), key=_lost, reverse=True)
         for unit in costly[:_SHOWN_RUNS]:
             lines += ["", *_brief(unit, pen, apart)]
-        kept = [line for unit in units if unit not in costly[:_SHOWN_RUNS] for line in _since(unit.run, pen, apart)]
-        lines += ["", *kept[-_SHOWN_RUNS:]] if kept else []
+        since_lines = [
+            line for unit in units if unit not in costly[:_SHOWN_RUNS] for line in _since(unit.run, pen, apart)
+        ]
+        lines += ["", *since_lines[-_SHOWN_RUNS:]] if since_lines else []
         lines += ["", "gpu-util report LOGDIR --run NAME shows one run in full, --all every run."]
     return pen.finish(lines)
 
@@ -120,15 +122,15 @@ def _lost(unit: _Unit) -> float:
 def _units(report: Mapping) -> list[_Unit]:
     """Return single runs and whole jobs, in the order of their first runs."""
     units: list[_Unit] = []
-    jobs = {one["session"]: one for one in report.get("sessions", ()) if one.get("verdict")}
-    seen = set()
+    jobs = {session["session"]: session for session in report.get("sessions", ()) if session.get("verdict")}
+    listed = set()
     for run in report["runs"]:
         session = jobs.get(run["session"])
         if session is None:
             units.append(_Unit(run, [run]))
-        elif run["session"] not in seen:
-            seen.add(run["session"])
-            members = [one for one in report["runs"] if one["session"] == run["session"]]
+        elif run["session"] not in listed:
+            listed.add(run["session"])
+            members = [member for member in report["runs"] if member["session"] == run["session"]]
             worst = next((member for member in members if member["id"] == session["verdict"]["id"]), None)
             if worst is None or len(members) < 2:  # --run chose among the workers
                 units += [_Unit(member, [member]) for member in members]
@@ -145,8 +147,8 @@ def _whole(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | Non
     lines += _account(run, pen, unit.who) + _script(run, pen)
     lines += _gpus(run, pen, detail)
     benchmark = accelerator_sentence(run) if detail.evidence else ""
-    for said in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
-        lines += pen.wrap(said, "  ", "")
+    for sentence in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
+        lines += pen.wrap(sentence, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
     notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)
     notes += _thresholds_set(run, pen) + _overhead(run, pen)
@@ -181,8 +183,8 @@ def _workers(unit: _Unit, pen: Pen) -> list[str]:
         alike = f" ({len(group['ranks']):,} alike)" if group["ranks"][1:] else ""
         lines.append(pen.cut(f"  {workers(group['ranks'])}{alike}: {group['text']}"))
     if len(groups) > _MAX_GROUPS:
-        rest = sum(len(group["ranks"]) for group in groups[_MAX_GROUPS:])
-        lines.append(f"  … and {rest:,} more workers")
+        more = sum(len(group["ranks"]) for group in groups[_MAX_GROUPS:])
+        lines.append(f"  … and {more:,} more workers")
     return lines
 
 
@@ -191,14 +193,14 @@ def _clocks(unit: _Unit, pen: Pen, detail: Detail) -> list[str]:
     clocks = (unit.session or {}).get("clocks")
     if not clocks:
         return []
-    known = clocks["workers"]
+    aligned = clocks["workers"]
     if detail.evidence:
-        said = [one["text"] for one in known if one["text"]]
-        return [pen.dim(line) for text in said for line in pen.wrap(f"{text}.", "  ", "")]
+        sentences = [clock["text"] for clock in aligned if clock["text"]]
+        return [pen.dim(line) for text in sentences for line in pen.wrap(f"{text}.", "  ", "")]
     parts = []
-    if known:
-        most = max(abs(one["offset_ms"]) for one in known)
-        parts.append(f"{len(known):,} aligned with rank {clocks['reference']}, at most {most:,.3g} ms apart")
+    if aligned:
+        most = max(abs(clock["offset_ms"]) for clock in aligned)
+        parts.append(f"{len(aligned):,} aligned with rank {clocks['reference']}, at most {most:,.3g} ms apart")
     if clocks["unknown"]:
         parts.append(f"{len(clocks['unknown']):,} unknown")
     return folded("Workers' clocks", parts, pen)
@@ -211,7 +213,7 @@ def _everywhere(runs: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
 
 
 def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
-    return [one for one in runs[0]["unavailable"] if all(one in run["unavailable"] for run in runs[1:])]
+    return [missing for missing in runs[0]["unavailable"] if all(missing in run["unavailable"] for run in runs[1:])]
 
 
 def two_lines(run: Mapping) -> str:
@@ -226,9 +228,9 @@ def two_lines(run: Mapping) -> str:
     small = run["verdict"].startswith(NOTHING_LARGE) or is_unknown(run["verdict"])
     if group is None and not look:
         step = run["step_ms"]["p50"]
-        shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
+        pace = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
         fits = run.get("fits") or 1
-        second = f"{_step_count(run)}{f' in {fits:,} fits' if fits > 1 else ''}, {shown}."
+        second = f"{_step_count(run)}{f' in {fits:,} fits' if fits > 1 else ''}, {pace}."
     elif group is not None and is_unnamed(group.first):
         second = f"To see what it is: {what_to_do(group.first['advice'])}"
     elif group is not None and not small:
@@ -246,16 +248,16 @@ def _lead_in(group: Group) -> str:
     finding = group.first
     if finding["advice"].get("question"):
         return "Ask first: "
-    known = finding["cause"] in BLOCKING or group.total("saves_s")
-    return "Fix first: " if known else "To try: " if finding["advice"]["code"] else ""
+    has_gain = finding["cause"] in BLOCKING or group.total("saves_s")
+    return "Fix first: " if has_gain else "To try: " if finding["advice"]["code"] else ""
 
 
 def _where_to_look(run: Mapping) -> str:
     """Return a hint on profiling where only a profile shows why a GPU idles; "" elsewhere."""
     if not is_unknown(run["verdict"]) or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return ""
-    missing = (one for one in run["unavailable"] if one["source"] == WINDOWS)
-    return next((one["cure"] for one in missing), "")
+    missing = (entry for entry in run["unavailable"] if entry["source"] == WINDOWS)
+    return next((entry["cure"] for entry in missing), "")
 
 
 def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
@@ -280,8 +282,8 @@ def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -
 def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
     lines: list[str] = []
     for name, value in defined.items():
-        shown = f"{value:,}" if isinstance(value, Count) else f"{value:g}"
-        lines += pen.wrap(f"{name.lower()}={shown} (fixed)  {value.reason}", "      ", "    ")
+        number = f"{value:,}" if isinstance(value, Count) else f"{value:g}"
+        lines += pen.wrap(f"{name.lower()}={number} (fixed)  {value.reason}", "      ", "    ")
     return lines
 
 
@@ -296,18 +298,18 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     since = run.get("since")
     if not since:
         return []
-    called = since["run"]
-    if called == run["run"]:
-        called = apart.get(since["id"]) or "the run before"
-    text = f"Since {called}: {', '.join(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
+    run_name = since["run"]
+    if run_name == run["run"]:
+        run_name = apart.get(since["id"]) or "the run before"
+    text = f"Since {run_name}: {', '.join(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
     return pen.wrap(text)
 
 
-def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
+def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
-    if which[:1].isdigit():  # its fit and rank follow below
-        parts.append(f"began {which}")
-    parts += [one for one in (run.get("trial"), run.get("trial_config")) if one and one not in run["run"]]
+    if label[:1].isdigit():  # its fit and rank follow below
+        parts.append(f"began {label}")
+    parts += [name for name in (run.get("trial"), run.get("trial_config")) if name and name not in run["run"]]
     if run.get("fit_index") or (run.get("fits") or 1) > 1:  # the first and only one: no word
         parts.append(_fits(run))
     if workers_ > 1:
@@ -360,10 +362,10 @@ def _script(run: Mapping, pen: Pen) -> list[str]:
     if not process:
         return []
     spent = sorted(process["between_s"].items(), key=lambda part: -part[1])
-    said = ", ".join(f"{name} {duration(seconds)}" for name, seconds in spent)
+    parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in spent)
     text = (
         f"From the first of {process['fits']:,} fits of this script to the last: "
-        f"{duration(process['wall_s'])}; fits {duration(process['fits_s'])}, between them {said}."
+        f"{duration(process['wall_s'])}; fits {duration(process['fits_s'])}, between them {parts}."
     )
     return ["", *pen.wrap(text)]
 
@@ -398,8 +400,8 @@ def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     for kind in shown if detail.all else shown[:_MAX_GROUPS]:
         lines += pen.wrap(_gpu(kind), "  ", "")
     if len(shown) > _MAX_GROUPS and not detail.all:
-        rest = sum(len(kind) for kind in shown[_MAX_GROUPS:])
-        lines.append(f"… and {rest:,} more GPUs (--all)")
+        more = sum(len(kind) for kind in shown[_MAX_GROUPS:])
+        lines.append(f"… and {more:,} more GPUs (--all)")
     for kind in used if detail.all else used[:1]:
         lines += _gpu_account(run, kind[0]["index"], pen)
     return lines if not lines or (run["time_s"] and run["wall_s"]) else ["", *lines]
@@ -413,31 +415,31 @@ def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
     return account_lines(title, seconds, sum(seconds.values()), pen, gpu=True)
 
 
-def _alike(one: Mapping, other: Mapping) -> bool:
+def _alike(gpu: Mapping, other_gpu: Mapping) -> bool:
     """Return whether two GPUs differ in nothing worth a line of their own."""
-    if any(one.get(name) != other.get(name) for name in ("name", "used_by_framework")):
+    if any(gpu.get(name) != other_gpu.get(name) for name in ("name", "used_by_framework")):
         return False
-    use = [gpu["utilization_pct"]["mean"] for gpu in (one, other)]
-    memory = [gpu["memory_used_bytes"]["max"] for gpu in (one, other)]
-    total = one.get("memory_total_bytes") or max(filter(None, memory), default=1)
+    use = [gpu["utilization_pct"]["mean"] for gpu in (gpu, other_gpu)]
+    memory = [gpu["memory_used_bytes"]["max"] for gpu in (gpu, other_gpu)]
+    total = gpu.get("memory_total_bytes") or max(filter(None, memory), default=1)
     return _near(use, _ALIKE_PCT) and _near(memory, _ALIKE_BYTES * total)
 
 
-def _near(both: Sequence[float | None], most: float) -> bool:
-    known = [one for one in both if one is not None]
-    return not known or (len(known) == len(both) and max(known) - min(known) <= most)
+def _near(values: Sequence[float | None], most: float) -> bool:
+    measured = [value for value in values if value is not None]
+    return not measured or (len(measured) == len(values) and max(measured) - min(measured) <= most)
 
 
 def _mean(kind: Sequence[Mapping], name: str) -> float | None:
-    known = [gpu[name]["mean"] for gpu in kind if gpu[name]["mean"] is not None]
-    return sum(known) / len(known) if known else None
+    means = [gpu[name]["mean"] for gpu in kind if gpu[name]["mean"] is not None]
+    return sum(means) / len(means) if means else None
 
 
 def _gpu(kind: Sequence[Mapping]) -> str:
     """Return one line about alike GPUs."""
     gpu = kind[0]
     alike = f" ({len(kind):,} alike)" if kind[1:] else ""
-    text = f"{gpu_names([one['index'] for one in kind])} {gpu.get('name') or 'GPU'}{alike}:"
+    text = f"{gpu_names([member['index'] for member in kind])} {gpu.get('name') or 'GPU'}{alike}:"
     if not gpu["used_by_framework"]:
         text += " not used by the framework;"
     use = _mean(kind, "utilization_pct")
@@ -446,13 +448,13 @@ def _gpu(kind: Sequence[Mapping]) -> str:
     else:
         text += f" kernel active {percent(use)} (avg)"
         text += f"; {gpu['utilization_note']}" if gpu["utilization_note"] else ""
-    mfu = [one["mfu_pct"] for one in kind if one["mfu_pct"] is not None]
+    mfu = [member["mfu_pct"] for member in kind if member["mfu_pct"] is not None]
     if mfu:
         text += f" · MFU {percent(sum(mfu) / len(mfu))} of {gpu['peak']['text']}"
         text += f" ({gpu['mfu_yardstick']['text']})" if gpu["mfu_yardstick"] else ""
     if gpu["power_mw"]["mean"]:
-        text += f" · {sum(one['power_mw']['mean'] or 0 for one in kind) / len(kind) / 1e3:,.0f} W"
-    peaks = [one["memory_used_bytes"]["max"] for one in kind]
+        text += f" · {sum(member['power_mw']['mean'] or 0 for member in kind) / len(kind) / 1e3:,.0f} W"
+    peaks = [member["memory_used_bytes"]["max"] for member in kind]
     total = gpu.get("memory_total_bytes")
     if None not in peaks:
         text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (f" of {total / 2**30:.0f} GiB" if total else " GiB")
@@ -465,17 +467,17 @@ def _not_judged(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     if not silent or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return []
     if not detail.evidence:
-        return folded("Not checked", [RULE_OF[one["cause"]].title for one in silent], pen, " (--evidence)")
+        return folded("Not checked", [RULE_OF[entry["cause"]].title for entry in silent], pen, " (--evidence)")
     lines = [pen.bold("Not checked")]
-    for one in silent:
-        lines += pen.wrap(f"{RULE_OF[one['cause']].title}: {one['reason']}", "    ", "  - ")
+    for entry in silent:
+        lines += pen.wrap(f"{RULE_OF[entry['cause']].title}: {entry['reason']}", "    ", "  - ")
     return lines
 
 
 def _thresholds_set(run: Mapping, pen: Pen) -> list[str]:
     limits = run.get("thresholds_set") or {}
-    said = ", ".join(f"{name}={value:g}" for name, value in limits.items())
-    return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {said}.")] if said else []
+    settings = ", ".join(f"{name}={value:g}" for name, value in limits.items())
+    return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {settings}.")] if settings else []
 
 
 def _microseconds(us: float) -> str:
@@ -484,22 +486,22 @@ def _microseconds(us: float) -> str:
 
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
     cost = run.get("overhead") or {}
-    said = []
-    own = cost.get("callback_us_per_step")
-    if own is not None:
+    parts = []
+    callback_us = cost.get("callback_us_per_step")
+    if callback_us is not None:
         waited = cost.get("lock_wait_us_per_step") or 0
-        most = waited > 20 and waited > own / 2
-        said.append(
-            f"{_microseconds(own)} a step on the training thread"
+        most = waited > 20 and waited > callback_us / 2
+        parts.append(
+            f"{_microseconds(callback_us)} a step on the training thread"
             + (f" ({_microseconds(waited)} of it waiting for the GIL or for a core)" if most else "")
         )
     if cost.get("sampler_cpu_pct") is not None:
-        said.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
+        parts.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
     if cost.get("windows_s"):
-        said.append(f"profiler windows {duration(cost['windows_s'])}")
-    if not said:
+        parts.append(f"profiler windows {duration(cost['windows_s'])}")
+    if not parts:
         return []
-    return [pen.dim(line) for line in pen.wrap(f"Recorder overhead: {', '.join(said)}.")]
+    return [pen.dim(line) for line in pen.wrap(f"Recorder overhead: {', '.join(parts)}.")]
 
 
 # Fewer steps say little about how fast a run is; runs closer than this are about as fast.
@@ -517,10 +519,10 @@ def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
     for run in runs:
         named[run["run"]].append(run)
     apart: dict[str, str] = {}
-    for same in named.values():
-        ways = zip(*map(_ways, same), strict=True) if len(same) > 1 else ()
-        labels = next((way for way in ways if len({*way}) == len(same) and None not in way), ())
-        apart.update(zip((run["id"] for run in same), labels, strict=False))
+    for namesakes in named.values():
+        ways = zip(*map(_ways, namesakes), strict=True) if len(namesakes) > 1 else ()
+        labels = next((way for way in ways if len({*way}) == len(namesakes) and None not in way), ())
+        apart.update(zip((run["id"] for run in namesakes), labels, strict=False))
     return apart
 
 
@@ -545,23 +547,27 @@ def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str
         apart: labels from `told_apart`.
     """
     rows = comparison["runs"]
-    known = [row for row in rows if row["speed"] and row["steps"] >= FEW_STEPS]
+    comparable = [row for row in rows if row["speed"] and row["steps"] >= FEW_STEPS]
     together = len({row["session"] for row in rows}) < len(rows)
-    if len(known) < 2 or together or _basis(known) is None:
+    if len(comparable) < 2 or together or _basis(comparable) is None:
         return ""
     names = _names(comparison, apart)
-    fastest, second = sorted(known, key=lambda row: -row["speed"])[:2]
-    first = known[0]
-    other = second if fastest is first else first
-    factor = fastest["speed"] / other["speed"]
-    slowest = min(row["speed"] for row in known)
+    fastest, second = sorted(comparable, key=lambda row: -row["speed"])[:2]
+    first = comparable[0]
+    compared = second if fastest is first else first
+    factor = fastest["speed"] / compared["speed"]
+    slowest = min(row["speed"] for row in comparable)
     if fastest["speed"] < ALIKE * slowest:
-        return f"{'both' if len(known) == 2 else 'all'} are about as fast"
-    said = f"{names[fastest['id']]} is the fast{'er' if len(known) == 2 else 'est'}"
+        return f"{'both' if len(comparable) == 2 else 'all'} are about as fast"
+    sentence = f"{names[fastest['id']]} is the fast{'er' if len(comparable) == 2 else 'est'}"
     near = factor < ALIKE
-    said += f", {names[other['id']]} about as fast" if near else (f", {times(factor)} as fast as {names[other['id']]}")
+    sentence += (
+        f", {names[compared['id']]} about as fast"
+        if near
+        else (f", {times(factor)} as fast as {names[compared['id']]}")
+    )
     changed = [f"without {', '.join(fastest['gone'])}"] if fastest["gone"] else []
-    return "; ".join([said, *changed])
+    return "; ".join([sentence, *changed])
 
 
 def _basis(rows: Sequence[Mapping]) -> str | None:
@@ -594,18 +600,18 @@ def comparison_table(
             names.remove(dropped)
     names = [name for name in names if name == "run" or any(cells[name] for cells in rows)]
     sizes = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in names}
-    rest = width - sum(sizes[name] + 2 for name in names if name not in ("run", "causes"))
+    remaining = width - sum(sizes[name] + 2 for name in names if name not in ("run", "causes"))
     if "causes" in sizes:
-        sizes["run"] = min(sizes["run"], max(8, rest // 2))
-        sizes["causes"] = max(6, rest - sizes["run"] - 2)
+        sizes["run"] = min(sizes["run"], max(8, remaining // 2))
+        sizes["causes"] = max(6, remaining - sizes["run"] - 2)
     else:
-        sizes["run"] = min(sizes["run"], max(8, rest))
+        sizes["run"] = min(sizes["run"], max(8, remaining))
     lines = [_line({name: name for name in names}, names, sizes)]
     for cells in rows:
         lines.append(_line(cells, names, sizes))
-    rest = len(comparison["runs"]) - len(picked)
-    if rest:
-        lines.append(f"… and {rest:,} more runs that lost less (--all lists them)")
+    more = len(comparison["runs"]) - len(picked)
+    if more:
+        lines.append(f"… and {more:,} more runs that lost less (--all lists them)")
     notes = []
     if "speed" in names:
         basis = _basis([row for row in picked if row["speed"]])
@@ -617,15 +623,15 @@ def comparison_table(
     if "GPU" in names:
         notes.append("GPU: mean share of time in which a kernel ran")
     lines += textwrap.wrap("; ".join(notes), width)
-    for row in picked if not rest else ():
+    for row in picked if not more else ():
         changes = [
             _UNFINISHED.get(row["status"], ""),
             f"without {', '.join(row['gone'])}" if row["gone"] else "",
             f"new: {', '.join(row['new'])}" if row["new"] else "",
         ]
-        said = "; ".join(change for change in changes if change)
-        if said:
-            lines.append(_cut(f"{names_of[row['id']]}: {said}", width))
+        changed = "; ".join(change for change in changes if change)
+        if changed:
+            lines.append(_cut(f"{names_of[row['id']]}: {changed}", width))
     return lines
 
 

@@ -101,14 +101,14 @@ class Cells:
 def joined(rows: Sequence[Cells]) -> Cells:
     """Return rows one after the other; at least one part."""
     steps = [row.step for row in rows if row.step is not None]
-    same: dict[tuple[int, ...], np.ndarray] = {}  # of rows, most parts are the same values
+    by_identity: dict[tuple[int, ...], np.ndarray] = {}  # of rows, most parts are the same values
 
     def part(name: str) -> np.ndarray:
         pieces = [row.parts[name] for row in rows]
         key = tuple(map(id, pieces))
-        if key not in same:
-            same[key] = np.concatenate(pieces, axis=1)
-        return same[key]
+        if key not in by_identity:
+            by_identity[key] = np.concatenate(pieces, axis=1)
+        return by_identity[key]
 
     return Cells(
         np.maximum.accumulate(np.concatenate([row.since_ns for row in rows])),
@@ -142,7 +142,7 @@ class Fine:
 
     @property
     def nbytes(self) -> int:
-        return self.other.nbytes + sum(one.nbytes for each in self.ranges.values() for one in each)
+        return self.other.nbytes + sum(values.nbytes for each in self.ranges.values() for values in each)
 
 
 class TopTiles:
@@ -167,10 +167,10 @@ class TopTiles:
 
     def level_of(self, group: str, axis: str) -> int:
         """Return the finest level available for a group."""
-        found = self._levels.get((group, axis))
-        if found is None:
-            found = self._levels[group, axis] = self._level_of(group, axis)
-        return found
+        level = self._levels.get((group, axis))
+        if level is None:
+            level = self._levels[group, axis] = self._level_of(group, axis)
+        return level
 
     def _level_of(self, group: str, axis: str) -> int:
         fold = self._fold(group)
@@ -250,7 +250,7 @@ class RecordingTiles:
     def __init__(self, recording: Recording, jobs: Jobs | None):
         self.recording = recording
         self._jobs = jobs
-        self._kept = Recent(KEPT_BYTES)
+        self._cached = Recent(KEPT_BYTES)
         self._loading = threading.Lock()
         self._tops: tuple[str, TopTiles] | None = None  # the recording's revision, and its top
 
@@ -258,7 +258,7 @@ class RecordingTiles:
     def nbytes(self) -> int:
         """Return about how much memory this takes."""
         top = self._tops
-        return self._kept.nbytes + (0 if top is None else top[1].top.nbytes)
+        return self._cached.nbytes + (0 if top is None else top[1].top.nbytes)
 
     # --- following the recording ------------------------------------------------------------------
 
@@ -288,26 +288,26 @@ class RecordingTiles:
     def answer(self, revision: str, wanted: Wanted, view: View) -> Answer:
         """Return a view of those of the wanted columns that there are."""
         source, current = self._follow(revision)
-        known = {}
+        existing = {}
         for group, columns in wanted.items():
             there = source.columns(group)
             if some := [column for column in columns if column in there]:
-                known[group] = some
-        narrow = {g: known[g] for g in known if view.level < source.level_of(g, view.axis)}
+                existing[group] = some
+        narrow = {g: existing[g] for g in existing if view.level < source.level_of(g, view.axis)}
         fine = self._fine(source, narrow, view) if narrow else None
-        answer = Answer(source.edges(view) if fine is None else fine.other, known)
+        answer = Answer(source.edges(view) if fine is None else fine.other, existing)
         if fine is not None:
             answer.ranges.update(fine.ranges)
-        for group in known.keys() - answer.ranges.keys():
+        for group in existing.keys() - answer.ranges.keys():
             level = max(view.level, source.level_of(group, view.axis))
             answer.bits[group] = level - view.level
-            answer.ranges[group] = source.range(group, known[group], view.widened(level))
+            answer.ranges[group] = source.range(group, existing[group], view.widened(level))
         end = source.top.step_range[1] + 1
         if view.axis == "time":
             end = self.recording.end_ns - source.top.origin_ns
         answer.filled = view.begun(end)
         # The newest rows may be missing anywhere.
-        answer.coarse = set(narrow if fine is None else ()) if current else set(known)
+        answer.coarse = set(narrow if fine is None else ()) if current else set(existing)
         return answer
 
     def _fine(self, source: TopTiles, wanted: Wanted, view: View) -> Fine | None:
@@ -315,13 +315,13 @@ class RecordingTiles:
         infos = self._segments(source.top, view)
         about = {group: tuple(columns) for group, columns in wanted.items()}
         key = view, tuple(about.items()), tuple(info.name for info in infos)
-        made = self._kept.get(key)
+        made = self._cached.get(key)
         if made is not None:
             return made
 
         def make() -> Fine:
             fine = self._made(source.top, about, view, infos)
-            self._kept.put(key, fine, fine.nbytes)
+            self._cached.put(key, fine, fine.nbytes)
             return fine
 
         id = f"{self.recording.id} {key}"
@@ -330,10 +330,10 @@ class RecordingTiles:
         unread = sum(not self._is_read(info, wanted) for info in infos)
         if not unread and len(infos) <= QUICK_SEGMENTS and not self._jobs.has(id):
             return make()
-        done = self._jobs.do(id, make)
+        ready = self._jobs.do(id, make)
         if unread <= FEW_SEGMENTS:
-            done.wait(PATIENCE_S)
-        return self._kept.get(key)
+            ready.wait(PATIENCE_S)
+        return self._cached.get(key)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -362,13 +362,13 @@ class RecordingTiles:
         for source in self._sources(top, infos, wanted, view):
             for group, rows in source.items():
                 parts[group].append(rows)
-        every = {group: joined(rows) for group, rows in parts.items()}
-        steps = every["steps"]
+        all_rows = {group: joined(rows) for group, rows in parts.items()}
+        steps = all_rows["steps"]
         other = _other_axis(top, view, steps)
         ends = view.edges if view.axis == "time" else self._begun(top, view.edges, other)
         ranges = {}
         for group, columns in wanted.items():
-            rows = every[group]
+            rows = all_rows[group]
             keys = rows.step if view.axis == "step" else None
             if columns:
                 cuts = np.searchsorted(rows.since_ns, ends) if keys is None else np.searchsorted(keys, view.edges)
@@ -391,7 +391,7 @@ class RecordingTiles:
                     ):
                         opened[stretch] = tiles
                         yield {group: tiles.cells(group, names) for group, names in wanted.items()}
-                    self._kept.put(stretch, tiles, tiles.top.nbytes)
+                    self._cached.put(stretch, tiles, tiles.top.nbytes)
             if stretch is None or opened[stretch] is None:
                 yield self._rows(top, info, wanted)
 
@@ -408,27 +408,27 @@ class RecordingTiles:
 
     def _stretch(self, stretch: tuple[int, int]) -> TopTiles | None:
         """Return the top of a stretch of segments, None where it cannot be read."""
-        found = self._kept.get(stretch) or self.recording.open_stretch(stretch)
-        return TopTiles(found, False) if isinstance(found, Top) else found
+        top = self._cached.get(stretch) or self.recording.open_stretch(stretch)
+        return TopTiles(top, False) if isinstance(top, Top) else top
 
     def _is_read(self, info: SegmentInfo, wanted: Wanted) -> bool:
         return all(
-            self._kept.get((info.name, group, column)) is not None
+            self._cached.get((info.name, group, column)) is not None
             for group, columns in {"steps": (), **wanted}.items()
             for column in ("", *columns)
         )
 
     def _rows(self, top: Top, info: SegmentInfo, wanted: Wanted) -> dict[str, Cells]:
         """Return columns of a segment's groups; decoded ones are kept, "" being the times."""
-        found: dict[str, dict[str, np.ndarray]] = {group: {} for group in wanted}
+        columns_by_group: dict[str, dict[str, np.ndarray]] = {group: {} for group in wanted}
         missing = {}
         for group, columns in wanted.items():
             names = ["", *(["step"] if group == "steps" else ()), *columns]
             for name in names:
-                values = self._kept.get((info.name, group, name))
+                values = self._cached.get((info.name, group, name))
                 if values is not None:
-                    found[group][name] = values
-            if len(found[group]) < len(names):
+                    columns_by_group[group][name] = values
+            if len(columns_by_group[group]) < len(names):
                 missing[group] = columns
         segment = self.recording.open_segment(info) if missing else None
         for group, columns in missing.items():
@@ -442,16 +442,16 @@ class RecordingTiles:
             for name in columns:
                 decoded.setdefault(name, np.full(len(decoded[""]), np.nan, np.float32))
             for name, values in decoded.items():
-                self._kept.put((info.name, group, name), values, values.nbytes)
-            found[group] = decoded
+                self._cached.put((info.name, group, name), values, values.nbytes)
+            columns_by_group[group] = decoded
         return {
             group: _rows(
-                np.maximum(found[group][""] - top.origin_ns, 0),
-                found[group]["step"] if group == "steps" else None,
+                np.maximum(columns_by_group[group][""] - top.origin_ns, 0),
+                columns_by_group[group]["step"] if group == "steps" else None,
                 columns,
-                np.stack([found[group][name] for name in columns])
+                np.stack([columns_by_group[group][name] for name in columns])
                 if columns
-                else np.zeros((0, len(found[group][""])), np.float32),
+                else np.zeros((0, len(columns_by_group[group][""])), np.float32),
             )
             for group, columns in wanted.items()
         }
@@ -461,16 +461,16 @@ def _other_axis(top: Top, view: View, steps: Cells) -> np.ndarray:
     """Return the other axis at each edge of a view: float64, exact where steps are single rows."""
     at, number, start = view.edges, steps.step, steps.since_ns
     if view.axis == "step":
-        found = top.start_of(at)
+        axis = top.start_of(at)
         if number is not None and len(number):
             inside = (at >= number[0]) & (at <= min(top.step_range[1], number[-1]))
-            found[inside] = np.interp(at[inside], number, start)
-        return found
-    found = top.step_at(at).astype(np.float64)
+            axis[inside] = np.interp(at[inside], number, start)
+        return axis
+    axis = top.step_at(at).astype(np.float64)
     if number is not None and len(number):
         inside = at >= start[0]
-        found[inside] = np.floor(np.interp(at[inside], start, number))
-    return found
+        axis[inside] = np.floor(np.interp(at[inside], start, number))
+    return axis
 
 
 def _decoded(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, np.ndarray]:
@@ -483,8 +483,8 @@ def _decoded(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, 
     if group not in segment.groups:
         return {}
     rows = segment.samples(group, columns)
-    found = {name: rows[name].astype(np.float32) for name in columns if name in rows}
-    return {**found, "": rows["time_ns"]}
+    columns_read = {name: rows[name].astype(np.float32) for name in columns if name in rows}
+    return {**columns_read, "": rows["time_ns"]}
 
 
 class Recent:
@@ -493,23 +493,23 @@ class Recent:
     def __init__(self, most_bytes: int):
         self._most = most_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._cached: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self.nbytes = 0
 
     def get(self, key: Hashable) -> Any:
         """Return the value of a key, None where there is none."""
         with self._lock:
-            if key not in self._kept:
+            if key not in self._cached:
                 return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            self._cached.move_to_end(key)
+            return self._cached[key][0]
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
         with self._lock:
-            self.nbytes += nbytes - self._kept.pop(key, (None, 0))[1]
-            self._kept[key] = value, nbytes
-            while self.nbytes > self._most and len(self._kept) > 1:
-                self.nbytes -= self._kept.popitem(last=False)[1][1]
+            self.nbytes += nbytes - self._cached.pop(key, (None, 0))[1]
+            self._cached[key] = value, nbytes
+            while self.nbytes > self._most and len(self._cached) > 1:
+                self.nbytes -= self._cached.popitem(last=False)[1][1]
 
 
 logger = logging.getLogger("gpu_util_callback")

@@ -351,7 +351,7 @@ def test_what_is_kept_of_the_rows_is_bounded(recording, monkeypatch):
     monkeypatch.setattr(engine, "KEPT_BYTES", 1 << 20)
     run, wanted = RecordingTiles(recording, None), {"steps": ["body_ns", "input_wait_ns"]}
     whole = run.answer(recording.revision, wanted, View("step", 2, 0, 15_000)).ranges["steps"]
-    assert 0 < run._kept.nbytes <= 1 << 20
+    assert 0 < run._cached.nbytes <= 1 << 20
     steps = recording.steps
     truth = reduced(steps["step"], steps["body_ns"].astype(float), 2, 0, 15_000)
     np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
