@@ -13,7 +13,7 @@ import pytest
 from make_recording import make_recording
 
 import gpu_util_callback
-from gpu_util_callback.cli import COMMANDS, main
+from gpu_util_callback.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "agents.md").read_text(encoding="utf-8")
@@ -29,10 +29,6 @@ def test_the_schemas_are_in_the_package():
     for name in ("report", "trace", "total"):
         schema = json.loads((files("gpu_util_callback") / "schemas" / f"{name}.json").read_text())
         assert schema["properties"]["version"] == {"const": 1}
-
-
-def test_all_commands_are_on_the_page():
-    assert set(re.findall(r"`gpu-util (\w+)", PAGE)) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.S))
@@ -52,72 +48,6 @@ def test_its_programs_run(block, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "input_bound" in done.stdout or "ended" in done.stdout
-
-
-def commands_of(page: str) -> list[str]:
-    """The command lines of a page, in its text and in blocks."""
-    text = page.replace("\\|", "|")
-    found = re.findall(r"`(gpu-util [a-z][^`]*)`", text) + re.findall(r"^(gpu-util [a-z].*)", text, re.M)
-    return [" ".join(one.partition("  #")[0].split()) for one in found]
-
-
-PAGES = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_options_on_all_pages_exist(page, capsys):
-    for command in commands_of(page.read_text(encoding="utf-8")):
-        name = command.split()[1]
-        assert name in COMMANDS, command
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-        known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-        assert set(re.findall(r"--[a-z-]+", command)) <= known, command
-
-
-def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data):
-    for name in ("before", "logs"):
-        make_recording(tmp_path / name, "thirds", steps=300, gpus=1)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    stands_for = {
-        "LOGDIR…": "logs",
-        "LOGDIR": "logs",
-        "RUN": "logs",
-        "RUN_OR_LOGDIR": "before",
-        "PCT": "1",
-        "…": "--forbid gpu_lost",
-        "FILE": "trace.json",
-        "DIR": "tables",
-    }
-    # `run` and `look` need a process of their own: tests/run.
-    rows = re.findall(r"^\| `(gpu-util (?!run|look)[^`]+)` \|", PAGE, re.M)
-    assert len(rows) == 9
-    statuses = {}
-    for row in rows:
-        words = [stands_for.get(word, word) for word in row.split()[1:]]
-        if words[0] == "trace":
-            words[1] = str(next(trace_data.rglob("*.xplane.pb")))
-        if "--parquet" in words:
-            pytest.importorskip("pyarrow", reason='pip install -e ".[reach]"')
-        statuses[row] = main(" ".join(words).split())
-        out = capsys.readouterr().out
-        if "--json" in words:
-            json.loads(out)
-    assert list(statuses.values()) == [0, 1, 0, 0, 0, 0, 0, 0, 0], statuses
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert list((tmp_path / "tables").rglob("*.parquet"))
-
-
-def test_statuses(tmp_path, capsys):
-    make_recording(tmp_path / "logs", "thirds", steps=300, gpus=1)
-    logs = str(tmp_path / "logs")
-    assert main(["report", logs, "--json"]) == 0
-    assert main(["report", logs, "--max-input-wait", "1"]) == 1
-    capsys.readouterr()
-    assert main(["report", str(tmp_path / "nothing"), "--json"]) == 2
-    caught = capsys.readouterr()
-    assert caught.out == "" and len(caught.err.splitlines()) == 1
 
 
 def commands(workflow: dict) -> list[str]:
