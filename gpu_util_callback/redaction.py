@@ -73,18 +73,32 @@ _SECRET_WORDS = (
     "privatekey",
     "accountkey",
 )
-# A plain word after one of these names in a sentence is no value: "no credentials: file".
+# A plain word after one of these names in a sentence is no value: "no credentials: file", "Credentials: file not
+# found".
 _SENTENCE = re.compile(
     r"\b(?i:no|not|any|without|find|locate|load|missing|invalid|expired) (?:\w+ )?"
     r"(?i:credentials?|token|authorization): (?=[a-z]{1,15}(?:[\s,.;)]|$))"
+    r"|\A(?i:credentials?): (?=[a-z]{1,15} [a-z]{1,15}(?:[\s,.;)]|$))"
 )
-# Clients whose `-p` is a password, with or without a blank before it, in one command.
-_CLIENT = re.compile(
-    r"""(?<![\w.-])(?:mysql(?:dump|admin|import|show|check|pump|sh)?|mariadb(?:-\w+)?|sshpass
-    |mongo(?:sh|dump|restore|export|import)?)(?=["'\s])[^\n;|&]{0,256}?
-    (?<![\w-])-p(?:\\?["'],\s*|\ *)""",
-    re.VERBOSE,
-)
+
+
+def _after(clients: str, options: str) -> re.Pattern[str]:
+    """Return the pattern of a command up to the value of an option, also as a list of its words."""
+    return re.compile(
+        rf"""(?<![\w.-])(?:{clients})(?=["'\s])[^\n;|&]{{0,256}}?(?<![\w-])(?:{options})(?:\\?["'],\s*|\ *)"""
+    )
+
+
+# Clients with an option whose value is a password, or has one, with or without a blank before it.
+_CLIENTS = {
+    "-p": _after(
+        r"mysql(?:dump|admin|import|show|check|pump|sh)?|mariadb(?:-\w+)?|sshpass"
+        r"|mongo(?:sh|dump|restore|export|import)?",
+        "-p",
+    ),
+    "-u": _after("curl", "-u|--user[= ]|--proxy-user[= ]"),
+    "-a": _after("redis-cli", "-a"),
+}
 _BEARER = re.compile(r"\b(Bearer +)[\w.~+/=-]{8,}")
 _HIDDEN = "***"
 
@@ -102,8 +116,9 @@ def without_secrets(text: str) -> str:
         text = _without_values(text, _SIGN if named else _EQUALS)
     if named and "-" in text:
         text = _without_options(text)
-    if "-p" in text:
-        text = _masked(text, (client.end() for client in _CLIENT.finditer(text)))
+    for option, client in _CLIENTS.items():
+        if option in text:
+            text = _masked(text, (command.end() for command in client.finditer(text)))
     return _BEARER.sub(rf"\1{_HIDDEN}", text) if "Bearer " in text else text
 
 
