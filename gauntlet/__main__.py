@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from gauntlet.judging import Result, first_of, summary, table
@@ -36,19 +37,27 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{program.name:<32}{program.backend:<12}{program.truth}")
         return 0
     results = _measured(options.json)
+    if options.rejudge:
+        results = [_judge_again(result, options) for result in results]
+        programs = []
     programs = [program for program in programs if program.name not in {one.program for one in results}]
     for program in programs:
         result = measure(program, options)
         results.append(result)
         print(_line(result), flush=True)
-        if options.json:  # after each program: an interrupted gauntlet keeps what it has
-            Path(options.json).write_text(json.dumps([one.to_json() for one in results], indent=1))
-        if options.table:
-            Path(options.table).write_text(table(results))
-    if options.table:
-        Path(options.table).write_text(table(results))
+        _write(results, options)
+    _write(results, options)
+    if options.rejudge:
+        print("\n".join(_line(result) for result in results))
     print("\n".join(summary(results)))
     return 0
+
+
+def _write(results: list[Result], options: argparse.Namespace) -> None:
+    if options.json:  # after each program: an interrupted gauntlet keeps what it has
+        Path(options.json).write_text(json.dumps([result.to_json() for result in results], indent=1))
+    if options.table:
+        Path(options.table).write_text(table(results))
 
 
 def _measured(path: str | None) -> list[Result]:
@@ -70,6 +79,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only the first findings: one recorded run each, no cures")
     parser.add_argument("--busy", action="store_true", help="keep every core busy beside them")
     parser.add_argument("--json", metavar="FILE", help="add all that was measured; skip the programs in it")
+    parser.add_argument("--keep", metavar="DIR", help="keep the recordings there")
+    parser.add_argument(
+        "--rejudge", action="store_true", help="train nothing: judge the kept recordings by the rules of today"
+    )
     parser.add_argument("--table", metavar="FILE", help="write a Markdown table")
     parser.add_argument("--list", action="store_true", help="list the programs")
     parser.add_argument("--verbose", action="store_true", help="show what each program prints")
@@ -100,10 +113,30 @@ def measure(program: Program, options: argparse.Namespace) -> Result:
 
 def _record(result: Result, program: Program, options: argparse.Namespace) -> None:
     """Train the program as it is, recorded, and note what is printed about it."""
-    with tempfile.TemporaryDirectory(prefix="gauntlet-logs-") as log_dir, Process(program, options) as process:
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(Process(program, options))
+        log_dir = _kept(program, options, len(result.firsts))
+        log_dir = log_dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="gauntlet-logs-"))
         recorded = process.ask(program.name, variant="base", log_dir=log_dir)
         result.seconds.setdefault("recorded", []).append(recorded["seconds"])
         result.note_first(program, first_of(log_dir, recorded["printed"]))
+
+
+def _kept(program: Program, options: argparse.Namespace, number: int) -> str:
+    """Return the folder that a recording of this round is kept in; "" = it is not kept."""
+    return str(Path(options.keep, program.name, str(number)).absolute()) if options.keep else ""
+
+
+def _judge_again(result: Result, options: argparse.Namespace) -> Result:
+    """Return a result by what this version says of its recordings, where all are kept."""
+    program = load()[result.program]
+    log_dirs = [_kept(program, options, number) for number in range(len(result.firsts))]
+    if not all(log_dir and Path(log_dir).is_dir() for log_dir in log_dirs):
+        return result
+    again = replace(result, firsts=[])
+    for log_dir in log_dirs:
+        again.note_first(program, first_of(log_dir))
+    return again
 
 
 def _try(result: Result, program: Program, process: Process, number: int) -> None:

@@ -37,20 +37,24 @@ class First:
         return "\n".join((self.cause, self.title, self.verdict, self.code, self.text))
 
 
-def first_of(log_dir: str, printed: str) -> First:
+def first_of(log_dir: str, printed: str | None = None) -> First:
     """Return the first finding of the recordings in a folder, as `gpu-util report` has it.
 
     Args:
-        printed: what the training printed.
+        printed: what the training printed; None = what the report prints of it now.
     """
+    runs = json.loads(_report(log_dir, "--json"))["runs"]
+    run = max(runs, key=lambda one: one["wall_s"] or 0)  # the tuner's fits have one each
+    return first_in(run, _report(log_dir) if printed is None else printed)
+
+
+def _report(*arguments: str) -> str:
     code = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "report", log_dir, "--json"]
+    command = [sys.executable, "-c", code, "report", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    runs = json.loads(done.stdout)["runs"]
-    run = max(runs, key=lambda one: one["wall_s"] or 0)  # the tuner's fits have one each
-    return first_in(run, printed)
+    return done.stdout
 
 
 def first_in(run: Mapping[str, Any], printed: str) -> First:
