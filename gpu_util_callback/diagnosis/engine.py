@@ -21,7 +21,7 @@ from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 24
+RULES_VERSION = 25
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
@@ -248,11 +248,11 @@ def _saves_range(finding: Finding, run: Run) -> tuple[int, int] | None:
     """Return the least and the most that the advice saves, ns; None if nothing is promised.
 
     On a GPU a step does not get quicker because its input does: no more is saved than is lost. On a
-    CPU both share the cores.
+    CPU both share the cores, the caches and Python's lock; the quickest steps share them least.
     """
     present = finding.of_ns or (run.present_in(finding.where) if finding.where else run.wall_ns)
     span = finding.saves_range_ns(present)
-    if span is None or not run.used_gpus:
+    if span is None or run.device == "cpu":
         return span
     return span[0], max(span[0], min(span[1], finding.lost_ns or 0))
 

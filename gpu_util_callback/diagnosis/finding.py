@@ -28,6 +28,7 @@ class Advice:
         name: of its entry in a table of advice: equal names are one remedy.
         leaves_out: the advice is to do measured work less often, which saves that work's time; else
             it makes work faster, and a model predicts how long the rest takes then.
+        frees_cores: the input computes next to nothing afterwards: steps on a CPU get quicker, too.
         otherwise: the advice if this one is not worth altering the training for.
     """
 
@@ -41,6 +42,7 @@ class Advice:
     changes: str = ""
     name: str = ""
     leaves_out: bool = False
+    frees_cores: bool = False
 
     def worth_altering(self, gain: float, least: float) -> "Advice":
         """Return its alternative if it alters the training for less than `least`, else itself."""
@@ -80,6 +82,8 @@ class Finding:
         state: seen often enough that more of it will follow, however little it cost so far.
         severity: share of the time (0-1) where it is not that of `lost_ns`.
         ranks: the processes it is about; None = this run's.
+        slack_ns: what these steps on a CPU may be quicker by, beyond `lost_ns`, once the input leaves
+            them the cores; part of the most that advice which `frees_cores` saves.
         of_ns: duration of the script with several fits that it is about; None = it is about the
             recording alone.
     """
@@ -98,6 +102,7 @@ class Finding:
     state: bool = False
     severity: float | None = None
     ranks: list[int] | None = None
+    slack_ns: int = 0
     of_ns: int | None = None
 
     @property
@@ -120,4 +125,6 @@ class Finding:
             return round(saved / LEFT_OUT), round(min(saved * LEFT_OUT, self.lost_ns))
         after = max(0.0, present_ns - saved)
         least = max(0.0, present_ns - after * MODELLED)
-        return round(min(least, saved)), round(max(saved, present_ns - after / MODELLED))
+        slack_ns = self.slack_ns if self.advice.frees_cores else 0
+        most = present_ns - max(0.0, after - slack_ns) / MODELLED
+        return round(min(least, saved)), round(max(saved, most))

@@ -1,5 +1,6 @@
 """Advice about inputs fits the run: the facts decide which line is printed."""
 
+import numpy as np
 import pytest
 from advised import apply
 from advised_runs import (
@@ -9,6 +10,7 @@ from advised_runs import (
     DATALOADER,
     DECODE,
     FILTER,
+    GPU,
     JAX,
     KERAS_TORCH,
     LOOP,
@@ -664,6 +666,22 @@ def test_calls_that_go_are_no_work_left_for_the_cores():
     assert finding["advice"]["question"] and finding["saves_s"] == 0
     least, most = finding["saves_range_s"]
     assert 0.5 * finding["lost_s"] < least < finding["lost_s"] < most
+
+
+@pytest.mark.parametrize("gpus", [[], [GPU]])
+def test_on_a_cpu_a_cure_may_save_what_the_steps_lose_to_their_input(gpus):
+    """Every fourth step shows how quick a step is that shares no core; on a GPU none does."""
+    even, uneven = (run_of(gpus=gpus, machine=MEMORY | {"cpus": 1}, **PLAIN, **SMALL) for _ in range(2))
+    for run, quick_ms in (even, 10.0), (uneven, 4.0):
+        slow_ms = (40 - quick_ms) / 3
+        for _ in range(4):
+            start = run.now
+            run.steps(100, step_ms=np.tile([quick_ms, slow_ms, slow_ms, slow_ms], 25), wait_ms=20)
+            run.reading(TUNED, batches=100)
+            run.epoch(start)
+    of_even, of_uneven = (found(run, "input_bound", ALL_CORES)["saves_range_s"] for run in (even, uneven))
+    assert of_uneven[0] == pytest.approx(of_even[0], rel=0.02)
+    assert (of_uneven[1] > of_even[1] + 1) == (not gpus)
 
 
 @pytest.mark.parametrize("blamed", [True, False])

@@ -40,7 +40,7 @@ def judged(program, code=CODE, printed="", base=4.0, cured=2.0, **advice):
     """The result of one round."""
     result = Result(program.name, program.truth, program.bound)
     result.note_first(program, first_in(run_of(code, **advice), printed or f"Fix first: {code}"))
-    result.seconds = {"base": [base], result.cure or "none": [cured]}
+    result.seconds = {"recorded": [base], "base": [base], result.cure or "none": [cured]}
     return result
 
 
@@ -56,6 +56,12 @@ def test_a_printed_cure_is_followed_with_its_number():
 def test_a_promise_is_held_against_the_true_gain(cured, inside, far_below, slower):
     result = judged(MAP, cured=cured, saves_range_s=[4.0, 5.7])
     assert (result.inside, result.far_below, result.slower) == (inside, far_below, slower)
+
+
+def test_the_first_calls_that_a_recorded_run_pays_for_stay_in_its_gain():
+    result = judged(MAP, cured=2.0, saves_range_s=[4.0, 5.7])
+    result.seconds["recorded"] = [10.0]
+    assert result.gain("calls") == 2 and result.followed == pytest.approx(10 / 8)
 
 
 def test_a_remedy_of_no_finding_is_read_as_it_is_printed():

@@ -279,6 +279,7 @@ DATA_LOADER = (
         remedy="Make them once",
         code=_store_items,
         saves=_made_once,
+        frees_cores=True,
         wrong_if="items are random, or too large to keep",
     ),
     Entry(
@@ -411,6 +412,7 @@ PY_DATASET = (
         "        return made[i]\n"
         "dataset = Made()",
         saves=_made_once,
+        frees_cores=True,
         wrong_if="batches are random, or too large to keep",
     ),
 )

@@ -39,6 +39,7 @@ class Entry:
         asks: a question whose answer must be yes, because nothing in the run answers it.
         alters_training: it changes the computation, not only its speed.
         changes: what else it changes: the order of samples, weights, a metric, memory.
+        frees_cores: the input computes next to nothing afterwards, so that steps on a CPU have the cores.
         wrong_if: when it would do harm. `when` excludes that, or `asks` asks for it.
     """
 
@@ -52,6 +53,7 @@ class Entry:
     changes: Words = ""
     alters_training: bool = False
     before: Words = ""
+    frees_cores: bool = False
     wrong_if: str = ""
 
     def advice(self, measure: Any, saves: float | None = None) -> Advice:
@@ -71,6 +73,7 @@ class Entry:
             name=self.name,
             alters_training=self.alters_training,
             changes=changes,
+            frees_cores=self.frees_cores,
         )
 
 

@@ -277,6 +277,7 @@ _CACHE = Entry(
     remedy="Keep its result: the first epoch stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
+    frees_cores=True,
     wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
 )
 
@@ -373,6 +374,7 @@ REMEDIES = (
         code=lambda wait: f"{_written(wait)}.cache()",
         before=lambda wait: f"ds = ds.cache(){_written(wait).removeprefix('ds = ds')}",
         saves=_keeping,
+        frees_cores=True,
         wrong_if="the function draws random numbers",
     ),
     Entry(

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
-from gpu_util_callback.recording.fold import Fold
+from gpu_util_callback.recording.fold import FAR, Fold
 
 _SUMS = (
     "rows",
@@ -39,7 +39,7 @@ _SUMS = (
     "callbacks_known",
 )
 _MAXIMA = ("top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "top_between_ns", "end_ns", "end_step")
-_MINIMA = ("start_ns", "first_step")
+_MINIMA = ("start_ns", "first_step", "least_step_ns")
 _COLUMNS = {"sum": _SUMS, "last": _MAXIMA, "first": _MINIMA}
 _PARTS = {name: part for part, names in _COLUMNS.items() for name in names}
 EVENT_SHARE = Constant(0.1, "a step of which a part takes this share is an event of it: visible at a glance")
@@ -49,6 +49,7 @@ MAX_SHAPES = 100_000
 MAX_TIMED_SHAPES = 256
 
 
+_WITHOUT_WAIT = (("duration_ns", 1), ("input_wait_ns", -1), ("compile_ns", -1))
 _COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
 
 
@@ -73,7 +74,8 @@ class StepBlocks:
     before (neither, where shapes are static), with their time but for waits and callbacks;
     `*_events`, the rows in which that part took a tenth of the step, and `event_wait_ns`, the waits
     of those; `between_ns`, what lay between a row and the one before it, or within a row and in
-    none of its parts; `top_*_ns`, the largest single value; the block's extent in steps and time.
+    none of its parts; `top_*_ns`, the largest single value, and
+    `least_step_ns`, the quickest step without wait and compiling; the block's extent in steps and time.
     """
 
     CAPACITY = 8192
@@ -103,6 +105,13 @@ class StepBlocks:
 
     def total(self, name: str) -> int:
         return int(self[name].sum())
+
+    def slack_ns(self, blocks: slice = slice(None)) -> int:
+        """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
+        quickest, rows = self["least_step_ns"][blocks], self["rows"][blocks]
+        taken = sum(int(self[name][blocks].sum()) * sign for name, sign in _WITHOUT_WAIT)
+        quickest = quickest[quickest < FAR]
+        return max(0, taken - round(int(rows.sum()) * float(np.median(quickest)))) if len(quickest) else 0
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `steps` table, in order; absent columns and -1 count as unknown."""
@@ -163,6 +172,7 @@ class StepBlocks:
             "top_wait_ns": wait,
             "top_callbacks_ns": callbacks,
             "top_compile_ns": compile_ns,
+            "least_step_ns": np.where(duration > raw + compile_ns, duration - raw - compile_ns, FAR),
             "start_ns": start,
             "end_ns": start + duration,
             "first_step": step,

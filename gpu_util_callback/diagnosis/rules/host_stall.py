@@ -353,7 +353,7 @@ class HostStall(Rule):
             advice = validation(
                 run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait, span_ns=run.present_in(where), pct=pct
             )
-            yield self._loss(
+            finding = self._loss(
                 "Validation stalls training",
                 where,
                 lost,
@@ -365,6 +365,8 @@ class HostStall(Rule):
                 "validation",
                 occurrences,
             )
+            finding.slack_ns = run.validation.slack_ns()
+            yield finding
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------
 

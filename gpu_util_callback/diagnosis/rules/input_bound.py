@@ -477,6 +477,7 @@ class InputBound(Rule):
             advice=advice,
             gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
             state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),
+            slack_ns=0 if waiting.model_alone_ns is not None else run.steps.slack_ns(waiting.blocks),
         )
 
 
