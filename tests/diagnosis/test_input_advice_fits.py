@@ -40,6 +40,7 @@ SMALL = {"input_dims": [[32, 28, 28]], "steps_per_epoch": 400}
 PLAIN = {"input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]}
 RANDOM = {"input_maps": [{"name": "map(decode)", "which": "train", "random": True, "python": False}]}
 MEMORY = {"cpus": 8, "cpus_allowed": 8, "memory_total_bytes": 64 * 2**30}
+LIBRARY = ("map(lambda)", "ParallelMapV2", 240.0, 8.0, "autotuned,library")
 SHUFFLE = ("shuffle", "ShuffleDatasetV3", 0.1, 1.0, "")
 
 ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True, "min": 0.0, "max": 255.0}
@@ -122,6 +123,13 @@ INPUTS = [
         None,
     ),
     ("random", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES, "", None),
+    (
+        "shuffled by the library's function",
+        waits(LIBRARY, SHUFFLE, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+        ALL_CORES,
+        ".cache().shuffle(",
+        "before shuffle",
+    ),
     ("shuffled before", waits(SHUFFLE, TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN), ALL_CORES, "", None),
     (
         "in memory already",

@@ -46,6 +46,16 @@ def stages(rows):
     return {row["stage"]: row for row in rows}
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_stage_of_a_librarys_function_is_told_from_the_users(own):
+    values = np.zeros((400, 2), "float32")
+    data = keras.utils.timeseries_dataset_from_array(values, values[:, 0], 8, batch_size=16, shuffle=True)
+    if own:
+        data = tf.data.Dataset.range(100).map(augment).batch(4)
+    maps = [row for row in read(data, 2) if row["stage"].startswith("map")]
+    assert maps and all(("library" in row["flags"]) != own for row in maps)
+
+
 def test_names_flags_and_times():
     dataset = (
         tf.data.Dataset.range(1000).map(decode).map(augment, num_parallel_calls=2).shuffle(4).batch(BATCH).prefetch(2)

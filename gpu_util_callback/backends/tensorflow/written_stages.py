@@ -88,6 +88,8 @@ _SEEDED_OPS = {
     "StatelessSampleDistortedBoundingBox": 3,
 }
 _AUTOTUNE = -1
+# Whose functions are stages of datasets like `image_dataset_from_directory`'s.
+_LIBRARIES = ("keras.", "tf_keras.", "tensorflow.")
 
 _MOST_STAGES = 1000
 
@@ -155,6 +157,8 @@ def _stage(dataset: Any) -> WrittenStage:
             flags.add("py_function")
         if getattr(function, "graph", None) is not None and _stateful(function):
             flags.add("stateful")
+        if str(getattr(getattr(wrapper, "_func", None), "__module__", "")).startswith(_LIBRARIES):
+            flags.add("library")
     if name in ("map", "interleave", "map + batch"):
         calls = _constant(getattr(dataset, "_num_parallel_calls", None))
         if kind.startswith("Parallel"):

@@ -154,8 +154,18 @@ def _can_be_kept(wait: InputWait) -> bool:
         return False
     if wait.not_the_bottleneck or _IN_MEMORY.match(stage.op):
         return False
-    shuffled = any(s.op.startswith("Shuffle") and s.place >= stage.place for s in wait.stages)
-    return not shuffled and wait.input_random is not True and wait.fits_memory is not False
+    if any(other.op.startswith("Shuffle") and other.place >= stage.place for other in wait.stages):
+        return False
+    return wait.input_random is not True and wait.fits_memory is not False
+
+
+def _helper_shuffles(wait: InputWait) -> bool:
+    """Return whether a library's function made the dataset and its shuffle, before which no cache can stand."""
+    stage = wait.stage
+    assert stage is not None
+    return "library" in stage.flags and any(
+        other.op.startswith("Shuffle") and other.place < stage.place for other in wait.stages
+    )
 
 
 def _keeping(wait: InputWait) -> float:
@@ -272,7 +282,9 @@ def _cache_question(wait: InputWait) -> str:
 
 _CACHE = Entry(
     "cache",
-    when=lambda wait: _can_be_kept(wait) and wait.input_random is False and wait.fits_memory is True,
+    when=lambda wait: (
+        _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and wait.fits_memory is True
+    ),
     says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory{size}.",
     remedy="Keep its result: the first epoch stays slow, the others do not wait",
     code=_cache,
@@ -363,7 +375,21 @@ REMEDIES = (
     ),
     _CACHE,
     replace(
-        _CACHE, name="cache, asked", when=_can_be_kept, says="{takes}, in every epoch again.", asks=_cache_question
+        _CACHE,
+        name="cache, asked",
+        when=lambda wait: _can_be_kept(wait) and not _helper_shuffles(wait),
+        says="{takes}, in every epoch again.",
+        asks=_cache_question,
+    ),
+    replace(
+        _CACHE,
+        name="cache behind a helper's shuffle",
+        when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait) and wait.fits_memory is True,
+        says="{takes}, in every epoch again. The function of the library that made this dataset shuffles it, too.",
+        asks="May the samples of a batch stay together in all epochs?",
+        remedy="Keep the batches{size}, and shuffle whole ones",
+        code="data = data.cache().shuffle({batches})  # as the last step",
+        changes="which samples share a batch",
     ),
     Entry(
         "before the cache",
