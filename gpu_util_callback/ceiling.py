@@ -94,7 +94,7 @@ def ceilings(
     began = time.perf_counter()
     try:
         if step is not None:
-            found = _of_loop(step, data, instead, state, seconds, say)
+            measured = _of_loop(step, data, instead, state, seconds, say)
         else:
             fit = {
                 "y": y,
@@ -103,26 +103,26 @@ def ceilings(
                 "class_weight": class_weight,
                 "shuffle": None if shuffle else False,
             }
-            found = _of_model(model, data, instead, fit, seconds, say)
+            measured = _of_model(model, data, instead, fit, seconds, say)
     finally:
         say.end()
-    return replace(found, seconds=round(time.perf_counter() - began, 3))
+    return replace(measured, seconds=round(time.perf_counter() - began, 3))
 
 
 class _Progress:
     """One line on the console that says what is being measured."""
 
-    def __init__(self, wanted: bool):
-        self._wanted = wanted
-        self._said = False
+    def __init__(self, enabled: bool):
+        self._enabled = enabled
+        self._has_printed = False
 
-    def __call__(self, what: str) -> None:
-        if self._wanted:
-            print(f"\rgpu-util: measuring {what:<30}", end="", file=sys.stderr, flush=True)
-            self._said = True
+    def __call__(self, part: str) -> None:
+        if self._enabled:
+            print(f"\rgpu-util: measuring {part:<30}", end="", file=sys.stderr, flush=True)
+            self._has_printed = True
 
     def end(self) -> None:
-        if self._said:
+        if self._has_printed:
             print(file=sys.stderr, flush=True)
 
 
@@ -269,9 +269,9 @@ def _of_model(
         _preserve_data(preserved, data)
         _preserve_data(preserved, instead)
 
-        def alone(given: Any, clock: _Clock) -> tuple[float, Any]:
+        def alone(input_: Any, clock: _Clock) -> tuple[float, Any]:
             idle = _idle_model(keras)
-            data, arguments = given
+            data, arguments = input_
             return _fit_rate(idle, data, arguments, clock), idle.kept
 
         def prepare(batch: Any) -> None:
@@ -279,14 +279,14 @@ def _of_model(
             _build(model, batch)
             preserved.state(model, *_global_seeds())
 
-        def together(given: Any, clock: _Clock) -> float:
+        def together(input_: Any, clock: _Clock) -> float:
             model.train_function = None  # with operations of its own: not the training's state
-            data, arguments = given
+            data, arguments = input_
             return _fit_rate(model, data, arguments, clock)
 
         def model_alone(batch: Any, clock: _Clock) -> float:
-            kept = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
-            return _fit_rate(model, _repeated(framework, batch), kept, clock, endless=True)
+            options = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
+            return _fit_rate(model, _repeated(framework, batch), options, clock, endless=True)
 
         parts = _Parts(alone, prepare, together, model_alone, _sync_of(framework))
         other = None if instead is None else _as_fit_takes(instead, fit)
@@ -307,9 +307,9 @@ def _preserve_data(preserved: Preserved, data: Any) -> None:
         return
     preserved.state(data)
     for name in ("generator", "sampler", "batch_sampler", "dataset"):  # of a torch DataLoader
-        held = getattr(data, name, None)
-        if type(data).__module__.startswith("torch.") and held is not None:
-            preserved.state(held, getattr(held, "generator", None))
+        member = getattr(data, name, None)
+        if type(data).__module__.startswith("torch.") and member is not None:
+            preserved.state(member, getattr(member, "generator", None))
 
 
 def _global_seeds() -> list[Any]:
@@ -317,10 +317,10 @@ def _global_seeds() -> list[Any]:
     try:
         from keras.src.backend.common import global_state
 
-        found = global_state.get_global_attribute("global_seed_generator")
+        seeds = global_state.get_global_attribute("global_seed_generator")
     except ImportError:  # private, and moved
         return []
-    return [] if found is None else [found]
+    return [] if seeds is None else [seeds]
 
 
 def _idle_model(keras: Any) -> Any:
@@ -364,13 +364,13 @@ def _fit_rate(model: Any, data: Any, fit: dict[str, Any], clock: _Clock, endless
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             clock.pause()
 
-    given = data if endless else independent(data)
+    input_ = data if endless else independent(data)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `fit` itself gives them to the user
             keras.Model.fit(
                 model,
-                given,
+                input_,
                 epochs=_MANY,
                 verbose=0,
                 callbacks=[Stop()],
@@ -401,10 +401,10 @@ def _repeated(framework: str, batch: Any) -> Any:
     def on_host(value: Any) -> Any:
         return None if value is None else keras.ops.convert_to_numpy(value)
 
-    same = keras.tree.map_structure(on_host, batch)
-    if isinstance(same, (list, tuple)):
-        same = keras.utils.pack_x_y_sample_weight(*same)
-    return (same for _ in range(_MANY))
+    host_batch = keras.tree.map_structure(on_host, batch)
+    if isinstance(host_batch, (list, tuple)):
+        host_batch = keras.utils.pack_x_y_sample_weight(*host_batch)
+    return (host_batch for _ in range(_MANY))
 
 
 def _size(batch: Any) -> int | None:
@@ -483,21 +483,21 @@ def before_fit(model: Any, seconds: float, report: bool) -> dict[str, Any]:
     frame = calling_fit()
     if frame is None:
         raise ValueError("the call of fit could not be found")
-    given = frame.f_locals
+    arguments = frame.f_locals
     if report:
         about = f"{seconds:g} s before training, compilation comes on top (ceilings=)"
         print(f"gpu-util: measuring input and model, each alone, for {about}", file=sys.stderr)
-    found = ceilings(
+    measured = ceilings(
         model,
-        given["x"],
-        given.get("y"),
-        sample_weight=given.get("sample_weight"),
-        batch_size=given.get("batch_size"),
-        class_weight=given.get("class_weight"),
-        shuffle=bool(given.get("shuffle", True)),
+        arguments["x"],
+        arguments.get("y"),
+        sample_weight=arguments.get("sample_weight"),
+        batch_size=arguments.get("batch_size"),
+        class_weight=arguments.get("class_weight"),
+        shuffle=bool(arguments.get("shuffle", True)),
         seconds=seconds,
         progress=report,
     )
     if report:
-        print(textwrap.indent(str(found), "gpu-util: "), file=sys.stderr, flush=True)
-    return found.to_dict()
+        print(textwrap.indent(str(measured), "gpu-util: "), file=sys.stderr, flush=True)
+    return measured.to_dict()

@@ -128,11 +128,11 @@ def _without_user_info(match: re.Match[str]) -> str:
 
 
 def _without_values(text: str, signs: re.Pattern[str]) -> str:
-    parts, done = [], 0
+    parts, copied = [], 0
     sentences = {sentence.end() for sentence in _SENTENCE.finditer(text)}
     for sign in signs.finditer(text):
         start, end = sign.span()
-        if start < done:
+        if start < copied:
             continue
         before = text[max(0, start - _LONGEST_NAME) : start][::-1]
         length = _NAME.match(before).end()  # type: ignore[union-attr]  # it matches any text
@@ -146,26 +146,26 @@ def _without_values(text: str, signs: re.Pattern[str]) -> str:
         else:
             hidden = _inside(text, end, bare=sign[0][0] in " =:")
         if hidden[0] < hidden[1] and not text.startswith(_HIDDEN, hidden[0]):
-            parts += [text[done : hidden[0]], _HIDDEN]
-            done = hidden[1]
-    return "".join(parts) + text[done:]
+            parts += [text[copied : hidden[0]], _HIDDEN]
+            copied = hidden[1]
+    return "".join(parts) + text[copied:]
 
 
 def _without_options(text: str) -> str:
     """Hide what follows `--password`, in a command or in a list of its words."""
-    options = (one for one in _OPTION.finditer(text) if _SECRET.fullmatch(one[1]))
+    options = (option for option in _OPTION.finditer(text) if _SECRET.fullmatch(option[1]))
     return _masked(text, (option.end() for option in options))
 
 
 def _masked(text: str, values: Iterable[int]) -> str:
     """Hide the values that begin at these places, in order."""
-    parts, done = [], 0
+    parts, copied = [], 0
     for value in values:
         start, end = _inside(text, value, bare=True)
-        if done <= start < end:
-            parts += [text[done:start], _HIDDEN]
-            done = end
-    return "".join(parts) + text[done:]
+        if copied <= start < end:
+            parts += [text[copied:start], _HIDDEN]
+            copied = end
+    return "".join(parts) + text[copied:]
 
 
 def _span(text: str, at: int, plain: re.Pattern[str]) -> tuple[int, int]:
@@ -368,10 +368,10 @@ class Redactor:
         """Return a text without secrets and names, and with the first words of an error only."""
         text = without_secrets(text)
         if self._folder_pattern is not None:
-            text = self._folder_pattern.sub(lambda found: self._folders[found.group()], text)
-        text = _ERROR.sub(lambda found: found[1] + _first_words(found[2]), text)
+            text = self._folder_pattern.sub(lambda match: self._folders[match.group()], text)
+        text = _ERROR.sub(lambda match: match[1] + _first_words(match[2]), text)
         if self._name_pattern is not None:
-            text = self._name_pattern.sub(lambda found: self._names[found.group()], text)
+            text = self._name_pattern.sub(lambda match: self._names[match.group()], text)
         return text
 
     def value(self, value: Any) -> Any:

@@ -63,7 +63,7 @@ def csv_lines(
     With `run` the first column holds it, so that tables of several runs can follow each other.
     """
     # A name may be any text, and must not be taken for a formula.
-    own = [] if run is None else ["'" + run if run[:1] in "=+-@" else run]
+    run_cell = [] if run is None else ["'" + run if run[:1] in "=+-@" else run]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
 
@@ -74,7 +74,7 @@ def csv_lines(
         return text
 
     if header:
-        writer.writerow(["run"] * len(own) + list(TABLES[table]))
+        writer.writerow(["run"] * len(run_cell) + list(TABLES[table]))
         yield taken()
     by_step = table == "steps"
     parts = _steps_between(recording, first, last) if by_step else _rows(recording, table)
@@ -82,7 +82,9 @@ def csv_lines(
         if not by_step and "step" in rows:
             rows = _selected(rows, first, last)
         columns = [_plain(table, name, values) for name, values in rows.items()]
-        writer.writerows(own + ["" if value is None else value for value in row] for row in zip(*columns, strict=True))
+        writer.writerows(
+            run_cell + ["" if value is None else value for value in row] for row in zip(*columns, strict=True)
+        )
         yield taken()
 
 
@@ -184,21 +186,21 @@ def html_report(
     if script is None or style is None:
         raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
     per_run: dict[str, int] = {}
-    for one in recordings:
-        per_run[one.run] = per_run.get(one.run, 0) + 1
+    for recording in recordings:
+        per_run[recording.run] = per_run.get(recording.run, 0) + 1
     server, clocks = TileServer(patient=True), SessionClocks()
     judged, problems = run_reports(recordings, thresholds)
-    reports = {one.id: report for one, report in judged}
+    reports = {recording.id: report for recording, report in judged}
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
-    held: dict[str, dict[str, Any]] = {}
-    for one, report in judged:
+    by_id: dict[str, dict[str, Any]] = {}
+    for recording, report in judged:
         try:
-            held[one.id] = {
-                **_recording(server, one, report, room),
-                "job": job_reply(one, [of for of, _ in judged], lambda of: reports[of.id], clocks),
+            by_id[recording.id] = {
+                **_recording(server, recording, report, room),
+                "job": job_reply(recording, [of for of, _ in judged], lambda of: reports[of.id], clocks),
             }
         except Exception as error:
-            problems.append(unexpected(one.path, error))
+            problems.append(unexpected(recording.path, error))
     data = {
         "runs": {
             "version": 1,
@@ -208,14 +210,14 @@ def html_report(
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "words": vocabulary(),
             "recordings": [
-                listed(recording, per_run[recording.run]) for recording in recordings if recording.id in held
+                listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id
             ],
             "problems": problems_of([*recordings.problems, *problems]),
         },
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
-        "total": None if thresholds else _sums([one for one, _ in judged]),
-        "shown": [id for id in shown if id in held],
-        "recordings": held,
+        "total": None if thresholds else _sums([recording for recording, _ in judged]),
+        "shown": [id for id in shown if id in by_id],
+        "recordings": by_id,
     }
     text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
     return PAGE.format(
@@ -229,11 +231,11 @@ def html_report(
 def _sums(recordings: Sequence[Recording]) -> dict[str, Any] | None:
     """Return the sums above the table of several runs; None where there is nothing to sum up."""
     rows = []
-    for one in recordings:
+    for recording in recordings:
         try:
-            rows.append(row_of_open(one, anew=True))
+            rows.append(row_of_open(recording, anew=True))
         except Exception:  # its own problems are listed; the table has its row without sums
-            logger.exception("summing up %s failed", one.path)
+            logger.exception("summing up %s failed", recording.path)
     return total_reply(total(Survey(rows))) if len(rows) > 1 else None
 
 
@@ -266,7 +268,9 @@ def _recording(server: TileServer, recording: Recording, report: dict[str, Any],
         }
     finest = {axis: tiles[axis]["level"] for axis in tiles}
     windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
-    held = {str(window["window"]): window_reply(recording, window["window"], MOST_KERNELS) for window in windows}
+    windows_by_number = {
+        str(window["window"]): window_reply(recording, window["window"], MOST_KERNELS) for window in windows
+    }
     problems = problems_of(recording.problems)  # some are found when tiles are made
     reply = {**reply, "finest": finest, "windows": windows, "problems": problems}
-    return {"reply": reply, "tiles": tiles, "windows": held}
+    return {"reply": reply, "tiles": tiles, "windows": windows_by_number}

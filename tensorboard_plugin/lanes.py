@@ -187,16 +187,16 @@ def lanes_of(recording: Recording) -> list[Lane]:
 def _together(lanes: list[Lane]) -> list[Lane]:
     """Merge lanes of one quantity into one lane with a series each, in place of the first."""
     by_id = {lane["id"]: lane for lane in lanes}
-    gone: set[int] = set()
+    merged: set[int] = set()
     for title, columns in TOGETHER:
         groups = (lane["id"].rpartition(":")[0] for lane in lanes)
-        for group in dict.fromkeys(one for each in groups for one in (each, each.split("/")[0])):
-            found = {name: by_id[id_] for name in columns if (id_ := _id(group, name)) in by_id}
-            names, parts = list(found), list(found.values())
+        for group in dict.fromkeys(name_part for each in groups for name_part in (each, each.split("/")[0])):
+            lanes_by_column = {name: by_id[id_] for name in columns if (id_ := _id(group, name)) in by_id}
+            names, parts = list(lanes_by_column), list(lanes_by_column.values())
             if len(parts) < 2:
                 continue
             first = parts[0]
-            for name, part in found.items():
+            for name, part in lanes_by_column.items():
                 part["series"][0].update(name=name, title=columns[name])
             tops = [part["max"] for part in parts if part["max"] is not None]
             first.update(
@@ -205,8 +205,8 @@ def _together(lanes: list[Lane]) -> list[Lane]:
                 series=[part["series"][0] for part in parts],
                 max=max(tops, default=None),
             )
-            gone |= {id(part) for part in parts[1:]}
-    return [lane for lane in lanes if id(lane) not in gone]
+            merged |= {id(part) for part in parts[1:]}
+    return [lane for lane in lanes if id(lane) not in merged]
 
 
 def _id(group: str, name: str) -> str:
@@ -221,7 +221,7 @@ def _add_limits(lanes: list[Lane], recording: Recording) -> None:
     container, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
     for lane in lanes:
         if lane["id"].startswith("host:process_held_bytes"):
-            value = min((one for one in (container, total) if one), default=None)
+            value = min((limit_bytes for limit_bytes in (container, total) if limit_bytes), default=None)
             if value:
                 lane["limit"] = {
                     "value": value,
@@ -239,26 +239,26 @@ def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[L
     Args:
         growth: as of the report's `memory`.
     """
-    for one in growth:
-        group, _, part = str(one["group"]).partition("/")
-        name = "/".join(filter(None, (part, one["column"])))
+    for trend in growth:
+        group, _, part = str(trend["group"]).partition("/")
+        name = "/".join(filter(None, (part, trend["column"])))
         for lane in lanes:
-            mine = lane["id"].startswith((f"{group}:", f"{one['group']}:"))
-            if not mine or not any(each["name"] in (name, one["column"]) for each in lane["series"]):
+            mine = lane["id"].startswith((f"{group}:", f"{trend['group']}:"))
+            if not mine or not any(each["name"] in (name, trend["column"]) for each in lane["series"]):
                 continue
-            full, limit = one.get("full_at_step"), one.get("limit_bytes")
-            end_ns, value, step = one["until_ns"], one["to_bytes"], None
-            if full is not None and limit is not None and one.get("full_in_s") is not None:
-                end_ns, value, step = one["until_ns"] + round(1e9 * one["full_in_s"]), limit, full
+            full, limit = trend.get("full_at_step"), trend.get("limit_bytes")
+            end_ns, value, step = trend["until_ns"], trend["to_bytes"], None
+            if full is not None and limit is not None and trend.get("full_in_s") is not None:
+                end_ns, value, step = trend["until_ns"] + round(1e9 * trend["full_in_s"]), limit, full
             if step is None:
-                grown = one["to_bytes"] - one["from_bytes"]
-                step = one["since_step"] + round(grown / one["bytes_per_step"])
+                grown = trend["to_bytes"] - trend["from_bytes"]
+                step = trend["since_step"] + round(grown / trend["bytes_per_step"])
             lane["trend"] = {
-                "start_ns": one["since_ns"],
+                "start_ns": trend["since_ns"],
                 "end_ns": end_ns,
-                "start_step": one["since_step"],
+                "start_step": trend["since_step"],
                 "end_step": step,
-                "start_value": one["from_bytes"],
+                "start_value": trend["from_bytes"],
                 "end_value": value,
                 "title": f"full at step {full:,}" if full is not None else "grows",
             }
@@ -373,8 +373,8 @@ def stage_lane(recording: Recording) -> dict[str, Any] | None:
     if _is_long(recording):
         stages = _gathered(recording).stages
     else:
-        found = _readings(recording)
-        stages = [] if found is None else found.stages
+        readings = _readings(recording)
+        stages = [] if readings is None else readings.stages
     if not stages:
         return None
     return {
@@ -402,41 +402,41 @@ def gather_stages(recording: Recording) -> None:
 
 def stage_ranges(recording: Recording, axis: str, level: int, first: int, count: int) -> list[tuple[str, Range]]:
     """Return each series' name and (min, max, mean: float32[count]) of buckets of 2^level."""
-    found = _gathered(recording).readings if _is_long(recording) else _readings(recording)
-    if found is None:
+    readings = _gathered(recording).readings if _is_long(recording) else _readings(recording)
+    if readings is None:
         return []
-    edges = found.edges[axis]
+    edges = readings.edges[axis]
     some = np.flatnonzero(np.diff(edges) > 0)  # readings with a length on this axis
-    shape = (len(found.stages), count)
+    shape = (len(readings.stages), count)
     low, high, mean = (np.full(shape, np.nan, np.float32) for _ in range(3))
     if len(some):
-        edges, ms = np.append(edges[some], edges[-1]), found.ms[:, some]
+        edges, ms = np.append(edges[some], edges[-1]), readings.ms[:, some]
         buckets = np.arange(first, first + count + 1) * 2.0**level
         # Readings [begin, end) reach into a bucket.
         begin = np.searchsorted(edges[1:], buckets[:-1], "right")
         end = np.searchsorted(edges[:-1], buckets[1:], "left")
-        known = np.flatnonzero(end > begin)
-        pairs = np.stack([begin[known], end[known]], axis=1).ravel()
+        filled = np.flatnonzero(end > begin)
+        pairs = np.stack([begin[filled], end[filled]], axis=1).ravel()
         padded = np.pad(ms, ((0, 0), (0, 1)), constant_values=np.nan)
-        if len(known):
-            low[:, known] = np.fmin.reduceat(padded, pairs, axis=1)[:, ::2]
-            high[:, known] = np.fmax.reduceat(padded, pairs, axis=1)[:, ::2]
+        if len(filled):
+            low[:, filled] = np.fmin.reduceat(padded, pairs, axis=1)[:, ::2]
+            high[:, filled] = np.fmax.reduceat(padded, pairs, axis=1)[:, ::2]
         mean[:] = _means(edges, ms, buckets)
     return [(str(row), (low[row], high[row], mean[row])) for row in range(shape[0])]
 
 
 def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray:
     """Return float64[stages, buckets]: means of stretches, weighted by share of a bucket."""
-    found = np.full((len(ms), len(buckets) - 1), np.nan)
+    means = np.full((len(ms), len(buckets) - 1), np.nan)
     lengths = np.diff(edges)
     for row, values in enumerate(ms):
-        known = np.isfinite(values)
-        weight = np.append(0.0, np.cumsum(known * lengths))
-        total = np.append(0.0, np.cumsum(np.where(known, values, 0.0) * lengths))
+        measured = np.isfinite(values)
+        weight = np.append(0.0, np.cumsum(measured * lengths))
+        total = np.append(0.0, np.cumsum(np.where(measured, values, 0.0) * lengths))
         covered = np.diff(np.interp(buckets, edges, weight))
         some = covered > 1e-9 * (buckets[1] - buckets[0])
-        found[row, some] = np.diff(np.interp(buckets, edges, total))[some] / covered[some]
-    return found
+        means[row, some] = np.diff(np.interp(buckets, edges, total))[some] / covered[some]
+    return means
 
 
 # Results per recording, valid until its table has grown; and those of long runs.
@@ -453,16 +453,16 @@ def _readings(recording: Recording) -> _Readings | None:
     before = _made.get(recording)
     if before is None or before[0] != revision:
         part = _part(recording.pipeline)
-        found = None if part is None else _put_together([part], _busiest(part), recording.start_ns)
-        before = _made[recording] = (revision, found)
+        readings = None if part is None else _put_together([part], _busiest(part), recording.start_ns)
+        before = _made[recording] = (revision, readings)
     return before[1]
 
 
 def _gathered(recording: Recording) -> "_Gathered":
-    found = _long.get(recording)
-    if found is None or (not found.stages and found.revision != recording.revision):
-        found = _long[recording] = _Gathered(_newest_stages(recording), recording.revision)
-    return found
+    gathered = _long.get(recording)
+    if gathered is None or (not gathered.stages and gathered.revision != recording.revision):
+        gathered = _long[recording] = _Gathered(_newest_stages(recording), recording.revision)
+    return gathered
 
 
 def _newest_stages(recording: Recording) -> list[str]:
@@ -547,10 +547,10 @@ def _part(table: Mapping[str, np.ndarray]) -> _Part | None:
     np.maximum.at(steps, at, table["step"][train])
     names, named = np.unique(stage, return_inverse=True)
     spent = np.zeros((len(names), len(times)))
-    seen = np.zeros((len(names), len(times)), bool)
+    is_read = np.zeros((len(names), len(times)), bool)
     np.add.at(spent, (named, at), np.maximum(work, 0))
-    seen[named, at] = True
-    spent[~seen] = np.nan
+    is_read[named, at] = True
+    spent[~is_read] = np.nan
     rows = {str(name): row for name, row in zip(names, spent, strict=True)}
     return _Part(times, steps, batches, rows)
 

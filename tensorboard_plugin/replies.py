@@ -72,7 +72,7 @@ def listed(recording: Recording, of_run: int, status: str | None = None) -> dict
     label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
     fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
     trial, config = facts.get("trial"), facts.get("trial_config")
-    label += "".join(f" · {one}" for one in (trial, config) if one and one not in label)
+    label += "".join(f" · {name}" for name in (trial, config) if name and name not in label)
     if of_run > 1 and fit is not None:
         label += f" · fit {fit + 1}"
     if world is not None and world > 1:
@@ -104,12 +104,12 @@ def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
     findings.sort(key=order)
-    own = [finding for finding in findings if not finding.get("of_s")]
-    known = [one["lost_s"] for one in own if one.get("lost_s") is not None]
+    of_this_fit = [finding for finding in findings if not finding.get("of_s")]
+    lost_s = [finding["lost_s"] for finding in of_this_fit if finding.get("lost_s") is not None]
     return {
         "causes": list(dict.fromkeys(finding["cause"] for finding in findings)),
         "titles": list(dict.fromkeys(finding["title"] for finding in findings))[:MAX_TITLES],
-        "lost_s": round(sum(known), 3) if known or stored else None,
+        "lost_s": round(sum(lost_s), 3) if lost_s or stored else None,
     }
 
 
@@ -154,7 +154,7 @@ def _training(run: Mapping[str, Any], unit: str) -> dict[str, Any]:
         "hours": run[unit]["total"],
         "lost": run[unit]["lost"],
         "saves": run[f"saves_{unit}"],
-        "causes": [*(one["cause"] for one in run["lost"]), *run["unknown_cost"]],
+        "causes": [*(loss["cause"] for loss in run["lost"]), *run["unknown_cost"]],
         "top": run["top"] and run["top"]["cause"],
         "since": since and [since["run"], since["speed"]],
     }
@@ -226,25 +226,25 @@ def windows_of(recording: Recording) -> list[dict[str, Any]]:
     `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
     `cost_s`; None where unknown. At most 1000, evenly chosen.
     """
-    known = recording.facts.get("windows") or ()
-    found = {one["window"]: _entry(one) for one in known}
-    if not found and "source" in recording.facts:  # an imported trace is its own window
-        found = _from_rows(recording)
-    if not found:
+    stored = recording.facts.get("windows") or ()
+    by_number = {window["window"]: _entry(window) for window in stored}
+    if not by_number and "source" in recording.facts:  # an imported trace is its own window
+        by_number = _from_rows(recording)
+    if not by_number:
         return []
     phases = recording.phases
     for at in np.flatnonzero(phases["kind"] == "profiler_window").tolist():
         number = str(phases["name"][at]).removeprefix("window ")
         plain = number.isascii() and number.isdigit() and len(number) < 16
-        entry = found.get(int(number)) if plain else None
+        entry = by_number.get(int(number)) if plain else None
         if entry is not None:
             entry["start_ns"] = int(phases["start_ns"][at])
             entry["end_ns"] = int(phases["end_ns"][at])
-    windows = sorted(found.values(), key=lambda one: (one["first_step"], one["window"]))
-    for one in windows:
-        if one["profile"] is not None:
+    windows = sorted(by_number.values(), key=lambda window: (window["first_step"], window["window"]))
+    for window in windows:
+        if window["profile"] is not None:
             run = recording.run
-            one["profile_run"] = one["profile"] if run == "." else f"{run}/{one['profile']}"
+            window["profile_run"] = window["profile"] if run == "." else f"{run}/{window['profile']}"
     stride = -(-len(windows) // MAX_WINDOWS)
     return windows[::stride]
 
@@ -258,7 +258,7 @@ def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) 
         `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host), and `step_kernels`:
         `names`, and `rows` of [step, gpu, index into names, count, total_ns, max_ns].
     """
-    about = next((one for one in windows_of(recording) if one["window"] == window), None)
+    about = next((entry for entry in windows_of(recording) if entry["window"] == window), None)
     steps = _of_window(recording, "traced_steps", window)
     rows = _of_window(recording, "kernels", window)
     if about is None:
@@ -289,12 +289,12 @@ def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
-def _entry(one: WindowFacts) -> dict[str, Any]:
-    profile = one.get("profile")
+def _entry(window: WindowFacts) -> dict[str, Any]:
+    profile = window.get("profile")
     if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
         profile = None
     return {
-        **{name: one.get(name) for name in _NUMBERS},
+        **{name: window.get(name) for name in _NUMBERS},
         "profile": profile,
         "profile_run": None,
         "start_ns": None,
@@ -320,11 +320,11 @@ def _blank(window: int, steps: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:
     steps = recording.traced_steps
-    found = {}
+    by_number = {}
     for window in np.unique(steps["window"])[:MAX_WINDOWS].tolist():
         mine = steps["window"] == window
-        found[window] = _blank(window, {name: values[mine] for name, values in steps.items()})
-    return found
+        by_number[window] = _blank(window, {name: values[mine] for name, values in steps.items()})
+    return by_number
 
 
 def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:

@@ -31,14 +31,14 @@ class TfDataPipelines:
     def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
         self._iterators: dict[str, weakref.ref] = {}
         self._readers: dict[str, Any] = {}
-        self._given: dict[str, Any] = {}  # datasets, until they were looked at
+        self._unread: dict[str, Any] = {}  # datasets, until they were looked at
         self._looking = threading.Lock()
         self._unavailable = unavailable
 
     def given(self, which: str, dataset: Any) -> None:
         """Note the dataset of a pipeline; on the training thread."""
         if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
-            self._given[which] = dataset
+            self._unread[which] = dataset
 
     def seen(self, which: str, iterator: Any) -> None:
         """Note a new iterator; on the training thread.
@@ -47,10 +47,10 @@ class TfDataPipelines:
             which: "train" or "validation".
             iterator: of any kind: those without a tf.data pipeline are ignored.
         """
-        own = _with_pipeline(iterator)
-        if own is not None:
-            self._iterators[which] = weakref.ref(own)
-            self.given(which, getattr(own, "_dataset", None))
+        pipeline_iterator = _with_pipeline(iterator)
+        if pipeline_iterator is not None:
+            self._iterators[which] = weakref.ref(pipeline_iterator)
+            self.given(which, getattr(pipeline_iterator, "_dataset", None))
         elif _parts(iterator) and HIDDEN not in self._unavailable:
             self._unavailable.append(HIDDEN)
 
@@ -62,9 +62,9 @@ class TfDataPipelines:
         """
         tokens: list[str] = []
         with self._looking:
-            for which in list(self._given):
+            for which in list(self._unread):
                 reader = self._reader(which)
-                reader.look(self._given.pop(which))
+                reader.look(self._unread.pop(which))
                 if which == "train" and reader.written is not None:
                     tokens += [function for stage in reader.written.all() for function in stage.py_functions]
         return tokens
@@ -85,8 +85,8 @@ class TfDataPipelines:
         Raises: TensorFlow's error where a pipeline keeps no model.
         """
         rows: list[dict[str, Any]] = []
-        for which, known in list(self._iterators.items()):
-            iterator = known()
+        for which, reference in list(self._iterators.items()):
+            iterator = reference()
             if iterator is None:  # exhausted, and its pipeline gone
                 continue
             rows += self._reader(which).read(iterator)

@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     verdicts = None
     if args.baseline is not None:
         verdicts, new = _compared(args, recordings, report, thresholds)
-        broken += [one for one in new if one["reason"] not in {each["reason"] for each in broken}]
+        broken += [failure for failure in new if failure["reason"] not in {each["reason"] for each in broken}]
     status = _status(broken, verdicts)
     if check is not None:
         _write_outcome(args, report, broken, verdicts)
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         if check is not None:
             report["check"] = {"passed": not status, "failures": broken}
             if verdicts is not None:
-                report["check"]["slowdowns"] = [one.to_json() for one in verdicts]
+                report["check"]["slowdowns"] = [verdict.to_json() for verdict in verdicts]
         json.dump(report, sys.stdout, indent=2, allow_nan=False)
         print()
     elif check is not None:
@@ -211,8 +211,8 @@ def _compared(
     limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
     names = _names([*args.logdir, args.baseline])
     before = open_recordings([args.baseline], None, args.timeout)
-    for found, logdir in ((recordings, args.logdir[0]), (before, args.baseline)):
-        for recording in found:
+    for side, logdir in ((recordings, args.logdir[0]), (before, args.baseline)):
+        for recording in side:
             if recording.run == ".":  # the log directory itself is the run
                 recording.run = names[logdir]
     verdicts = slowdowns(
@@ -238,13 +238,13 @@ def _write_outcome(
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         slower = {verdict.id for verdict in verdicts or () if verdict.failed}
-        count, runs = len({one["id"] for one in broken} | slower), len(report["runs"])
-        said = f"{count} of {runs} runs failed" if count else _within(runs)
+        count, runs = len({failure["id"] for failure in broken} | slower), len(report["runs"])
+        outcome = f"{count} of {runs} runs failed" if count else _within(runs)
         if _status(broken, verdicts) == NOT_COMPARABLE:
-            said = "not comparable with the baseline"
+            outcome = "not comparable with the baseline"
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown(said, broken, verdicts))
+                file.write(markdown(outcome, broken, verdicts))
         except OSError as error:  # the check itself was made
             print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
 
@@ -293,10 +293,10 @@ def _check(args: argparse.Namespace) -> "Check | None":
     from gpu_util_callback.diagnosis import RULES, Check, meant
 
     forbid = [cause.strip() for text in args.forbid for cause in text.split(",")]
-    known = [rule.cause for rule in RULES]
-    unknown = [cause for cause in forbid if cause not in known]
+    causes = [rule.cause for rule in RULES]
+    unknown = [cause for cause in forbid if cause not in causes]
     if unknown:
-        raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0], known)}")
+        raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0], causes)}")
     check = Check(
         min_utilization=args.min_utilization,
         max_input_wait=args.max_input_wait,
@@ -319,7 +319,7 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
 
     logdirs = list(logdirs)
     names = _names(logdirs)
-    found: list = []
+    recordings_found: list = []
     unread: list = []
     of_logdir: list[tuple[str, list]] = []
     for logdir in logdirs:
@@ -331,24 +331,24 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
         _remote.wait_for_answer(logdir, timeout_s, " --timeout S waits longer.")
         recordings = read_recordings(logdir)
         _warn(vars(problem) for problem in recordings.problems)
-        here = sorted(recordings, key=lambda one: one.start_ns or 0)
-        if not here:
+        ordered = sorted(recordings, key=lambda recording: recording.start_ns or 0)
+        if not ordered:
             raise UnusableInput(
                 f"no recording in {logdir}: looked for <run>/plugins/gpu_utilization/*/"
                 "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
             )
-        found += here
+        recordings_found += ordered
         unread += recordings.unread
-        of_logdir.append((names[logdir], here))
+        of_logdir.append((names[logdir], ordered))
     if len(logdirs) > 1:
         _tell_apart(of_logdir)
     if only:
-        known = sorted({recording.run for recording in found})
-        missing = [name for name in only if name not in known]
+        names_found = sorted({recording.run for recording in recordings_found})
+        missing = [name for name in only if name not in names_found]
         if missing:
-            raise UnusableInput(f"no run {missing[0]!r}; available: {', '.join(known)}")
-        found = [recording for recording in found if recording.run in only]
-    return Recordings(found, unread)
+            raise UnusableInput(f"no run {missing[0]!r}; available: {', '.join(names_found)}")
+        recordings_found = [recording for recording in recordings_found if recording.run in only]
+    return Recordings(recordings_found, unread)
 
 
 def _names(logdirs: list[str]) -> dict[str, str]:
@@ -363,9 +363,9 @@ def _names(logdirs: list[str]) -> dict[str, str]:
 
 def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:
     """Name the runs of several log directories so that no two share a name."""
-    holders = Counter(run for _, here in of_logdir for run in {one.run for one in here})
-    for name, here in of_logdir:
-        for recording in here:
+    holders = Counter(run for _, recordings in of_logdir for run in {recording.run for recording in recordings})
+    for name, recordings in of_logdir:
+        for recording in recordings:
             if recording.run == ".":
                 recording.run = name
             elif holders[recording.run] > 1:

@@ -70,26 +70,26 @@ def add_promises(runs: Sequence[dict]) -> None:
             continue
         script = hashed_script(run["script"]) if run.get("script") else None
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
-        known = latest.setdefault(key, {})
+        by_job = latest.setdefault(key, {})
         # Older recordings and notebooks do not record a script.
         gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or () if gpu["used_by_framework"])
         alike = [
-            one
-            for (its, called, on), one in known.items()
-            if (its == script if None not in (its, script) else called == name)
-            and (on == gpus or not (on and gpus))
-            and _after(one, run)
+            candidate
+            for (its_script, its_name, its_gpus), candidate in by_job.items()
+            if (its_script == script if None not in (its_script, script) else its_name == name)
+            and (its_gpus == gpus or not (its_gpus and gpus))
+            and _after(candidate, run)
         ]
-        previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
+        previous = max(alike, key=lambda candidate: candidate["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
         if run["steps"]:
-            known[script, name, gpus] = run
+            by_job[script, name, gpus] = run
 
 
 def _after(previous: Mapping, run: Mapping) -> bool:
     """Return whether a run may be a changed version of another: no other trial, nor at once."""
-    trials = [(one.get("trial_of"), one.get("trial")) for one in (previous, run)]
+    trials = [(member.get("trial_of"), member.get("trial")) for member in (previous, run)]
     ended_ns = (previous["start_ns"] or 0) + 1e9 * (previous["wall_s"] or 0)
     return trials[0] == trials[1] and ended_ns <= (run["start_ns"] or ended_ns)
 
@@ -101,24 +101,24 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     away. Changes elsewhere (a longer validation) do not matter.
     """
     now = _causes(run)
-    gone = [
+    resolved = [
         finding
         for finding in _own_findings(previous)
         if finding["cause"] not in now and _would_show(finding, previous, run) and _went_down(finding, previous, run)
     ]
-    stalls = any(_between_steps(finding) for finding in gone)
+    stalls = any(_between_steps(finding) for finding in resolved)
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
-    if not gone or not old or not new:
+    if not resolved or not old or not new:
         return None
-    promised = sum(_saves(finding) for finding in gone)
+    promised = sum(_saves(finding) for finding in resolved)
     # The old run at the new pace: only the parts that were promised to change are replaced.
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
     return {
         "id": previous["id"],
         "run": previous["run"],
-        "gone": sorted({finding["cause"] for finding in gone}),
-        "estimated": _gains(whole, gone),
+        "gone": sorted({finding["cause"] for finding in resolved}),
+        "estimated": _gains(whole, resolved),
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
@@ -130,20 +130,20 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
     What lies just above its threshold here and just below it there is not new, nor what a baseline
     is too short to show.
     """
-    found: dict[str, Mapping] = {}
+    by_cause: dict[str, Mapping] = {}
     for finding in _findings(run):
         if all(
             finding["cause"] not in _causes(before)
             and (not finding["lost_s"] or (_would_show(finding, run, before) and _went_down(finding, run, before)))
             for before in baseline
         ):
-            found.setdefault(finding["cause"], finding)
-    return list(found.values())
+            by_cause.setdefault(finding["cause"], finding)
+    return list(by_cause.values())
 
 
-def _gains(whole_s: float, gone: Sequence[Mapping]) -> list[float]:
+def _gains(whole_s: float, resolved: Sequence[Mapping]) -> list[float]:
     """Return the least and the largest gain that the advice for findings was estimated to have."""
-    return [round(gain_of(whole_s, bound) or 1.0, 2) for bound in saves_range(gone)]
+    return [round(gain_of(whole_s, bound) or 1.0, 2) for bound in saves_range(resolved)]
 
 
 def _between_steps(finding: Mapping) -> bool:
@@ -170,7 +170,7 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     rule = RULE_OF.get(finding["cause"])
     detail = finding.get("id", "").partition("@")[0].partition(":")[2]
     part = rule.part_of(detail) if rule is not None else ""
-    before, after = ((one["time_s"] or {}).get(part) for one in (previous, run))
+    before, after = ((member["time_s"] or {}).get(part) for member in (previous, run))
     if before is None or after is None:
         return True
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
@@ -239,8 +239,8 @@ def ms_per_sample(run: Mapping) -> float | None:
 def active_pct(run: Mapping) -> float | None:
     """Return the mean kernel active over the GPUs in use by the framework; None if not measured."""
     means = [gpu["utilization_pct"]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
-    known = [mean for mean in means if mean is not None]
-    return round(sum(known) / len(known), 2) if known else None
+    measured = [mean for mean in means if mean is not None]
+    return round(sum(measured) / len(measured), 2) if measured else None
 
 
 def time_pct(run: Mapping) -> dict[str, float]:

@@ -16,11 +16,11 @@ def memory_use(run: Run, limits: Limits) -> dict | None:
         limits: the thresholds of `memory_growth`.
     """
     host = _host(run)
-    gpus = [one for gpu in run.used_gpus if (one := _gpu(run, gpu)) is not None]
+    gpus = [gpu_memory for gpu in run.used_gpus if (gpu_memory := _gpu(run, gpu)) is not None]
     if host is None and not gpus:
         return None
     growing = forecasts(run, limits) if len(run.steps) else []
-    return {"host": host, "gpus": gpus, "growth": [_growth(one) for one in growing]}
+    return {"host": host, "gpus": gpus, "growth": [_growth(forecast) for forecast in growing]}
 
 
 def _host(run: Run) -> dict | None:
@@ -28,8 +28,8 @@ def _host(run: Run) -> dict | None:
         track = run.memory.get(f"host:{name}")
         return None if track is None or track.highest is None else int(track.highest)
 
-    held = highest("process_held_bytes")
-    peak = highest("process_memory_bytes") if held is None else held
+    held_bytes = highest("process_held_bytes")
+    peak = highest("process_memory_bytes") if held_bytes is None else held_bytes
     if peak is None:
         return None
     machine = run.machine
@@ -38,8 +38,8 @@ def _host(run: Run) -> dict | None:
         "ulimit -v": machine.get("address_space_limit_bytes"),
         "machine": machine.get("memory_total_bytes"),
     }
-    known = [(limit, name) for name, limit in limits.items() if limit]
-    limit, by = min(known, default=(None, None))
+    known_limits = [(limit, name) for name, limit in limits.items() if limit]
+    limit, by = min(known_limits, default=(None, None))
     return {
         "peak_bytes": peak,
         "workers_peak_bytes": highest("workers_memory_bytes"),
@@ -49,8 +49,8 @@ def _host(run: Run) -> dict | None:
 
 
 def _gpu(run: Run, gpu: int) -> dict | None:
-    held = allocator(run, gpu)
-    if held is None:
+    memory = allocator(run, gpu)
+    if memory is None:
         return None
 
     def highest(name: str) -> int | None:
@@ -60,29 +60,29 @@ def _gpu(run: Run, gpu: int) -> dict | None:
     batch = batch_memory(run, gpu)
     return {
         "index": gpu,
-        "live_peak_bytes": int(held.peak),
+        "live_peak_bytes": int(memory.peak),
         "reserved_peak_bytes": highest("allocator_reserved_bytes"),
         "others_peak_bytes": highest("memory_other_bytes"),
-        "limit_bytes": int(held.limit),
+        "limit_bytes": int(memory.limit),
         "bytes_per_sample": None if batch is None else round(batch.per_sample),
         "room_for_batch": None if batch is None else batch.room,
     }
 
 
-def _growth(one: Forecast) -> dict:
-    growth = one.growth
+def _growth(forecast: Forecast) -> dict:
+    growth = forecast.growth
     return {
-        "group": one.key.partition(":")[0],
-        "column": one.column,
+        "group": forecast.key.partition(":")[0],
+        "column": forecast.column,
         "bytes_per_step": round(growth.per_step, 1),
         "since_step": round(growth.onset),
-        "since_ns": one.since_ns,
-        "until_ns": one.until_ns,
+        "since_ns": forecast.since_ns,
+        "until_ns": forecast.until_ns,
         "from_bytes": int(growth.level - growth.grown),
         "to_bytes": int(growth.level),
-        "limit_bytes": None if one.limit is None else int(one.limit),
-        "full_at_step": one.full_step,
-        "full_in_s": None if one.full_s is None else round(one.full_s, 1),
+        "limit_bytes": None if forecast.limit is None else int(forecast.limit),
+        "full_at_step": forecast.full_step,
+        "full_in_s": None if forecast.full_s is None else round(forecast.full_s, 1),
     }
 
 
@@ -91,17 +91,17 @@ def memory_sentence(run: Mapping) -> str:
     memory = run.get("memory")
     if not memory:
         return ""
-    said = []
+    parts = []
     for gpu in memory["gpus"]:
         text = f"gpu{gpu['index']} {_of(gpu['live_peak_bytes'], gpu['limit_bytes'])} GiB live"
         if gpu["room_for_batch"] is not None:
             text += f", room for a batch of {gpu['room_for_batch']:,}"
             text += f" ({gpu['bytes_per_sample'] / 2**20:.3g} MiB a sample)"
-        said.append(text)
+        parts.append(text)
     host = memory["host"]
     if host is not None:
-        said.append(f"host {_of(host['peak_bytes'], host['limit_bytes'])} GiB")
-    return f"Peak memory: {'; '.join(said)}."
+        parts.append(f"host {_of(host['peak_bytes'], host['limit_bytes'])} GiB")
+    return f"Peak memory: {'; '.join(parts)}."
 
 
 def _of(peak: float, limit: float | None) -> str:

@@ -41,7 +41,7 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
         recordings: what `read_recordings` returned, or any recordings.
         thresholds: overrides of the rules' thresholds; see `Diagnosis`.
     """
-    recordings = sorted(recordings, key=lambda one: (one.start_ns or 0, one.id))
+    recordings = sorted(recordings, key=lambda recording: (recording.start_ns or 0, recording.id))
     judged, problems = run_reports(recordings, thresholds)
     runs = [run for _, run in judged]
     sessions: dict[str, list[dict]] = {}
@@ -184,14 +184,14 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
         anew: as for `diagnose`.
     """
     facts = recording.facts
-    found = diagnose(recording, thresholds, anew=anew)
+    judged = diagnose(recording, thresholds, anew=anew)
     account = recording.account
     traced = Traced()
     traced.add_steps(recording.traced_steps)
     wall_s = account.get("wall_s")
-    kept = recording.summary  # distributions kept while recording: no rows need to be read
-    active = found.get("gpu_active_pct") or {}
-    gpus = [_gpu(gpu, place, kept, active) for place, gpu in enumerate(facts.get("gpus") or [])]
+    distributions = recording.summary  # distributions kept while recording: no rows need to be read
+    active = judged.get("gpu_active_pct") or {}
+    gpus = [_gpu(gpu, place, distributions, active) for place, gpu in enumerate(facts.get("gpus") or [])]
     rates = full_rates(facts)
     for gpu in gpus:
         gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
@@ -214,7 +214,7 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),
         "mfu": mfu,
-        "step_ms": _step_ms(kept.get("steps", {}).get("duration_ns", {})),
+        "step_ms": _step_ms(distributions.get("steps", {}).get("duration_ns", {})),
         "time_s": dict(account.get("time_s") or {}),
         "gpu_time_est": {
             str(gpu["index"]): _gpu_time(
@@ -230,23 +230,23 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
         },
         "gpus": gpus,
         "traced": _traced(traced),
-        "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
+        "unavailable": [*(facts.get("unavailable") or []), *_older_rules(judged)],
         "overhead": dict(facts.get("overhead") or {}),
-        "au_pct": (found.get("au") or {}).get("pct"),
-        "au_epochs": (found.get("au") or {}).get("epochs") or [],
-        "memory": found.get("memory"),
-        "energy": found.get("energy"),
-        "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
-        "verdict": _with_mfu(found["verdict"], mfu),
-        "headline": _headline(found, wall_s, Script.of(facts.get("process"))),
-        **{name: found[name] for name in _AS_DIAGNOSED},
+        "au_pct": (judged.get("au") or {}).get("pct"),
+        "au_epochs": (judged.get("au") or {}).get("epochs") or [],
+        "memory": judged.get("memory"),
+        "energy": judged.get("energy"),
+        "energy_j_per_sample": _energy_per_sample(judged, facts, recording.step_count),
+        "verdict": _with_mfu(judged["verdict"], mfu),
+        "headline": _headline(judged, wall_s, Script.of(facts.get("process"))),
+        **{name: judged[name] for name in _AS_DIAGNOSED},
         "problems": [{"path": problem.path, "message": problem.message} for problem in recording.problems],
     }
 
 
-def _energy_per_sample(found: Mapping, facts: Mapping, steps: int | None) -> float | None:
+def _energy_per_sample(judged: Mapping, facts: Mapping, steps: int | None) -> float | None:
     """Return joules a sample of the whole run: validation and callbacks included."""
-    energy, size = found.get("energy"), batch_size(facts.get("fit") or {})
+    energy, size = judged.get("energy"), batch_size(facts.get("fit") or {})
     if not energy or not size or not steps:
         return None
     return float(f"{energy['total_j'] / (steps * size):.6g}")
@@ -256,28 +256,28 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.6g}")
 
 
-def _peak(known: Mapping | None) -> dict | None:
-    return {**known, "text": peak_text(known)} if known else None
+def _peak(peak: Mapping | None) -> dict | None:
+    return {**peak, "text": peak_text(peak)} if peak else None
 
 
 def _mfu(facts: Mapping, gpus: list[dict]) -> dict | None:
     """Return the model FLOPs utilization over all GPUs at work; None where it is not known."""
-    known = [gpu for gpu in gpus if gpu["mfu_pct"] is not None]
+    measured = [gpu for gpu in gpus if gpu["mfu_pct"] is not None]
     rate, work = samples_per_s(facts), facts.get("work")
-    if not known or rate is None or work is None:
+    if not measured or rate is None or work is None:
         return None
-    done = rate * work["flops_per_sample"] / 1e12
-    peak = sum(gpu["peak"]["tflops"] for gpu in known)
-    first = known[0]["peak"]
-    each = "this GPU's" if len(known) == 1 else "these GPUs'"
-    alike = all(gpu["peak"] == first for gpu in known)
-    of = f" ({peak_text(first)}{' each' if known[1:] else ''})" if alike else ""
+    tflops = rate * work["flops_per_sample"] / 1e12
+    peak = sum(gpu["peak"]["tflops"] for gpu in measured)
+    first = measured[0]["peak"]
+    each = "this GPU's" if len(measured) == 1 else "these GPUs'"
+    alike = all(gpu["peak"] == first for gpu in measured)
+    of = f" ({peak_text(first)}{' each' if measured[1:] else ''})" if alike else ""
     return {
-        "pct": _rounded(100 * done / peak),
-        "tflops": _rounded(done),
+        "pct": _rounded(100 * tflops / peak),
+        "tflops": _rounded(tflops),
         "peak_tflops": _rounded(peak),
         "precision": first["precision"] if alike else None,
-        "text": f"{percent(100 * done / peak)} of {each} peak{of}",
+        "text": f"{percent(100 * tflops / peak)} of {each} peak{of}",
     }
 
 
@@ -290,14 +290,14 @@ def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
     return verdict
 
 
-def _headline(found: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
+def _headline(judged: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
     """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
-    findings = [*found["findings"], *found["spans"]]
+    findings = [*judged["findings"], *judged["spans"]]
     whole = of_script(findings, wall_s, script)
     if whole is not None:
         return headline([whole], whole["of_s"])
-    clear = found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE))
-    if clear or is_unknown(found["verdict"]):
+    clear = judged["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE))
+    if clear or is_unknown(judged["verdict"]):
         return None
     lead = headline([finding for finding in findings if not finding.get("of_s")], wall_s)
     if lead is not None and script is not None and wall_s:
@@ -321,9 +321,9 @@ def _process(facts: Mapping) -> dict | None:
     }
 
 
-def _older_rules(found: Mapping) -> list[dict[str, str]]:
+def _older_rules(judged: Mapping) -> list[dict[str, str]]:
     """Return a notice where findings of older rules are shown as they were recorded."""
-    version = found["rules_version"]
+    version = judged["rules_version"]
     if version == RULES_VERSION:
         return []
     return [
@@ -355,31 +355,31 @@ def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
     return f"it alternates faster than the driver's readings of {refresh_ms / 1e3:.1f} s resolve"
 
 
-def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, float]) -> dict:
+def _gpu(gpu: Mapping, place: int, distributions: Distributions, active: Mapping[str, float]) -> dict:
     """Return a GPU's distributions over its samples.
 
     Its mean utilization is that over the run's time, as in the verdict (that of the samples for
     recordings without it).
     """
-    known = gpu.get("index")
-    index = place if known is None else known
-    groups = [kept.get(group, {}) for group in (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]
+    reported_index = gpu.get("index")
+    index = place if reported_index is None else reported_index
+    groups = [distributions.get(group, {}) for group in (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]
 
-    def seen(column: str) -> Mapping[str, float]:
+    def distribution_of(column: str) -> Mapping[str, float]:
         return next((group[column] for group in groups if group.get(column, {}).get("count")), {})
 
     def spread(column: str) -> dict[str, float | None]:
-        found = seen(column)
-        return {name: round(found[name], 2) if found else None for name in ("mean", "p5", "p50", "p95")}
+        distribution = distribution_of(column)
+        return {name: round(distribution[name], 2) if distribution else None for name in ("mean", "p5", "p50", "p95")}
 
     def highest(column: str) -> float | None:
-        return seen(column).get("max")
+        return distribution_of(column).get("max")
 
     def whole(number: float | None) -> int | None:
         return None if number is None else int(number)
 
     use = spread("utilization_pct")
-    power = "power_mw" if seen("power_mw") else "power_energy_mw"  # the same, by another source
+    power = "power_mw" if distribution_of("power_mw") else "power_energy_mw"  # the same, by another source
     if use["mean"] is not None:
         use["mean"] = active.get(str(index), use["mean"])
     return {
@@ -400,7 +400,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         "memory_total_bytes": gpu.get("memory_total_bytes"),
         "power_mw": {"mean": spread(power)["mean"], "max": highest(power)},
         "temperature_c": {"max": highest("temperature_c")},
-        "samples": whole(seen("utilization_pct").get("count")),
+        "samples": whole(distribution_of("utilization_pct").get("count")),
     }
 
 
@@ -417,16 +417,16 @@ def _gpu_time(gpu: Mapping, traced: Traced, steps: int, wall_s: float | None, ac
     windows in steps far busier than the run, as measured by NVML, are not extrapolated.
     """
     active = gpu["utilization_pct"]["mean"]
-    seen = traced.for_all(gpu["index"], steps)
+    traced_gpu = traced.for_all(gpu["index"], steps)
     times = account.get("time_s") or {}
     in_steps = float(times.get("step") or 0) + float(times.get("input_wait") or 0)
     in_steps = min(wall_s or 0.0, in_steps)
-    if wall_s and seen is not None and _speaks_for(seen, in_steps / wall_s, active):
-        seconds = {name: in_steps * seen.share(name) for name in CATEGORIES}
+    if wall_s and traced_gpu is not None and _speaks_for(traced_gpu, in_steps / wall_s, active):
+        seconds = {name: in_steps * traced_gpu.share(name) for name in CATEGORIES}
         waited = times.get("input_wait")
-        others = in_steps - seconds["idle_input"]
-        if waited is not None and seconds["idle_input"] > waited and others > 0:
-            scale = (in_steps - waited) / others
+        other_s = in_steps - seconds["idle_input"]
+        if waited is not None and seconds["idle_input"] > waited and other_s > 0:
+            scale = (in_steps - waited) / other_s
             seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
         parts: dict[str, object] = {
             name: round(part, 6) for name, part in seconds.items() if why_idle or not name.startswith("idle_")
@@ -441,12 +441,12 @@ def _gpu_time(gpu: Mapping, traced: Traced, steps: int, wall_s: float | None, ac
     return {}
 
 
-def _speaks_for(seen: TracedGpu, in_steps: float, active_pct: float | None) -> bool:
+def _speaks_for(traced_gpu: TracedGpu, in_steps: float, active_pct: float | None) -> bool:
     """Return whether traced steps represent all steps, which are the share `in_steps` of a run."""
-    if not seen.duration_ns:
+    if not traced_gpu.duration_ns:
         return False
     # NVML counts every kernel, however few cores it takes: it never shows less than the kernels do.
-    computing = in_steps * (seen.share("kernel") + seen.share("collective"))
+    computing = in_steps * (traced_gpu.share("kernel") + traced_gpu.share("collective"))
     return active_pct is None or computing <= active_pct / 100 + UNLIKE
 
 

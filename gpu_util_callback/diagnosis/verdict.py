@@ -56,18 +56,18 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     Args:
         findings: of the report, attributed and ordered: the first to fix in front.
     """
-    said = _of_fits(run, [finding for finding in findings if not finding.get("of_s")])
+    of_fits = _of_fits(run, [finding for finding in findings if not finding.get("of_s")])
     script = Script.of(run.manifest.get("process"))
     lead = of_script(findings, run.wall_ns / 1e9, script)
     if lead is None or script is None or not len(run.steps):
-        return said
-    opening, colon, rest = said.partition(": ")
+        return of_fits
+    opening, colon, remainder = of_fits.partition(": ")
     clear = opening in (NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)
     gains = promise(lead["of_s"], lead["saves_range_s"], lead["saves_s"], "script")
     between = lead["cause"] == BetweenFits.cause
     whole = script.passed_between if between else script.compiled_again
     inside = IN_FITS if between else IN_THIS
-    return f"{whole}{gains} {inside}: {rest if clear and colon else said}"
+    return f"{whole}{gains} {inside}: {remainder if clear and colon else of_fits}"
 
 
 def of_script(findings: Sequence[Mapping], wall_s: float | None, script: Script | None) -> Mapping | None:
@@ -76,11 +76,11 @@ def of_script(findings: Sequence[Mapping], wall_s: float | None, script: Script 
     Args:
         wall_s: duration of the recording, which the other findings are about.
     """
-    own = [finding for finding in findings if not finding.get("of_s")]
+    of_this_fit = [finding for finding in findings if not finding.get("of_s")]
     whole = max((finding for finding in findings if finding.get("of_s")), key=_lost_s, default=None)
     if whole is None or script is None or any(finding["cause"] in BLOCKING for finding in findings):
         return None
-    lead = headline(own, None)
+    lead = headline(of_this_fit, None)
     lost_s = script.saves(wall_s or 0.0, lead["lost_s"]) if lead is not None else 0.0
     return whole if _lost_s(whole) >= (lost_s or 0.0) else None
 
@@ -118,16 +118,21 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     if run.used_gpus and lost_s >= STARVED * wall_s:
         opening = rule.opening_if_large
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
-    said = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
+    loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.of(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
-    return f"{said}{gains}{_eager_too(findings)}"
+    return f"{loss}{gains}{_eager_too(findings)}"
 
 
 def named_gpus(report: Mapping) -> set[int]:
     """Return the indices of the GPUs that findings are about, where not about all of them."""
-    found = [*report["findings"], *report["spans"]]
-    return {int(gpu) for one in found if len(one["gpus"] or ()) < len(report["gpus"]) for gpu in one["gpus"] or ()}
+    findings = [*report["findings"], *report["spans"]]
+    return {
+        int(gpu)
+        for finding in findings
+        if len(finding["gpus"] or ()) < len(report["gpus"])
+        for gpu in finding["gpus"] or ()
+    }
 
 
 def _on_gpus(lead: Mapping, findings: Sequence[Mapping], count: int) -> str:
@@ -139,7 +144,7 @@ def _on_gpus(lead: Mapping, findings: Sequence[Mapping], count: int) -> str:
 
 def is_unnamed(finding: Mapping) -> bool:
     """Return whether a finding, or a headline, is about time that nothing names: never a fix."""
-    return any(one.startswith(_UNNAMED) for one in finding.get("ids") or [finding.get("id", "")])
+    return any(id_.startswith(_UNNAMED) for id_ in finding.get("ids") or [finding.get("id", "")])
 
 
 def _of_unknown_cost(finding: Mapping) -> str:
@@ -155,14 +160,14 @@ def order(finding: Mapping) -> tuple:
     """
     least_s, _ = saves_range([finding])
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
-    asked = finding.get("advice", {}).get("question") and finding.get("saves_range_s")
+    if_yes = finding.get("advice", {}).get("question") and finding.get("saves_range_s")
     return (
         finding["cause"] not in BLOCKING,
         is_unnamed(finding),
         lost_s is None,
         -least_s,
         -(saves_s or 0.0),
-        -asked[1] if asked else 0.0,
+        -if_yes[1] if if_yes else 0.0,
         -(lost_s or 0.0),
     )
 
@@ -179,11 +184,11 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
         faster the run gets at most.
     """
     kinds: dict[tuple[str, str], list[Mapping]] = {}
-    for one in sorted(findings, key=order):
-        if one["lost_s"]:
-            rule = RULE_OF.get(one["cause"])
-            title = "" if rule is not None and rule.opening else one["title"]
-            kinds.setdefault((one["cause"], title), []).append(one)
+    for finding in sorted(findings, key=order):
+        if finding["lost_s"]:
+            rule = RULE_OF.get(finding["cause"])
+            title = "" if rule is not None and rule.opening else finding["title"]
+            kinds.setdefault((finding["cause"], title), []).append(finding)
     if not kinds:
         return None
 
@@ -191,7 +196,7 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
-        "ids": [one["id"] for one in lead],
+        "ids": [finding["id"] for finding in lead],
         **sums(lead),
         **{f"all_{name}": value for name, value in sums(findings).items()},
         "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
@@ -224,12 +229,12 @@ def saves_range(findings: Iterable[Mapping]) -> tuple[float, float]:
 
 def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None) -> str:
     """Return what following the advice gains, or what limits the run where none is known to."""
-    what, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
+    subject, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
     if script is not None:
-        what, saves_s = "script", script.saves(wall_s, saves_s)
+        subject, saves_s = "script", script.saves(wall_s, saves_s)
         span_s = [script.saves(wall_s, bound) for bound in span_s]
         wall_s = script.wall_s
-    gains = promise(wall_s, span_s, saves_s, what)
+    gains = promise(wall_s, span_s, saves_s, subject)
     if gains:
         return gains
     first = next(finding for finding in findings if finding["id"] == lead["ids"][0])
@@ -297,10 +302,10 @@ def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
     if not lead["lost_s"]:
         return f"{lead['title']}. {kernels}".strip()
     total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
-    said = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
-    what = "step" if any(run.steps.total_rows > 1 for run in runs) else "trace"
-    said += promise(total_s, lead.get("saves_range_s"), lead.get("saves_s"), what)
-    return f"{said} {kernels}".strip()
+    verdict = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
+    subject = "step" if any(run.steps.total_rows > 1 for run in runs) else "trace"
+    verdict += promise(total_s, lead.get("saves_range_s"), lead.get("saves_s"), subject)
+    return f"{verdict} {kernels}".strip()
 
 
 def _kernel_pct(runs: Sequence[Run]) -> float | None:
@@ -391,20 +396,20 @@ def _idle_parts(runs: Sequence[Run]) -> str:
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
-    known = run.account.get("time_s") if run.account else None
-    seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9
+    times = run.account.get("time_s") if run.account else None
+    seconds = float(times["step"]) if times and times.get("step") is not None else step_ns / 1e9
     wall = run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
     went = f"{share} of {duration(wall)} went into training steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
-    known = {**(known or {}), "unkept": unkept}
-    known["other"] = float(known.get("other") or 0) - unkept
-    later = wall - float(known.get("compile") or 0)  # every run begins by compiling
+    times = {**(times or {}), "unkept": unkept}
+    times["other"] = float(times.get("other") or 0) - unkept
+    later = wall - float(times.get("compile") or 0)  # every run begins by compiling
     mostly = 100 * seconds >= MOSTLY_STEPS_PCT * later
-    rest = known if 100 * seconds < MOSTLY_STEPS_PCT * wall else {}
-    unclear = went + _largest(rest, wall)
+    small_parts = times if 100 * seconds < MOSTLY_STEPS_PCT * wall else {}
+    unclear = went + _largest(small_parts, wall)
     # Compiling alone does not contradict "nothing held it back" about all the rest.
-    clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
+    clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
         if not mostly:
@@ -413,9 +418,9 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         waits = run.steps.total("wait_known") > 0
         opening = OUTSIDE if nothing == NOTHING else NOTHING_LARGE
         return f"{opening}: {clear}; {_not_measured(run, waits)}."
-    many = len(idle.gpus) > 1
-    gpu = "the GPUs were" if many else "the GPU was"
-    active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
+    is_plural = len(idle.gpus) > 1
+    gpu = "the GPUs were" if is_plural else "the GPU was"
+    active = f"{percent(idle.active_pct)} of the time{' on average' if is_plural else ''}"
     if _others_pct(run, idle) >= 1:
         active += " (not counting other programs)"
     if idle.active_pct < BUSY_PCT.default:
@@ -430,29 +435,29 @@ def _not_measured(run: Run, waits: bool) -> str:
         if run.used_gpus
         else "how well they use the CPU was not measured (no GPU in use)"
     )
-    seen = looks(run)
-    if run.framework == "torch" and seen is not None and (seen.op_us or SMALL_OP_US) < SMALL_OP_US:
+    stack_samples = looks(run)
+    if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or SMALL_OP_US) < SMALL_OP_US:
         within += (
-            f"; Python starts some {seen.operations:,} operations in each, one every "
-            f"{seen.op_us:.0f} µs: try whether torch.compile or a larger batch is faster"
+            f"; Python starts some {stack_samples.operations:,} operations in each, one every "
+            f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster"
         )
     return within if waits else f"waits for input were not measured, and {within}"
 
 
 def _others_pct(run: Run, idle: Idle) -> float:
     """Return how much more active the GPUs were over the run than they were for this training."""
-    seen = [run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus]
-    known = [mean.value for mean in seen if mean is not None]
-    return sum(known) / len(known) - idle.active_pct if known else 0.0
+    means = [run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus]
+    measured = [mean.value for mean in means if mean is not None]
+    return sum(measured) / len(measured) - idle.active_pct if measured else 0.0
 
 
-def _largest(known: Mapping[str, float | None], wall: float) -> str:
+def _largest(times: Mapping[str, float | None], wall: float) -> str:
     """Return the largest part of the rest if it exceeds a tenth; "" otherwise."""
-    rest = {part: float(known.get(part) or 0) for part in _WENT_INTO}
-    part = max(rest, key=lambda name: rest[name])
-    if rest[part] <= wall / 10:
+    seconds = {part: float(times.get(part) or 0) for part in _WENT_INTO}
+    part = max(seconds, key=lambda name: seconds[name])
+    if seconds[part] <= wall / 10:
         return ""
-    return f", {percent(min(100.0, 100 * rest[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
+    return f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
 
 
 class Announcer:
@@ -472,7 +477,7 @@ class Announcer:
 
     def __init__(self) -> None:
         self._streaks: dict[str, int] = {}
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
 
     def lines(self, result: Mapping) -> list[str]:
         """Return the lines to print after one `Diagnosis.result`; usually none."""
@@ -487,9 +492,9 @@ class Announcer:
         new = [
             cause
             for cause, streak in self._streaks.items()
-            if streak >= self._needed(costly[cause]) and cause not in self._said
+            if streak >= self._needed(costly[cause]) and cause not in self._announced
         ]
-        self._said.update(new)
+        self._announced.update(new)
         return [_line(costly[cause]) for cause in new]
 
     def _needed(self, finding: Mapping) -> int:
@@ -502,10 +507,10 @@ class Announcer:
 
 
 def _line(finding: Mapping) -> str:
-    said = str(finding["title"])
+    line = str(finding["title"])
     if finding["lost_s"]:
-        said += f": {duration(finding['lost_s'])} lost so far"
+        line += f": {duration(finding['lost_s'])} lost so far"
         if "start_step" in finding:
-            said += f", {percent(100 * finding['severity'])} of the time since step"
-            said += f" {finding['start_step']:,}"
-    return f"{said}. {what_to_do(finding['advice'])}"
+            line += f", {percent(100 * finding['severity'])} of the time since step"
+            line += f" {finding['start_step']:,}"
+    return f"{line}. {what_to_do(finding['advice'])}"

@@ -36,19 +36,21 @@ _KEPT_STDERR = 4_000
 
 def installed(framework: str) -> list[tuple[str, str]]:
     """Return (distribution, version) of all that provide a framework, from metadata alone."""
-    found = []
+    distributions = []
     for name in FRAMEWORKS[framework]:
         try:
-            found.append((name, importlib.metadata.version(name)))
+            distributions.append((name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return distributions
 
 
-def run_probes(wanted: dict[str, list[str]], timeout_s: float) -> dict[str, dict[str, Any]]:
+def run_probes(arguments_by_name: dict[str, list[str]], timeout_s: float) -> dict[str, dict[str, Any]]:
     """Run probes (name -> arguments); return name -> its answer, {"error"} if it failed or hung."""
-    with ThreadPoolExecutor(max(len(wanted), 1)) as pool:
-        running = {name: pool.submit(_run, [name, *arguments], timeout_s) for name, arguments in wanted.items()}
+    with ThreadPoolExecutor(max(len(arguments_by_name), 1)) as pool:
+        running = {
+            name: pool.submit(_run, [name, *arguments], timeout_s) for name, arguments in arguments_by_name.items()
+        }
         return {name: future.result() for name, future in running.items()}
 
 
@@ -56,7 +58,7 @@ def _run(arguments: list[str], timeout_s: float) -> dict[str, Any]:
     root = str(Path(__file__).resolve().parents[2])
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), root]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "gpu_util_callback.doctor.probe", *arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
@@ -70,17 +72,17 @@ def _run(arguments: list[str], timeout_s: float) -> dict[str, Any]:
     except OSError as error:
         return {"error": str(error)}
     answer: dict[str, Any] = {"error": "no answer"}
-    for line in reversed(done.stdout.splitlines()):
+    for line in reversed(process.stdout.splitlines()):
         if line.startswith(MARK):
             answer = json.loads(line[len(MARK) :])
             break
     else:
-        if done.returncode < 0:
-            answer = {"error": f"the process died of {signal.Signals(-done.returncode).name}"}
-        elif done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        if process.returncode < 0:
+            answer = {"error": f"the process died of {signal.Signals(-process.returncode).name}"}
+        elif process.returncode:
+            last = process.stderr.strip().splitlines()[-1:] or ["no message"]
             answer = {"error": f"the process failed: {last[0]}"}
-    answer["stderr"] = done.stderr[-_KEPT_STDERR:]
+    answer["stderr"] = process.stderr[-_KEPT_STDERR:]
     return answer
 
 
@@ -90,13 +92,13 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     Nothing is imported here: every probe runs in its own process and may fail, hang or crash.
     """
     names = [framework] if framework else list(FRAMEWORKS)
-    present = {name: found for name in names if (found := installed(name))}
+    present = {name: versions for name in names if (versions := installed(name))}
     answers = run_probes({"nvml": [], "cuda": [], **{name: [] for name in present}}, timeout_s)
     nvml, cuda = answers["nvml"], answers["cuda"]
     libraries: dict[str, Any] = {}
-    needed = needed_libraries(answers.get("tensorflow", {}).get("build") or {})
-    if needed:
-        libraries = run_probes({"libraries": [",".join(needed)]}, timeout_s)["libraries"]
+    library_names = needed_libraries(answers.get("tensorflow", {}).get("build") or {})
+    if library_names:
+        libraries = run_probes({"libraries": [",".join(library_names)]}, timeout_s)["libraries"]
         libraries.pop("stderr", None)
     environ = dict(os.environ)
     backend = keras_backend(environ)
@@ -152,31 +154,31 @@ def quick_check(
         there is no GPU.
     """
     environ = os.environ if environ is None else environ
-    own = len(framework_gpus or ())
+    used = len(framework_gpus or ())
     visible = sum(bool(gpu.get("visible", True)) for gpu in nvml_gpus)
     build = dict(build_info or {})
     evidence = {
         "gpus": len(nvml_gpus),
         "visible_gpus": visible,
-        "framework_gpus": own,
+        "framework_gpus": used,
         "is_cuda_build": build.get("is_cuda_build"),
     }
     if not nvml_gpus:
         return []
-    if own == 0:
+    if used == 0:
         framework = str(build.get("framework") or "")
         why = why_unused(framework, len(nvml_gpus), visible, build.get("is_cuda_build"), environ)
         status = "warning" if why.chosen else "problem"
-        found = _finding("cpu_fallback", status, why.reason, why.cure, evidence)
-        return [found | {"code": why.code}]
-    if own < visible:
+        finding = _finding("cpu_fallback", status, why.reason, why.cure, evidence)
+        return [finding | {"code": why.code}]
+    if used < visible:
         return [
             _finding(
                 "gpus_unused",
                 "warning",
-                f"{visible} GPUs are free to use and {own} is used"
-                if own == 1
-                else f"{visible} GPUs are free to use and {own} are used",
+                f"{visible} GPUs are free to use and {used} is used"
+                if used == 1
+                else f"{visible} GPUs are free to use and {used} are used",
                 "train on all of them with `tf.distribute.MirroredStrategy` (JAX, torch: "
                 "`keras.distribution`), or set CUDA_VISIBLE_DEVICES to the one you want",
                 evidence,
@@ -232,9 +234,11 @@ def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[
     gpus = nvml.get("gpus") or []
     lines = [*_visible(environ, nvml, gpus), *_settings(environ, gpus)]
     named = {line.check for line in lines}
-    rest = {name: value for name, value in relevant(environ).items() if name not in named and name != "LD_LIBRARY_PATH"}
-    if rest or not lines:
-        text = ", ".join(f"{name}={value}" for name, value in rest.items()) or "none that matter is set"
+    harmless = {
+        name: value for name, value in relevant(environ).items() if name not in named and name != "LD_LIBRARY_PATH"
+    }
+    if harmless or not lines:
+        text = ", ".join(f"{name}={value}" for name, value in harmless.items()) or "none that matter is set"
         lines.append(Line(_SECTION, "variables", OK, text))
     if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
         lines.append(Line(_SECTION, "MPS", OK, "a CUDA MPS server is configured: processes share GPUs"))
@@ -342,7 +346,7 @@ def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line
     """Check that this user may profile and that CUPTI loads: kernel time needs both."""
     if not nvml.get("gpus"):
         return []
-    cupti = next((found for name, found in libraries.items() if name.startswith("libcupti")), None)
+    cupti = next((library for name, library in libraries.items() if name.startswith("libcupti")), None)
     if cupti is not None and not cupti.get("loads"):
         return [
             Line(
@@ -483,15 +487,15 @@ def _one(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
     def say(status: str, text: str, cure: str) -> None:
         lines.append(Line("GPUs", f"nvml {number}", status, text, cure))
 
-    others = gpu.get("processes") or []
+    processes = gpu.get("processes") or []
     limit, default = gpu.get("power_limit_mw"), gpu.get("power_default_mw")
     width, full = gpu.get("pcie_width"), gpu.get("pcie_width_max")
     if gpu.get("lost"):
         say(PROBLEM, "does not answer (lost)", "see `dmesg | grep -i xid`; reboot")
     if gpu.get("compute_mode") == _PROHIBITED:
         say(PROBLEM, "compute mode is Prohibited", f"nvidia-smi -i {number} -c 0")
-    if others:
-        say(WARNING, _processes(others, nvml), "stop them, or choose another GPU")
+    if processes:
+        say(WARNING, _processes(processes, nvml), "stop them, or choose another GPU")
         if gpu.get("compute_mode") == _EXCLUSIVE:
             say(PROBLEM, "compute mode is Exclusive, and taken", f"nvidia-smi -i {number} -c 0")
     if limit and default and limit < 0.95 * default:
@@ -576,20 +580,20 @@ def needed_libraries(build: Mapping[str, Any]) -> list[str]:
 
 def none_installed(names: list[str]) -> Line:
     """Report that no framework is installed: a problem only where one was asked for."""
-    wanted = ", ".join(names)
+    missing = ", ".join(names)
     if len(names) > 1:
         return Line(
             "framework",
             "installed",
             OK,
-            f"none of {wanted}: this environment is for viewing only. Reports and the TensorBoard "
+            f"none of {missing}: this environment is for viewing only. Reports and the TensorBoard "
             "tab work; to record a training, install this package next to its framework",
         )
     return Line(
         "framework",
         "installed",
         PROBLEM,
-        f"none of {wanted} is installed here",
+        f"none of {missing} is installed here",
         f"{INSTALL[names[0]]} in this Python environment",
     )
 
@@ -615,11 +619,15 @@ def check_framework(
     distribution, version = distributions[0]
     lines: list[Line] = []
     if len(distributions) > 1:
-        both = " and ".join(f"{other} {number}" for other, number in distributions)
+        conflicting = " and ".join(f"{other} {number}" for other, number in distributions)
         names = " ".join(other for other, _ in distributions)
         lines.append(
             Line(
-                name, "installed", severe, f"{both} overwrite each other", f"pip uninstall -y {names}; {INSTALL[name]}"
+                name,
+                "installed",
+                severe,
+                f"{conflicting} overwrite each other",
+                f"pip uninstall -y {names}; {INSTALL[name]}",
             )
         )
     if "build" not in answer:
@@ -672,53 +680,53 @@ def _build_line(
 
 def _missing(libraries: dict[str, Any]) -> list[str]:
     return [
-        library for library, found in libraries.items() if not found.get("loads") and not library.startswith("libcupti")
+        library for library, facts in libraries.items() if not facts.get("loads") and not library.startswith("libcupti")
     ]
 
 
 def _libraries_line(name: str, libraries: dict[str, Any], missing: list[str], visible: list[Any], severe: str) -> Line:
-    needed = [library for library in libraries if not library.startswith("libcupti")]
+    names = [library for library in libraries if not library.startswith("libcupti")]
     if not missing:
-        folders = sorted({libraries[library]["path"].rsplit("/", 1)[0] for library in needed})
+        folders = sorted({libraries[library]["path"].rsplit("/", 1)[0] for library in names})
         where = folders[0] if len(folders) == 1 else f"{folders[0]} and {len(folders) - 1} more"
-        return Line(name, "CUDA libraries", OK, f"all {len(needed)} load, from {where}")
-    text = f"{len(needed) - len(missing)} of {len(needed)} load; missing: {', '.join(missing)}"
+        return Line(name, "CUDA libraries", OK, f"all {len(names)} load, from {where}")
+    text = f"{len(names) - len(missing)} of {len(names)} load; missing: {', '.join(missing)}"
     if not visible:
         return Line(name, "CUDA libraries", OK, text + " (no GPU would use them)")
     cure = INSTALL[name]
     if missing == [library for library in missing if "cudnn" in library]:
-        cure = f"pip install nvidia-cudnn-cu{_major(needed)}, or {cure}"
+        cure = f"pip install nvidia-cudnn-cu{_major(names)}, or {cure}"
     return Line(name, "CUDA libraries", severe, text, cure)
 
 
-def _major(needed: list[str]) -> str:
-    runtime = next((library for library in needed if library.startswith("libcudart")), ".12")
+def _major(libraries: list[str]) -> str:
+    runtime = next((library for library in libraries if library.startswith("libcudart")), ".12")
     return runtime.split(".so.")[-1].split(".")[0]
 
 
 def _fits(name: str, build: dict[str, Any], nvml: dict[str, Any], visible: list[Any], severe: str) -> list[Line]:
     """Check that the driver supports this CUDA and that the build has code for these GPUs."""
     lines = []
-    wanted, offered = build.get("cuda_version"), nvml.get("cuda_version")
-    if wanted and offered and _numbers(wanted)[0] > _numbers(offered)[0]:
+    build_cuda, driver_cuda = build.get("cuda_version"), nvml.get("cuda_version")
+    if build_cuda and driver_cuda and _numbers(build_cuda)[0] > _numbers(driver_cuda)[0]:
         lines.append(
             Line(
                 name,
                 "driver",
                 severe,
-                f"this build needs CUDA {wanted}; driver {nvml.get('driver_version')} supports {offered}",
+                f"this build needs CUDA {build_cuda}; driver {nvml.get('driver_version')} supports {driver_cuda}",
                 "update the NVIDIA driver",
             )
         )
     codes = build.get("cuda_compute_capabilities") or []
     for capability in sorted({gpu.get("compute_capability") for gpu in visible} - {None}):
-        own = _numbers(capability)
+        gpu_code = _numbers(capability)
         native = [_code(code) for code in codes if code.startswith("sm_")]
         portable = [_code(code) for code in codes if code.startswith("compute_")]
         # Machine code runs on its own major version and newer minors; PTX on anything newer.
-        if any(code[0] == own[0] and code <= own for code in native) or not codes:
+        if any(code[0] == gpu_code[0] and code <= gpu_code for code in native) or not codes:
             continue
-        if any(code <= own for code in portable):
+        if any(code <= gpu_code for code in portable):
             lines.append(
                 Line(
                     name,
@@ -761,14 +769,14 @@ def _gpus_line(
     environ: Mapping[str, str],
     severe: str,
 ) -> Line:
-    own, every = len(answer["gpus"]), len(nvml.get("gpus", ()))
-    text = f"{name} sees {own} of {every}"
-    if own and own >= len(visible):
+    used, every = len(answer["gpus"]), len(nvml.get("gpus", ()))
+    text = f"{name} sees {used} of {every}"
+    if used and used >= len(visible):
         return Line(name, "GPUs", OK, text)
-    if not every and not own:
+    if not every and not used:
         return Line(name, "GPUs", OK, f"{name} sees none, like the driver")
     why, cure = _why(name, answer, cuda, visible, missing, environ)
-    return Line(name, "GPUs", severe if own == 0 else WARNING, f"{text}: {why}", cure)
+    return Line(name, "GPUs", severe if used == 0 else WARNING, f"{text}: {why}", cure)
 
 
 def _why(
@@ -793,9 +801,9 @@ def _why(
         return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
     if answer.get("init_error"):
         return answer["init_error"].splitlines()[0], INSTALL[name]
-    said = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
-    if said:
-        return f"it says: {said[0].strip()[:200]}", ""
+    telling_lines = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
+    if telling_lines:
+        return f"it says: {telling_lines[0].strip()[:200]}", ""
     return "for an unknown reason", f"see what `python -c 'import {name}'` prints"
 
 
@@ -870,7 +878,7 @@ class Report:
             mark = f"{_COLORS[line.status]}{_MARKS[line.status]}{_RESET}" if color else _MARKS[line.status]
             words = textwrap.wrap(f"{line.check}: {line.text}", width - 7) or [""]
             out.append(mark + words[0])
-            out += [" " * 9 + rest for rest in words[1:]]
+            out += [" " * 9 + line_part for line_part in words[1:]]
             if line.cure and line.status != OK:
                 cure = textwrap.wrap(f"→ {line.cure}", width - 9, subsequent_indent="  ")
                 out += [" " * 9 + part for part in cure]

@@ -148,32 +148,32 @@ class Host:
 
     def _held(self, row: dict[str, float]) -> None:
         """Add what this process, its workers and its container hold."""
-        held = _held_bytes()
-        row["process_held_bytes"] = row["process_memory_bytes"] if held is None else held
+        held_bytes = _held_bytes()
+        row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes
         row["python_blocks"] = float(sys.getallocatedblocks())
         row["workers"], row["workers_memory_bytes"] = self._try("workers", self._read_workers) or (NAN, NAN)
         row["children_cpu_pct"] = self._read_children()
-        held = self._group.held()
-        row["container_memory_bytes"] = NAN if held is None else held
+        held_bytes = self._group.held()
+        row["container_memory_bytes"] = NAN if held_bytes is None else held_bytes
 
     def _read_workers(self) -> tuple[float, float]:
         """Return the number of this process's children and what they hold of their own."""
         began = time.perf_counter()
         if began >= self._workers_due_s:
-            number, held = 0, 0
+            number, total_bytes = 0, 0
             for child in self._process.children(recursive=True):
-                own = _own_bytes(child.pid)
+                worker_bytes = _own_bytes(child.pid)
                 try:
-                    if own is None:
+                    if worker_bytes is None:
                         memory = child.memory_info()
-                        own = memory.rss - getattr(memory, "shared", 0)
+                        worker_bytes = memory.rss - getattr(memory, "shared", 0)
                 except self._psutil.Error:  # it has ended
                     continue
                 number += 1
-                held += own
+                total_bytes += worker_bytes
             took = time.perf_counter() - began
             self._workers_due_s = began + max(_WORKERS_S, took / _WORKERS_SHARE)
-            self._workers = float(number), float(held)
+            self._workers = float(number), float(total_bytes)
         return self._workers
 
     def _read_children(self) -> float:
@@ -205,29 +205,29 @@ class Host:
             return NAN
         return (count - before[1]) / (now_s - before[0])
 
-    def _try(self, what: str, read: Callable[[], Any]) -> Any:
+    def _try(self, part: str, read: Callable[[], Any]) -> Any:
         """Return psutil's answer, or None; a part it cannot read is switched off."""
-        if what in self._off:
+        if part in self._off:
             return None
         try:
             return read()
         except Exception as error:
-            self._off.add(what)
-            self._memory.note(f"host {what}", "", f"{type(error).__name__}: {error}")
+            self._off.add(part)
+            self._memory.note(f"host {part}", "", f"{type(error).__name__}: {error}")
             return None
 
 
 def _held_bytes() -> float | None:
     """Return the bytes of this process that the kernel cannot take back; None without /proc."""
-    held = None
+    total_bytes = None
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             name, _, value = line.partition(":")
             if name in _HELD:
-                held = (held or 0) + 1024 * int(value.split()[0])
+                total_bytes = (total_bytes or 0) + 1024 * int(value.split()[0])
     except (OSError, ValueError):
         return None
-    return None if held is None else float(held)
+    return None if total_bytes is None else float(total_bytes)
 
 
 def _own_bytes(pid: int) -> int | None:
@@ -235,15 +235,15 @@ def _own_bytes(pid: int) -> int | None:
 
     A forked worker's resident memory has all that its parent had, before it copies any of it.
     """
-    held = None
+    total_bytes = None
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             name, _, value = line.partition(":")
             if name in _OWN:
-                held = (held or 0) + 1024 * int(value.split()[0])
+                total_bytes = (total_bytes or 0) + 1024 * int(value.split()[0])
     except (OSError, ValueError):
         return None
-    return held
+    return total_bytes
 
 
 def _children_cpu_s() -> float | None:

@@ -60,13 +60,13 @@ def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
     if all(gpu.pci_bus_id for gpu in gpus):
         ordered.sort(key=lambda gpu: pci_key(gpu.pci_bus_id))
     certain = by_bus or len({gpu.name for gpu in ordered}) <= 1
-    wanted = environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
+    setting = environ.get("CUDA_VISIBLE_DEVICES")
+    if setting is None:
         whole = [gpu for gpu in ordered if not gpu.mig_mode]
         if whole:
             return Visible(whole, certain)
         return Visible([mig for gpu in ordered for mig in gpu.migs][:1], certain)
-    entries = [entry.strip() for entry in wanted.split(",")]
+    entries = [entry.strip() for entry in setting.split(",")]
     if entries and not re.match(r"[+-]?\d", entries[0]):
         certain = True  # named by UUID: order does not matter
     chosen: list[NvmlGpu] = []
@@ -74,11 +74,11 @@ def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
     for entry in entries:
         gpu = _named(entry, ordered)
         if gpu is None:
-            if wanted.strip() and entry not in ("-1", "NoDevFiles"):
-                problem = f"CUDA_VISIBLE_DEVICES={wanted}: no GPU is {entry!r}; CUDA ignores the rest"
+            if setting.strip() and entry not in ("-1", "NoDevFiles"):
+                problem = f"CUDA_VISIBLE_DEVICES={setting}: no GPU is {entry!r}; CUDA ignores the rest"
             break  # CUDA cuts the list at the first invalid entry
         if any(gpu is other for other in chosen):
-            return Visible([], True, f"CUDA_VISIBLE_DEVICES={wanted} names a GPU twice: CUDA sees none")
+            return Visible([], True, f"CUDA_VISIBLE_DEVICES={setting} names a GPU twice: CUDA sees none")
         chosen.append(gpu)
         if gpu.mig:
             break  # a process sees at most one MIG device
@@ -100,22 +100,22 @@ def match(
         return [Match(i, None, gpu, "order") for i, gpu in enumerate(allowed.gpus)]
     pool = [device for gpu in every for device in (gpu, *gpu.migs)]
     matches = []
-    for wanted in framework_gpus:
-        ordinal = wanted.index if wanted.cuda_ordinal is None else wanted.cuda_ordinal
-        own = next((device for device in cuda if device.ordinal == ordinal), None)
-        gpu, how = _by_identity(wanted.uuid, wanted.pci_bus_id, pool, allowed)
-        if gpu is None and own is not None:
-            gpu, how = _by_identity(own.uuid, own.pci_bus_id, pool, allowed)
+    for framework_gpu in framework_gpus:
+        ordinal = framework_gpu.index if framework_gpu.cuda_ordinal is None else framework_gpu.cuda_ordinal
+        cuda_device = next((device for device in cuda if device.ordinal == ordinal), None)
+        gpu, how = _by_identity(framework_gpu.uuid, framework_gpu.pci_bus_id, pool, allowed)
+        if gpu is None and cuda_device is not None:
+            gpu, how = _by_identity(cuda_device.uuid, cuda_device.pci_bus_id, pool, allowed)
             how = "cuda" if gpu is not None else ""
-        if gpu is None and not any(_comparable(one, pool) for one in (wanted, own)):
+        if gpu is None and not any(_comparable(device_known, pool) for device_known in (framework_gpu, cuda_device)):
             if ordinal < len(allowed.gpus):
                 gpu = allowed.gpus[ordinal]
                 how = "order" if allowed.certain else "guess"
             if how == "guess":
-                alike = [device for device in allowed.gpus if _same_name(device.name, wanted.name)]
+                alike = [device for device in allowed.gpus if _same_name(device.name, framework_gpu.name)]
                 if len(alike) == 1:
                     gpu, how = alike[0], "order"
-        matches.append(Match(wanted.index, wanted, gpu, how if gpu is not None else ""))
+        matches.append(Match(framework_gpu.index, framework_gpu, gpu, how if gpu is not None else ""))
     return matches
 
 
@@ -137,8 +137,8 @@ def _by_identity(
         for gpu in pool:
             if gpu.pci_bus_id and pci_key(gpu.pci_bus_id) == pci_key(pci):
                 if gpu.mig_mode:  # the framework runs on one MIG device of this board
-                    own = [mig for mig in allowed.gpus if mig.parent_uuid == gpu.uuid]
-                    return (own or gpu.migs or [gpu])[0], "pci_bus_id"
+                    migs = [mig for mig in allowed.gpus if mig.parent_uuid == gpu.uuid]
+                    return (migs or gpu.migs or [gpu])[0], "pci_bus_id"
                 return gpu, "pci_bus_id"
     return None, ""
 
@@ -154,18 +154,18 @@ def _named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
     legacy = re.fullmatch(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)", entry, re.I)
     if legacy:
         uuid, gi, ci = legacy[1].lower(), int(legacy[2]), int(legacy[3])
-        found = [
+        matching = [
             mig for gpu in ordered for mig in gpu.migs if gpu.uuid.lower() == uuid and (mig.gi, mig.ci) == (gi, ci)
         ]
     elif entry.upper().startswith("MIG-"):
-        found = [mig for gpu in ordered for mig in gpu.migs if _begins(mig.uuid, entry)]
+        matching = [mig for gpu in ordered for mig in gpu.migs if _begins(mig.uuid, entry)]
     elif entry.upper().startswith("GPU-"):
-        found = [gpu for gpu in ordered if _begins(gpu.uuid, entry)]
-        if len(found) == 1 and found[0].mig_mode and found[0].migs:
-            found = found[0].migs[:1]
+        matching = [gpu for gpu in ordered if _begins(gpu.uuid, entry)]
+        if len(matching) == 1 and matching[0].mig_mode and matching[0].migs:
+            matching = matching[0].migs[:1]
     else:
-        found = []
-    return found[0] if len(found) == 1 else None
+        matching = []
+    return matching[0] if len(matching) == 1 else None
 
 
 def _begins(uuid: str, entry: str) -> bool:
@@ -194,11 +194,11 @@ def _same_name(a: str, b: str) -> bool:
     return bool(short[1]) and short[0] == short[1]
 
 
-def describe(found: Match) -> dict[str, Any]:
+def describe(match: Match) -> dict[str, Any]:
     """Return a GPU as the recording's facts show it; unknown values are None."""
-    gpu, framework = found.gpu, found.framework
+    gpu, framework = match.gpu, match.framework
     facts: dict[str, Any] = {
-        "index": found.index,
+        "index": match.index,
         "nvml_index": None if gpu is None else gpu.nvml_index,
         "uuid": gpu.uuid if gpu is not None else (framework.uuid if framework else None),
         "name": gpu.name if gpu is not None else (framework.name if framework else None) or "GPU",
@@ -207,11 +207,11 @@ def describe(found: Match) -> dict[str, Any]:
         "compute_capability": _capability(framework.compute_capability if framework else None),
         "pci_bus_id": gpu.pci_bus_id if gpu is not None else None,
         "mig": bool(gpu is not None and gpu.mig),
-        "matched_by": found.how or None,
+        "matched_by": match.how or None,
     }
     if gpu is not None:
         facts.update({key: value for key, value in gpu.facts.items() if value is not None})
-    facts["label"] = _label(found)
+    facts["label"] = _label(match)
     return facts
 
 
@@ -221,11 +221,11 @@ def _capability(value: Sequence[int] | str | None) -> str | None:
     return ".".join(str(part) for part in value)
 
 
-def _label(found: Match) -> str:
-    if found.gpu is None:
-        return f"gpu{found.index}"
-    sure = "" if found.how != "guess" else ", by order: not certain"
-    return f"gpu{found.index} (nvml {found.gpu.nvml_index}, {found.gpu.uuid[:8]}…{sure})"
+def _label(match: Match) -> str:
+    if match.gpu is None:
+        return f"gpu{match.index}"
+    sure = "" if match.how != "guess" else ", by order: not certain"
+    return f"gpu{match.index} (nvml {match.gpu.nvml_index}, {match.gpu.uuid[:8]}…{sure})"
 
 
 def cuda_gpus() -> list[CudaGpu]:
@@ -259,7 +259,7 @@ def _device(library: ctypes.CDLL, ordinal: int) -> ctypes.c_int | None:
 def _uuid(library: ctypes.CDLL, ordinal: int) -> str:
     device = _device(library, ordinal)
     names = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
-    function = next((one for name in names if (one := getattr(library, name, None))), None)
+    function = next((symbol for name in names if (symbol := getattr(library, name, None))), None)
     raw = (ctypes.c_ubyte * 16)()
     if device is None or function is None or function(ctypes.byref(raw), device) != 0:
         return ""

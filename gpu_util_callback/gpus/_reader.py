@@ -159,15 +159,15 @@ class UtilizationBuffer:
             return []
         value_type, samples = answer
         member = VALUE_MEMBERS.get(value_type, "uiVal")
-        found = []
+        readings = []
         for sample in samples:
             stamp = int(sample.timeStamp)
             if stamp <= last:
                 continue  # drivers have returned samples twice
             self._last_us[column] = max(self._last_us[column], stamp)
             value = float(getattr(sample.sampleValue, member))
-            found.append((stamp, value if 0 <= value <= 100 else NAN))
-        return found
+            readings.append((stamp, value if 0 <= value <= 100 else NAN))
+        return readings
 
 
 # NVML's value types -> the member of its value union.
@@ -281,7 +281,7 @@ class Counters:
         row = self._empty[:]
         uncounted = self._uncounted
         if self._fields:
-            answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
+            answer = self._gate.ask(_BATCH, self._gpu.board, self._field_ids, gpu=self._key)
             if answer is None:
                 # A gap: no rate over an unobserved interval, but all of its energy.
                 self._before = {field: count for field, count in self._before.items() if field.spans}
@@ -301,7 +301,7 @@ class Counters:
 
     def _prepare(self) -> None:
         """Compute everything that depends on the remaining fields."""
-        self._asked = [(field.id, field.scope) if field.scope else field.id for field in self._fields]
+        self._field_ids = [(field.id, field.scope) if field.scope else field.id for field in self._fields]
         self._positions = [self.columns.index(field.column) for field in self._fields]
         counted = {field.column for field in self._fields}
         self._uncounted = [column for column in _SHARES if column not in counted]
@@ -322,8 +322,8 @@ class Counters:
                 continue
             rate = self._rate(field, get_time(value) / 1e6 or now_s, count)
             if rate == rate:
-                known = row[position]
-                row[position] = rate if known != known else known + rate
+                counted = row[position]
+                row[position] = rate if counted != counted else counted + rate
         for position in self._share_positions:
             if row[position] > 100:
                 row[position] = 100.0  # two causes at once
@@ -688,7 +688,7 @@ class Processes:
         self._gate = gate
         self._gpu = gpu
         self._key = key
-        self._own = os.getpid()
+        self._own_pid = os.getpid()
         self._expected = expected
         self._listed = False  # we were seen in a list, under our own id
         self._sampled = False  # and among the utilization's samples
@@ -697,57 +697,57 @@ class Processes:
 
     def read(self) -> list[float]:
         """Return [float] * len(columns)."""
-        found = self._memory()
-        if found is None:
+        memory_by_pid = self._memory()
+        if memory_by_pid is None:
             return [NAN] * len(self.columns)
         self._reads += 1
-        self._listed = self._listed or self._names_us(found)
+        self._listed = self._listed or self._names_us(memory_by_pid)
         sampled = self._utilization()
-        self._sampled |= self._own in sampled
-        return [*self._of_lists(found), *self._of_samples(sampled, found)]
+        self._sampled |= self._own_pid in sampled
+        return [*self._of_lists(memory_by_pid), *self._of_samples(sampled, memory_by_pid)]
 
-    def _names_us(self, found: Mapping[int, float]) -> bool:
+    def _names_us(self, pids: Mapping[int, float]) -> bool:
         """Return whether the list holds ids of our namespace, including ours."""
-        if self._own not in found:
+        if self._own_pid not in pids:
             return False
         # In a container our id may by chance equal that of a process on the host; that all others
         # exist here as well is no coincidence.
-        return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in found)
+        return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in pids)
 
-    def _of_lists(self, found: Mapping[int, float]) -> list[float]:
+    def _of_lists(self, memory_by_pid: Mapping[int, float]) -> list[float]:
         if not self._listed and (self._expected or not host_pids()):
-            if found and not host_pids():
+            if memory_by_pid and not host_pids():
                 self._gate.memory.note(_FOREIGN, self._key, *_gate.HOST_PIDS)
             elif self._expected and self._reads > _PATIENCE:
                 self._gate.memory.note(_FOREIGN, self._key, *_gate.NOT_LISTED)
             return [NAN] * 3
         self._gate.memory.forget(_FOREIGN, self._key)
-        ours = self._descent(found)
-        own = [used for pid, used in found.items() if ours[pid]]
-        others = [used for pid, used in found.items() if not ours[pid]]
-        return [sum(own), sum(others), float(len(others))]
+        ours = self._descent(memory_by_pid)
+        our_bytes = [used for pid, used in memory_by_pid.items() if ours[pid]]
+        other_bytes = [used for pid, used in memory_by_pid.items() if not ours[pid]]
+        return [sum(our_bytes), sum(other_bytes), float(len(other_bytes))]
 
     def _descent(self, pids: Iterable[int]) -> dict[int, bool]:
         """Return whether each process is this one or descends from it; each is looked up once."""
-        self._ours = {pid: self._ours[pid] if pid in self._ours else descends(pid, self._own) for pid in pids}
+        self._ours = {pid: self._ours[pid] if pid in self._ours else descends(pid, self._own_pid) for pid in pids}
         return self._ours
 
-    def _of_samples(self, sampled: Mapping[int, int], found: Mapping[int, float]) -> list[float]:
+    def _of_samples(self, sampled: Mapping[int, int], memory_by_pid: Mapping[int, float]) -> list[float]:
         if not sampled:
             return [NAN, NAN]
-        kin = self._descent({**found, **sampled})
-        own = sum(use for pid, use in sampled.items() if kin[pid])
-        others = sum(sampled.values()) - own
+        kin = self._descent({**memory_by_pid, **sampled})
+        our_pct = sum(use for pid, use in sampled.items() if kin[pid])
+        other_pct = sum(sampled.values()) - our_pct
         ours = self._sampled or (host_pids() and (self._listed or not self._expected))
         if ours:
-            return [min(float(own), 100.0), min(float(others), 100.0)]
+            return [min(float(our_pct), 100.0), min(float(other_pct), 100.0)]
         # Foreign ids: one of them may be us, and the busiest at most.
         least = sum(sampled.values()) - max(sampled.values())
         return [NAN, min(float(least), 100.0) if len(sampled) > 1 else NAN]
 
     def _memory(self) -> dict[int, float] | None:
         """Return pid -> bytes (NaN: not reported by the driver), or None without any list."""
-        found: dict[int, float] = {}
+        memory_by_pid: dict[int, float] = {}
         answered = False
         limit = self._gpu.facts.get("memory_total_bytes") or float("inf")
         for symbol in _LISTS:
@@ -760,9 +760,9 @@ class Processes:
                     continue
                 # A CUDA context holds memory: in containers some drivers report 0 for unknown.
                 value = float(used) if used else NAN
-                known = found.get(process.pid)
-                found[process.pid] = value if known is None or known != known else max(known, value)
-        return found if answered else None
+                earlier = memory_by_pid.get(process.pid)
+                memory_by_pid[process.pid] = value if earlier is None or earlier != earlier else max(earlier, value)
+        return memory_by_pid if answered else None
 
     def _list(self, symbol: str) -> list[Any] | None:
         handle = self._gpu.handle
@@ -909,8 +909,8 @@ class GpuReader:
     def facts(self) -> dict[str, Any]:
         """Facts about this GPU's readings that the run has shown, for the manifest."""
         refresh_ns, instant = self._buffer.refresh_ns, self._gauges.instant
-        found: dict[str, Any] = {} if instant is None else {"power_instant": instant}
-        return found | ({"utilization_refresh_ms": round(refresh_ns / 1e6)} if refresh_ns else {})
+        facts: dict[str, Any] = {} if instant is None else {"power_instant": instant}
+        return facts | ({"utilization_refresh_ms": round(refresh_ns / 1e6)} if refresh_ns else {})
 
     def read(self, now_s: float) -> None:
         """Read whatever is due; now_s: `time.perf_counter()`."""

@@ -45,8 +45,8 @@ class RateController:
             return  # the first ticks load symbols
         self._wall_s += 0.2 * (wall_s - self._wall_s)
         self._cpu_s += 0.1 * (cpu_s - self._cpu_s)
-        wanted = max(self.asked_s, 4 * self._wall_s, self._cpu_s / self._cpu_share)
-        self.period_s = min(wanted, max(self.SLOWEST_S, self.asked_s))
+        period_s = max(self.asked_s, 4 * self._wall_s, self._cpu_s / self._cpu_share)
+        self.period_s = min(period_s, max(self.SLOWEST_S, self.asked_s))
 
 
 class Worker(threading.Thread):
@@ -197,36 +197,36 @@ class SamplerThreads:
                 return
 
     def _check(self, worker: Worker, now: float) -> None:
-        known = self._hanging.get(worker)
+        hanging_call = self._hanging.get(worker)
         call = worker.gate.calling if worker.gate is not None else None
         if not worker.opened and worker.gate is None and worker.is_alive():
             # The sampler of an earlier fit may still be starting it.
             since = _gate.starting_since()
             call = ("nvmlInit", "", worker.started_s if since is None else since)
-        if known is not None and call != known:
+        if hanging_call is not None and call != hanging_call:
             del self._hanging[worker]
-            self._memory.forget(_HANG + known[0], known[1])
-            if known[1] in self._memory.skipped:
-                self._memory.skipped.discard(known[1])
-                self._memory.found(known[1])  # the slow call may be retried at once
+            self._memory.forget(_HANG + hanging_call[0], hanging_call[1])
+            if hanging_call[1] in self._memory.skipped:
+                self._memory.skipped.discard(hanging_call[1])
+                self._memory.found(hanging_call[1])  # the slow call may be retried at once
                 self._begin(self._open_driver, patient=True)
-        if call is None or call == known or now - call[2] < HANG_S:
+        if call is None or call == hanging_call or now - call[2] < HANG_S:
             return
         symbol, key, _ = call
         self._hanging[worker] = call
-        what = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
+        call_name = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
         self._memory.note(
             _HANG + symbol,
             key,
-            f"the driver has not answered {what} for {HANG_S:g} s",
+            f"the driver has not answered {call_name} for {HANG_S:g} s",
             "see `dmesg`; `nvidia-smi` probably hangs as well",
         )
         stuck = worker.reading
-        others = [reader for reader in worker.readers if reader is not stuck]
-        if worker.opened and others and worker.gate is not None:
+        answering = [reader for reader in worker.readers if reader is not stuck]
+        if worker.opened and answering and worker.gate is not None:
             worker.kept = [] if stuck is None else [stuck]
             worker.gate.retired.set()
-            self._hand_over(worker.gate, others)
+            self._hand_over(worker.gate, answering)
         elif not worker.opened and not worker.patient and key and worker.gate is not None:
             self._memory.skipped.add(key)
             worker.gate.retired.set()
@@ -234,9 +234,9 @@ class SamplerThreads:
 
     def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
         def open_again(worker: Worker) -> Opened:
-            own = Gate(gate.binding, self._memory)
-            worker.gate = own  # before the first call, so that a hang in it is seen
-            return own, [reader.renewed(own) for reader in readers], None
+            new_gate = Gate(gate.binding, self._memory)
+            worker.gate = new_gate  # before the first call, so that a hang in it is seen
+            return new_gate, [reader.renewed(new_gate) for reader in readers], None
 
         self._begin(open_again, patient=True)  # no other thread opens these GPUs
 
@@ -244,8 +244,8 @@ class SamplerThreads:
         if self.stopped.is_set():
             return
         worker = Worker(open_driver, self._hz, self.stopped, patient)
-        gone = [w for w in self._workers if not (w.opened or w.is_alive() or w in self._hanging)]
-        self._workers = [w for w in self._workers if w not in gone] + [worker]
+        ended = [w for w in self._workers if not (w.opened or w.is_alive() or w in self._hanging)]
+        self._workers = [w for w in self._workers if w not in ended] + [worker]
         worker.start()
 
 
@@ -301,12 +301,12 @@ class Sampler:
 
     def stop(self, timeout_s: float = 0.5) -> None:
         """End the threads, waiting at most `timeout_s`; a call that hangs is left behind."""
-        if self._crew is not None and self._here:
+        if self._crew is not None and self._in_this_process:
             self._crew.stop(timeout_s)
 
     def drain(self) -> list[SampleBlock]:
         """Return the samples since the last drain, one block per group."""
-        return self._store.drain() if self._here else []
+        return self._store.drain() if self._in_this_process else []
 
     @property
     def gpus(self) -> list[dict[str, Any]]:
@@ -344,7 +344,7 @@ class Sampler:
         return {"sampler_cpu_pct": 100 * self._crew.cpu_s / wall_s, "hz": self._crew.hz}
 
     @property
-    def _here(self) -> bool:
+    def _in_this_process(self) -> bool:
         return self._pid == os.getpid()
 
     def _open(self, worker: Worker) -> Opened:
@@ -362,26 +362,28 @@ class Sampler:
         self._nvml_gpus = [
             {
                 **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
-                "visible": any(gpu is own or gpu.uuid == own.parent_uuid for own in allowed.gpus),
+                "visible": any(
+                    gpu is allowed_gpu or gpu.uuid == allowed_gpu.parent_uuid for allowed_gpu in allowed.gpus
+                ),
             }
             for gpu in every
         ]
         matches = _mapping.match(self._framework_gpus, allowed, every, _mapping.cuda_gpus())
-        self._gpus = [_mapping.describe(found) for found in matches]
+        self._gpus = [_mapping.describe(match) for match in matches]
         readers: list[GpuReader] = []
         used: dict[str, NvmlGpu] = {}
-        for found in matches:
-            key = f"gpu{found.index}"
-            if found.gpu is None:
+        for match in matches:
+            key = f"gpu{match.index}"
+            if match.gpu is None:
                 if not self._memory.skipped:  # otherwise it may be the GPU that hangs
                     self._memory.note("GPU", key, "NVML lists no GPU with its UUID")
                 continue
-            if found.gpu.handle is None or key in (*self._sampled, *self._memory.skipped):
+            if match.gpu.handle is None or key in (*self._sampled, *self._memory.skipped):
                 continue
-            self._memory.modes[key] = mode_of(gate, found.gpu)
-            used[key] = found.gpu
+            self._memory.modes[key] = mode_of(gate, match.gpu)
+            used[key] = match.gpu
             readers.append(
-                GpuReader(gate, found.gpu, found.index, self._store, self._clock, expected=found.framework is not None)
+                GpuReader(gate, match.gpu, match.index, self._store, self._clock, expected=match.framework is not None)
             )
         xid = XidWatch(gate, used, self._store, self._clock) if used else None
         self._sampled.update(used)

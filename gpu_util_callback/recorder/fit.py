@@ -62,7 +62,7 @@ def leave_out(callback: Any) -> None:
     """Remove `callback` from the fit that is calling it."""
     callbacks = find_callback_list(callback)
     if callbacks is not None:  # a new list: Keras is going through the old one
-        callbacks.callbacks = [one for one in callbacks.callbacks if one is not callback]
+        callbacks.callbacks = [member for member in callbacks.callbacks if member is not callback]
 
 
 def _described(frame: Any, backend: str, redact: bool) -> tuple[dict[str, Any], Exception | None]:
@@ -284,17 +284,17 @@ class KerasSession:
             **facts,
         }
         recorder.watch = watch
-        others = callbacks.callbacks if callbacks is not None else []
+        callbacks_of_fit = callbacks.callbacks if callbacks is not None else []
         try:
-            recorder.facts["fit"]["callbacks"] = describe_callbacks(others)
+            recorder.facts["fit"]["callbacks"] = describe_callbacks(callbacks_of_fit)
         except Exception as error:
             recorder.fail("facts about the callbacks", error)
         try:
-            recorder.memory.kept.watch(owners_in_fit(self._callback._model, others))
+            recorder.memory.kept.watch(owners_in_fit(self._callback._model, callbacks_of_fit))
         except Exception as error:
             recorder.fail("growing lists", error)
         try:
-            self._windows = open_windows(recorder, backend, others, params.get("steps"))
+            self._windows = open_windows(recorder, backend, callbacks_of_fit, params.get("steps"))
         except Exception as error:
             recorder.fail("profiler windows", error)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
@@ -419,7 +419,7 @@ class EpochLogs:
         recorder.intake.on_rows = self._add
 
     def _reset(self) -> None:
-        self._known = 0  # steps whose wait was measured
+        self._waits_measured = 0  # steps whose wait was measured
         self._samples_trained = 0.0  # NaN where a batch's size is not known
         self._training_ns = self._wait_ns = 0
         self._begin_ns, self._end_ns = np.iinfo(np.int64).max, 0
@@ -439,7 +439,7 @@ class EpochLogs:
         waits = steps["input_wait_ns"]
         sizes = self._recorder.work.sizes
         self._samples_trained += float(sizes.of(steps).sum()) if sizes is not None else math.nan
-        self._known += int((waits >= 0).sum())
+        self._waits_measured += int((waits >= 0).sum())
         self._wait_ns += int(waits[waits > 0].sum())
         self._training_ns += int(steps["duration_ns"].sum())
         self._cover(steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
@@ -464,36 +464,36 @@ class EpochLogs:
             return
         try:
             recorder.intake.catch_up()
-            found = self._means()
+            means = self._means()
             self._reset()
             if self._names is None:
-                self._names = list(found)
+                self._names = list(means)
                 if self._uses_gpus():  # it may be too early for a sample, or for the model's work
                     late = ("gpu_utilization_pct", "mfu_pct")
-                    self._names += [name for name in late if name not in found]
-            logs.update({name: found.get(name, math.nan) for name in self._names})
+                    self._names += [name for name in late if name not in means]
+            logs.update({name: means.get(name, math.nan) for name in self._names})
         except Exception as error:
             self._fail(error)
 
     def _means(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         if not self._training_ns:
-            return found
-        if self._known:
-            found["input_wait_pct"] = min(100.0, 100 * self._wait_ns / self._training_ns)
+            return result
+        if self._waits_measured:
+            result["input_wait_pct"] = min(100.0, 100 * self._wait_ns / self._training_ns)
         means = self._samples.gpu_means(self._begin_ns, self._end_ns)
         used = [means[gpu].get("utilization_pct") for gpu in self._used_gpus() if gpu in means]
-        known = [one for one in used if one is not None]
-        if known:
-            found["gpu_utilization_pct"] = sum(known) / len(known)
+        measured = [percent for percent in used if percent is not None]
+        if measured:
+            result["gpu_utilization_pct"] = sum(measured) / len(measured)
         rate = 1e9 * self._samples_trained / self._training_ns
         if rate > 0:  # not NaN
-            found["samples_per_s"] = rate
+            result["samples_per_s"] = rate
             mfu = [mfu_of(rate, full) for full in self._recorder.work.rates.values()]
-            shares = [one for one in mfu if one is not None]
+            shares = [share for share in mfu if share is not None]
             if shares:
-                found["mfu_pct"] = sum(shares) / len(shares)
-        return found
+                result["mfu_pct"] = sum(shares) / len(shares)
+        return result
 
     def _used_gpus(self) -> list[str]:
         gpus = self._recorder.gpus

@@ -68,21 +68,21 @@ _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
 def owners_in_fit(model: Any, callbacks: Iterable[Any]) -> list[tuple[str, str, Any]]:
     """Return the objects of a fit whose lists may grow: (kind, name, object)."""
-    found = [("callback", type(callback).__name__, callback) for callback in callbacks]
-    found += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
-    return found
+    owners = [("callback", type(callback).__name__, callback) for callback in callbacks]
+    owners += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
+    return owners
 
 
 def _metrics(model: Any) -> list[Any]:
     """Return a model's metrics, also those that Keras wraps once the first step has made them."""
-    found = []
+    metrics = []
     try:
         for metric in list(model.metrics):
             inner = getattr(metric, "metrics", None)
-            found += list(inner) if isinstance(inner, list) else [metric]
+            metrics += list(inner) if isinstance(inner, list) else [metric]
     except Exception:  # a model that is not compiled or not built
         return []
-    return found
+    return metrics
 
 
 class KeptItems:
@@ -100,13 +100,13 @@ class KeptItems:
         self._owners: list[tuple[str, str, weakref.ref[Any]]] = []
         self._first: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> step, length
         self._due = 0.0
-        self._seen: list[dict[str, Any]] = []
+        self._growing: list[dict[str, Any]] = []
 
     def watch(self, owners: Iterable[tuple[str, str, Any]]) -> None:
         """Watch these objects' attributes from now on."""
-        for kind, name, one in owners:
+        for kind, name, owner in owners:
             try:
-                self._owners.append((kind, name, weakref.ref(one)))
+                self._owners.append((kind, name, weakref.ref(owner)))
             except TypeError:  # it takes no weak references
                 continue
 
@@ -114,12 +114,12 @@ class KeptItems:
         """Return the lists that have grown, the fastest first; looks again when it is due."""
         began = time.perf_counter()
         if began >= self._due:
-            self._seen = self._look(self._steps())
+            self._growing = self._look(self._steps())
             self._due = began + max(LOOK_S, (time.perf_counter() - began) / SHARE)
-        return self._seen
+        return self._growing
 
     def _look(self, step: int) -> list[dict[str, Any]]:
-        found = []
+        growing = []
         looked = 0
         for kind, name, owner, values in self._places():
             for attribute, value in values:
@@ -137,7 +137,7 @@ class KeptItems:
                     about, bound = _newest(value), getattr(value, "maxlen", None)
                     gained = length - before
                     if about is not None and (gained >= LEAST or gained * about["item_bytes"] >= LARGE):
-                        found.append(
+                        growing.append(
                             {
                                 "name": f"{name}.{attribute}" if name else attribute,
                                 "of": kind,
@@ -148,15 +148,15 @@ class KeptItems:
                             }
                         )
             del owner
-        found.sort(key=lambda one: (not one["graph"], -one["per_step"] * one["item_bytes"]))
-        return found[:SHOWN]
+        growing.sort(key=lambda entry: (not entry["graph"], -entry["per_step"] * entry["item_bytes"]))
+        return growing[:SHOWN]
 
     def _places(self) -> Iterable[tuple[str, str, Any, list[tuple[str, Any]]]]:
-        for kind, name, known in self._owners:
-            owner = known()
+        for kind, name, reference in self._owners:
+            owner = reference()
             if owner is not None and kind == METRICS_OF:
-                for one in _metrics(owner):
-                    yield "metric", type(one).__name__, one, _items(vars(one))
+                for metric in _metrics(owner):
+                    yield "metric", type(metric).__name__, metric, _items(vars(metric))
             elif owner is not None:
                 yield kind, name, owner, _items(getattr(owner, "__dict__", {}))
         main = sys.modules.get("__main__")
@@ -242,11 +242,11 @@ class MemoryWatch:
     def _stacks(self) -> dict[str, str]:
         """Keep who holds the memory, while the error still holds it."""
         try:
-            found = self._adapter.memory_stacks() if self._keep is not None else None
-            if found is None or self._keep is None:
+            stacks = self._adapter.memory_stacks() if self._keep is not None else None
+            if stacks is None or self._keep is None:
                 return {}
-            self._keep(*found)
-            return {"stacks": found[0]}
+            self._keep(*stacks)
+            return {"stacks": stacks[0]}
         except Exception:  # there may be no memory for it
             return {}
 
@@ -266,23 +266,23 @@ class MemoryWatch:
         Args:
             shapes: the signatures of the batches' shapes so far, with their ids.
         """
-        found: dict[str, Any] = dict(self._count())
+        result: dict[str, Any] = dict(self._count())
         if len(shapes) != len(self._sizes):
             first = list(shapes.copy().items())[:MOST_SHAPES]  # type: ignore[attr-defined]
-            self._sizes = {str(known): seen_batch_size(signature) for signature, known in first}
-        sizes = {known: size for known, size in self._sizes.items() if size is not None}
+            self._sizes = {str(shape_id): seen_batch_size(signature) for signature, shape_id in first}
+        sizes = {shape_id: size for shape_id, size in self._sizes.items() if size is not None}
         if sizes:
-            found["batch_sizes"] = sizes
-        kept = self.kept.read()
-        if kept:
-            found["kept"] = kept
+            result["batch_sizes"] = sizes
+        growing = self.kept.read()
+        if growing:
+            result["kept"] = growing
         if self._kills.kills:
-            found["oom_kills"] = self._kills.kills
+            result["oom_kills"] = self._kills.kills
         if self._kills.folder:
-            found |= {"control_group": self._kills.folder, "group_inode": self._kills.inode}
+            result |= {"control_group": self._kills.folder, "group_inode": self._kills.inode}
         if self._error is not None:
-            found["out_of_memory"] = {"step": self._steps(), **self._error}
-        return found
+            result["out_of_memory"] = {"step": self._steps(), **self._error}
+        return result
 
     def _count(self) -> dict[str, float | int]:
         began = time.perf_counter()
@@ -309,12 +309,12 @@ def _hook_of(error: BaseException) -> str | None:
     """Return which callback's hook an error came from, "Mine.on_epoch_end"; None = none."""
     if type(error).__name__ in _LATE:
         return None
-    found, entry = None, error.__traceback__
+    hook, entry = None, error.__traceback__
     while entry is not None:  # Keras' list of callbacks calls those of the program
         name = entry.tb_frame.f_code.co_qualname.rpartition("<locals>.")[2]
-        found = name if _HOOK.search(name) else found
+        hook = name if _HOOK.search(name) else hook
         entry = entry.tb_next
-    return found if found and not found.startswith("CallbackList.") else None
+    return hook if hook and not hook.startswith("CallbackList.") else None
 
 
 def _printed_last() -> BaseException | None:
@@ -327,40 +327,40 @@ def describe_error(error: BaseException, framework: str = "") -> dict[str, Any] 
     Keeps no reference to the error: that would keep all that its frames hold.
     """
     chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in chain and len(chain) < 8:
-        chain.append(one)
-        one = one.__cause__ or one.__context__
-    for one in chain:
-        names = {kind.__name__ for kind in type(one).__mro__}
-        text = str(one)[: 4 * _MOST_TEXT]
-        if names & _ERRORS or (isinstance(one, Exception) and _SAID.search(text)):
-            return _described(type(one).__name__, text, framework)
+    current: BaseException | None = error
+    while current is not None and current not in chain and len(chain) < 8:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    for current in chain:
+        names = {kind.__name__ for kind in type(current).__mro__}
+        text = str(current)[: 4 * _MOST_TEXT]
+        if names & _ERRORS or (isinstance(current, Exception) and _SAID.search(text)):
+            return _described(type(current).__name__, text, framework)
     return None
 
 
 def _described(name: str, text: str, framework: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"error": name, "message": shortened(text, _MOST_TEXT)}
+    facts: dict[str, Any] = {"error": name, "message": shortened(text, _MOST_TEXT)}
     gpu = _GPU.search(text)
     if gpu is not None:
-        found["gpu"] = int(next(part for part in gpu.groups() if part))
+        facts["gpu"] = int(next(part for part in gpu.groups() if part))
     elif name == "OutOfMemoryError" or (framework == "jax" and "RESOURCE_EXHAUSTED" in text):
-        found["gpu"] = 0 if not re.search(r"\bCPU\b|cpu", text) else None
-    asked = _size(_ASKED, text)
+        facts["gpu"] = 0 if not re.search(r"\bCPU\b|cpu", text) else None
+    requested_bytes = _size(_ASKED, text)
     shape = _SHAPE.search(text)
     if shape is not None:
         dims = [int(dim) for dim in re.findall(r"\d+", shape[1])]
-        found["shapes"] = [str(dims)]
-        if asked is None:
-            asked = _WIDTHS.get(shape[2] or "float", 4)
+        facts["shapes"] = [str(dims)]
+        if requested_bytes is None:
+            requested_bytes = _WIDTHS.get(shape[2] or "float", 4)
             for dim in dims:
-                asked *= dim
-    found["asked_bytes"] = asked
-    found["free_bytes"] = _size(_FREE, text)
-    found["reserved_bytes"] = _size(_UNUSED, text)
-    return {key: value for key, value in found.items() if value is not None}
+                requested_bytes *= dim
+    facts["asked_bytes"] = requested_bytes
+    facts["free_bytes"] = _size(_FREE, text)
+    facts["reserved_bytes"] = _size(_UNUSED, text)
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return round(float(found[1]) * _SIZES[found[2].upper()]) if found is not None else None
+    match = pattern.search(text)
+    return round(float(match[1]) * _SIZES[match[2].upper()]) if match is not None else None

@@ -51,7 +51,7 @@ class BatchSizes:
         return sizes
 
     def _size(self, number: int) -> float:
-        signature = next((known for known, at in self._shapes().items() if at == number), 0.0)
+        signature = next((of_shape for of_shape, at in self._shapes().items() if at == number), 0.0)
         size = seen_batch_size(signature)
         if size is None and self._numbers and signature > 0 and signature % self._numbers == 0:
             size = int(signature) // self._numbers  # stamped in the graph
@@ -71,7 +71,7 @@ class ModelWork:
 
     Args:
         adapter: the framework's, which counts the work of a step.
-        given: FLOPs of a sample, where the user states them.
+        flops_given: FLOPs of a sample, where the user states them.
 
     Attributes:
         unavailable: what is not known, and why.
@@ -79,17 +79,17 @@ class ModelWork:
         rates: samples per second at which each GPU would be at its peak, by "gpu0", ...
     """
 
-    def __init__(self, adapter: Adapter, given: float | None):
+    def __init__(self, adapter: Adapter, flops_given: float | None):
         self._adapter = adapter
-        self._given = given
+        self._flops_given = flops_given
         self.sizes: BatchSizes | None = None
         self.rates: dict[str, float] = {}
         self.unavailable: list[dict[str, str]] = []
         self._work: dict[str, Any] | None = None
-        if given is not None:
-            self._work = {"flops_per_sample": given, "source": "given"}
+        if flops_given is not None:
+            self._work = {"flops_per_sample": flops_given, "source": "given"}
         self._by_kind: dict[tuple[str, str], float] = {}
-        self._settled = given is not None
+        self._settled = flops_given is not None
         self._steps = 0
         self._size: int | None = None  # of a batch
         self._samples = self._training_ns = 0.0
@@ -108,9 +108,9 @@ class ModelWork:
             return []
         self._steps += len(steps["step"])
         sizes = self.sizes.of(steps)
-        known = sizes[np.isfinite(sizes)]
-        if len(known):
-            self._size = int(known.max())
+        measured = sizes[np.isfinite(sizes)]
+        if len(measured):
+            self._size = int(measured.max())
         spent = steps["duration_ns"] - np.maximum(steps["compile_ns"], 0)
         self._samples += float(sizes.sum())  # NaN for good where one is not known
         self._training_ns += float(spent.sum())
@@ -143,18 +143,18 @@ class ModelWork:
         """Return `work`, `throughput` and `gpus` with their peaks for the manifest."""
         if self._adapter.counts_work or any(gpu.get("used_by_framework") for gpu in gpus):
             self._settle()  # a loop on a CPU has neither a work to count nor a peak
-        found: dict[str, Any] = {"gpus": list(gpus)}
+        result: dict[str, Any] = {"gpus": list(gpus)}
         if self._samples == self._samples and self._samples and self._training_ns > 0:
-            found["throughput"] = {"samples": int(self._samples), "training_s": round(self._training_ns / 1e9, 6)}
-        if self._work is not None and self._given is None and _varies(facts):
+            result["throughput"] = {"samples": int(self._samples), "training_s": round(self._training_ns / 1e9, 6)}
+        if self._work is not None and self._flops_given is None and _varies(facts):
             self._work, self.rates = None, {}
             self._miss("the inputs have more than one shape, and the work of each differs")
         if self._work is None:
-            return found
-        found["gpus"] = self._with_peaks(facts, gpus)
-        found["work"] = self._work
-        self.rates = {f"gpu{index}": rate for index, rate in full_rates(found).items()}
-        return found
+            return result
+        result["gpus"] = self._with_peaks(facts, gpus)
+        result["work"] = self._work
+        self.rates = {f"gpu{index}": rate for index, rate in full_rates(result).items()}
+        return result
 
     def _settle(self) -> None:
         """Count the work, once; while the step has not run there is nothing to count."""
@@ -182,11 +182,11 @@ class ModelWork:
         """Return the GPUs, those that do the work with their peaks."""
         from gpu_util_callback.gpus.peaks import peak_of
 
-        found = [dict(gpu) for gpu in gpus]
-        at_work = _at_work(facts, found)
+        gpus_shown = [dict(gpu) for gpu in gpus]
+        at_work = _at_work(facts, gpus_shown)
         if at_work is None:
             self._miss("which of the GPUs trains is not known", "MFU", "")
-            return found
+            return gpus_shown
         policy = str((facts.get("fit") or {}).get("mixed_precision") or "float32")
         tf32 = self._adapter.tf32()
         peaks = []
@@ -194,13 +194,13 @@ class ModelWork:
             peak, reason = peak_of(gpu, precision_of(self._by_kind, policy, tf32))
             if peak is None:
                 self._miss(reason, "MFU", "")
-                return found
+                return gpus_shown
             peaks.append(peak)
         for gpu, peak in zip(at_work, peaks, strict=True):
             shown = {"tflops": peak.tflops, "precision": peak.precision}
             more = {"source": peak.source, "derived": peak.derived}
             gpu["peak"] = shown | {name: text for name, text in more.items() if text}
-        return found
+        return gpus_shown
 
 
 def _varies(facts: Mapping[str, Any]) -> bool:

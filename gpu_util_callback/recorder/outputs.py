@@ -90,7 +90,7 @@ class Outputs:
         self._closing: str | None = None  # the status to close with
         self._over = False  # nothing more will be written
         self._troubled = False  # whether it was reported that writing fails
-        self._asked = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
+        self._request_began = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
         self._writer: Any = None
         self._unappended: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._scalars: Any = None
@@ -243,15 +243,15 @@ class Outputs:
             if waits:
                 return
             began = time.thread_time_ns()
-            found = self._diagnosis.result(facts, started_ns, now_ns, ended=last)
-            self.update(diagnosis=found)
+            result = self._diagnosis.result(facts, started_ns, now_ns, ended=last)
+            self.update(diagnosis=result)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:
                 pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 4e9), SELDOM_S)
                 pause_ns = max(1e9 * pause_s, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
                 self._next_diagnosis_ns = now_ns + int(pause_ns)
             if self._settings.report and not last:
-                for line in self._diagnosis.news(found):
+                for line in self._diagnosis.news(result):
                     say(line)
         except Exception as error:
             self.distrust(error)
@@ -302,13 +302,13 @@ class Outputs:
             self._troubled = False
             self._recovered(WRITING)
             listed = self._writer.facts.get("unavailable") or ()
-            self.update(unavailable=[one for one in listed if one["source"] != WRITING])
+            self.update(unavailable=[entry for entry in listed if entry["source"] != WRITING])
 
     @property
     def unanswered_s(self) -> float:
         """Return for how long storage has not answered."""
-        asked = self._asked
-        return time.monotonic() - max(asked, self._writer.answered) if asked else 0.0
+        began = self._request_began
+        return time.monotonic() - max(began, self._writer.answered) if began else 0.0
 
     def close(self, status: str) -> None:
         """Have everything sealed. Where that fails it is retried for some seconds."""
@@ -376,7 +376,7 @@ class Outputs:
 
     def _guarded(self, write: Callable[[], None]) -> Exception | None:
         """Write; return the error of an attempt that failed, and may succeed later."""
-        self._asked = time.monotonic()
+        self._request_began = time.monotonic()
         try:
             write()
         except Exception as error:
@@ -389,7 +389,7 @@ class Outputs:
             self._events.failed()
             return error
         finally:
-            self._asked = 0.0
+            self._request_began = 0.0
         self.failing = False
         self._recover()
         return None
@@ -398,20 +398,20 @@ class Outputs:
         """Open what is not open yet."""
         if self.path is not None:
             return self._write()
-        self._asked = 0.0  # importing a store's library takes its time: no silence of the store
+        self._request_began = 0.0  # importing a store's library takes its time: no silence of the store
         from gpu_util_callback.recording.event_files import next_step_offset
         from gpu_util_callback.recording.storage import storage_for
 
         storage_for(self._settings.log_dir)
-        self._asked = time.monotonic()
+        self._request_began = time.monotonic()
         try:  # looked up before our own recording is among the earlier ones
             self._offset = next_step_offset(self._settings.log_dir)
             self.update(scalar_step_offset=self._offset)
         except Exception as error:
             self._fail("the scalars' first step", error)
-        self._asked = time.monotonic()  # it has answered
+        self._request_began = time.monotonic()  # it has answered
         self._writer.open()
-        self._asked = time.monotonic()
+        self._request_began = time.monotonic()
         self.path = self._writer.path
         return self._write_scalars()
 
@@ -514,7 +514,7 @@ class RunningDiagnosis:
         self._summary = Summary()
         self._traced: list[dict[str, np.ndarray]] = []
         self._account_so_far: Any = None  # that of the last result
-        self._found: dict[str, Any] = {}
+        self._last_result: dict[str, Any] = {}
         self._announcer = Announcer()
 
     def add(self, parts: Sequence[tuple[Tables, Iterable[Any]]]) -> None:
@@ -528,11 +528,11 @@ class RunningDiagnosis:
         for block in chain.from_iterable(blocks for _, blocks in parts):
             columns = {name: block.values[:, i] for i, name in enumerate(block.columns)}
             columns["time_ns"] = block.time_ns
-            known = groups.get(block.group)
-            if known is not None and known.keys() == columns.keys():
-                columns = {name: np.concatenate([known[name], columns[name]]) for name in columns}
-            elif known is not None:  # the sampled columns have changed in between
-                self._add({}, {block.group: known})
+            earlier = groups.get(block.group)
+            if earlier is not None and earlier.keys() == columns.keys():
+                columns = {name: np.concatenate([earlier[name], columns[name]]) for name in columns}
+            elif earlier is not None:  # the sampled columns have changed in between
+                self._add({}, {block.group: earlier})
             groups[block.group] = columns
         self._add(tables, groups)
 
@@ -545,14 +545,14 @@ class RunningDiagnosis:
     def result(self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool) -> dict[str, Any]:
         """Return the diagnosis so far, as the manifest keeps it."""
         account = self._account_so_far = self._account.result(start_ns, now_ns)
-        self._found = self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
-        return self._found
+        self._last_result = self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
+        return self._last_result
 
     def recorded(self, facts: dict[str, Any], path: str | None) -> Recorded:
         """Return what a report of the last result rests on."""
         from gpu_util_callback.diagnosis.report import Recorded
 
-        manifest = {**facts, "account": self._account_so_far, "diagnosis": self._found}
+        manifest = {**facts, "account": self._account_so_far, "diagnosis": self._last_result}
         return Recorded(
             parse(dumps(manifest))[0],
             self._summary.result(),
@@ -560,9 +560,9 @@ class RunningDiagnosis:
             path,
         )
 
-    def news(self, found: Mapping[str, Any]) -> list[str]:
+    def news(self, result: Mapping[str, Any]) -> list[str]:
         """Return a line per cause, once, when it is established and has cost enough to matter."""
-        return self._announcer.lines(found)
+        return self._announcer.lines(result)
 
 
 # Sampled columns behind the scalars of a GPU. The driver's own buffer has the first alone; where it
@@ -599,10 +599,10 @@ class ScalarPoints:
         at = [columns.index(name) if name in columns else None for name in _GAUGES]
         if not any(place is not None for place in at):
             return
-        kept = self._samples.setdefault(group, deque(maxlen=100_000))
+        samples = self._samples.setdefault(group, deque(maxlen=100_000))
         for i, when in enumerate(time_ns.tolist()):
             row = (float("nan") if place is None else float(values[i, place]) for place in at)
-            kept.append((when, *row))
+            samples.append((when, *row))
 
     def add_steps(
         self,
@@ -627,10 +627,10 @@ class ScalarPoints:
         ends = self._completing(numbers)
         if sizes is None:
             sizes = np.full(len(numbers), np.nan)
-        seen = wait >= 0
+        has_wait = wait >= 0
         sums = [
             np.diff(np.append(0, np.cumsum(part))[[0, *ends, len(numbers)]]).tolist()
-            for part in (np.ones(len(numbers), np.int64), duration, np.where(seen, wait, 0), seen)
+            for part in (np.ones(len(numbers), np.int64), duration, np.where(has_wait, wait, 0), has_wait)
         ]
         trained = [float(part.sum()) for part in np.split(sizes, ends)]
         stops = [*(start + duration)[[end - 1 for end in ends]].tolist(), None]
@@ -662,13 +662,13 @@ class ScalarPoints:
 
         Samples from before `begin` are dropped.
         """
-        found: dict[str, dict[str, float]] = {}
-        for group, kept in self._samples.items():
+        means_by_gpu: dict[str, dict[str, float]] = {}
+        for group, samples in self._samples.items():
             gpu, _, buffer = group.partition("/")
-            means, known = _means(kept, begin, end), found.get(gpu, {})
+            means, earlier = _means(samples, begin, end), means_by_gpu.get(gpu, {})
             # What a driver should not be polled for is in a buffer of its own.
-            found[gpu] = means | known if buffer else known | means
-        return found
+            means_by_gpu[gpu] = means | earlier if buffer else earlier | means
+        return means_by_gpu
 
     def _stride(self, step: int) -> int:
         if isinstance(self._freq, int):
@@ -704,26 +704,26 @@ class ScalarPoints:
         return step, values, end
 
 
-def _means(kept: deque[tuple[float, ...]], begin: int, end: int) -> dict[str, float]:
+def _means(samples: deque[tuple[float, ...]], begin: int, end: int) -> dict[str, float]:
     """Return the time-weighted means over [begin, end); a sample holds until the next one.
 
     A step shorter than the sampling interval has no sample of its own: the one that holds then is
     used only where it is at most half a second old.
     """
-    while len(kept) > 1 and kept[1][0] <= begin:
-        kept.popleft()
+    while len(samples) > 1 and samples[1][0] <= begin:
+        samples.popleft()
     totals = [0.0] * len(_GAUGES)
     weights = [0.0] * len(_GAUGES)
-    for i, (when, *numbers) in enumerate(kept):
+    for i, (when, *numbers) in enumerate(samples):
         if when >= end:
             break
-        until = kept[i + 1][0] if i + 1 < len(kept) else when + 500_000_000
-        held = min(until, end, when + 500_000_000) - max(when, begin)
-        if held <= 0:
+        until = samples[i + 1][0] if i + 1 < len(samples) else when + 500_000_000
+        duration_ns = min(until, end, when + 500_000_000) - max(when, begin)
+        if duration_ns <= 0:
             continue
         for k, number in enumerate(numbers):
             if number == number:
-                totals[k] += number * held
-                weights[k] += held
+                totals[k] += number * duration_ns
+                weights[k] += duration_ns
     sums = zip(_GAUGES, totals, weights, strict=True)
     return {name: total / weight for name, total, weight in sums if weight}

@@ -139,7 +139,7 @@ class Recorder:
             self.recovered,
             WritingEvents(self._files_closed, self._write_failed, lambda: self.end("interrupted", 0.0)),
         )
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._begun = threading.Event()
         self._stop = threading.Event()
         self._wake = threading.Event()  # set with `_stop`, and where a verdict is wanted
@@ -393,8 +393,8 @@ class Recorder:
     def _end_of_fit(self, status: str) -> int:
         now = self.clock.now()
         self._training_cpu.end()
-        seen = self.clock.from_perf(self.timeline.latest())
-        ended = now if status == "ended" else min(now, seen)
+        latest_ns = self.clock.from_perf(self.timeline.latest())
+        ended = now if status == "ended" else min(now, latest_ns)
         if self._fit_started_ns:
             _process.end(ended - self.clock.offset_ns, self.trained_by.ident)
         return ended
@@ -459,10 +459,10 @@ class Recorder:
         Args:
             for_good: False where it is tried again.
         """
-        if source in self._told:
+        if source in self._reported:
             return
         try:
-            self._told.add(source)
+            self._reported.add(source)
             reason = " ".join(error.split()) if isinstance(error, str) else error_text(error)
             reason = printable(reason)
             self.unavailable.append({"source": source, "reason": reason, "cure": cure})
@@ -474,9 +474,9 @@ class Recorder:
 
     def recovered(self, source: str) -> None:
         """List a source no longer that works again."""
-        if source in self._told:
-            self._told.discard(source)
-            self.unavailable = [one for one in self.unavailable if one["source"] != source]
+        if source in self._reported:
+            self._reported.discard(source)
+            self.unavailable = [entry for entry in self.unavailable if entry["source"] != source]
 
     # ---- the recorder's thread -----------------------------------------------------------
 
@@ -487,12 +487,12 @@ class Recorder:
                 return  # `start` was interrupted
             self._open()
             due = time.monotonic() + 0.5  # the first flush comes early
-            seen = 0
+            latest = 0
             while not self._wait(min(LOOK_S, max(due - time.monotonic(), 0.0))):
                 self._look_at_input()
                 self._answer_requests()
-                before, seen = seen, self.timeline.latest()
-                if seen == before and not self._ended_ns and self.watch.over():
+                before, latest = latest, self.timeline.latest()
+                if latest == before and not self._ended_ns and self.watch.over():
                     self.end("interrupted")
                 elif self._wake.is_set():
                     self._wake.clear()
@@ -608,7 +608,7 @@ class Recorder:
                 if windows is not None:
                     refused = windows.look(self._look, steps)
                 else:
-                    why = [one["reason"] for one in self.unavailable if one["source"] == SOURCE]
+                    why = [entry["reason"] for entry in self.unavailable if entry["source"] == SOURCE]
                     refused = why[0] if why else 'it was started with trace="off"'
             elif self._look and windows is not None:
                 refused = windows.look_refused(self._look)
@@ -639,8 +639,8 @@ class Recorder:
     def _gather_facts(self) -> None:
         try:
             for key, value in self.adapter.facts().items():
-                known = self.facts.get(key)
-                self.facts[key] = {**value, **known} if isinstance(known, dict) else value
+                earlier = self.facts.get(key)
+                self.facts[key] = {**value, **earlier} if isinstance(earlier, dict) else value
         except Exception as error:
             self.fail("facts about the model", error)
 
@@ -912,7 +912,7 @@ def _finish_at_exit(own_thread: bool = False) -> None:
 
 def _storage_hangs() -> bool:
     """Return whether waiting for a recording of this process was in vain, and still is."""
-    return any(one._released.is_set() and not one._closed.is_set() for one in _mine())
+    return any(recorder._released.is_set() and not recorder._closed.is_set() for recorder in _mine())
 
 
 def _mine() -> list[Recorder]:

@@ -74,16 +74,16 @@ class Clocks:
         """Return the offset of a recording, None where it is not known."""
         return next((offset for offset in self.offsets if offset.id == id), None)
 
-    def sentence(self, one: ClockOffset) -> str:
+    def sentence(self, clock: ClockOffset) -> str:
         """Return a sentence about a worker's clock; "" where there is nothing to report."""
-        if not one.notable:
+        if not clock.notable:
             return ""
-        way = "ahead of" if one.offset_ns > 0 else "behind"
-        drift = f", drifting by {1e6 * one.drift:+.3g} ppm" if one.drift else ""
+        way = "ahead of" if clock.offset_ns > 0 else "behind"
+        drift = f", drifting by {1e6 * clock.drift:+.3g} ppm" if clock.drift else ""
         return (
-            f"Clock of worker {one.rank}: {_ms(abs(one.offset_ns))} {way} worker "
-            f"{self.reference}'s{drift}; shown shifted by {_ms(-one.offset_ns, '+')} (estimated "
-            f"from {one.steps:,} common steps, each ±{_ms(one.scatter_ns)})"
+            f"Clock of worker {clock.rank}: {_ms(abs(clock.offset_ns))} {way} worker "
+            f"{self.reference}'s{drift}; shown shifted by {_ms(-clock.offset_ns, '+')} (estimated "
+            f"from {clock.steps:,} common steps, each ±{_ms(clock.scatter_ns)})"
         )
 
 
@@ -109,28 +109,28 @@ def session_clocks(recordings: Sequence[Recording]) -> Clocks:
         The offsets against the worker with the median clock (of two, the lower rank).
     """
     ranked: dict[int, Recording] = {}
-    for one in recordings:
-        if one.rank is not None and one.step_count:
-            ranked.setdefault(one.rank, one)
+    for recording in recordings:
+        if recording.rank is not None and recording.step_count:
+            ranked.setdefault(recording.rank, recording)
     if len(ranked) < 2:
         return Clocks(None, (), ())
     ranks = sorted(ranked)
-    ranges = _ranges(min(one.step_count for one in ranked.values()))
+    ranges = _ranges(min(recording.step_count for recording in ranked.values()))
     steps = {rank: _Steps.read(ranked[rank], ranges) for rank in ranks}
     base = ranks[0]
-    found = {base: ClockOffset(ranked[base].id, base, 0, 0.0, ranked[base].start_ns, 0, 0)}
+    clocks = {base: ClockOffset(ranked[base].id, base, 0, 0.0, ranked[base].start_ns, 0, 0)}
     unknown = []
     for rank in ranks[1:]:
         offset = _compare(steps[base], steps[rank], ranked[rank].id, rank)
         if isinstance(offset, str):
             unknown.append((rank, offset))
         else:
-            found[rank] = offset
-    if len(found) < 2:
+            clocks[rank] = offset
+    if len(clocks) < 2:
         return Clocks(None, (), tuple(unknown))
-    middle = sorted(found.values(), key=lambda one: one.offset_ns)[(len(found) - 1) // 2]
-    reference = found[base] if len(found) == 2 else middle
-    return Clocks(reference.rank, tuple(_against(one, reference) for one in found.values()), tuple(unknown))
+    middle = sorted(clocks.values(), key=lambda clock: clock.offset_ns)[(len(clocks) - 1) // 2]
+    reference = clocks[base] if len(clocks) == 2 else middle
+    return Clocks(reference.rank, tuple(_against(clock, reference) for clock in clocks.values()), tuple(unknown))
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class _Steps:
     def read(cls, recording: Recording, ranges: list[tuple[int, int]]) -> "_Steps":
         parts: list[tuple[np.ndarray, ...]] = []
         for info in recording.segments:
-            known = info.steps > 0
-            if info.steps == 0 or (known and not _within(info.first_step, info.last_step, ranges)):
+            is_counted = info.steps > 0
+            if info.steps == 0 or (is_counted and not _within(info.first_step, info.last_step, ranges)):
                 continue
             segment = recording.open_segment(info)
             if segment is None or not segment.rows("steps"):
@@ -190,14 +190,14 @@ def _compare(base: _Steps, other: _Steps, id: str, rank: int) -> ClockOffset | s
     when = other.end_ns[to]
     middle = int(np.median(when))
     offset, drift, tilt = _line((when - middle).astype(float), apart)
-    rest = apart - offset - drift * (when - middle)
-    scatter = _spread(rest)
+    residual_ns = apart - offset - drift * (when - middle)
+    scatter = _spread(residual_ns)
     span = float(when[-1] - when[0])
     length = float(np.median(np.concatenate([mine, theirs])))
     alone = "its steps do not end together with the others'"
     if abs(tilt) * span > MAX_DRIFT * span + 3 * scatter or scatter > MAX_SCATTER * length:
         return alone
-    if _walk(number, rest) > MAX_WALK or not _together(number, mine, theirs):
+    if _walk(number, residual_ns) > MAX_WALK or not _together(number, mine, theirs):
         return alone
     return ClockOffset(id, rank, round(offset), drift, middle, round(scatter), len(number))
 
@@ -224,13 +224,13 @@ def _spread(values: np.ndarray) -> float:
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
-def _walk(number: np.ndarray, rest: np.ndarray) -> float:
+def _walk(number: np.ndarray, residual_ns: np.ndarray) -> float:
     """Return 1 for a random walk, 1 / q for a stationary series; q is the root of the count."""
     q = max(4, int(np.sqrt(len(number))))
 
     def variance(lag: int) -> float:
         near = number[lag:] - number[:-lag] == lag
-        return _spread((rest[lag:] - rest[:-lag])[near]) ** 2 if near.sum() >= 8 else np.inf
+        return _spread((residual_ns[lag:] - residual_ns[:-lag])[near]) ** 2 if near.sum() >= 8 else np.inf
 
     single = variance(1)
     return variance(q) / (q * single) if single > 0 else 0.0
@@ -253,11 +253,11 @@ def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
             return -1.0
         return float(np.corrcoef(a, b)[0, 1])
 
-    own = correlation(0)
-    if own < max(MIN_CORRELATION, 4 / np.sqrt(len(number))):
+    same_step = correlation(0)
+    if same_step < max(MIN_CORRELATION, 4 / np.sqrt(len(number))):
         return False
     most = min(MAX_LAG, len(number) // 4)
-    return all(correlation(lag) < own for lag in range(-most, most + 1) if lag)
+    return all(correlation(lag) < same_step for lag in range(-most, most + 1) if lag)
 
 
 def _tamed(values: np.ndarray) -> np.ndarray:
@@ -266,17 +266,17 @@ def _tamed(values: np.ndarray) -> np.ndarray:
     return np.clip(values, middle - spread, middle + spread)
 
 
-def _against(one: ClockOffset, reference: ClockOffset) -> ClockOffset:
+def _against(clock: ClockOffset, reference: ClockOffset) -> ClockOffset:
     """Return the same offset against another worker than the one it was compared with."""
-    if one is reference:
-        return ClockOffset(one.id, one.rank, 0, 0.0, one.at_ns, 0, max(one.steps, reference.steps))
-    moved = reference.offset_ns + round(reference.drift * (one.at_ns - reference.at_ns))
+    if clock is reference:
+        return ClockOffset(clock.id, clock.rank, 0, 0.0, clock.at_ns, 0, max(clock.steps, reference.steps))
+    moved = reference.offset_ns + round(reference.drift * (clock.at_ns - reference.at_ns))
     return ClockOffset(
-        one.id,
-        one.rank,
-        one.offset_ns - moved,
-        one.drift - reference.drift,
-        one.at_ns,
-        round(float(np.hypot(one.scatter_ns, reference.scatter_ns))),
-        one.steps or reference.steps,
+        clock.id,
+        clock.rank,
+        clock.offset_ns - moved,
+        clock.drift - reference.drift,
+        clock.at_ns,
+        round(float(np.hypot(clock.scatter_ns, reference.scatter_ns))),
+        clock.steps or reference.steps,
     )

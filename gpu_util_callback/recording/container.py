@@ -50,8 +50,8 @@ class Damaged(ValueError):
 class OtherFormat(Damaged):
     """Another version of this package wrote the file."""
 
-    def __init__(self, what: str, found: Any, expected: int):
-        super().__init__(f"{what} format {found!r}, expected {expected}")
+    def __init__(self, subject: str, version: Any, expected: int):
+        super().__init__(f"{subject} format {version!r}, expected {expected}")
 
 
 def checked_ns(value: Any) -> int:
@@ -165,21 +165,21 @@ def _header_bytes(data: bytes) -> int:
 @lru_cache(maxsize=256)
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return (shape, Fortran order, dtype) of a header; many arrays share one."""
-    found = _HEADER.fullmatch(data, 10)
-    if found is None:
+    match = _HEADER.fullmatch(data, 10)
+    if match is None:
         raise ValueError("its header describes something else, not numbers")
-    shape = tuple(int(length) for length in found[3].replace(b",", b" ").split())
+    shape = tuple(int(length) for length in match[3].replace(b",", b" ").split())
     if len(shape) > 2:
         raise ValueError(f"{len(shape)} dimensions")
     try:
-        return shape, found[2] == b"True", np.dtype(found[1].decode())
+        return shape, match[2] == b"True", np.dtype(match[1].decode())
     except TypeError as error:  # a float of one byte
         raise ValueError(str(error)) from error
 
 
-def _why(what: str, error: Exception) -> str:
+def _why(message: str, error: Exception) -> str:
     detail = " ".join(str(error).split())[:120]
-    return f"{what} ({detail})" if detail else what
+    return f"{message} ({detail})" if detail else message
 
 
 _SCALES = (1, 10, 100, 1000)
@@ -231,8 +231,8 @@ def encode_frame(
             if rule is None or rows == 0:
                 entry = _encode_ints(values, planes)
             else:
-                head, rest = _residual(values, rule, columns)
-                entry = _encode_ints(rest, planes)
+                head, residual = _residual(values, rule, columns)
+                entry = _encode_ints(residual, planes)
                 entry["from"] = [rule[0], dict(rule[1]), head]
         described[name] = {"type": kinds[name], **entry}
     matrix = np.concatenate(planes) if planes else np.zeros((0, rows), np.uint8)
@@ -283,11 +283,11 @@ def decode_frame(
         rows, described = frame["rows"], frame["columns"]
         if matrix.dtype != np.uint8 or matrix.ndim != 2 or matrix.shape[1] != rows:
             raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
-        wanted = list(described if names is None else (n for n in names if n in described))
-        done: dict[str, np.ndarray] = {}
-        for name in wanted:
-            _decode_column(name, described, matrix, done)
-        return {name: done[name] for name in wanted}
+        wanted_names = list(described if names is None else (n for n in names if n in described))
+        decoded: dict[str, np.ndarray] = {}
+        for name in wanted_names:
+            _decode_column(name, described, matrix, decoded)
+        return {name: decoded[name] for name in wanted_names}
     except FrameError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
@@ -295,10 +295,10 @@ def decode_frame(
 
 
 def _decode_column(
-    name: str, described: Mapping[str, Any], matrix: np.ndarray, done: dict[str, np.ndarray], depth: int = 0
+    name: str, described: Mapping[str, Any], matrix: np.ndarray, decoded: dict[str, np.ndarray], depth: int = 0
 ) -> None:
-    """Put a column into `done`, after the columns it depends on."""
-    if name in done:
+    """Put a column into `decoded`, after the columns it depends on."""
+    if name in decoded:
         return
     if depth > 2:
         raise FrameError(f"column {name} follows from itself")
@@ -309,9 +309,9 @@ def _decode_column(
         for other in weights:
             if not described[other]["type"] == entry["type"] == "int":
                 raise FrameError(f"column {name} follows from something other than an integer")
-            _decode_column(other, described, matrix, done, depth + 1)
-        values = _undo_residual(values, (how, weights), head, done)
-    done[name] = values
+            _decode_column(other, described, matrix, decoded, depth + 1)
+        values = _undo_residual(values, (how, weights), head, decoded)
+    decoded[name] = values
 
 
 # --- integers -------------------------------------------------------------------------------------
@@ -328,33 +328,33 @@ def _encode_ints(values: np.ndarray, planes: list[np.ndarray], differences: int 
     if (values == values[0]).all():  # most columns, and nothing else has to be found out
         return {**entry, "base": int(values[0])}
     base = int(np.partition(values, len(values) // 2)[len(values) // 2])
-    rest = values - base  # may wrap around; decoding wraps, too
+    offsets = values - base  # may wrap around; decoding wraps, too
     unit = 1
     if abs(int(values.max()) - int(values.min())) < 2**62:
-        unit = int(np.gcd.reduce(rest)) or 1
+        unit = int(np.gcd.reduce(offsets)) or 1
         if unit > 1:
-            rest = rest // unit
+            offsets = offsets // unit
     entry["base"] = base
     if unit > 1:
         entry["unit"] = unit
     heads: list[int] = []
-    best = _cost(rest)
-    for _ in range(differences if len(rest) > 1 and best else 0):
-        step = np.empty_like(rest)
-        np.subtract(rest[1:], rest[:-1], out=step[1:])
+    best = _cost(offsets)
+    for _ in range(differences if len(offsets) > 1 and best else 0):
+        step = np.empty_like(offsets)
+        np.subtract(offsets[1:], offsets[:-1], out=step[1:])
         step[0] = step[1]  # like its neighbour, since a constant costs nothing
         cost = _cost(step)
         if cost >= best:
             break
-        heads.append(_wrap(int(rest[0]) - int(step[0])))
-        rest, best = step, cost
+        heads.append(_wrap(int(offsets[0]) - int(step[0])))
+        offsets, best = step, cost
     entry["heads"] = heads
     # Centred, so that the common values are the small ones.
-    middle = int(np.partition(rest, len(rest) // 2)[len(rest) // 2])
+    middle = int(np.partition(offsets, len(offsets) // 2)[len(offsets) // 2])
     if middle:
         entry["middle"] = middle
-        rest = rest - middle
-    zigzag = _zigzag(rest)
+        offsets = offsets - middle
+    zigzag = _zigzag(offsets)
     width = (int(zigzag.max()).bit_length() + 7) // 8
     entry["width"] = width
     if width:
@@ -413,21 +413,21 @@ def _residual(values: np.ndarray, rule: Prediction, columns: Mapping[str, Any]) 
     predicted = _weighted(weights, columns)
     if how == "sum":
         return 0, values - predicted
-    rest = np.zeros_like(values)
-    rest[1:] = values[1:] - values[:-1] - predicted[:-1]
-    return int(values[0]), rest
+    residual = np.zeros_like(values)
+    residual[1:] = values[1:] - values[:-1] - predicted[:-1]
+    return int(values[0]), residual
 
 
-def _undo_residual(rest: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+def _undo_residual(residual: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     how, weights = rule
     predicted = _weighted(weights, columns)
     if how == "sum":
-        return rest + predicted
+        return residual + predicted
     if how != "chain":
         raise FrameError(f"unknown prediction {how!r}")
-    rest = rest.copy()
-    rest[1:] += predicted[:-1]
-    return np.cumsum(rest) + _int64(head)
+    residual = residual.copy()
+    residual[1:] += predicted[:-1]
+    return np.cumsum(residual) + _int64(head)
 
 
 # --- floats ---------------------------------------------------------------------------------------

@@ -41,12 +41,13 @@ class Recordings(list[Recording]):
     @property
     def problems(self) -> list[Problem]:
         """Everything that could not be read, also in the listed recordings."""
-        return self.unread + [problem for one in self for problem in one.problems]
+        return self.unread + [problem for recording in self for problem in recording.problems]
 
     def _repr_html_(self) -> str:
         heads = ("run", "session", "rank", "started", "wall", "steps", "step time", "input wait", "status")
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(one)) + "</tr>" for one in self
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(recording)) + "</tr>"
+            for recording in self
         )
         table = (
             "<table><thead><tr>"
@@ -98,7 +99,7 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
     for run, path in recording_folders(storage, root, names, problems):
         _open(storage, path, run, recordings, problems)
     group_sessions(recordings)
-    recordings.sort(key=lambda one: (one.start_ns, one.rank or 0, one.id))
+    recordings.sort(key=lambda recording: (recording.start_ns, recording.rank or 0, recording.id))
     return Recordings(recordings, problems)
 
 
@@ -175,31 +176,31 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
     fits more than `CLOCKS_APART_NS` apart, or ranks with unequal numbers of fits.
     """
     jobs: dict[tuple[str, str], list[Recording]] = {}
-    for one in recordings:
-        job = one.facts.get("job")
-        key = (job, str(one.facts.get("fit_index"))) if job else (one.run, one.folder)
-        jobs.setdefault(key, []).append(one)
+    for recording in recordings:
+        job = recording.facts.get("job")
+        key = (job, str(recording.facts.get("fit_index"))) if job else (recording.run, recording.folder)
+        jobs.setdefault(key, []).append(recording)
     for members in jobs.values():
-        members.sort(key=lambda one: (one.start_ns, one.folder))
+        members.sort(key=lambda recording: (recording.start_ns, recording.folder))
         counts = Counter(member.rank for member in members)
         apart = CLOCKS_APART_NS if len(set(counts.values())) == 1 else 0
         starts: list[list[Recording]] = []
-        for one in members:
-            start = next((known for known in starts if _joins(one, known, apart)), None)
+        for recording in members:
+            start = next((joined for joined in starts if _joins(recording, joined, apart)), None)
             if start is None:
-                starts.append([one])
+                starts.append([recording])
             else:
-                start.append(one)
+                start.append(recording)
         for start in starts:
-            for one in start:
-                one.session = start[0].folder
+            for recording in start:
+                recording.session = start[0].folder
 
 
-def _joins(one: Recording, others: list[Recording], apart_ns: int) -> bool:
+def _joins(recording: Recording, members: list[Recording], apart_ns: int) -> bool:
     """Return whether a recording joins the ranks of one start of a job, all begun before it."""
-    if any(one.rank == other.rank for other in others):
+    if any(recording.rank == other.rank for other in members):
         return False
-    return one.start_ns <= max(other.end_ns for other in others) + apart_ns
+    return recording.start_ns <= max(other.end_ns for other in members) + apart_ns
 
 
 # Requests to a remote store at a time: each waits some 20 ms for its answer.
@@ -233,17 +234,17 @@ def expanded(patterns: Iterable[str]) -> list[str]:
         if not glob.has_magic(text) or (not is_remote(text) and os.path.isdir(text)):  # noqa: PTH112
             logdirs.append(text)
             continue
-        found = _matches(text)
-        if not found:
+        directories = _matches(text)
+        if not directories:
             raise UnusableInput(f"no directory matches {text}")
-        logdirs += found
+        logdirs += directories
     return list(dict.fromkeys(logdirs))
 
 
 def _matches(pattern: str) -> list[str]:
     if not is_remote(pattern):
-        found = glob.glob(os.path.expanduser(pattern), recursive=True)  # noqa: PTH111, PTH207
-        return sorted(path for path in found if os.path.isdir(path))  # noqa: PTH112
+        paths = glob.glob(os.path.expanduser(pattern), recursive=True)  # noqa: PTH111, PTH207
+        return sorted(path for path in paths if os.path.isdir(path))  # noqa: PTH112
     import fsspec
 
     try:
@@ -281,11 +282,11 @@ def find_recordings(
     else:
         folders = recording_folders(storage, root, names, problems)
         places = ((run, path, _stamp(storage, path)) for run, path in folders)
-    found = []
+    places_found = []
     for run, path, stamp in places:
-        found.append(Found(logdir, run, path, stamp))
-        progress(len(found))
-    return storage, sorted(found, key=lambda one: one.path)
+        places_found.append(Found(logdir, run, path, stamp))
+        progress(len(places_found))
+    return storage, sorted(places_found, key=lambda place: place.path)
 
 
 def _stamp(storage: Storage, path: str) -> tuple:
@@ -320,9 +321,9 @@ def _run_of(root: str, folder: str) -> str | None:
     inside = home.removeprefix(f"{root}/") if home.startswith(f"{root}/") else ""
     if inside == f"plugins/{PLUGIN_NAME}":
         return "."
-    run, found, rest = inside.rpartition(f"/plugins/{PLUGIN_NAME}")
+    run, marker, beyond = inside.rpartition(f"/plugins/{PLUGIN_NAME}")
     hidden = any(part.startswith(".") for part in run.split("/"))
-    return run if found and not rest and not hidden else None
+    return run if marker and not beyond and not hidden else None
 
 
 def _walked(storage: Storage, root: str, problems: list[Problem]) -> Iterator[tuple[str, str, tuple]]:
@@ -331,7 +332,7 @@ def _walked(storage: Storage, root: str, problems: list[Problem]) -> Iterator[tu
     def look(run: str, path: str, depth: int) -> tuple[list, list]:
         """Return (recordings, folders to look into)."""
         below: list[tuple[str, str, int]] = []
-        found: list[tuple[str, str, tuple]] = []
+        recordings_here: list[tuple[str, str, tuple]] = []
         try:
             folders = storage.folders(path)
             if run != "." or posixpath.basename(path) != PLUGIN_NAME:
@@ -346,21 +347,21 @@ def _walked(storage: Storage, root: str, problems: list[Problem]) -> Iterator[tu
         except OSError as error:
             problems.append(Problem(path, unreadable(error)))
             return [], []
-        found = [(run, recording, _stamp(storage, recording)) for recording in recordings]
+        recordings_here = [(run, recording, _stamp(storage, recording)) for recording in recordings]
         for name in folders:
             if name != "plugins" and not name.startswith(".") and depth < _DEEPEST:
                 inside = name if run == "." else f"{run}/{name}"
                 below.append((inside, storage.join(path, name), depth + 1))
-        return found, below
+        return recordings_here, below
 
     with ThreadPoolExecutor(REQUESTS, "gpu-util-list") as pool:
         waiting: set[Future] = {pool.submit(look, ".", root, 0)}
         while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                found, below = future.result()
+            ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in ready:
+                recordings_here, below = future.result()
                 waiting |= {pool.submit(look, *place) for place in below}
-                yield from found
+                yield from recordings_here
 
 
 def _folders(storage: Storage, path: str) -> list[str]:

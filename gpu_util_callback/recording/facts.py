@@ -719,9 +719,9 @@ class Facts(TypedDict, total=False):
 class _Wrong(Exception):
     """A value that is not as declared; `where` grows from the inside out."""
 
-    def __init__(self, said: str, where: str = ""):
-        super().__init__(said)
-        self.said, self.where = said, where
+    def __init__(self, complaint: str, where: str = ""):
+        super().__init__(complaint)
+        self.complaint, self.where = complaint, where
 
 
 class _LeftOut(Exception):
@@ -746,7 +746,7 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
         raise ValueError("it names no format") from error
     for check in (_check_times, _check_account, _check_gpus):
         check(facts, problems)
-    return facts, [f"{where.lstrip('.')} {said}" for where, said in problems]
+    return facts, [f"{where.lstrip('.')} {complaint}" for where, complaint in problems]
 
 
 def valid(kind: Any, name: str, value: Any) -> Any:
@@ -811,7 +811,7 @@ def _plain_checker(kind: Any, marks: list[Any]) -> _Check:
     if origin is dict:
         return _named(_checker(get_args(kind)[1]))
     if origin in (Union, UnionType):
-        return _either([one for one in get_args(kind) if one is not NoneType])
+        return _either([member for member in get_args(kind) if member is not NoneType])
     if is_typeddict(kind):
         return _object(kind)
     raise TypeError(f"a manifest holds no {kind!r}")
@@ -861,19 +861,19 @@ def _either(kinds: list[Any]) -> _Check:
     by_type: dict[type, _Check] = {}
     for kind, check in zip(kinds, checks, strict=True):
         plain, _ = _unwrapped(kind)
-        for one in _JSON_TYPES.get(get_origin(plain) or plain, ()):
-            by_type.setdefault(one, check)
+        for json_type in _JSON_TYPES.get(get_origin(plain) or plain, ()):
+            by_type.setdefault(json_type, check)
 
     def check_one(value: Any, problems: _Problems) -> Any:
         if value is None:
             return None
-        found = by_type.get(type(value))
+        by_value = by_type.get(type(value))
         why = []
-        for one in checks if found is None else (found, *checks):
+        for check_of_kind in checks if by_value is None else (by_value, *checks):
             try:
-                return one(value, problems)
+                return check_of_kind(value, problems)
             except _Wrong as error:
-                why.append(error.said.partition(", not ")[2])
+                why.append(error.complaint.partition(", not ")[2])
         raise _wrong(value, " or ".join(dict.fromkeys(why)))
 
     return check_one
@@ -882,25 +882,25 @@ def _either(kinds: list[Any]) -> _Check:
 def _named_from_outside(problems: _Problems, since: int, name: Any) -> None:
     """Prefix the problems of a part with the part's own name."""
     at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
-    problems[since:] = [(at + where, said) for where, said in problems[since:]]
+    problems[since:] = [(at + where, complaint) for where, complaint in problems[since:]]
 
 
 def _entries(check: _Check) -> _Check:
     def check_all(value: Any, problems: _Problems) -> list[Any]:
         if not isinstance(value, list) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "a list")
-        kept, known = [], len(problems)
+        good_entries, reported = [], len(problems)
         for at, item in enumerate(value):
             try:
-                kept.append(check(item, problems))
+                good_entries.append(check(item, problems))
             except _Wrong as error:
-                problems.append((error.where, error.said))
+                problems.append((error.where, error.complaint))
             except _LeftOut:
                 pass
-            if len(problems) > known:
-                _named_from_outside(problems, known, at)
-                known = len(problems)
-        return kept
+            if len(problems) > reported:
+                _named_from_outside(problems, reported, at)
+                reported = len(problems)
+        return good_entries
 
     return check_all
 
@@ -909,18 +909,18 @@ def _named(check: _Check) -> _Check:
     def check_all(value: Any, problems: _Problems) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "an object")
-        kept, known = {}, len(problems)
+        good_entries, reported = {}, len(problems)
         for name, item in value.items():
             try:
-                kept[name if name.isascii() else encodable(name)] = check(item, problems)
+                good_entries[name if name.isascii() else encodable(name)] = check(item, problems)
             except _Wrong as error:
-                problems.append((error.where, error.said))
+                problems.append((error.where, error.complaint))
             except _LeftOut:
                 pass
-            if len(problems) > known:
-                _named_from_outside(problems, known, name)
-                known = len(problems)
-        return kept
+            if len(problems) > reported:
+                _named_from_outside(problems, reported, name)
+                reported = len(problems)
+        return good_entries
 
     return check_all
 
@@ -937,8 +937,8 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
     def check(value: Any, problems: _Problems) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "an object")
-        kept: dict[str, Any] = {}
-        known, whole = len(problems), True
+        good_fields: dict[str, Any] = {}
+        reported, whole = len(problems), True
         for name, item in value.items():
             declared = checks.get(name)
             if declared is None and only is not None:
@@ -946,23 +946,23 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
             key = name if declared is not None else encodable(name)
             if item is None:  # unknown, as any fact may be
                 if name not in required or name in unknown_allowed:
-                    kept[key] = None
+                    good_fields[key] = None
                 continue
             try:
-                kept[key] = (declared or _any)(item, problems)
+                good_fields[key] = (declared or _any)(item, problems)
             except _Wrong as error:
-                problems.append((error.where, error.said))
+                problems.append((error.where, error.complaint))
                 whole = whole and name not in keys and name not in required
             except _LeftOut:
                 whole = whole and name not in keys and name not in required
-            if len(problems) > known:
-                _named_from_outside(problems, known, name)
-                known = len(problems)
+            if len(problems) > reported:
+                _named_from_outside(problems, reported, name)
+                reported = len(problems)
         if not whole:
             raise _LeftOut
-        if required - kept.keys():
-            raise _Wrong("is missing", f".{min(required - kept.keys())}")
-        return kept
+        if required - good_fields.keys():
+            raise _Wrong("is missing", f".{min(required - good_fields.keys())}")
+        return good_fields
 
     return check
 
@@ -976,13 +976,13 @@ def _whole(check: _Check, check_apart: _Check, apart: tuple[str, ...]) -> _Check
     def check_whole(value: Any, problems: _Problems) -> Any:
         inside: _Problems = []
         try:
-            kept = check(value, inside)
+            checked_value = check(value, inside)
         except _LeftOut:
-            kept = None
-        wrong = [one for one in inside if one[0].partition(".")[2].partition(".")[0] not in apart]
-        if not wrong and kept is not None:
+            checked_value = None
+        wrong = [problem for problem in inside if problem[0].partition(".")[2].partition(".")[0] not in apart]
+        if not wrong and checked_value is not None:
             problems += inside
-            return kept
+            return checked_value
         problems += wrong[:1]
         some = check_apart(value, problems) if isinstance(value, dict) else None
         if not some:
@@ -1060,11 +1060,11 @@ def adds_up(account: AccountFacts) -> bool:
 
 
 def _check_gpus(facts: Facts, problems: _Problems) -> None:
-    known: dict[int, Gpu] = {}
+    by_index: dict[int, Gpu] = {}
     for at, gpu in enumerate(facts.get("gpus") or ()):
         index = gpu.get("index")
         index = at if index is None else index
-        if known.setdefault(index, gpu) is not gpu:
+        if by_index.setdefault(index, gpu) is not gpu:
             problems.append((f"gpus[{at}].index", f"is {index}, as that of another one"))
     if facts.get("gpus") is not None:
-        facts["gpus"] = list(known.values())
+        facts["gpus"] = list(by_index.values())

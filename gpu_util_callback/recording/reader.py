@@ -79,12 +79,12 @@ class RecordingFiles:
     def _stored_top(self) -> StoredTop | None:
         """Return `top.npz`, kept until it is written again; None where there is none."""
         covered = self._covered
-        known = self._top_file
-        if known is None or known[0] != covered:
+        current = self._top_file
+        if current is None or current[0] != covered:
             # Once for all readers until the manifest changes, also where it is damaged.
-            found = self._cached("top.npz", self._read_top) if covered != 0 else None
-            known = self._top_file = (covered, found) if found is not None else None
-        return known[1] if known is not None else None
+            top = self._cached("top.npz", self._read_top) if covered != 0 else None
+            current = self._top_file = (covered, top) if top is not None else None
+        return current[1] if current is not None else None
 
     @property
     def _covered(self) -> int | None:
@@ -168,10 +168,10 @@ class RecordingFiles:
         return infos
 
     def _missing(self, gap: SegmentInfo) -> None:
-        what = "its rows are not shown"
+        gap_text = "its rows are not shown"
         if gap.steps > 0:
-            what = f"steps {gap.first_step} to {gap.last_step} are not shown"
-        message = f"missing; {what}: {remedy(FileNotFoundError())}"
+            gap_text = f"steps {gap.first_step} to {gap.last_step} are not shown"
+        message = f"missing; {gap_text}: {remedy(FileNotFoundError())}"
         self._problem(self._storage.join(self.path, gap.name), message)
 
     def opened(
@@ -232,10 +232,10 @@ class RecordingFiles:
     def damaged(self, name: str, error: Exception) -> None:
         """Record a damaged file as a problem; its content is left out."""
         path = self._storage.join(self.path, name)
-        what = "damaged"
+        trouble = "damaged"
         if not isinstance(error, Damaged):
-            what, self.unanswered = "cannot be read", True
-        self._problem(path, f"{what}: {reason(error)}; its rows are not shown: {remedy(error)}")
+            trouble, self.unanswered = "cannot be read", True
+        self._problem(path, f"{trouble}: {reason(error)}; its rows are not shown: {remedy(error)}")
 
     def _problem(self, path: str, message: str) -> None:
         with self._lock:
@@ -313,7 +313,7 @@ class Recording(RecordingFiles):
             except (OSError, ManifestError) as error:
                 return self._without_manifest(error)
             with self._lock:
-                back = [self._problems.pop(one, None) for one in (self.path, path)]
+                back = [self._problems.pop(place, None) for place in (self.path, path)]
                 changed = facts != self.facts
                 self._stamp = stamp
                 if changed:
@@ -328,11 +328,11 @@ class Recording(RecordingFiles):
 
     def _without_manifest(self, error: Exception) -> bool:
         path = self._storage.join(self.path, "manifest.json")
-        known = self.path in self._problems
+        is_reported = self.path in self._problems
         self._stamp = None  # it may come back unchanged
         self._forget()
         if self._is_gone():
-            return not known
+            return not is_reported
         if self._is_starting():
             return False
         message = str(error) if isinstance(error, ManifestError) else reason(error)
@@ -386,12 +386,12 @@ class Recording(RecordingFiles):
     @property
     def problems(self) -> list[Problem]:
         with self._lock:
-            found = list(self._problems.values())
+            problems = list(self._problems.values())
         dropped = self.facts.get("dropped_rows")
         if dropped:
             message = f"{dropped} rows were not kept: they came faster than they could be written"
-            found.append(Problem(self.path, message))
-        return found
+            problems.append(Problem(self.path, message))
+        return problems
 
     @property
     def stored(self) -> DiagnosisFacts | None:
@@ -407,13 +407,13 @@ class Recording(RecordingFiles):
         return self._cached("account", self._account_of_rows)
 
     def _account_of_rows(self) -> AccountFacts:
-        found = account(self.steps, self.phases, self.start_ns, self.end_ns)
-        if adds_up(found):
-            return found
+        facts = account(self.steps, self.phases, self.start_ns, self.end_ns)
+        if adds_up(facts):
+            return facts
         self._problem(
             self.path, "its steps and phases take longer than the recording; where its time went is not shown"
         )
-        return {"wall_s": found["wall_s"], "time_s": {}}
+        return {"wall_s": facts["wall_s"], "time_s": {}}
 
     @property
     def top(self) -> Top:
@@ -545,21 +545,21 @@ class Recording(RecordingFiles):
 
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
         """Return the rows of all segments; they are cached while it grows."""
-        done, kept = self._whole.get(key, (-1, {}))
-        if any(info.first <= done < info.last for info in self.segments):
-            done, kept = -1, {}  # some of them were sealed with newer ones since
-        parts = [kept] if kept else []
-        for info, segment in self.opened(done, table):
+        last_read, gathered = self._whole.get(key, (-1, {}))
+        if any(info.first <= last_read < info.last for info in self.segments):
+            last_read, gathered = -1, {}  # some of them were sealed with newer ones since
+        parts = [gathered] if gathered else []
+        for info, segment in self.opened(last_read, table):
             try:
                 rows = read(segment)
             except Damaged as error:
                 self.damaged(info.name, error)
                 continue
-            done = max(done, info.last)
+            last_read = max(last_read, info.last)
             if rows:
                 parts.append(rows)
         whole = concatenate(table, parts) if parts else {}
-        self._whole[key] = (done, whole)
+        self._whole[key] = (last_read, whole)
         return whole
 
     # --- derived files ----------------------------------------------------------------------------
@@ -567,18 +567,18 @@ class Recording(RecordingFiles):
     def _top(self) -> Top:
         """Return the stored first view with the rows of newer segments added."""
         stored, covered = self._stored_top(), self._covered
-        known = self._of_stored
-        if known is None or known[0] is not stored or known[1] != covered or covered is None:
-            known = self._of_stored = (stored, covered, self._top_of_stored(stored))
-        top = known[2]
+        current = self._of_stored
+        if current is None or current[0] is not stored or current[1] != covered or covered is None:
+            current = self._of_stored = (stored, covered, self._top_of_stored(stored))
+        top = current[2]
         # A live run writes a small segment at each flush.
-        parts, kept = [], {}
+        parts, newest = [], {}
         for info in self.segments:
             if info.last > top.covered:
                 rows = self._newest.get(info.name) or self._rows_of(self.open_segment(info), info)
                 parts.append(rows)
-                kept[info.name] = rows
-        self._newest = kept
+                newest[info.name] = rows
+        self._newest = newest
         return top.with_rows(*joined(parts)) if parts else top
 
     def _top_of_stored(self, stored: StoredTop | None) -> Top:

@@ -108,8 +108,8 @@ def _column(kind: str, values: Any) -> np.ndarray:
     if array.ndim != 1:
         raise ValueError(f"a column has one dimension, not {array.ndim}")
     if kind == "int" and array.dtype.kind == "f":
-        known = np.isfinite(array)
-        array = np.where(known, np.rint(np.where(known, array, 0)), ABSENT_INT)
+        finite = np.isfinite(array)
+        array = np.where(finite, np.rint(np.where(finite, array, 0)), ABSENT_INT)
     # A copy: the caller may reuse its buffers.
     return array.astype(np.int64 if kind == "int" else np.float64)
 
@@ -135,12 +135,12 @@ def joined(parts: Sequence[Part]) -> Part:
     """Return (tables, samples) of several parts as those of one."""
     if len(parts) == 1:
         return parts[0]
-    found: Part = ({}, {})
-    for rows, *all_rows in zip(found, *parts, strict=True):
+    result: Part = ({}, {})
+    for rows, *all_rows in zip(result, *parts, strict=True):
         for name in dict.fromkeys(name for row in all_rows for name in row):
-            table = name if rows is found[0] else None
+            table = name if rows is result[0] else None
             rows[name] = concatenate(table, [row[name] for row in all_rows if name in row])
-    return found
+    return result
 
 
 def _kind(table: str | None, name: str) -> str:
@@ -213,29 +213,31 @@ class Segment:
 
     def table(self, table: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Return columns of one of the schema's tables; those not stored are filled as absent."""
-        wanted = list(TABLES[table] if names is None else names)
-        found = self._decode(f"tables/{table}", wanted)
+        names_read = list(TABLES[table] if names is None else names)
+        stored = self._decode(f"tables/{table}", names_read)
         rows = self.rows(table)
-        return {name: found[name] if name in found else empty_column(TABLES[table][name], rows) for name in wanted}
+        return {
+            name: stored[name] if name in stored else empty_column(TABLES[table][name], rows) for name in names_read
+        }
 
     def samples(self, group: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Return columns of a sample group, `time_ns` included; {} where the segment has none."""
         if names is not None:
             names = ["time_ns", *(name for name in names if name != "time_ns")]
-        found = self._decode(f"samples/{group}", names)
-        return {encodable(name): values for name, values in found.items()}
+        stored = self._decode(f"samples/{group}", names)
+        return {encodable(name): values for name, values in stored.items()}
 
     def readable(self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]) -> Part:
         """Return tables (all of them: None) and samples, skipping damaged ones."""
-        found: Part = ({}, {})
-        wanted = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
-        for into, read, names in zip(found, (self.table, self.samples), (wanted, self.groups), strict=True):
+        result: Part = ({}, {})
+        table_names = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
+        for into, read, names in zip(result, (self.table, self.samples), (table_names, self.groups), strict=True):
             for name in names:
                 try:
                     into[name] = read(name)
                 except Damaged as error:
                     on_damage(error)
-        return found
+        return result
 
     def _decode(self, key: str, names: Iterable[str] | None) -> dict[str, np.ndarray]:
         frame = self._frames.get(key)
@@ -261,8 +263,8 @@ def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, 
         raise Damaged(f"{name[:40]}: more than {MAX_ROWS_READ} rows claimed; refused")
     for column, entry in columns.items():
         kind = kinds.get(column, "float" if kinds is _SAMPLED else None)
-        found = entry.get("type") if isinstance(entry, dict) else None
-        if kind is not None and found != kind:
+        stored_kind = entry.get("type") if isinstance(entry, dict) else None
+        if kind is not None and stored_kind != kind:
             raise Damaged(f"{name[:40]}: {column[:40]} is not of the kind {kind}")
     if kinds is _SAMPLED and "time_ns" not in columns:
         raise Damaged(f"{name[:40]}: samples without times")
@@ -302,18 +304,18 @@ def list_segments(names: Iterable[str], index: Index, written: int) -> tuple[lis
         (the segments, the missing ones). A small segment whose rows are in a sealed one, but whose
         file was not removed yet, is in neither.
     """
-    found = (span for name in names if (span := segment_range(name)))
+    ranges = (span for name in names if (span := segment_range(name)))
     infos: list[SegmentInfo] = []
     gaps: list[SegmentInfo] = []
     covered = -1
-    for first, last in sorted(found, key=lambda span: (span[0], -span[1])):
+    for first, last in sorted(ranges, key=lambda span: (span[0], -span[1])):
         if last <= covered:
             continue
         if first > covered + 1:
             gaps.append(_gap(covered + 1, first - 1, index))
         covered = last
-        known = index.get((first, last))
-        infos.append(SegmentInfo(first, last, *(known or ())[3:]))
+        entry = index.get((first, last))
+        infos.append(SegmentInfo(first, last, *(entry or ())[3:]))
     if covered < written - 1:
         gaps.append(_gap(covered + 1, written - 1, index))
     return infos, gaps
@@ -321,7 +323,7 @@ def list_segments(names: Iterable[str], index: Index, written: int) -> tuple[lis
 
 def _gap(first: int, last: int, index: Index) -> SegmentInfo:
     """Return the known facts of the missing segments first to last."""
-    entries = [one for one in index.values() if first <= one[0] and one[1] <= last and one[3] > 0]
+    entries = [entry for entry in index.values() if first <= entry[0] and entry[1] <= last and entry[3] > 0]
     if not entries:
         return SegmentInfo(first, last)
     return SegmentInfo(
@@ -369,8 +371,8 @@ class SealedIndex:
         self.entries.append([first, last, size, rows, first_step, last_step, start, end])
         self._holds.append(sum(_MASKS[table] for table in tables))
         if "phases" in tables:
-            known = [self._phases] if self._phases else []
-            self._phases = longest(concatenate("phases", [*known, tables["phases"]]), LONGEST)
+            earlier = [self._phases] if self._phases else []
+            self._phases = longest(concatenate("phases", [*earlier, tables["phases"]]), LONGEST)
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return (index, arrays) to be stored in `top.npz`."""
@@ -389,8 +391,8 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
     lengths = rows["end_ns"] - rows["start_ns"]
     if len(lengths) <= count:
         return rows
-    kept = np.sort(np.argsort(-lengths, kind="stable")[:count])
-    return {name: values[kept] for name, values in rows.items()}
+    rows_kept = np.sort(np.argsort(-lengths, kind="stable")[:count])
+    return {name: values[rows_kept] for name, values in rows.items()}
 
 
 def stored_phases(container: Container) -> dict[str, np.ndarray]:

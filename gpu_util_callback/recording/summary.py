@@ -51,14 +51,14 @@ class Distribution:
         place = np.searchsorted(self._buckets, buckets)
         inside = place < len(self._buckets)
         inside[inside] = self._buckets[place[inside]] == buckets[inside]
-        known = self._counts.copy()
-        known[place[inside]] += counts[inside]
+        counts_after = self._counts.copy()
+        counts_after[place[inside]] += counts[inside]
         if not inside.all():
             at = np.concatenate([self._buckets, buckets[~inside]])
             order = np.argsort(at)
             self._buckets = at[order]
-            known = np.concatenate([known, counts[~inside]])[order]
-        self._counts = known
+            counts_after = np.concatenate([counts_after, counts[~inside]])[order]
+        self._counts = counts_after
 
     def state(self) -> list:
         """Return everything as JSON; `restore` reads it."""
@@ -70,30 +70,30 @@ class Distribution:
     def restore(cls, state: list) -> "Distribution":
         """Restore the result of `state`. Raises: ValueError or TypeError where it is another."""
         count, total, low, high, buckets, counts = state
-        one = cls()
+        restored = cls()
         if count:
-            one.count, one.total = int(count), float(total)
-            one.low, one.high = float(low), float(high)
-            one._buckets = np.array(buckets, np.int64)
-            one._counts = np.array(counts, np.int64)
-            if one._buckets.shape != one._counts.shape or one._counts.sum() != one.count:
+            restored.count, restored.total = int(count), float(total)
+            restored.low, restored.high = float(low), float(high)
+            restored._buckets = np.array(buckets, np.int64)
+            restored._counts = np.array(counts, np.int64)
+            if restored._buckets.shape != restored._counts.shape or restored._counts.sum() != restored.count:
                 raise ValueError("buckets that do not hold what is counted")
-            if one._buckets.max() >= _LAST:
+            if restored._buckets.max() >= _LAST:
                 raise ValueError("buckets that no value falls into")
-        return one
+        return restored
 
     def result(self) -> dict[str, float]:
         """Return {"count", "mean", "min", "max", "p5", "p25", "p50", "p75", "p95", "p99"}."""
         if not self.count:
             return {"count": 0}
         reached = np.cumsum(self._counts)
-        found = {"count": self.count, "mean": self.total / self.count, "min": self.low, "max": self.high}
+        figures = {"count": self.count, "mean": self.total / self.count, "min": self.low, "max": self.high}
         ranks = np.minimum(_SHARES * self.count, reached[-1])
         buckets = self._buckets[np.searchsorted(reached, ranks)].tolist()
         for percent, bucket in zip(_QUANTILES, buckets, strict=True):
             middle = 0.0 if bucket < 0 else 2.0 ** ((bucket + 0.5) / _PER_OCTAVE)
-            found[f"p{percent}"] = min(max(middle, self.low), self.high)
-        return found
+            figures[f"p{percent}"] = min(max(middle, self.low), self.high)
+        return figures
 
 
 def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
@@ -102,12 +102,12 @@ def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
         return
     finite = np.isfinite(values)
     some = finite.any(axis=1)
-    known = values if finite.all() else np.where(finite, values, 0.0)
-    totals = known.sum(axis=1).tolist()
-    lows = np.where(finite, known, np.inf).min(axis=1).tolist()
-    highs = np.where(finite, known, -np.inf).max(axis=1).tolist()
-    at = np.floor(np.log2(np.maximum(known, 1)) * _PER_OCTAVE).astype(np.int64)
-    at[known < 1] = -1
+    numbers = values if finite.all() else np.where(finite, values, 0.0)
+    totals = numbers.sum(axis=1).tolist()
+    lows = np.where(finite, numbers, np.inf).min(axis=1).tolist()
+    highs = np.where(finite, numbers, -np.inf).max(axis=1).tolist()
+    at = np.floor(np.log2(np.maximum(numbers, 1)) * _PER_OCTAVE).astype(np.int64)
+    at[numbers < 1] = -1
     for row in np.flatnonzero(some).tolist():
         buckets = at[row] if finite[row].all() else at[row][finite[row]]
         to[row]._take(buckets, totals[row], lows[row], highs[row])
@@ -122,7 +122,7 @@ class Summary:
     def copy(self) -> "Summary":
         """Return an independent copy."""
         other = Summary()
-        other._of = {key: copy(one) for key, one in self._of.items()}
+        other._of = {key: copy(distribution) for key, distribution in self._of.items()}
         return other
 
     def add(self, tables: Rows, samples: Rows) -> None:
@@ -145,23 +145,23 @@ class Summary:
 
     def state(self) -> list:
         """Return everything as JSON; `restore` reads it."""
-        return [[*key, one.state()] for key, one in self._of.items()]
+        return [[*key, distribution.state()] for key, distribution in self._of.items()]
 
     @classmethod
     def restore(cls, state: list) -> "Summary":
         """Restore the result of `state`. Raises: as `Distribution.restore`."""
         summary = cls()
-        for name, column, one in state:
+        for name, column, stored in state:
             key = (encodable(str(name)), encodable(str(column)))
-            summary._of[key] = Distribution.restore(one)
+            summary._of[key] = Distribution.restore(stored)
         return summary
 
     def result(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return {"steps" or group: {column: `Distribution.result()`}}."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        figures: dict[str, dict[str, dict[str, float]]] = {}
         for (name, column), distribution in self._of.items():
-            found.setdefault(name, {})[column] = distribution.result()
-        return found
+            figures.setdefault(name, {})[column] = distribution.result()
+        return figures
 
 
 # Column of `steps` -> the category its time belongs to.

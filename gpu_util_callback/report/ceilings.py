@@ -128,12 +128,12 @@ def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _verdict(found: Ceilings) -> str:
-    perfect, at_once = times(found.input_gain), times(found.overlap_gain)
-    if found.input_gain <= 1 + _ALIKE:
-        return f"The model is the ceiling: a perfect input would gain {100 * (found.input_gain - 1):.0f} % at most."
-    takes_turns = found.overlap_gain > 1 + _ALIKE
-    if found.ceiling == "input":
+def _verdict(measured: Ceilings) -> str:
+    perfect, at_once = times(measured.input_gain), times(measured.overlap_gain)
+    if measured.input_gain <= 1 + _ALIKE:
+        return f"The model is the ceiling: a perfect input would gain {100 * (measured.input_gain - 1):.0f} % at most."
+    takes_turns = measured.overlap_gain > 1 + _ALIKE
+    if measured.ceiling == "input":
         more = f"; made while the model computes, {at_once}" if takes_turns else ""
         return f"The input is the ceiling: a perfect one makes training up to {perfect} faster{more}."
     if not takes_turns or perfect == at_once:
@@ -146,18 +146,18 @@ def _verdict(found: Ceilings) -> str:
     )
 
 
-def _instead_verdict(found: Ceilings) -> list[str]:
+def _instead_verdict(measured: Ceilings) -> list[str]:
     """Return the sentence on the other input, if one was measured."""
-    if found.instead is None:
+    if measured.instead is None:
         return []
-    least, most = found.instead_gains
+    least, most = measured.instead_gains
     if least > 1 + _ALIKE:
         text = f"The other input makes training {_range(least, most)} faster."
     elif most < 1 / (1 + _ALIKE):
         text = f"The other input makes training {_range(1 / most, 1 / least)} slower."
     else:
         text = f"The other input makes no clear difference: {least:.2f} to {most:.2f} times as fast, measured in turns."
-    if not found.instead.passed:
+    if not measured.instead.passed:
         text += " Its first pass was not over: a cache would show only after it. Give more seconds."
     return [text]
 
@@ -167,9 +167,9 @@ def _range(least: float, most: float) -> str:
     return low if low == high else f"{low[:-1]} to {high}"
 
 
-def _rows(found: Ceilings) -> list[tuple[str, str]]:
-    rates = [(name, per_s, found.batch_size) for name, per_s in _rates(found)]
-    if (other := found.instead) is not None:
+def _rows(measured: Ceilings) -> list[tuple[str, str]]:
+    rates = [(name, per_s, measured.batch_size) for name, per_s in _rates(measured)]
+    if (other := measured.instead) is not None:
         rates += [
             ("the other input alone", other.input_per_s, other.batch_size),
             ("the other input and the model", fmean(other.together_per_s), other.batch_size),
@@ -177,11 +177,11 @@ def _rows(found: Ceilings) -> list[tuple[str, str]]:
     return [(name, ", ".join(filter(None, _rate(per_s, size)))) for name, per_s, size in rates]
 
 
-def _rates(found: Ceilings) -> list[tuple[str, float]]:
+def _rates(measured: Ceilings) -> list[tuple[str, float]]:
     return [
-        ("input alone", found.input_per_s),
-        ("model alone", found.model_per_s),
-        ("both, as now", found.together_per_s),
+        ("input alone", measured.input_per_s),
+        ("model alone", measured.model_per_s),
+        ("both, as now", measured.together_per_s),
     ]
 
 
@@ -204,25 +204,25 @@ def _measured(run: Mapping[str, Any]) -> Ceilings | None:
     return Ceilings(**{name: measured[name] for name in names if measured.get(name) is not None})
 
 
-def _unlike(found: Ceilings, run: Mapping[str, Any]) -> str:
+def _unlike(measured: Ceilings, run: Mapping[str, Any]) -> str:
     """Return the note that the run's batches are of another size; "" where they are not."""
-    size = another_batch_size(found.batch_size, run.get("fit") or {})
+    size = another_batch_size(measured.batch_size, run.get("fit") or {})
     if size is None:
         return ""
-    return f"Measured with batches of {found.batch_size:,}, trained with {size:,}."
+    return f"Measured with batches of {measured.batch_size:,}, trained with {size:,}."
 
 
 def ceilings_sentence(run: Mapping[str, Any]) -> str:
     """Return the rates that were measured before a run, and which is the ceiling; or ""."""
-    found = _measured(run)
-    if found is None:
+    measured = _measured(run)
+    if measured is None:
         return ""
-    rates = [_number(per_s) for _, per_s in _rates(found)]
-    said = (
+    rates = [_number(per_s) for _, per_s in _rates(measured)]
+    sentence = (
         f"Measured before training: input alone {rates[0]} batches/s, model alone {rates[1]}, "
-        f"both together {rates[2]}. {_verdict(found)}"
+        f"both together {rates[2]}. {_verdict(measured)}"
     )
-    return " ".join(filter(None, [said, _unlike(found, run)]))
+    return " ".join(filter(None, [sentence, _unlike(measured, run)]))
 
 
 def ceilings_in_words(run: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -232,15 +232,15 @@ def ceilings_in_words(run: Mapping[str, Any]) -> dict[str, Any] | None:
         `{"text", "rows"}`, each row with "name", "batches" and "samples" as texts, and "per_s".
         Without the run's own rate, both together as measured stand in its place.
     """
-    found = _measured(run)
-    if found is None:
+    measured = _measured(run)
+    if measured is None:
         return None
-    rates = _rates(found)
-    own = run.get("samples_per_s")
-    if own and found.batch_size:
-        rates[2] = ("this run", own / found.batch_size)
+    rates = _rates(measured)
+    samples_per_s = run.get("samples_per_s")
+    if samples_per_s and measured.batch_size:
+        rates[2] = ("this run", samples_per_s / measured.batch_size)
     rows = []
     for name, per_s in rates:
-        batches, samples = _rate(per_s, found.batch_size)
+        batches, samples = _rate(per_s, measured.batch_size)
         rows.append({"name": name, "batches": batches, "samples": samples, "per_s": per_s})
-    return {"text": " ".join(filter(None, [_verdict(found), _unlike(found, run)])), "rows": rows}
+    return {"text": " ".join(filter(None, [_verdict(measured), _unlike(measured, run)])), "rows": rows}

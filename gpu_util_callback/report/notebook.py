@@ -76,13 +76,13 @@ def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str,
     step_ms, spent = run.get("step_ms") or {}, run.get("time_s") or {}
     wall = run.get("wall_s")
     mfu = run.get("mfu") or {}
-    found = [*run.get("findings", ()), *run.get("spans", ())]
-    groups = grouped(found)
+    findings = [*run.get("findings", ()), *run.get("spans", ())]
+    groups = grouped(findings)
     first: Mapping[str, Any] = groups[0].first if groups else {}
     advice = first.get("advice") or {}
     gpus = [gpu for gpu in run.get("gpus", ()) if gpu["used_by_framework"]]
     use = [gpu["utilization_pct"]["mean"] for gpu in gpus]
-    known = [one for one in use if one is not None]
+    measured = [percent for percent in use if percent is not None]
     memory = [gpu["memory_used_bytes"]["max"] for gpu in gpus]
     return {
         "run": run.get("run"),
@@ -98,9 +98,9 @@ def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str,
         "mfu_pct": mfu.get("pct"),
         "mfu_peak_tflops": mfu.get("peak_tflops"),
         "flops_per_sample": (run.get("work") or {}).get("flops_per_sample"),
-        "gpu_utilization_pct": round(sum(known) / len(known), 2) if known else None,
-        "gpu_memory_used_bytes": max((one for one in memory if one is not None), default=None),
-        "findings": len(found) if "findings" in run else None,
+        "gpu_utilization_pct": round(sum(measured) / len(measured), 2) if measured else None,
+        "gpu_memory_used_bytes": max((used_bytes for used_bytes in memory if used_bytes is not None), default=None),
+        "findings": len(findings) if "findings" in run else None,
         "cause": first.get("cause"),
         "title": first.get("title"),
         "lost_s": groups[0].total("lost_s") if groups else None,
@@ -160,8 +160,8 @@ def card(run: Mapping[str, Any], recording: Recording | None = None) -> str:
 
 def _from_here(path: str) -> str:
     """Return a path below the working directory relative to it; others as they are."""
-    here = str(Path.cwd())
-    return path[len(here) + 1 :] if path.startswith(here + os.sep) else path
+    working_folder = str(Path.cwd())
+    return path[len(working_folder) + 1 :] if path.startswith(working_folder + os.sep) else path
 
 
 def _text(text: object) -> str:
@@ -245,12 +245,12 @@ def _means(recording: Recording, group: str, column: str) -> np.ndarray | None:
 
 def _held(means: np.ndarray, took: np.ndarray, length_ns: int) -> np.ndarray:
     """Return means with those of long steps in all buckets that the steps take."""
-    held = means.copy()
+    filled = means.copy()
     for place in np.flatnonzero(np.isfinite(took)):
         until = place + max(1, round(took[place] / length_ns * POINTS))
-        rest = slice(place + 1, min(until, POINTS))
-        held[rest] = np.where(np.isnan(took[rest]), means[place], held[rest])
-    return held
+        following = slice(place + 1, min(until, POINTS))
+        filled[following] = np.where(np.isnan(took[following]), means[place], filled[following])
+    return filled
 
 
 def _step_curve(recording: Recording) -> Iterator[str]:
@@ -264,11 +264,11 @@ def _step_curve(recording: Recording) -> Iterator[str]:
     top = 1.25 * float(np.nanquantile(ran, 0.98))
     waited = _means(recording, "steps", "input_wait_ns")
     layers = [(_held(ran, took, length), _COLOURS["step"])]
-    said = "step time without compiling"
+    caption = "step time without compiling"
     if waited is not None:
         layers.append((_held(waited, took, length), _COLOURS["input_wait"]))
-        said += ", of it waiting for input"
-    yield _curve(layers, top, f"{said}; the top is {duration(top / 1e9)}")
+        caption += ", of it waiting for input"
+    yield _curve(layers, top, f"{caption}; the top is {duration(top / 1e9)}")
 
 
 def _gpu_curve(recording: Recording, gpu: str) -> Iterator[str]:
@@ -279,13 +279,13 @@ def _gpu_curve(recording: Recording, gpu: str) -> Iterator[str]:
             return
 
 
-def _curve(layers: Iterable[tuple[np.ndarray, str]], top: float, said: str) -> str:
+def _curve(layers: Iterable[tuple[np.ndarray, str]], top: float, caption: str) -> str:
     """Return areas over the run's time as an image of 40 pixels' height, with a caption."""
     areas = "".join(f'<path fill="{colour}" d="{_area(values, top)}"></path>' for values, colour in layers)
     return (
         f'<svg viewBox="0 0 {POINTS} 40" preserveAspectRatio="none" role="img" '
-        f'aria-label="{_text(said)}" style="display:block;width:100%;height:40px;margin-top:12px">'
-        f'{areas}</svg><div style="{_DIM}">{_text(said)}</div>'
+        f'aria-label="{_text(caption)}" style="display:block;width:100%;height:40px;margin-top:12px">'
+        f'{areas}</svg><div style="{_DIM}">{_text(caption)}</div>'
     )
 
 

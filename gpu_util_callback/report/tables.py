@@ -34,8 +34,8 @@ def write_trace(recordings: Sequence[Recording], file: IO[str]) -> int:
     }
     file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
     count = 0
-    for pid, one in enumerate(recordings, 1):
-        for event in trace_events(one, pid, _since(origin_ns, shifts[one.id])):
+    for pid, recording in enumerate(recordings, 1):
+        for event in trace_events(recording, pid, _since(origin_ns, shifts[recording.id])):
             file.write((",\n" if count else "") + json.dumps(event, allow_nan=False))
             count += 1
     file.write("\n]}\n")
@@ -49,14 +49,14 @@ def _since(origin_ns: int, shift: Shift) -> Shift:
 def _clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
     """Return the earliest start, and by recording how its times become those of one clock."""
     sessions: dict[str, list[Recording]] = {}
-    for one in recordings:
-        sessions.setdefault(one.session, []).append(one)
+    for recording in recordings:
+        sessions.setdefault(recording.session, []).append(recording)
     shifts: dict[str, Shift] = {}
     for members in sessions.values():
         clocks = session_clocks(members)
-        for one in members:
-            offset = clocks.of(one.id)
-            shifts[one.id] = int if offset is None else offset.on_reference
+        for recording in members:
+            offset = clocks.of(recording.id)
+            shifts[recording.id] = int if offset is None else offset.on_reference
     return min(shifts[recording.id](recording.start_ns) for recording in recordings), shifts
 
 
@@ -100,7 +100,7 @@ class _Tracks:
 
     def slices(self, name: str, slices: Iterable[Slice]) -> Iterator[Event]:
         lanes: list[tuple[int, int]] = []  # (track, end of its last slice)
-        for start, end, title, arguments in sorted(slices, key=lambda one: one[:2]):
+        for start, end, title, arguments in sorted(slices, key=lambda entry: entry[:2]):
             place = next((i for i, (_, until) in enumerate(lanes) if until <= start), len(lanes))
             if place == len(lanes):
                 self._count += 1
@@ -128,8 +128,8 @@ class _Tracks:
             }
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+def _named(kind: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
@@ -137,14 +137,14 @@ def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
     for row, (number, start, duration) in enumerate(
         zip(steps["step"].tolist(), steps["start_ns"].tolist(), steps["duration_ns"].tolist(), strict=True)
     ):
-        known = {
+        arguments = {
             f"{name.removesuffix('_ns')}_ms": values[row] / 1e6
             for name, values in columns.items()
             if name != "estimated" and values[row] >= 0
         }
         if columns["estimated"][row]:
-            known["estimated"] = True
-        yield start, start + duration, f"step {number}", known
+            arguments["estimated"] = True
+        yield start, start + duration, f"step {number}", arguments
 
 
 def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator[Event]:
@@ -191,12 +191,12 @@ def _counters(pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarr
     for name, values in columns.items():
         if name == "time_ns":
             continue
-        known = np.flatnonzero(np.isfinite(values))
-        if not len(known):
+        measured = np.flatnonzero(np.isfinite(values))
+        if not len(measured):
             continue
-        changed = np.append(True, np.diff(values[known]) != 0)
+        changed = np.append(True, np.diff(values[measured]) != 0)
         changed[-1] = True  # shows how far it was sampled
-        for row in known[changed].tolist():
+        for row in measured[changed].tolist():
             yield {
                 "ph": "C",
                 "name": f"{group} {name}",
@@ -235,10 +235,10 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
         for name, schema in schemas.items():
             path = Path(folder) / f"{name}.parquet"
             writers[name] = pq.ParquetWriter(path, schema, compression="zstd")
-        for one in recordings:
-            for name, columns in _blocks(one):
+        for recording in recordings:
+            for name, columns in _blocks(recording):
                 count = len(next(iter(columns.values())))
-                table = _table(pa, schemas[name], one, columns, count)
+                table = _table(pa, schemas[name], recording, columns, count)
                 writers[name].write_table(table)
                 rows[name] += count
     except OSError as error:
@@ -250,8 +250,8 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
 
 
 def _schema(pa: Any, columns: Mapping[str, str]) -> Any:
-    own = [("run", pa.string()), ("recording", pa.string()), ("rank", pa.int64())]
-    return pa.schema(own + [(name, getattr(pa, _TYPES[kind])()) for name, kind in columns.items()])
+    run_columns = [("run", pa.string()), ("recording", pa.string()), ("rank", pa.int64())]
+    return pa.schema(run_columns + [(name, getattr(pa, _TYPES[kind])()) for name, kind in columns.items()])
 
 
 def _blocks(recording: Recording) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -267,16 +267,16 @@ def _blocks(recording: Recording) -> Iterator[tuple[str, dict[str, np.ndarray]]]
 def _values(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     times = columns["time_ns"]
     for name, values in columns.items():
-        known = np.isfinite(values) if name != "time_ns" else np.zeros(0, bool)
-        count = int(known.sum())
+        measured = np.isfinite(values) if name != "time_ns" else np.zeros(0, bool)
+        count = int(measured.sum())
         if count:
             yield (
                 "samples",
                 {
                     "group": np.full(count, group, object),
-                    "time_ns": times[known],
+                    "time_ns": times[measured],
                     "column": np.full(count, name, object),
-                    "value": values[known],
+                    "value": values[measured],
                 },
             )
 

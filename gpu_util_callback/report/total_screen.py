@@ -46,13 +46,13 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     lines += _runs(report, pen, unit, top)
     for name in DIMENSIONS:
         lines += _dimension(name, report["by"][name], pen, unit)
-    said = [line for note in notes(report) for line in pen.wrap(note)]
-    lines += ["", *map(pen.dim, said)] if said else []
+    dimmed = [line for note in notes(report) for line in pen.wrap(note)]
+    lines += ["", *map(pen.dim, dimmed)] if dimmed else []
     return pen.finish(lines)
 
 
-def _count(number: int, one: str) -> str:
-    return f"{number:,} {one}{'' if number == 1 else 's'}"
+def _count(number: int, singular: str) -> str:
+    return f"{number:,} {singular}{'' if number == 1 else 's'}"
 
 
 def headline(report: Mapping) -> str:
@@ -60,17 +60,17 @@ def headline(report: Mapping) -> str:
     unit = report["unit"]
     hours = report[unit]
     whole = hours["total"]
-    said = f"{_count(report['trainings'], 'training')}, {amount(whole)} of "
-    said += "GPU time" if unit == "gpu_hours" else "training (no run held a GPU)"
+    text = f"{_count(report['trainings'], 'training')}, {amount(whole)} of "
+    text += "GPU time" if unit == "gpu_hours" else "training (no run held a GPU)"
     if whole and hours["lost"]:
         saves = sum(cause[f"saves_{unit}"] for cause in report["causes"])
-        said += f": {percent(100 * hours['lost'] / whole)} lost"
+        text += f": {percent(100 * hours['lost'] / whole)} lost"
         largest = report["causes"][0]
-        said += ", most of it to " if len(report["causes"]) > 1 else " to "
-        said += f"{largest['title']}; fixing all of it saves up to {amount(saves)}"
+        text += ", most of it to " if len(report["causes"]) > 1 else " to "
+        text += f"{largest['title']}; fixing all of it saves up to {amount(saves)}"
     elif whole and not hours["not_judged"]:
-        said += ": no cause of a loss was found"
-    return f"{said}."
+        text += ": no cause of a loss was found"
+    return f"{text}."
 
 
 def _parts(hours: Mapping[str, float], pen: Pen, word: str) -> list[str]:
@@ -94,8 +94,8 @@ def _parts(hours: Mapping[str, float], pen: Pen, word: str) -> list[str]:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], pen: Pen) -> list[str]:
     """Return a table; its first column takes the rest of the width, the others what they need."""
     sizes = [max(len(head), *(len(row[at]) for row in rows)) for at, head in enumerate(heads)]
-    rest = pen.width - sum(size + 2 for size in sizes[1:]) - 2
-    sizes[0] = max(8, min(sizes[0], rest))
+    first_width = pen.width - sum(size + 2 for size in sizes[1:]) - 2
+    sizes[0] = max(8, min(sizes[0], first_width))
 
     def line(cells: Sequence[str]) -> str:
         shown = [_cut(cells[0], sizes[0]).ljust(sizes[0])]
@@ -129,8 +129,8 @@ def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
         heads = ("", "cause", "lost", "of all", "saves up to", "trainings")
         lines += _table(heads, rows, pen)
     if report["unknown_cost"]:
-        said = ", ".join(f"{one['title']} ({one['trainings']:,})" for one in report["unknown_cost"])
-        lines += pen.wrap(f"Found too, at a cost that is not known: {said} trainings.", "  ")
+        causes = ", ".join(f"{cause['title']} ({cause['trainings']:,})" for cause in report["unknown_cost"])
+        lines += pen.wrap(f"Found too, at a cost that is not known: {causes} trainings.", "  ")
     return lines
 
 
@@ -140,7 +140,7 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
         return []
     lines = ["", pen.bold("Mend first")]
     several = len({run["logdir"] for run in report["runs"]}) > 1
-    known: dict[str, int] = {}  # a fix is written out once
+    first_places: dict[str, int] = {}  # a fix is written out once
     for place, run in enumerate(worth[:top], 1):
         name = _name(run, several)
         again = len(run["restarts"])
@@ -150,9 +150,9 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
         cause = run["top"]
         lines += pen.wrap(f"{place}. {name}: {'; '.join(about)}", "     ", "  ")
         fix = what_to_do(cause["advice"]) if cause["advice"] else _CHECKPOINTS
-        first = known.setdefault(fix, place)
-        said = f"{cause['title']}. {fix if first == place else f'As in {first}.'}"
-        lines += [pen.dim(line) for line in pen.wrap(said, "     ", "     ")]
+        first = first_places.setdefault(fix, place)
+        text = f"{cause['title']}. {fix if first == place else f'As in {first}.'}"
+        lines += [pen.dim(line) for line in pen.wrap(text, "     ", "     ")]
     if len(worth) > top:
         lines.append(f"  … and {len(worth) - top:,} more (--top N, --html and --json have them)")
     return lines
@@ -166,26 +166,26 @@ def _name(run: Mapping, several: bool) -> str:
 
 
 def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> list[str]:
-    known = [group for group in groups if group["name"] != "unknown"]
-    if len(groups) < 2 or not known:
+    named = [group for group in groups if group["name"] != "unknown"]
+    if len(groups) < 2 or not named:
         return []
     shown = groups[-_WEEKS:] if name == "week" else groups[:_SHOWN]
     rows = [
         (
-            one["name"],
-            amount(one[unit]["total"]),
-            percent(100 * one[unit]["lost"] / one[unit]["total"]) if one[unit]["total"] else "",
-            one["top_cause"] or "",
-            f"{one['trainings']:,}",
+            group["name"],
+            amount(group[unit]["total"]),
+            percent(100 * group[unit]["lost"] / group[unit]["total"]) if group[unit]["total"] else "",
+            group["top_cause"] or "",
+            f"{group['trainings']:,}",
         )
-        for one in shown
+        for group in shown
     ]
     lines = ["", pen.bold(_OF[name])]
     lines += _table(("", "in all", "lost", "most to", "trainings"), rows, pen)
     if len(groups) > len(shown):
-        rest = len(groups) - len(shown)
+        more = len(groups) - len(shown)
         older = "earlier ones" if name == "week" else "more"
-        lines.append(f"  … and {rest:,} {older}")
+        lines.append(f"  … and {more:,} {older}")
     return lines
 
 
@@ -213,14 +213,14 @@ def notes(report: Mapping) -> list[str]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])
         notes.append(f"A kernel ran in {share} of the GPU time (NVML; not every kernel fills a GPU).")
     if again["restarts"]:
-        said = (
+        note = (
             f"{_count(again['trainings'], 'training')} continued after "
             f"{_count(again['restarts'], 'restart')}: "
             f"{again['steps_done_again']:,} steps were done again."
         )
         if again["unknown"]:
-            said += f" Of {again['unknown']:,} it is not known how many."
-        notes.append(said)
+            note += f" Of {again['unknown']:,} it is not known how many."
+        notes.append(note)
     bare = report["without_gpu"]
     if unit == "gpu_hours" and bare["recordings"]:
         notes.append(
@@ -377,9 +377,9 @@ def _row(run: Mapping, unit: str) -> dict:
         _cell(run["user"] or ""),
         _cell(", ".join(run["hosts"])),
     ]
-    causes = [one["cause"] for one in run["lost"]] + run["unknown_cost"]
-    said = (f"{cell['t']} {cell.get('s', '')}" for cell in cells if isinstance(cell["v"], str))
-    words = [*said, *causes, run["logdir"]]
+    causes = [cause["cause"] for cause in run["lost"]] + run["unknown_cost"]
+    texts = (f"{cell['t']} {cell.get('s', '')}" for cell in cells if isinstance(cell["v"], str))
+    words = [*texts, *causes, run["logdir"]]
     return {"cells": cells, "text": " ".join(words).lower()}
 
 

@@ -39,8 +39,8 @@ def render(
     for p in shown:
         lines += _process(p, len(analysis.processes) > 1, pen, detail)
     if len(shown) < len(analysis.processes):
-        rest = len(analysis.processes) - len(shown)
-        lines += ["", f"… and {rest:,} more processes (--all)"]
+        more = len(analysis.processes) - len(shown)
+        lines += ["", f"… and {more:,} more processes (--all)"]
     notes = _silent(analysis, pen, detail)
     limits = ", ".join(f"{name}={value:g}" for name, value in analysis.thresholds_set.items())
     notes += pen.wrap(f"Thresholds set: {limits}.") if limits else []
@@ -102,8 +102,8 @@ def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> lis
     if not p.devices:
         ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
         busy = f", ops running {_time(float(ops.mean()))} a step" if len(ops) else ""
-        what = "a TPU's trace" if p.process.facts.get("tpu") else "no GPU in this trace"
-        out.append(f"{what}: the host's side only{busy}")
+        subject = "a TPU's trace" if p.process.facts.get("tpu") else "no GPU in this trace"
+        out.append(f"{subject}: the host's side only{busy}")
     shown = p.devices if detail.all else sorted(p.devices, key=_kernel_share)[:_GPUS]
     for d in shown:
         out += _device(d, p, pen)
@@ -127,8 +127,8 @@ def _steps(p: ProcessAnalysis) -> str:
         line = f"{len(p.steps):,} steps (steps {first:,}–{last:,}; {_BASIS[p.steps.basis]}), "
         line += f"{_time(float(np.median(took)))} each (median)"
     elif p.steps.basis == "trace":
-        what = "from the first to the last GPU work" if p.idle_judged else "the whole trace"
-        line = f"no steps found: {what}, {_time(float(took[0]))}"
+        extent = "from the first to the last GPU work" if p.idle_judged else "the whole trace"
+        line = f"no steps found: {extent}, {_time(float(took[0]))}"
     else:
         line = f"1 step (step {first:,}; {_BASIS[p.steps.basis]}), {_time(float(took[0]))}"
     fetched = float(p.host_input_ps().mean())
@@ -166,9 +166,9 @@ def _title(d: DeviceAnalysis) -> str:
 
 def _step_table(p: ProcessAnalysis, pen: Pen) -> list[str]:
     shown = p.active[0]
-    others = f" (GPU {shown.index})" if len(p.devices) > 1 else ""
+    suffix = f" (GPU {shown.index})" if len(p.devices) > 1 else ""
     rows = [c for c in CATEGORIES if shown.account.steps[c].sum() >= 0.005 * (p.steps.end_ps - p.steps.start_ps).sum()]
-    out = ["", pen.bold(f"Steps{others}, ms")]
+    out = ["", pen.bold(f"Steps{suffix}, ms")]
     out.append("  " + "step".rjust(8) + "total".rjust(10) + "".join(_short(c) for c in rows))
     count = len(p.steps)
     picked = list(range(min(count, _STEPS_SHOWN)))
@@ -231,14 +231,14 @@ def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
 def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
     """List the causes that could not be checked; imbalance is omitted for a single GPU."""
     alone = len(analysis.devices) < 2
-    silent = [one for one in analysis.silent if one["cause"] not in COMPARING or not alone]
+    silent = [entry for entry in analysis.silent if entry["cause"] not in COMPARING or not alone]
     if not silent or not analysis.devices:
         return []
-    titles = [RULE_OF[one["cause"]].title for one in silent]
+    titles = [RULE_OF[entry["cause"]].title for entry in silent]
     if not detail.evidence:
         return folded("Not checked", titles, pen, " (--evidence)")
     return [
         line
-        for title, one in zip(titles, silent, strict=True)
-        for line in pen.wrap(f"{title}: {one['reason']}", "    ", "  - ")
+        for title, entry in zip(titles, silent, strict=True)
+        for line in pen.wrap(f"{title}: {entry['reason']}", "    ", "  - ")
     ]

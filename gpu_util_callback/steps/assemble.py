@@ -28,28 +28,28 @@ from gpu_util_callback.steps.timeline import (
 )
 
 
-def delays(requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int) -> tuple[np.ndarray, np.ndarray]:
+def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int, tail_ns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how far each batch of a call delayed its step, and when each step ended.
 
     Args:
         requested: int64 (n,), when each batch was requested.
         delivered: int64 (n,), when it was delivered.
-        done: when the call ended, the device included.
+        end_ns: when the call ended, the device included.
         tail_ns: how long before that its last step ended.
     """
     n = len(delivered)
-    over = max(done - tail_ns, int(delivered[-1]))
-    own = float(np.min((over - delivered) / np.arange(n, 0, -1)))
+    over = max(end_ns - tail_ns, int(delivered[-1]))
+    step_ns = float(np.min((over - delivered) / np.arange(n, 0, -1)))
     wait, ends = np.empty(n, np.int64), np.empty(n, np.int64)
     free = int(requested[0])
     for k in range(n):
         came = int(delivered[k])
         # A wait is never longer than the time spent fetching.
         wait[k] = min(max(came - free, 0), came - int(requested[k]))
-        free = int(max(came, free) + own)
+        free = int(max(came, free) + step_ns)
         ends[k] = free
-    ends[-1] = done
-    return wait, np.minimum(np.maximum.accumulate(ends), done)
+    ends[-1] = end_ns
+    return wait, np.minimum(np.maximum.accumulate(ends), end_ns)
 
 
 def seen_delays(requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,22 +69,22 @@ def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.nda
 
 
 def _waits_and_ends(
-    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray | None, done: int, function: Function
+    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray | None, end_ns: int, function: Function
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the waits for the batches of one call, and when their steps ended.
 
     Args:
         ended: when the steps ended, as far as that was seen.
-        done: the end of the call.
+        end_ns: the end of the call.
     """
     if function.serial:  # a fetch begins when the step before it has returned
-        return np.maximum(delivered - requested, 0), np.append(requested[1:], done)
+        return np.maximum(delivered - requested, 0), np.append(requested[1:], end_ns)
     if ended is not None:
         wait, ends = seen_delays(requested, delivered, ended)
-        ends[-1] = done
+        ends[-1] = end_ns
         return wait, ends
     tail_ns = function.rows.tail_ns if function.rows is not None else 0
-    return delays(requested, delivered, done, tail_ns)
+    return delays(requested, delivered, end_ns, tail_ns)
 
 
 def share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:
@@ -173,9 +173,9 @@ def _by_function(calls: list[Call]) -> list[tuple[bool, _Calls]]:
     table, stamps, counts = _numbers(calls)
     tests = (table[:, CALL["flags"]] & TESTING) > 0
     cuts = np.flatnonzero(np.diff(tests)) + 1
-    own = np.cumsum(counts)[cuts - 1]
+    stamp_cuts = np.cumsum(counts)[cuts - 1]
     parts = zip(
-        np.split(tests, cuts), np.split(table, cuts), np.split(stamps, own), np.split(counts, cuts), strict=True
+        np.split(tests, cuts), np.split(table, cuts), np.split(stamps, stamp_cuts), np.split(counts, cuts), strict=True
     )
     return [(bool(test[0]), (calls, some, n)) for test, calls, some, n in parts]
 
@@ -219,13 +219,13 @@ class Assembler:
         if any(function.rows is not None for function in self._functions.values()):
             return items, 0
         start, end, flags = CALL["start"], CALL["end"], CALL["flags"]
-        skipped, taken = None, 0
-        while taken < count:
+        skipped, count_taken = None, 0
+        while count_taken < count:
             item = queue.popleft()
             if isinstance(item, Function) and item.rows is not None:
                 queue.appendleft(item)
                 break
-            taken += 1
+            count_taken += 1
             if not isinstance(item, tuple):
                 if isinstance(item, Function) and skipped is not None:
                     items.append(skipped)
@@ -236,7 +236,7 @@ class Assembler:
                 skipped.end = item[end]
                 skipped.calls += 1
                 skipped.own += item[end] - item[start]
-        return items if skipped is None else [*items, skipped], taken
+        return items if skipped is None else [*items, skipped], count_taken
 
     def add(self, items: Sequence[Item], last: bool = False) -> dict[str, list[Columns]]:
         """Return the rows of all that is complete: a list of column dictionaries for each table.
@@ -314,17 +314,17 @@ class Assembler:
 
     def _read_stamps(self, block: _Block) -> None:
         """Set the rows of batches that Python fetched: each call came with its own."""
-        found, counts = block.stamps, block.counts
+        stamps, counts = block.stamps, block.counts
         first = np.cumsum(counts) - counts
         if block.function.batches == 1:  # exactly one row a call
-            own = counts > 0
-            found = np.zeros((len(counts), _STAMP), np.int64)
-            found[:, 0], found[:, 1] = UNSEEN, block.table[:, CALL["call"]]
-            found[own] = block.stamps[first[own]]
+            has_batch = counts > 0
+            stamps = np.zeros((len(counts), _STAMP), np.int64)
+            stamps[:, 0], stamps[:, 1] = UNSEEN, block.table[:, CALL["call"]]
+            stamps[has_batch] = block.stamps[first[has_batch]]
         else:
             ends = (first + counts).tolist()
             block.per_call = [slice(*ends) for ends in zip(first.tolist(), ends, strict=True)]
-        requested, delivered, signature, busy = found.T
+        requested, delivered, signature, busy = stamps.T
         meanwhile = np.flatnonzero(busy == ENDED_MEANWHILE)
         if len(meanwhile):  # the device's end is seen a little late, never early
             busy = busy.copy()
@@ -364,12 +364,12 @@ class Assembler:
             self._early[function.which] = rows[rows.requested_ns >= int(block.table[-1, CALL["call_end"]])]
             return
         block.rows, block.per_call = rows[:used], per_call
-        rest = rows[used:]
+        unread = rows[used:]
         block.ended = share_ends(rows, per_call) if function.batches > 1 else None
-        if rest.ended_ns is not None:
+        if unread.ended_ns is not None:
             came = int((block.rows.delivered_ns >= 0).sum())
-            rest.ended_ns = rest.ended_ns[came:]
-        self._early[function.which] = rest
+            unread.ended_ns = unread.ended_ns[came:]
+        self._early[function.which] = unread
 
     def _skip(self, skipped: SkippedCalls, phases: list[tuple[Phase, int]]) -> None:
         """Count calls without rows; their time has a name, but belongs to no part of a step."""
@@ -448,8 +448,8 @@ class Assembler:
         """Return the rows of calls with one batch each: every part is exact."""
         n = len(calls)
         at = {name: calls[:, column] for name, column in CALL.items()}
-        seen = at["call"] > 0
-        call_ns = np.where(seen, at["call_end"] - at["call"], 0)
+        was_called = at["call"] > 0
+        call_ns = np.where(was_called, at["call_end"] - at["call"], 0)
         shape = np.full(n, ABSENT, np.int64)
         new_shape = np.zeros(n, bool)
         if rows is not None:
@@ -467,25 +467,25 @@ class Assembler:
         else:
             get = wait = np.full(n, ABSENT, np.int64)
             before = np.zeros(n, bool)
-        rest = np.where(before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
-        compiles = self.compilations.among((at["flags"] & TRACED) > 0, new_shape, rest)
+        compute_ns = np.where(before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
+        compiles = self.compilations.among((at["flags"] & TRACED) > 0, new_shape, compute_ns)
         for i in np.flatnonzero(compiles):
-            self._compilation(phases, calls[i], int(rest[i]), bool(at["flags"][i] & TRACED), int(i))
+            self._compilation(phases, calls[i], int(compute_ns[i]), bool(at["flags"][i] & TRACED), int(i))
         if rows is not None:
             for i in np.flatnonzero(((at["flags"] & FIRST) > 0) & ~unseen):
                 self._first_batch(phases, int(rows.requested_ns[i]), int(rows.delivered_ns[i]), self.steps + int(i))
-        known = seen & (at["logs"] > 0)
-        apart = known & ((at["flags"] & ONE_PIECE) == 0)
+        has_end = was_called & (at["logs"] > 0)
+        apart = has_end & ((at["flags"] & ONE_PIECE) == 0)
         return {
             "step": np.arange(self.steps, self.steps + n),
             "start_ns": at["start"] + self.offset_ns,
             "duration_ns": at["end"] - at["start"],
             "input_get_ns": get,
             "input_wait_ns": wait,
-            "compile_ns": np.where(compiles, rest, 0),
-            "body_ns": np.where(seen, np.where(compiles, 0, rest), ABSENT),
+            "compile_ns": np.where(compiles, compute_ns, 0),
+            "body_ns": np.where(was_called, np.where(compiles, 0, compute_ns), ABSENT),
             "gpu_wait_ns": np.where(apart, at["logs"] - at["call_end"], ABSENT),
-            "callbacks_ns": np.where(known, at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"], ABSENT),
+            "callbacks_ns": np.where(has_end, at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"], ABSENT),
             "batches": np.ones(n, np.int64),
             "estimated": np.zeros(n, np.int64),
             "shape_id": shape,
@@ -520,14 +520,14 @@ class Assembler:
         """
         at = {name: int(call[column]) for name, column in CALL.items()}
         traced = bool(at["flags"] & TRACED)
-        done = at["logs"] or at["call_end"]
+        end_ns = at["logs"] or at["call_end"]
         if batch is None:
             n, new_shape = function.batches, False
             shapes = np.full(n, ABSENT, np.int64)
             get = wait = np.full(n, ABSENT, np.int64)
-            ends = at["start"] + (np.arange(1, n + 1) * (done - at["start"])) // n
+            ends = at["start"] + (np.arange(1, n + 1) * (end_ns - at["start"])) // n
         else:
-            requested, delivered, signatures = _fetches(*batch, at["call"], done)
+            requested, delivered, signatures = _fetches(*batch, at["call"], end_ns)
             n = len(delivered)
             if not n:
                 return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
@@ -535,8 +535,8 @@ class Assembler:
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
             if ended is not None:
-                ended = np.clip(ended, at["call"], done)
-            wait, ends = _waits_and_ends(requested, delivered, ended, done, function)
+                ended = np.clip(ended, at["call"], end_ns)
+            wait, ends = _waits_and_ends(requested, delivered, ended, end_ns, function)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
         starts = np.concatenate([[at["start"]], ends[:-1]])
@@ -548,14 +548,14 @@ class Assembler:
         room = np.maximum(stops - starts - waits - callbacks, 0)
         share = room / max(int(room.sum()), 1)
         # A wait cannot be longer than its row: the ends are estimates, the sum is not.
-        rest = max(at["call_end"] - at["call"] - int(waits.sum()), 0)
-        body = np.floor(rest * share).astype(np.int64)
-        of_call = np.array([traced]), np.array([new_shape]), np.array([rest // max(n, 1)])
+        compute_ns = max(at["call_end"] - at["call"] - int(waits.sum()), 0)
+        body = np.floor(compute_ns * share).astype(np.int64)
+        of_call = np.array([traced]), np.array([new_shape]), np.array([compute_ns // max(n, 1)])
         compiles = bool(self.compilations.among(*of_call)[0])
         if compiles:
-            self._compilation(phases, call, rest, traced, 0)
-        known, unknown = at["logs"] > 0, np.full(n, ABSENT, np.int64)
-        gpu_wait = max(done - at["call_end"], 0)
+            self._compilation(phases, call, compute_ns, traced, 0)
+        has_end, unknown = at["logs"] > 0, np.full(n, ABSENT, np.int64)
+        gpu_wait = max(end_ns - at["call_end"], 0)
         return {
             "step": np.arange(self.steps, self.steps + n),
             "start_ns": starts + self.offset_ns,
@@ -564,8 +564,8 @@ class Assembler:
             "input_wait_ns": wait,
             "compile_ns": body if compiles else np.zeros(n, np.int64),
             "body_ns": np.zeros(n, np.int64) if compiles else body,
-            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64) if known else unknown,
-            "callbacks_ns": callbacks if known else unknown,
+            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64) if has_end else unknown,
+            "callbacks_ns": callbacks if has_end else unknown,
             "batches": np.full(n, n, np.int64),
             "estimated": np.full(n, int(not function.serial), np.int64),
             "shape_id": shapes,
@@ -623,11 +623,11 @@ def leave_out_stop(columns: Columns, start_ns: int, end_ns: int) -> None:
         parts = [name for name in _PARTS if name in columns]
         left = int(inside[row])
         for name in sorted(parts, key=lambda part: -columns[part][row]):
-            taken = min(left, max(0, int(columns[name][row])))
-            columns[name][row] -= taken
-            left -= taken
+            part_ns = min(left, max(0, int(columns[name][row])))
+            columns[name][row] -= part_ns
+            left -= part_ns
             if name == "input_wait_ns" and "input_get_ns" in columns:
-                columns["input_get_ns"][row] = max(0, columns["input_get_ns"][row] - taken)
+                columns["input_get_ns"][row] = max(0, columns["input_get_ns"][row] - part_ns)
 
 
 STEP_COLUMNS = (

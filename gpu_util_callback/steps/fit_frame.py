@@ -46,7 +46,7 @@ def given_dataset() -> Any | None:
 
 def is_tf_keras(model: Any) -> bool:
     """Return whether a model is one of `tf_keras` (Keras 2), whatever Keras 3's backend."""
-    return any(one.__module__.split(".")[0] == "tf_keras" for one in type(model).__mro__)
+    return any(base.__module__.split(".")[0] == "tf_keras" for base in type(model).__mro__)
 
 
 class FitWatch:
@@ -166,16 +166,16 @@ def names_in_fit(frame: FrameType | None, source: Any = None) -> dict[str, str]:
     """
     if frame is None:
         return {}
-    given = frame.f_locals
-    wanted = {
-        "input": given.get("x"),
+    arguments = frame.f_locals
+    objects = {
+        "input": arguments.get("x"),
         "input_source": source,
-        "validation": given.get("validation_data"),
-        "model": given.get("self"),
-        "y": given.get("y"),
-        "sample_weight": given.get("sample_weight"),
+        "validation": arguments.get("validation_data"),
+        "model": arguments.get("self"),
+        "y": arguments.get("y"),
+        "sample_weight": arguments.get("sample_weight"),
     }
-    return names_of(frame.f_back, wanted)
+    return names_of(frame.f_back, objects)
 
 
 def names_in_loop(frame: FrameType | None, monitor: Any, dataset: Any, source: Any, validating: bool) -> dict[str, str]:
@@ -184,7 +184,7 @@ def names_in_loop(frame: FrameType | None, monitor: Any, dataset: Any, source: A
     return names_of(frame, {"monitor": monitor, kind: dataset, f"{kind}_source": source})
 
 
-def names_of(frame: FrameType | None, wanted: Mapping[str, Any]) -> dict[str, str]:
+def names_of(frame: FrameType | None, objects: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of these objects around `frame`: a variable, or an attribute of `self`.
 
     Objects that are None or have no name there are left out; so are names that begin with an
@@ -194,13 +194,13 @@ def names_of(frame: FrameType | None, wanted: Mapping[str, Any]) -> dict[str, st
         frame = frame.f_back
     if frame is None:
         return {}
-    left = {id(thing): role for role, thing in wanted.items() if thing is not None}
-    found: dict[str, str] = {}
-    for name, thing in _variables(frame):
-        role = left.get(id(thing))
-        if role is not None and role not in found:
-            found[role] = name
-    return found
+    left = {id(value): role for role, value in objects.items() if value is not None}
+    names: dict[str, str] = {}
+    for name, value in _variables(frame):
+        role = left.get(id(value))
+        if role is not None and role not in names:
+            names[role] = name
+    return names
 
 
 def _library(frame: FrameType) -> bool:
@@ -209,15 +209,15 @@ def _library(frame: FrameType) -> bool:
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """Yield the frame's variables, newest first: of two names for one object the later one wins."""
-    here = frame.f_locals
-    yield from _named(here, "")
-    yield from _named(getattr(here.get("self"), "__dict__", {}), "self.")
-    if frame.f_globals is not here:
+    local_variables = frame.f_locals
+    yield from _named(local_variables, "")
+    yield from _named(getattr(local_variables.get("self"), "__dict__", {}), "self.")
+    if frame.f_globals is not local_variables:
         yield from _named(frame.f_globals, "")
 
 
 def _named(variables: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
-    for name, thing in reversed(list(variables.items())):
+    for name, value in reversed(list(variables.items())):
         public = isinstance(name, str) and name.isidentifier() and not name.startswith("_")
         if public and name != "self" and not keyword.iskeyword(name):
-            yield before + name, thing
+            yield before + name, value

@@ -101,10 +101,10 @@ def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple
     rows = {
         category: sets[category].measure(steps.start_ps, steps.end_ps) for category in CATEGORIES if category != "other"
     }
-    rest = steps.end_ps - steps.start_ps
+    remaining = steps.end_ps - steps.start_ps
     for column in rows.values():
-        rest = rest - column
-    rows["other"] = rest
+        remaining = remaining - column
+    rows["other"] = remaining
     return DeviceAccount(device, sets, {c: rows[c] for c in CATEGORIES})
 
 
@@ -128,35 +128,35 @@ def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -
     if following is not None:
         launched = np.where(has_next, launch_start[following], UNLINKED)
         returned = np.where(has_next, launch_end[following], UNLINKED)
-    known = launched >= low
-    late = np.where(known, np.clip(launched, gaps.start, gaps.end), gaps.end)
+    has_launch = launched >= low
+    late = np.where(has_launch, np.clip(launched, gaps.start, gaps.end), gaps.end)
 
     # From the launch to the start of the work; a long delay is a dependency, not a launch.
     queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
-    launching = union(late, np.where(known, np.maximum(queued_until, late), late))
+    launching = union(late, np.where(has_launch, np.maximum(queued_until, late), late))
 
     # Before it: nothing was queued. First the input, where the wait was over before the launch.
     before = Intervals(gaps.start, late)
     idle_input = _input(process, before)
-    rest = _part(before) - idle_input
+    remaining = _part(before) - idle_input
     # Then synchronization: the host was waiting for the GPU when it ran dry.
     sync = _syncs(process, device)
     # A final read-back of a result is the same, where no waiting call was recorded (TensorFlow
     # polls): the host had nothing queued behind it.
     read_back = events.end_ps[events.kind == DeviceKind.COPY_D2H]
     drained = sync.contains(gaps.start - 1) | np.isin(gaps.start, read_back)
-    left = rest.measure(before.start, before.end) - (rest & sync).measure(before.start, before.end)
+    left = remaining.measure(before.start, before.end) - (remaining & sync).measure(before.start, before.end)
     short = left <= DISPATCH_GAP_PS
     straddles = _straddles(gaps, steps)
-    idle_sync = rest & (sync | _part(before, drained & short))
-    rest = rest - idle_sync
+    idle_sync = remaining & (sync | _part(before, drained & short))
+    remaining = remaining - idle_sync
     # Then launching: calls for this device or any driver call, and short pauses between launches.
     api = (calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL)
     calling = union(calls.start_ps[api], calls.end_ps[api])
-    dispatch = rest & (calling | _part(before, short & known & ~straddles))
+    dispatch = remaining & (calling | _part(before, short & has_launch & ~straddles))
     idle_launch = dispatch | launching
     # Where no work is linked to its launch, nobody knows that the host was late.
-    late_host = rest - dispatch if known.any() or not has_next.any() else EMPTY
+    late_host = remaining - dispatch if has_launch.any() or not has_next.any() else EMPTY
     return {"idle_input": idle_input, "idle_launch": idle_launch, "idle_sync": idle_sync, "idle_host": late_host}
 
 
@@ -179,8 +179,8 @@ def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
     start, end = start[rows], end[rows]
     causes = [c for c in CATEGORIES if c.startswith("idle_")]
     parts = np.stack([result.sets[c].measure(start, end) for c in causes])
-    rest = (end - start) - parts.sum(axis=0)
-    best = np.argmax(np.vstack((parts, rest)), axis=0)
+    unnamed = (end - start) - parts.sum(axis=0)
+    best = np.argmax(np.vstack((parts, unnamed)), axis=0)
     return [
         Gap(int(a), int(b), [*causes, "other"][i])
         for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
@@ -205,10 +205,10 @@ def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
     at = np.minimum(np.searchsorted(keys, events.correlation), len(keys) - 1)
     # A call cannot follow the work it launched: clocks of host and device may differ by a
     # little, correlations of another process by much.
-    found = (keys[at] == events.correlation) & (events.correlation >= 0)
-    found &= calls.start_ps[order[at]] <= events.start_ps + QUEUE_DELAY_PS
-    start[found] = calls.start_ps[order[at[found]]]
-    end[found] = calls.end_ps[order[at[found]]]
+    is_linked = (keys[at] == events.correlation) & (events.correlation >= 0)
+    is_linked &= calls.start_ps[order[at]] <= events.start_ps + QUEUE_DELAY_PS
+    start[is_linked] = calls.start_ps[order[at[is_linked]]]
+    end[is_linked] = calls.end_ps[order[at[is_linked]]]
     return start, end
 
 

@@ -127,7 +127,7 @@ class DeviceRows:
         self._memory = array("b")
         self._graph = array("q")
         self._shapes = Shapes()
-        self._known: dict[tuple[str, str], tuple[int, int]] = {}
+        self._kind_and_memory: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
@@ -173,19 +173,19 @@ class DeviceRows:
             max(integer(arguments.get("graph id")), 0),
         )
 
-    def add_plain(self, device: int, stream: int, name: str, kept: dict, start: int, end: int) -> None:
+    def add_plain(self, device: int, stream: int, name: str, details_by_key: dict, start: int, end: int) -> None:
         """Add an event of the trace viewer: details as in XPlane, as texts."""
         kind, memory, size, shape = int(device_kind(name)), 0, -1, -1
-        details = kept.get("memcpy_details")
+        details = details_by_key.get("memcpy_details")
         if isinstance(details, str) and kind != DeviceKind.KERNEL:
             copy = copy_details(details, name)
             kind, memory, size = int(copy.kind), int(copy.memory), copy.bytes
-        details = kept.get("kernel_details")
+        details = details_by_key.get("kernel_details")
         if isinstance(details, str):
             shape = self._shapes.id(kernel_shape(details))
-        op = kept.get("tf_op") or kept.get("hlo_op")
+        op = details_by_key.get("tf_op") or details_by_key.get("hlo_op")
         self._append(
-            (device, start, end, stream, integer(kept.get("correlation_id")), -1, size),
+            (device, start, end, stream, integer(details_by_key.get("correlation_id")), -1, size),
             kind,
             name,
             self.names.id(op_of(op)) if isinstance(op, str) else -1,
@@ -195,18 +195,18 @@ class DeviceRows:
         )
 
     def _kind_of(self, category: str, name: str) -> tuple[int, int]:
-        known = self._known.get((category, name))
-        if known is None:
+        kind_and_memory = self._kind_and_memory.get((category, name))
+        if kind_and_memory is None:
             if "memset" in category:
-                known = int(DeviceKind.MEMSET), 0
+                kind_and_memory = int(DeviceKind.MEMSET), 0
             elif "memcpy" in category:
                 ends = _ENDS.search(name)
                 source, target = (e.lower() for e in ends.groups()) if ends else ("", "")
-                known = int(copy_kind(name, source, target)), int(memory_kind(source, target))
+                kind_and_memory = int(copy_kind(name, source, target)), int(memory_kind(source, target))
             else:
-                known = int(device_kind(name)), 0
-            self._known[(category, name)] = known
-        return known
+                kind_and_memory = int(device_kind(name)), 0
+            self._kind_and_memory[(category, name)] = kind_and_memory
+        return kind_and_memory
 
     def _shape_of(self, arguments: dict) -> int:
         get = arguments.get
@@ -216,11 +216,11 @@ class DeviceRows:
         key: tuple | None
         try:
             key = (registers, shared, occupancy, blocks, tuple(grid) if grid else None, tuple(block) if block else None)
-            known = self._launched.get(key)
+            shape_id = self._launched.get(key)
         except TypeError:  # odd values, which are not hashable
-            key, known = None, None
-        if known is not None:
-            return known
+            key, shape_id = None, None
+        if shape_id is not None:
+            return shape_id
         shape = KernelShape(
             registers=None if registers is None else integer(registers),
             shared_bytes=None if shared is None else integer(shared),
@@ -277,18 +277,18 @@ def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
         if not isinstance(entry, dict):
             continue
         index = integer(entry.get("id"))
-        found: dict = {}
+        gpu_facts: dict = {}
         for ours, theirs in (("sm_count", "numSms"), ("memory_bytes", "totalGlobalMem")):
             if integer(entry.get(theirs)) not in (0, -1):
-                found[ours] = integer(entry[theirs])
+                gpu_facts[ours] = integer(entry[theirs])
         major, minor = integer(entry.get("computeMajor")), integer(entry.get("computeMinor"))
         if major != -1:
-            found["compute_capability"] = [major, 0 if minor == -1 else minor]
+            gpu_facts["compute_capability"] = [major, 0 if minor == -1 else minor]
         name = entry.get("name")
         if isinstance(name, str):
             names[index] = name
-            found["vendor"] = "AMD" if re.search(r"AMD|MI\d00|Radeon|Instinct", name) else "Nvidia"
-        facts[index] = found
+            gpu_facts["vendor"] = "AMD" if re.search(r"AMD|MI\d00|Radeon|Instinct", name) else "Nvidia"
+        facts[index] = gpu_facts
     return facts, names
 
 
@@ -495,8 +495,8 @@ class _TextReader:
             return
         value = -1
         if kind == HostKind.STEP:  # the number is in the name; all steps share one name
-            found = _STEP.match(name)
-            value = -1 if found is None else int(found[1]) if len(found[1]) < 18 else WILD
+            number_match = _STEP.match(name)
+            value = -1 if number_match is None else int(number_match[1]) if len(number_match[1]) < 18 else WILD
             name = "ProfilerStep"
         correlation = arguments.get("correlation", -1)
         external = arguments.get("External id", arguments.get("external id", -1))
@@ -577,16 +577,18 @@ class _TextReader:
     def _settle_plain(self) -> None:
         """Assign events without categories to GPUs by their process's name."""
         gpus = {
-            pid: ordinal(found[1]) for pid, name in self.process_names.items() if (found := _DEVICE_NAME.search(name))
+            pid: ordinal(device_match[1])
+            for pid, name in self.process_names.items()
+            if (device_match := _DEVICE_NAME.search(name))
         }
         tpus = {pid for pid, name in self.process_names.items() if "/device:TPU:" in name}
         self.tpu = bool(tpus)
-        for pid, tid, name_id, kept, start, end in self.plain.rows():
+        for pid, tid, name_id, arguments, start, end in self.plain.rows():
             name = self.names[name_id]
             if pid in tpus:
                 continue
             if pid == _OLD_TORCH_GPU:
-                self.device.add_plain(integer(tid), 0, name, kept, start, end)
+                self.device.add_plain(integer(tid), 0, name, arguments, start, end)
                 continue
             if pid in gpus:
                 thread = self.thread_names.get((pid, tid), "")
@@ -596,16 +598,16 @@ class _TextReader:
                 if gpu is None:
                     self.ignored["device number"] += 1
                 else:
-                    self.device.add_plain(gpu, integer(tid), name, kept, start, end)
+                    self.device.add_plain(gpu, integer(tid), name, arguments, start, end)
                 continue
             kind = host_kind(name)
-            if "step_num" in kept:
+            if "step_num" in arguments:
                 kind = HostKind.STEP
             if pid == _OLD_TORCH_CPU:
                 kind = HostKind.INPUT_WAIT if _LOADER.search(name) else HostKind.OP
             if kind < 0:
                 continue
-            correlation = integer(kept.get("correlation_id"))
+            correlation = integer(arguments.get("correlation_id"))
             if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
                 kind = HostKind.LAUNCH
             self.host.add(
@@ -615,9 +617,9 @@ class _TextReader:
                 kind,
                 name_id,
                 correlation,
-                integer(kept.get("step_num" if kind == HostKind.STEP else "id")),
+                integer(arguments.get("step_num" if kind == HostKind.STEP else "id")),
                 -1,
-                root=integer(kept.get("_r")) > 0,
+                root=integer(arguments.get("_r")) > 0,
             )
 
     def _process(self, members: dict[str, Any]) -> Process:
@@ -629,10 +631,10 @@ class _TextReader:
         groups, shapes, unlinked = self.device.finish(by_external, self.ignored)
         facts, names = device_facts(members.get("deviceProperties"))
         # Of GPUs that are all alike it does not matter which one of them this is.
-        same = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
-        alike = next(iter(facts.values()), {}) if same != "GPU" else {}
+        common_name = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
+        alike = next(iter(facts.values()), {}) if common_name != "GPU" else {}
         devices = [
-            Device(index, names.get(index) or same, events, facts.get(index, alike))
+            Device(index, names.get(index) or common_name, events, facts.get(index, alike))
             for index, events in sorted(groups.items())
         ]
         if self.unusable:
@@ -701,15 +703,15 @@ class _PlainEvents:
         self._names = names
         self._threads: dict[tuple[str, str], int] = {}
         self._columns = [array("q") for _ in range(4)]  # thread, name, start, end
-        self._kept: dict[int, dict] = {}
+        self._arguments: dict[int, dict] = {}
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def add(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
-        kept = {key: arguments[key] for key in self._KEPT if key in arguments}
-        if kept:
-            self._kept[len(self)] = kept
+        useful = {key: arguments[key] for key in self._KEPT if key in arguments}
+        if useful:
+            self._arguments[len(self)] = useful
         key = (str(event.get("pid")), str(event.get("tid")))
         thread = self._threads.setdefault(key, len(self._threads))
         row = (thread, self._names.id(name), start, end)
@@ -720,7 +722,7 @@ class _PlainEvents:
         """Yield pid, tid, name, kept arguments, start and end of each event."""
         threads = list(self._threads)
         for row, (thread, name, start, end) in enumerate(zip(*self._columns, strict=True)):
-            yield *threads[thread], name, self._kept.get(row, {}), start, end
+            yield *threads[thread], name, self._arguments.get(row, {}), start, end
 
 
 def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
@@ -782,7 +784,7 @@ class Document:
         self._decode: Callable[[bytes, bool], str] | None = None  # known with the first bytes
         self._text = ""
         self._at = 0
-        self._done = False
+        self._at_end = False
         self._bare = False
         decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
         self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
@@ -791,11 +793,11 @@ class Document:
 
     def _more(self) -> bool:
         """Drop the consumed text and append the next chunk; return False at the end of the file."""
-        if self._done:
+        if self._at_end:
             return False
         # A value that does not fit yet: read as much again, so that retrying stays linear.
         data = self._file.read(max(CHUNK, len(self._text) - self._at))
-        self._done = not data
+        self._at_end = not data
         self._read += len(data)
         if self._read > self._limit:
             raise BrokenJson(f"it decompresses to more than {self._limit >> 20:,} MB")
@@ -803,7 +805,7 @@ class Document:
             utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             encoding = "utf-16" if utf_16 else "utf-8-sig"
             self._decode = codecs.getincrementaldecoder(encoding)("replace").decode
-        text = self._decode(data, self._done)
+        text = self._decode(data, self._at_end)
         if self._bare:
             text = _BARE.sub(r"\1null", text)
         self._text = self._text[self._at :] + text
@@ -824,9 +826,9 @@ class Document:
                 raise BrokenJson("it ends in the middle")
 
     def _expect(self, character: str) -> None:
-        found = self._peek()
-        if found != character:
-            raise BrokenJson(f"{character!r} expected, {found!r} found")
+        character_there = self._peek()
+        if character_there != character:
+            raise BrokenJson(f"{character!r} expected, {character_there!r} found")
         self._at += 1
 
     def _value(self) -> Any:

@@ -216,12 +216,12 @@ _LOADER = re.compile(r"^enumerate\(|dataloader.{0,80}next|^next batch$|^(load|fe
 
 def range_kind(text: str) -> tuple[int, int, str]:
     """Return an NVTX range's kind (-1 = noise), training step or -1, and the name to keep."""
-    found = _TRACE_ME.match(text)  # TensorFlow and JAX: "train#step_num=12,_r=1#"
-    if found:
-        number = _STEP_NUM.search(found[2])
+    trace_me = _TRACE_ME.match(text)  # TensorFlow and JAX: "train#step_num=12,_r=1#"
+    if trace_me:
+        number = _STEP_NUM.search(trace_me[2])
         if number:
-            return HostKind.STEP, int(number[1]), found[1]
-        text = found[1]
+            return HostKind.STEP, int(number[1]), trace_me[1]
+        text = trace_me[1]
     text = text.removeprefix("TSL:")
     op = _TORCH_OP.match(text)
     if op:
@@ -313,11 +313,11 @@ def export(path: Path) -> Iterator[Path]:
         target = Path(folder) / "report.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", os.fspath(target), os.fspath(path)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+            process = subprocess.run(command, capture_output=True, text=True, timeout=3600)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UnusableInput(f"{path}: nsys export failed ({error})") from None
-        if done.returncode or not target.exists():
-            reason = " ".join((done.stderr or done.stdout).split())[-200:]
+        if process.returncode or not target.exists():
+            reason = " ".join((process.stderr or process.stdout).split())[-200:]
             raise UnusableInput(f"{path}: nsys export failed ({reason})")
         yield target
 
@@ -357,8 +357,8 @@ class _TableReader:
 
     def read(self) -> Trace:
         file = self.file
-        known = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "GPU_METRICS"]
-        if not any(table in file.tables for table in known):
+        event_tables = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "GPU_METRICS"]
+        if not any(table in file.tables for table in event_tables):
             raise UnusableInput(
                 f"{file.path}: no CUDA events in this database; an Nsight Systems export must be "
                 "recorded with --trace=cuda,nvtx"
@@ -391,9 +391,9 @@ class _TableReader:
         work_of = dict(groups(work_pid))
         calls_of = dict(groups(np.concatenate((call_pid, range_pid))))
         none = np.empty(0, np.int64)
-        for own in sorted(pids):
-            mine, host = work_of.get(own, none), calls_of.get(own, none)
-            self._process(own, work.take(mine), device[mine], calls.take(host), tids[host], of_all)
+        for process_id in sorted(pids):
+            mine, host = work_of.get(process_id, none), calls_of.get(process_id, none)
+            self._process(process_id, work.take(mine), device[mine], calls.take(host), tids[host], of_all)
         # Processes that only set up or wait (launchers, workers) are left out.
         working = [p for p in self.trace.processes if p.devices]
         self.trace.processes = working or self.trace.processes[:1]
@@ -419,13 +419,13 @@ class _TableReader:
     def _name_ids(self, keys: np.ndarray, fallback: str) -> np.ndarray:
         unique, inverse = np.unique(keys, return_inverse=True)
         missing = self.names.id(fallback)
-        found = np.array([self.strings.get(k, missing) for k in unique.tolist()], np.int32)
-        return found[inverse] if len(keys) else np.empty(0, np.int32)
+        ids = np.array([self.strings.get(k, missing) for k in unique.tolist()], np.int32)
+        return ids[inverse] if len(keys) else np.empty(0, np.int32)
 
     def _classify(self, names: np.ndarray, kind_of) -> np.ndarray:
         unique, inverse = np.unique(names, return_inverse=True)
-        found = np.array([int(kind_of(self.names[k])) for k in unique.tolist()], np.int8)
-        return found[inverse] if len(names) else np.empty(0, np.int8)
+        kinds = np.array([int(kind_of(self.names[k])) for k in unique.tolist()], np.int8)
+        return kinds[inverse] if len(names) else np.empty(0, np.int8)
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
         """Return process id, device number and events of one of the three GPU tables."""
@@ -617,8 +617,8 @@ class _TableReader:
             return {}, {}
         # Device numbers are per process (CUDA_VISIBLE_DEVICES); this table maps them.
         numbers = {
-            gpu: own
-            for gpu, own, owner in self.file.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
+            gpu: device_number
+            for gpu, device_number, owner in self.file.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
             if owner == pid
         }
         facts: dict[int, dict] = {}
@@ -628,21 +628,21 @@ class _TableReader:
             index = numbers.get(gpu["id"], gpu["id"])
             if not isinstance(index, int):
                 continue
-            found: dict = {"vendor": "Nvidia"}
+            gpu_facts: dict = {"vendor": "Nvidia"}
             for ours, theirs in (
                 ("sm_count", "smCount"),
                 ("memory_bytes", "totalMemory"),
                 ("memory_bandwidth_bytes_per_s", "memoryBandwidth"),
             ):
                 if isinstance(gpu.get(theirs), int) and gpu[theirs]:
-                    found[ours] = gpu[theirs]
+                    gpu_facts[ours] = gpu[theirs]
             major, minor = gpu.get("computeMajor"), gpu.get("computeMinor")
             if isinstance(major, int):
-                found["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
+                gpu_facts["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
             for key in ("uuid", "busLocation"):
                 if isinstance(gpu.get(key), str):
-                    found["pci_bus_id" if key == "busLocation" else key] = gpu[key]
-            facts[index] = found
+                    gpu_facts["pci_bus_id" if key == "busLocation" else key] = gpu[key]
+            facts[index] = gpu_facts
             if isinstance(gpu.get("name"), str):
                 names[index] = gpu["name"]
         return facts, names
@@ -667,16 +667,16 @@ class _TableReader:
             for device, of_mine in groups(data["deviceId"][mine]):
                 at = mine[of_mine]
                 # Floats: a sum of integers could exceed 64 bits.
-                held = np.maximum(np.cumsum(change[at].astype(np.float64)), 0)
-                held = np.minimum(held, limits.MAX_AMOUNT + 1).astype(np.int64)
-                n = len(held)
+                held_bytes = np.maximum(np.cumsum(change[at].astype(np.float64)), 0)
+                held_bytes = np.minimum(held_bytes, limits.MAX_AMOUNT + 1).astype(np.int64)
+                n = len(held_bytes)
                 parts.append(
                     AllocatorEvents.build(
                         time_ps=when[at] * PS_PER_NS,
                         allocator=np.full(n, self.names.id(f"CUDA device {device}")),
                         device=np.full(n, device),
-                        allocated_bytes=held,
-                        peak_bytes=np.maximum.accumulate(held),
+                        allocated_bytes=held_bytes,
+                        peak_bytes=np.maximum.accumulate(held_bytes),
                     )
                 )
             result[pid] = AllocatorEvents.concat(parts)

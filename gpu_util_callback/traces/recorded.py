@@ -236,30 +236,30 @@ def _by_step(p: ProcessAnalysis, events: Any, chosen: np.ndarray, text: list[str
     }
 
 
-def facts(p: ProcessAnalysis, names: Names, said: Wording, index: Index = lambda d: d.index) -> dict[str, Any]:
+def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lambda d: d.index) -> dict[str, Any]:
     """Return what a manifest says of a recording made of this process, as far as a trace shows it.
 
     Args:
         index: the number of a GPU in the recording.
     """
-    fit: dict[str, Any] = {"loop": "fit" if said.keras else "custom"}
-    if said.framework == "jax":
+    fit: dict[str, Any] = {"loop": "fit" if wording.keras else "custom"}
+    if wording.framework == "jax":
         fit["jit_compile"] = True
-    if said.framework == "tensorflow" and len(p.waits):
+    if wording.framework == "tensorflow" and len(p.waits):
         fit["input_kind"] = "tf.data"
-    if said.workers is not None:
+    if wording.workers is not None:
         fit["input_kind"] = "DataLoader"
-    if said.workers is False:
+    if wording.workers is False:
         fit["input_workers"] = 0
     down = [c for d in p.active for c in d.copies if c.direction == "h2d"]
-    known = sum(c.total_ps for c in down if c.memory in ("pageable", "pinned"))
-    if known:
+    known_ps = sum(c.total_ps for c in down if c.memory in ("pageable", "pinned"))
+    if known_ps:
         pinned = sum(c.total_ps for c in down if c.memory == "pinned")
-        fit["input_pin_memory"] = 2 * pinned >= known
+        fit["input_pin_memory"] = 2 * pinned >= known_ps
     return {
         "host": p.process.host,
         "rank": p.process.rank,
-        "framework": {"name": said.framework},
+        "framework": {"name": wording.framework},
         "fit": fit,
         "gpus": [
             {
@@ -270,7 +270,7 @@ def facts(p: ProcessAnalysis, names: Names, said: Wording, index: Index = lambda
             }
             for d in p.devices
         ],
-        "source": _source(p, names, index, said.trains),
+        "source": _source(p, names, index, wording.trains),
     }
 
 
@@ -282,7 +282,7 @@ def _capability(d: DeviceAnalysis) -> Any:
 
 def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dict[str, Any]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
-    stage = next((one for one in p.stages if one.self_ps > 0 and one.name != "Root"), None)
+    stage = next((stage for stage in p.stages if stage.self_ps > 0 and stage.name != "Root"), None)
     calls, called = p.host_calls
     return {
         "steps_from": p.steps.basis,
@@ -343,12 +343,12 @@ def _once(p: ProcessAnalysis) -> dict[str, Any] | None:
     """Return the longest one-time cost, and the GPUs' idle time in all of them."""
     if not p.once:
         return None
-    longest = max(p.once, key=lambda one: one.length_ps)
+    longest = max(p.once, key=lambda cost: cost.length_ps)
     # Ops nest: the last to begin within it that takes nearly as long names it best.
     least = _AS_LONG * longest.length_ps
     within = (longest.start_ps, longest.end_ps)
-    inner = [one for one in p.once if within[0] <= one.start_ps <= within[1] and one.length_ps >= least]
-    first = max(inner, key=lambda one: one.start_ps)
+    inner = [cost for cost in p.once if within[0] <= cost.start_ps <= within[1] and cost.length_ps >= least]
+    first = max(inner, key=lambda cost: cost.start_ps)
     return {
         "name": first.name,
         "longest_ns": first.length_ps // PS_PER_NS,
@@ -371,8 +371,8 @@ def _uploaded_ps(p: ProcessAnalysis) -> int:
     for d in p.active:
         if not len(d.kernel_busy):
             continue
-        done = np.cumsum(d.kernel_busy.end - d.kernel_busy.start)
-        first = int(d.kernel_busy.start[np.searchsorted(done, _HARDLY_BEGUN * done[-1])])
+        computed_ps = np.cumsum(d.kernel_busy.end - d.kernel_busy.start)
+        first = int(d.kernel_busy.start[np.searchsorted(computed_ps, _HARDLY_BEGUN * computed_ps[-1])])
         spent.append(d.account.sets["copy_h2d"].clip(int(p.steps.start_ps[0]), first).total)
     return sum(spent) // max(1, len(spent))
 

@@ -51,9 +51,9 @@ class Steps:
 def find_steps(process: Process, names: Names) -> Steps:
     """Return the steps of a process; empty only if nothing at all was recorded."""
     for find in (_by_marker, _by_call, _by_iteration, _by_range, _by_graph):
-        found = find(process, names)
-        if found is not None and len(found) and found.judged:
-            return found
+        steps = find(process, names)
+        if steps is not None and len(steps) and steps.judged:
+            return steps
     start, end = _at_work(process)
     if start == end:
         empty = np.empty(0, np.int64)
@@ -143,16 +143,16 @@ def _calls(process: Process, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     events = process.events
     ids = events.value[rows]
-    own = np.where(ids == -1, np.iinfo(np.int64).min + np.arange(len(rows)), ids)
-    _, first, which = np.unique(own, return_index=True, return_inverse=True)
+    call_ids = np.where(ids == -1, np.iinfo(np.int64).min + np.arange(len(rows)), ids)
+    _, first, which = np.unique(call_ids, return_index=True, return_inverse=True)
     start = events.start_ps[rows][first]
     end = np.zeros(len(first), np.int64)
     np.maximum.at(end, which, _call_ends(process, rows))
     order = np.argsort(start, kind="stable")
-    start, end, known = start[order], end[order], (ids[first] != -1)[order]
+    start, end, has_id = start[order], end[order], (ids[first] != -1)[order]
     following = np.append(start[1:], np.iinfo(np.int64).max)
     launched = np.sort(events.start_ps[events.kind == HostKind.LAUNCH])
-    until = np.where(known, np.minimum(end, following), following)
+    until = np.where(has_id, np.minimum(end, following), following)
     works = np.searchsorted(launched, until) > np.searchsorted(launched, start)
     if not works.any():
         return start, end
@@ -175,8 +175,8 @@ def _call_ends(process: Process, calls: np.ndarray) -> np.ndarray:
     order = np.argsort(ids, kind="stable")
     rows = np.flatnonzero((events.kind != HostKind.STEP) & (events.value != -1))
     at = np.searchsorted(ids[order], events.value[rows], side="right") - 1
-    found = (at >= 0) & (ids[order][np.maximum(at, 0)] == events.value[rows])
-    np.maximum.at(ends, order[at[found]], events.end_ps[rows[found]])
+    matched = (at >= 0) & (ids[order][np.maximum(at, 0)] == events.value[rows])
+    np.maximum.at(ends, order[at[matched]], events.end_ps[rows[matched]])
     return ends
 
 
@@ -195,8 +195,8 @@ def _trains(process: Process, names: Names, call: int) -> bool:
         & (events.start_ps <= events.start_ps[call])
         & (events.end_ps >= events.end_ps[call])
     )
-    called = [found for row in around.tolist() if (found := _CALLED.match(names[events.name[row]]))]
-    functions = [found[1] or found[2] for found in called]
+    called = [match for row in around.tolist() if (match := _CALLED.match(names[events.name[row]]))]
+    functions = [match[1] or match[2] for match in called]
     return any(_TRAINS.search(name) and not _EVALUATES.search(name) for name in functions)
 
 
@@ -227,16 +227,16 @@ def _by_range(process: Process, names: Names) -> Steps | None:
     events = process.events
     calls = (events.kind == HostKind.LAUNCH) & (events.correlation >= 0)
     launched = np.sort(events.start_ps[calls])
-    known = names.matching(_ONCE_EACH.search)[events.name]
-    annotated = np.flatnonzero((events.kind == HostKind.RANGE) | (known & (events.kind == HostKind.OP)))
+    is_marker = names.matching(_ONCE_EACH.search)[events.name]
+    annotated = np.flatnonzero((events.kind == HostKind.RANGE) | (is_marker & (events.kind == HostKind.OP)))
     if not len(annotated) or not len(launched):
         return None
     best: np.ndarray | None = None
     best_length = 0
     for _, mine in groups(events.thread[annotated]):
         rows = annotated[mine]
-        for _, same in groups(events.name[rows]):
-            start = events.start_ps[rows[same]]
+        for _, of_name in groups(events.name[rows]):
+            start = events.start_ps[rows[of_name]]
             if len(start) < _LEAST_REPEATS:
                 continue
             alike = _alike(launched, start)

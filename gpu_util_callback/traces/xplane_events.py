@@ -96,9 +96,9 @@ class PlaneEvents:
         ids = self.names.ids(self.plane.event_name(key) for key in unique.tolist())
         return inverse.astype(np.int32), ids
 
-    def select(self, wanted: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
+    def select(self, stat_names: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
         """Decode the wanted stats of the kept events; one that no event has is empty."""
-        by_name = self.plane.stat_ids(wanted)
+        by_name = self.plane.stat_ids(stat_names)
         owner, start, end = self.stats
         rows = np.flatnonzero(keep[owner])
         ids = np.fromiter(by_name.values(), np.int64)
@@ -108,7 +108,7 @@ class PlaneEvents:
         table, _ = wire.decode(self.buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
         stat_id = table[1].value.astype(np.int64)
         result: dict[str, _Stat] = {}
-        for name in wanted:
+        for name in stat_names:
             mine = np.flatnonzero(stat_id == by_name[name]) if name in by_name else _NONE
             result[name] = _Stat(self, owner[mine], mine, table)
         return result
@@ -214,8 +214,8 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     # In thousandths, so that equal ones are found; -1 = unknown, -2000 = a negative one.
     rounded = np.where(np.isnan(occupancy), -1, np.clip(occupancy, -2, 1e6) * 1000).astype(np.int64)
     for key, rows in _pairs(details, rounded, details >= 0):
-        found = kernel_shape(names[key[0]], None if key[1] == -1 else key[1] / 1000)
-        shape[rows] = shapes.id(found)
+        launch_shape = kernel_shape(names[key[0]], None if key[1] == -1 else key[1] / 1000)
+        shape[rows] = shapes.id(launch_shape)
 
     # The op it came from: TensorFlow's, else XLA's metadata of the program, else its HLO.
     op = text("tf_op", lambda s: "" if s.startswith("XlaModule") else op_of(s))
@@ -247,8 +247,8 @@ def _texts(batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Call
     if not defaults:
         return texts
     unique, inverse = np.unique(batch.metadata, return_inverse=True)
-    known = (defaults.get(key) for key in unique.tolist())
-    ids = [-1 if text is None else batch.names.id(convert(text)) for text in known]
+    default_texts = (defaults.get(key) for key in unique.tolist())
+    ids = [-1 if text is None else batch.names.id(convert(text)) for text in default_texts]
     return np.where(texts < 0, np.array(ids, np.int32)[inverse], texts)
 
 
@@ -342,8 +342,8 @@ def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
     """Return the device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
     device = np.full(len(allocator), -1, np.int32)
     for key, rows in groups(allocator):
-        found = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None
-        index = ordinal(found[1]) if found else None
+        match = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None
+        index = ordinal(match[1]) if match else None
         if index is not None:
             device[rows] = index
     return device
@@ -389,14 +389,14 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
         for key in ("static_shared", "dynamic_shared", "shm", "group_mem")
         if key in pairs
     ]
-    known = [part for part in parts if part is not None]
+    known_parts = [part for part in parts if part is not None]
     if not occupancy_pct:
         occupancy_pct = number_of(pairs.get("occ_pct", ""))
     registers = _count(pairs.get("regs"), limits.MAX_REGISTERS)
     wild = registers is None and "regs" in pairs  # then the shared sizes are wrong, too
     return KernelShape(
         registers=registers,
-        shared_bytes=sum(known) if known and len(known) == len(parts) and not wild else None,
+        shared_bytes=sum(known_parts) if known_parts and len(known_parts) == len(parts) and not wild else None,
         grid=_triple(pairs.get("grid")),
         block=_triple(pairs.get("block")),
         # Drivers that do not compute it write 0 %; no kernel runs at 0 %.
@@ -477,13 +477,13 @@ class Metadata:
     Args:
         data: the file.
         events, stats: positions of the entries of the two maps.
-        own: positions of the plane's own stats.
+        plane_stats: positions of the plane's own stats.
     """
 
-    def __init__(self, data: bytes, events: Spans, stats: Spans, own: Spans) -> None:
+    def __init__(self, data: bytes, events: Spans, stats: Spans, plane_stats: Spans) -> None:
         self.events = _Entries(data, events, stats_field=5)
         self.stat_names = _Entries(data, stats).items()
-        self._data, self._own = data, own
+        self._data, self._plane_stats = data, plane_stats
         self._texts: dict[str, dict[int, str]] = {}
 
     def event_name(self, key: int) -> str:
@@ -509,7 +509,7 @@ class Metadata:
 
     def facts(self, *names: str) -> dict[str, Any]:
         """Return some of the plane's own stats by name: numbers and texts."""
-        starts, ends = self._own
+        starts, ends = self._plane_stats
         if not len(starts):
             return {}
         low, high = int(starts.min()), int(ends.max())

@@ -35,24 +35,24 @@ def function_of_a_step(train_function: Any) -> Any:
     return None
 
 
-def _functions_in(function: Any, seen: set[int]) -> Iterator[Any]:
+def _functions_in(function: Any, visited: set[int]) -> Iterator[Any]:
     """Yield the `tf.function`s that a Python function refers to."""
-    if id(function) in seen:
+    if id(function) in visited:
         return
-    seen.add(id(function))
+    visited.add(id(function))
     if hasattr(function, "_list_all_concrete_functions"):
         yield function
         function = function.python_function
     inside = getattr(function, "__wrapped__", None)
     if inside is not None:
-        yield from _functions_in(inside, seen)
+        yield from _functions_in(inside, visited)
     for cell in getattr(function, "__closure__", None) or ():
         try:
-            held = cell.cell_contents
+            value = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-        if callable(held):
-            yield from _functions_in(held, seen)
+        if callable(value):
+            yield from _functions_in(value, visited)
 
 
 def count(function: Any, batch: int | None, declared: Shape | None = None) -> CountedWork:
@@ -67,17 +67,17 @@ def count(function: Any, batch: int | None, declared: Shape | None = None) -> Co
     Raises: NotCounted where nothing can be said.
     """
     graph = function.graph
-    given = [tensor for tensor in graph.inputs if tensor.dtype != tf.resource]
+    tensors = [tensor for tensor in graph.inputs if tensor.dtype != tf.resource]
     replicas = _first_of_batch(function)
     shapes = [
         _with_batch(tensor, batch, replicas, declared if place < replicas else None)
-        for place, tensor in enumerate(given)
+        for place, tensor in enumerate(tensors)
     ]
     flat = _Flat()
-    known = iter(shapes)
+    next_shape = iter(shapes)
     outside = {id(inner): outer for outer, inner in graph.captures}
     arguments = [
-        flat.source(tensor, outside.get(id(tensor), tensor), next(known))
+        flat.source(tensor, outside.get(id(tensor), tensor), next(next_shape))
         if tensor.dtype != tf.resource
         else flat.source(tensor, outside.get(id(tensor), tensor), None)
         for tensor in graph.inputs
@@ -91,8 +91,8 @@ def count(function: Any, batch: int | None, declared: Shape | None = None) -> Co
 def declared_shape(model: Any) -> Shape | None:
     """Return the shape that a model declares for its only input; None where it declares none."""
     try:
-        (one,) = model.inputs
-        return list(one.shape)
+        (model_input,) = model.inputs
+        return list(model_input.shape)
     except Exception:  # a subclassed model has no inputs, others have several
         return None
 
@@ -162,40 +162,40 @@ class _Flat:
                 time.sleep(_PAUSE_S)
             if op not in runs or (op.outputs and op.outputs[0].name in names):  # an argument
                 continue
-            given = [names[tensor.name] for tensor in op.inputs]
+            inputs = [names[tensor.name] for tensor in op.inputs]
             if op.type in _CALLS:
                 called = _called(graph, op.get_attr("f").name)
-                returned = self.inline(called, given, f"{prefix}{op.name}/")
+                returned = self.inline(called, inputs, f"{prefix}{op.name}/")
             elif op.type in _LOOPS or op.type in _BRANCHES:
-                returned = self._flow(graph, op, given, prefix)
+                returned = self._flow(graph, op, inputs, prefix)
             else:
-                returned = self._copy(op, given, prefix)
+                returned = self._copy(op, inputs, prefix)
             names.update(zip((tensor.name for tensor in op.outputs), returned, strict=True))
         return [names[tensor.name] for tensor in graph.outputs]
 
-    def _copy(self, op: Any, given: list[str], prefix: str) -> list[str]:
+    def _copy(self, op: Any, inputs: list[str], prefix: str) -> list[str]:
         node = self._def.node.add()
         node.CopyFrom(op.node_def)
         node.name = prefix + op.name
         node.device = ""
         node.attr.pop("_class", None)
-        node.input[:] = given
+        node.input[:] = inputs
         self._static[node.name] = [_static(tensor) for tensor in op.outputs]
         return [f"{node.name}:{place}" for place in range(len(op.outputs))]
 
-    def _flow(self, graph: Any, op: Any, given: list[str], prefix: str) -> list[str]:
+    def _flow(self, graph: Any, op: Any, inputs: list[str], prefix: str) -> list[str]:
         """Note a loop or a branch; return what stands for its outputs."""
         bodies = {
-            name: [_called(graph, one.name) for one in _listed(op.get_attr(name))]
+            name: [_called(graph, function.name) for function in _listed(op.get_attr(name))]
             for name in ("body", "cond", "then_branch", "else_branch", "branches")
             if name in op.node_def.attr
         }
-        flow = _Flow(op, prefix + op.name, given, bodies)
+        flow = _Flow(op, prefix + op.name, inputs, bodies)
         self._flows.append(flow)
         returned = []
         for place, tensor in enumerate(op.outputs):
             if op.type in _LOOPS and (tensor.shape.rank or tensor.dtype == tf.resource):
-                returned.append(given[place])  # of the same shape as at the loop's begin
+                returned.append(inputs[place])  # of the same shape as at the loop's begin
                 continue
             name = self.source(tensor, tensor, _static(tensor))
             self._of_loop[name] = flow
@@ -218,60 +218,60 @@ class _Flat:
         return work
 
     def _add_flow(self, work: CountedWork, flow: _Flow, graph: Any) -> None:
-        given = [graph.get_tensor_by_name(name) for name in flow.given]
+        inputs = [graph.get_tensor_by_name(name) for name in flow.operands]
         if "body" not in flow.bodies:
-            parts = [_body(body, given[1:]) for bodies in flow.bodies.values() for body in bodies]
+            parts = [_body(body, inputs[1:]) for bodies in flow.bodies.values() for body in bodies]
             if len({part.total for part in parts}) > 1 or any(part.missing for part in parts):
                 work.miss(f"a branch that does not always run ({flow.name})")
             else:
                 work.include(parts[0])
             return
-        once = _body(flow.bodies["body"][0], given)
+        once = _body(flow.bodies["body"][0], inputs)
         if not once.total and not once.missing:
-            flow.trips = self._trips(flow, given)
+            flow.trips = self._trips(flow, inputs)
             return
-        flow.trips = self._trips(flow, given)
+        flow.trips = self._trips(flow, inputs)
         if flow.trips is None:
             work.miss(f"a loop of unknown length ({flow.name})")
         else:
             work.include(once, flow.trips)
 
-    def _trips(self, flow: _Flow, given: list[Any]) -> int | None:
+    def _trips(self, flow: _Flow, inputs: list[Any]) -> int | None:
         """Return how often a loop's body runs, where its condition says so."""
         condition = flow.bodies["cond"][0]
         places = {tensor.name: place for place, tensor in enumerate(condition.inputs)}
-        known = []
+        lengths = []
         for op in condition.get_operations():
             if op.type != "Less":
                 continue
             counter, bound = (places.get(tensor.name) for tensor in op.inputs)
-            start = None if counter is None else tf.get_static_value(given[counter])
+            start = None if counter is None else tf.get_static_value(inputs[counter])
             if bound is None:
                 stop = tf.get_static_value(op.inputs[1])
             else:
-                stop = tf.get_static_value(given[bound])
-                before = self._of_loop.get(flow.given[bound])
+                stop = tf.get_static_value(inputs[bound])
+                before = self._of_loop.get(flow.operands[bound])
                 if stop is None and before is not None:
                     stop = before.trips  # a gradient's loop runs as often as the loop it is of
             if start is not None and stop is not None:
-                known.append(max(0, int(stop) - int(start)))
-        return min(known, default=None)
+                lengths.append(max(0, int(stop) - int(start)))
+        return min(lengths, default=None)
 
 
 class _Flow:
     """A loop or a branch, with the functions in it."""
 
-    def __init__(self, op: Any, name: str, given: list[str], bodies: dict[str, list[Any]]):
-        self.op, self.name, self.given, self.bodies = op, name, given, bodies
+    def __init__(self, op: Any, name: str, inputs: list[str], bodies: dict[str, list[Any]]):
+        self.op, self.name, self.operands, self.bodies = op, name, inputs, bodies
         self.trips: int | None = None
 
 
-def _body(graph: Any, given: Sequence[Any]) -> CountedWork:
+def _body(graph: Any, inputs: Sequence[Any]) -> CountedWork:
     """Return the work of a function inside a loop or a branch."""
     flat = _Flat()
     arguments = [
         flat.source(inner, outer, _merged(_static(outer), _static(inner)))
-        for inner, outer in zip(graph.inputs, given, strict=True)
+        for inner, outer in zip(graph.inputs, inputs, strict=True)
     ]
     flat.inline(graph, arguments)
     return flat.count()
@@ -279,8 +279,8 @@ def _body(graph: Any, given: Sequence[Any]) -> CountedWork:
 
 def _called(graph: Any, name: str) -> Any:
     """Return the graph of a function by its name."""
-    found = graph._get_function(name)
-    inside = getattr(found, "graph", None)
+    function = graph._get_function(name)
+    inside = getattr(function, "graph", None)
     if inside is None:
         raise NotCounted(f"the function {name} has no graph")
     return inside
@@ -294,11 +294,11 @@ def _static(tensor: Any) -> Shape | None:
     return None if tensor.shape.rank is None else tensor.shape.as_list()
 
 
-def _merged(one: Shape | None, other: Shape | None) -> Shape | None:
+def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
     """Return a shape with what either knows."""
-    if one is None or other is None or len(one) != len(other):
-        return one if other is None else other if one is None else None
-    return [b if a is None else a for a, b in zip(one, other, strict=True)]
+    if first is None or second is None or len(first) != len(second):
+        return first if second is None else second if first is None else None
+    return [b if a is None else a for a, b in zip(first, second, strict=True)]
 
 
 # ---- the operations ----------------------------------------------------------------------------
@@ -399,8 +399,8 @@ def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
 
     Raises: NotCounted where a size is unknown.
     """
-    known = _OPERATIONS.get(op.type)
-    if known is None:
+    rule = _OPERATIONS.get(op.type)
+    if rule is None:
         foreign = op.type[0] != "_" and not hasattr(tf.raw_ops, op.type)
         # One without inputs reads a clock, say: it works on nothing of the model's.
         if (foreign or op.type in _UNKNOWN or op.type in _PYTHON) and len(op.inputs):
@@ -408,12 +408,12 @@ def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
         return
 
     def shape(place: int) -> Shape:
-        found = _static(op.inputs[place])
-        if found is None:
+        known_shape = _static(op.inputs[place])
+        if known_shape is None:
             raise NotCounted("a rank is unknown")
-        return found
+        return known_shape
 
-    kind, multiply_adds = known
+    kind, multiply_adds = rule
     out = _merged(_static(op.outputs[0]), static[0] if static else None)
     work.add(kind, op.outputs[0].dtype.name, multiply_adds(op, shape, out or [None]))
 

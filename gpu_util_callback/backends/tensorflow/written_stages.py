@@ -151,8 +151,8 @@ def _stage(dataset: Any) -> WrittenStage:
     bodies = _bodies(function)
     operations = {node.op for body in bodies for node in body}
     if function is not None:
-        own = function_name(getattr(function, "name", b""))
-        title = f"{name}({own})" if own else name
+        inner_name = function_name(getattr(function, "name", b""))
+        title = f"{name}({inner_name})" if inner_name else name
         if operations & _PYTHON_OPS:
             flags.add("py_function")
         if getattr(function, "graph", None) is not None and _stateful(function):
@@ -187,8 +187,8 @@ def _buffer_bytes(dataset: Any) -> int | None:
     size = _constant(getattr(dataset, "_buffer_size", None))
     total = 0
     for spec in tf.nest.flatten(dataset.element_spec):
-        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
-        if not known or spec.dtype in (tf.string, tf.variant, tf.resource):
+        has_size = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not has_size or spec.dtype in (tf.string, tf.variant, tf.resource):
             return None
         total += spec.shape.num_elements() * spec.dtype.size
     return None if size is None or size < 0 else size * total
@@ -197,9 +197,9 @@ def _buffer_bytes(dataset: Any) -> int | None:
 def function_name(name: bytes | str) -> str:
     """Return a traced function's own name: "__inference_Dataset_map_decode_11" -> "decode"."""
     text = name.decode() if isinstance(name, bytes) else str(name)
-    found = re.match(r"__inference_Dataset_(?:[a-z]+_)??(?:map|filter|interleave|flat_map|scan)_(.+)_\d+$", text)
-    own = found.group(1) if found else ""
-    return "lambda" if own in ("<lambda>", "lambda") or own.startswith("lambda") else own
+    name_match = re.match(r"__inference_Dataset_(?:[a-z]+_)??(?:map|filter|interleave|flat_map|scan)_(.+)_\d+$", text)
+    plain_name = name_match.group(1) if name_match else ""
+    return "lambda" if plain_name in ("<lambda>", "lambda") or plain_name.startswith("lambda") else plain_name
 
 
 def _bodies(function: Any) -> list[Sequence[Any]]:
@@ -232,15 +232,15 @@ def _draws(body: Sequence[Any]) -> bool:
 
 def _varies(tensor: str, nodes: dict[str, Any]) -> bool:
     """Return whether a tensor follows from anything but constants."""
-    open_ends, known = [tensor], set()
+    open_ends, visited = [tensor], set()
     while open_ends:
         name = open_ends.pop().partition(":")[0]
         node = nodes.get(name)  # None: an argument of the function
         if node is None or (not node.input and node.op != "Const"):
             return True
-        if name not in known:
-            known.add(name)
-            open_ends += [one for one in node.input if not one.startswith("^")]
+        if name not in visited:
+            visited.add(name)
+            open_ends += [tensor_name for tensor_name in node.input if not tensor_name.startswith("^")]
     return False
 
 
@@ -270,7 +270,7 @@ def match(model: Any, stage: WrittenStage | None) -> dict[int, WrittenStage]:
         stage of its own branch that fits its name. The inputs of a node are in the order of the
         dataset's inputs, and finished ones keep their place (seen with `concatenate`).
     """
-    found: dict[int, WrittenStage] = {}
+    stages_by_node: dict[int, WrittenStage] = {}
     nodes = {node.id: node for node in model.nodes.values()}
     open_ends = [(nodes.get(model.output), stage)]
     while open_ends:
@@ -280,12 +280,12 @@ def match(model: Any, stage: WrittenStage | None) -> dict[int, WrittenStage]:
         below = [at]  # inputs of a node that is not in the user's program
         fitting = _next(at, word(node.name))
         if fitting is not None:
-            found[node.id], below = fitting
+            stages_by_node[node.id], below = fitting
         inputs = [nodes.get(i) for i in node.inputs]
         if len(below) == 1 and len(inputs) > 1:
             below = below[0].inputs if len(below[0].inputs) == len(inputs) else below * len(inputs)
         open_ends += list(zip(inputs, below, strict=False))
-    return found
+    return stages_by_node
 
 
 def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenStage]] | None:
@@ -336,8 +336,8 @@ class Reader:
         """Return the bytes of all shuffle buffers when full; None without one, or if not known."""
         stages = self.written.all() if self.written is not None else ()
         sizes = [stage.buffer_bytes for stage in stages if stage.word.startswith("shuffle")]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if known and len(known) == len(sizes) else None
+        known_sizes = [size for size in sizes if size is not None]
+        return sum(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None
 
     def read(self, iterator: Any) -> list[dict[str, Any]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.

@@ -69,7 +69,7 @@ class TorchProfiler(ProfilerSession):
         self._over = threading.Event()  # it no longer records
         self._left = False  # nothing waits for its recording
         self._behind: Any = None  # an event behind the last step but one
-        self._asked: list[Any] = []  # C's side of our requests to the main thread
+        self._requests: list[Any] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
         self._ended = False  # no window is to follow
         self._theirs: set[int] = set()  # threads on which another profile is prepared or runs
@@ -245,16 +245,16 @@ class TorchProfiler(ProfilerSession):
             self._over.set()
         if lost is None:
             return
-        done = threading.Event()
+        finished = threading.Event()
 
         def quieten() -> None:
             lost.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
-            done.set()
+            finished.set()
 
-        later = threading.Thread(target=self._on_main, args=(quieten, done, 3600.0), daemon=True)
+        later = threading.Thread(target=self._on_main, args=(quieten, finished, 3600.0), daemon=True)
         later.start()
 
-    def _on_main(self, what: Callable[[], None], done: threading.Event, wait_s: float) -> bool:
+    def _on_main(self, function: Callable[[], None], finished: threading.Event, wait_s: float) -> bool:
         """Run a function on the main thread, between two of its Python instructions.
 
         Not while it is in torch's own code, which may restore afterwards what we end in there, as
@@ -263,24 +263,24 @@ class TorchProfiler(ProfilerSession):
         Returns: whether it is done.
         """
         if threading.current_thread() is threading.main_thread():
-            what()
+            function()
             return True
 
         def called(_: Any) -> int:
             try:
-                if not done.is_set() and not _amid_torch():
-                    what()
+                if not finished.is_set() and not _amid_torch():
+                    function()
             except Exception:  # it would surface somewhere in the user's code
-                done.set()
+                finished.set()
             return 0
 
         request = _CALL(called)
-        self._asked = [*self._asked[-7:], request]  # C keeps no reference
+        self._requests = [*self._requests[-7:], request]  # C keeps no reference
         end = time.monotonic() + wait_s
-        while not done.is_set() and time.monotonic() < end:
+        while not finished.is_set() and time.monotonic() < end:
             ctypes.pythonapi.Py_AddPendingCall(request, None)
-            done.wait(ASK_S)
-        return done.is_set()
+            finished.wait(ASK_S)
+        return finished.is_set()
 
     # -- others --------------------------------------------------------------------------------
 
@@ -330,9 +330,9 @@ class TorchProfiler(ProfilerSession):
             self._ended = False
             self._watch()
             kinds = (_autograd.profile, *_autograd.profile.__subclasses__())
-            found = [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
-            self._earlier = [weakref.ref(one) for one in found]
-        self._earlier = [known for known in self._earlier if _prepared(known())]
+            profiles = [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
+            self._earlier = [weakref.ref(profile) for profile in profiles]
+        self._earlier = [reference for reference in self._earlier if _prepared(reference())]
         return bool(self._earlier or self._theirs)
 
 
@@ -355,12 +355,12 @@ def _old_cuda() -> bool:
     return torch.version.cuda is not None and TorchVersion(torch.version.cuda) < "12.6"
 
 
-def _prepared(one: Any) -> bool:
+def _prepared(profile: Any) -> bool:
     """Return whether another profile is between its preparation and its stop."""
-    known = getattr(one, "__dict__", {})
-    if known.get("acc_events"):  # reused again and again: not decidable
+    attributes = getattr(profile, "__dict__", {})
+    if attributes.get("acc_events"):  # reused again and again: not decidable
         return True
-    return bool(known.get("entered")) and known.get("kineto_results") is None
+    return bool(attributes.get("entered")) and attributes.get("kineto_results") is None
 
 
 def _options() -> dict[str, Any]:

@@ -43,10 +43,10 @@ class Gauges:
             self.samples.setdefault(group, SampleBins()).add(block)
             tracks_of(self.memory, group, block)
             if group.endswith("/xid") and "xid" in block:
-                told = self.errors.setdefault(group.removesuffix("/xid"), {})
+                last_by_number = self.errors.setdefault(group.removesuffix("/xid"), {})
                 for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
                     if np.isfinite(number):
-                        told[int(number)] = int(time_ns)
+                        last_by_number[int(number)] = int(time_ns)
 
     def forget(self) -> None:
         """Clear the cached answers: new rows may change them."""
@@ -57,8 +57,8 @@ class Gauges:
         try:
             return self._answers[question]  # type: ignore[return-value]
         except KeyError:
-            found = self._answers[question] = answer()
-            return found
+            result = self._answers[question] = answer()
+            return result
 
     def gpu_mean(
         self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES, reach: float = 0.0
@@ -75,14 +75,14 @@ class Gauges:
             bins = self.samples.get(f"gpu{index}{part}")
             if bins is None or column not in bins:
                 continue
-            asked = column, start_ns, end_ns
-            seen = self.once((bins, *asked), partial(bins.over, *asked))
-            if seen is None or seen.samples < at_least or seen.reach < reach:
+            arguments = column, start_ns, end_ns
+            mean = self.once((bins, *arguments), partial(bins.over, *arguments))
+            if mean is None or mean.samples < at_least or mean.reach < reach:
                 continue
             if part == "/utilization":
-                return seen
-            if best is None or seen.samples > best.samples:
-                best = seen
+                return mean
+            if best is None or mean.samples > best.samples:
+                best = mean
         return best
 
     def column(self, index: int, name: str) -> SampleBins | None:
@@ -93,14 +93,14 @@ class Gauges:
         return self.once((index, name), lambda: self._column(index, name))
 
     def _column(self, index: int, name: str) -> SampleBins | None:
-        found = [
+        sources = [
             bins
             for part in ("/utilization", "", "/gpm", "/allocator")
             if (bins := self.samples.get(f"gpu{index}{part}")) is not None and name in bins
         ]
-        if len(found) > 1 and 2 * found[0].covered_ns(name) < found[1].covered_ns(name):
-            return found[1]
-        return found[0] if found else None
+        if len(sources) > 1 and 2 * sources[0].covered_ns(name) < sources[1].covered_ns(name):
+            return sources[1]
+        return sources[0] if sources else None
 
     def highest(self, index: int, name: str) -> float | None:
         """Return the largest value of a GPU's column, None if it was not sampled."""
@@ -155,7 +155,7 @@ class SampleBins:
         self._max: dict[str, float] = {}  # column -> its largest value
         # Queries answered since the newest sample.
         self._places: list[np.ndarray] = []
-        self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._means_by_column: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._tells: dict[int, np.ndarray] = {}
         self._cut: tuple[np.ndarray, int, int, _Part | None] | None = None
 
@@ -188,21 +188,21 @@ class SampleBins:
         newest = int(offsets.max())
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
-        self._places, self._known, self._tells, self._cut = [], {}, {}, None
+        self._places, self._means_by_column, self._tells, self._cut = [], {}, {}, None
         names = list(columns)
         values = np.array([columns[name] for name in names], dtype=np.float64)
-        here = np.isfinite(values.reshape(len(names), len(times)))
-        if not here.all():
-            some = np.flatnonzero(here.any(axis=1))
+        is_sampled = np.isfinite(values.reshape(len(names), len(times)))
+        if not is_sampled.all():
+            some = np.flatnonzero(is_sampled.any(axis=1))
             names = [names[place] for place in some.tolist()]
-            values, here = values[some], here[some]
+            values, is_sampled = values[some], is_sampled[some]
         if not names:
             self._bins.add(offsets)
             return
         grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names])
-        values = np.rint(np.where(here, values, 0.0) * grain) / grain
-        self._bins.add(offsets, total=(names, values), count=(names, here))
-        highest = np.where(here, values, -np.inf).max(axis=1).tolist()
+        values = np.rint(np.where(is_sampled, values, 0.0) * grain) / grain
+        self._bins.add(offsets, total=(names, values), count=(names, is_sampled))
+        highest = np.where(is_sampled, values, -np.inf).max(axis=1).tolist()
         for name, value in zip(names, highest, strict=True):
             self._max[name] = max(self._max.get(name, value), value)
 
@@ -211,7 +211,7 @@ class SampleBins:
 
         Columns sampled at the same times get identical bins.
         """
-        if column not in self._known:
+        if column not in self._means_by_column:
             count, total = (self._bins.of(part, column) for part in ("count", "total"))
             some, used = np.count_nonzero(count), len(count)
             for at in self._places:
@@ -221,15 +221,15 @@ class SampleBins:
                 at = np.flatnonzero(count)
                 self._places.append(at)
             means = total / count if some == used else total[at] / count[at]
-            self._known[column] = at, means
-        return self._known[column]
+            self._means_by_column[column] = at, means
+        return self._means_by_column[column]
 
     def mean(self, column: str) -> np.ndarray:
         """Return the mean per bin, NaN where there is no sample; shape `(used,)`."""
         at, means = self.known(column)
-        found = np.full(self.used, np.nan)
-        found[at] = means
-        return found
+        means_of_bins = np.full(self.used, np.nan)
+        means_of_bins[at] = means
+        return means_of_bins
 
     def maximum(self, column: str) -> float | None:
         """Return the largest value ever seen, None without any."""
@@ -265,7 +265,7 @@ class SampleBins:
         a, b = at.searchsorted((first, last)).tolist()
         if a >= b:
             return None
-        tells = self._told(at)[a:b].copy()
+        tells = self._covered_each(at)[a:b].copy()
         head, tail = int(at[a]), int(at[b - 1])
         # Nothing is known about the time before the first bin; both ends may lie within a bin.
         since = min((head - first + 1) * self.bin_ns, self._hold_ns)
@@ -282,16 +282,16 @@ class SampleBins:
     def _hold_ns(self) -> int:
         return max(HOLD_NS, self.bin_ns)
 
-    def _told(self, at: np.ndarray) -> np.ndarray:
+    def _covered_each(self, at: np.ndarray) -> np.ndarray:
         """Return how many ns each of these bins, as given by `known`, covers."""
         if id(at) not in self._tells:
-            told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
-            self._tells[id(at)] = told.astype(np.float64)
+            covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
+            self._tells[id(at)] = covered_ns.astype(np.float64)
         return self._tells[id(at)]
 
     def covered_ns(self, column: str) -> float:
         """Return how long a column was sampled, ns."""
-        return float(self._told(self.known(column)[0]).sum())
+        return float(self._covered_each(self.known(column)[0]).sum())
 
     def over_each(self, column: str, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (NaN without a sample) and numbers of samples for many ranges at once.
@@ -301,7 +301,7 @@ class SampleBins:
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
         at, means = self.known(column)
-        since = self._told(at)
+        since = self._covered_each(at)
         middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
         edges = np.stack([middle - since, middle], axis=1).ravel()
 
@@ -311,9 +311,9 @@ class SampleBins:
             last, first = (np.interp(t - self.origin_ns, edges, level) for t in (end_ns, start_ns))
             return last - first
 
-        told = within(since)
+        covered = within(since)
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(told > 0, within(means * since) / told, np.nan)
+            mean = np.where(covered > 0, within(means * since) / covered, np.nan)
         return mean, within(self._bins.of("count", column)[at])
 
     def stamps(self) -> np.ndarray:

@@ -67,8 +67,8 @@ class MemoryTrack:
 
     def add(self, time_ns: np.ndarray, values: np.ndarray) -> None:
         """Add readings in order, whole numbers; NaN = absent."""
-        known = np.isfinite(values)
-        rows = np.stack([time_ns[known], values[known].astype(np.int64)])
+        is_reading = np.isfinite(values)
+        rows = np.stack([time_ns[is_reading], values[is_reading].astype(np.int64)])
         count = rows.shape[1]
         if not count:
             return
@@ -180,28 +180,28 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     judged = _judged(low, least)
     if judged is None:
         return None
-    x, held = steps[judged.readings], judged.held
-    if len(x) < POINTS or held[-1] - held[0] < least:
+    x, levels_held = steps[judged.readings], judged.held
+    if len(x) < POINTS or levels_held[-1] - levels_held[0] < least:
         return None
-    onset = _onset(x, held)
-    later = _slope(x[onset:], held[onset:])[0]
-    while onset and _slope(x[: onset + 1], held[: onset + 1])[0] >= ALIKE * later:
+    onset = _onset(x, levels_held)
+    later = _slope(x[onset:], levels_held[onset:])[0]
+    while onset and _slope(x[: onset + 1], levels_held[: onset + 1])[0] >= ALIKE * later:
         # It grew as fast before: its beginning is there.
-        onset = _onset(x[: onset + 1], held[: onset + 1]) if onset >= POINTS else 0
-    leap = LEAP * (held[-1] - held[onset])
-    if onset and np.diff(held[onset:]).max() >= leap:
+        onset = _onset(x[: onset + 1], levels_held[: onset + 1]) if onset >= POINTS else 0
+    leap = LEAP * (levels_held[-1] - levels_held[onset])
+    if onset and np.diff(levels_held[onset:]).max() >= leap:
         # The first leap is the onset, not where the line through all of them begins.
-        level = np.median(held[:onset]) + leap / 2
-        onset = max(0, int(np.searchsorted(held, level, side="right")) - 1)
-        risen = np.diff(held)
+        level = np.median(levels_held[:onset]) + leap / 2
+        onset = max(0, int(np.searchsorted(levels_held, level, side="right")) - 1)
+        risen = np.diff(levels_held)
         leaps = x[1:][risen >= leap]
         if (
             len(leaps) > 1
-            and risen[risen >= leap].sum() >= LEAPING * (held[-1] - held[0])
+            and risen[risen >= leap].sum() >= LEAPING * (levels_held[-1] - levels_held[0])
             and x[onset] - x[0] <= FIRST_LEAP * np.median(np.diff(leaps))
         ):
             onset = 0  # each comes at the end of some steps, as the first one did
-    span, levels = x[onset:], held[onset:]
+    span, levels = x[onset:], levels_held[onset:]
     grown = float(levels[-1] - levels[0])
     if len(span) < POINTS - 2 or span[-1] - span[0] < STEPS or grown < least:
         return None
@@ -236,43 +236,43 @@ class _Judged(NamedTuple):
 
 def _judged(low: np.ndarray, least: float) -> _Judged | None:
     released = float((np.maximum.accumulate(low) - low).max())
-    held = np.minimum.accumulate(low[::-1])[::-1]
-    if released <= RELEASED * (held[-1] - held[0]):
-        return _Judged(slice(0, len(low)), held, True)
+    never_below = np.minimum.accumulate(low[::-1])[::-1]
+    if released <= RELEASED * (never_below[-1] - never_below[0]):
+        return _Judged(slice(0, len(low)), never_below, True)
     troughs = _troughs(low, released / 2)
     if len(troughs) >= TROUGHS:
         begin = troughs[0]
         lows = np.interp(np.arange(begin, troughs[-1] + 1), troughs, low[troughs])
         if begin > FIRST_TOOTH * np.median(np.diff(troughs)):  # nothing was given back until then
-            begin, lows = 0, np.concatenate([held[:begin], lows])
-        kept = np.minimum.accumulate(lows[::-1])[::-1]
-        risen = float(kept[-1] - kept[0])
+            begin, lows = 0, np.concatenate([never_below[:begin], lows])
+        floor = np.minimum.accumulate(lows[::-1])[::-1]
+        risen = float(floor[-1] - floor[0])
         lowest = np.minimum.accumulate(low[troughs][::-1])[::-1]
         if risen >= least and np.diff(lowest).max() <= ONE_STEP * risen:  # not one low alone
-            return _Judged(slice(begin, troughs[-1] + 1), kept, True)
+            return _Judged(slice(begin, troughs[-1] + 1), floor, True)
     if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
-        return _Judged(slice(troughs[-1], len(low)), held[troughs[-1] :], False)
+        return _Judged(slice(troughs[-1], len(low)), never_below[troughs[-1] :], False)
     return None
 
 
 def _troughs(low: np.ndarray, depth: float) -> list[int]:
     """Return where the lows lie that follow a fall of at least `depth`."""
-    found: list[int] = []
+    troughs: list[int] = []
     top, bottom, falling = low[0], 0, False
     for at, value in enumerate(low.tolist()):
         if falling:
             if value < low[bottom]:
                 bottom = at
             elif value - low[bottom] >= depth / 2:
-                found.append(bottom)
+                troughs.append(bottom)
                 top, falling = value, False
         elif value > top:
             top = value
         elif top - value >= depth:
             bottom, falling = at, True
     if falling:
-        found.append(bottom)
-    return found
+        troughs.append(bottom)
+    return troughs
 
 
 def _onset(x: np.ndarray, y: np.ndarray) -> int:
@@ -290,9 +290,9 @@ def _onset(x: np.ndarray, y: np.ndarray) -> int:
             break
         before = _residual(x[:start], y[:start]) if start else 0.0
         hinge, after = _hinge(x[start:], y[start:])
-        said = n * np.log(before + after + flat) + (BETTER if start else 0.0)
-        if said < best:
-            best, where = said, start + hinge
+        criterion = n * np.log(before + after + flat) + (BETTER if start else 0.0)
+        if criterion < best:
+            best, where = criterion, start + hinge
     return where
 
 
@@ -314,8 +314,8 @@ def _hinge(x: np.ndarray, y: np.ndarray) -> tuple[int, float]:
     n = len(x)
     y0 = y.mean()
     dy = y - y0
-    rest = x[None, :] - x[: max(1, n - POINTS // 2), None]
-    h = np.maximum(rest, 0.0)
+    beyond_hinge = x[None, :] - x[: max(1, n - POINTS // 2), None]
+    h = np.maximum(beyond_hinge, 0.0)
     h -= h.mean(axis=1, keepdims=True)
     norm = (h**2).sum(axis=1)
     slope = np.maximum((h @ dy) / np.maximum(norm, 1e-12), 0.0)
@@ -339,10 +339,10 @@ def _level_before(steps: np.ndarray, low: np.ndarray, onset: float, slope: float
 
     Of the first steps the later half counts, since the earlier ones allocate.
     """
-    held = np.minimum.accumulate(low[::-1])[::-1]
+    never_below = np.minimum.accumulate(low[::-1])[::-1]
     span = (onset - float(steps[0])) / 2
     ends = np.append(onset, steps[steps >= onset + span])
-    rises = np.interp(ends, steps, held) - np.interp(ends - span, steps, held)
+    rises = np.interp(ends, steps, never_below) - np.interp(ends - span, steps, never_below)
     least = ALIKE * slope * span
     return bool(rises[0] < least <= rises[1:].min(initial=np.inf))
 
@@ -352,7 +352,7 @@ def _peak_slope(steps: np.ndarray, high: np.ndarray, onset: float, slope: float)
     since = steps >= onset
     if since.sum() < 2 * PEAKS:
         return slope
-    parts = zip(*(np.array_split(one[since], int(PEAKS)) for one in (steps, high)), strict=True)
+    parts = zip(*(np.array_split(values[since], int(PEAKS)) for values in (steps, high)), strict=True)
     tops = np.array([(x[np.argmax(y)], y.max()) for x, y in parts])
     rising = _slope(tops[:, 0], tops[:, 1])[0]
     return rising if rising >= PEAKS_RISE * slope else slope

@@ -68,7 +68,7 @@ def chain_ms(stages: Sequence[Stage], changed: Stage | None = None, changed_ms: 
     """
     parts = [0.0]
     alone, at_once = 0.0, 1.0
-    for stage in sorted(stages, key=lambda one: one.place):
+    for stage in sorted(stages, key=lambda stage: stage.place):
         took = 0.0 if stage.passing else stage.ms_per_batch / at_once
         if stage is changed:
             alone = max(alone, changed_ms)
@@ -207,25 +207,25 @@ class _Reading:
         node[6] += 1
 
     def joined(self, other: "_Reading") -> "_Reading":
-        both = _Reading(max(self.last_ns, other.last_ns), min(self.since_ns, other.since_ns))
-        both.readings = self.readings + other.readings
-        both.batches = self.batches + other.batches
+        reading = _Reading(max(self.last_ns, other.last_ns), min(self.since_ns, other.since_ns))
+        reading.readings = self.readings + other.readings
+        reading.batches = self.batches + other.batches
         for nodes in (self.nodes, other.nodes):
             for key, node in nodes.items():
-                mine = both.nodes.setdefault(key, [0.0] * 7)
-                both.nodes[key] = [a + b for a, b in zip(mine, node, strict=True)]
-        return both
+                mine = reading.nodes.setdefault(key, [0.0] * 7)
+                reading.nodes[key] = [a + b for a, b in zip(mine, node, strict=True)]
+        return reading
 
     def stages(self) -> list[Stage]:
         batches = self.batches or max((node[1] for node in self.nodes.values()), default=0)
-        found = []
+        stages = []
         for place, ((name, op, flags, inside), node) in enumerate(self.nodes.items()):
             if not batches:
                 continue
-            work, elements, parallelism, buffered, _limit, with_buffer, seen = node
-            threads = max(1.0, parallelism / max(1.0, seen))
+            work, elements, parallelism, buffered, _limit, with_buffer, times_read = node
+            threads = max(1.0, parallelism / max(1.0, times_read))
             per_batch = work / batches / 1e6
-            found.append(
+            stages.append(
                 Stage(
                     name,
                     op,
@@ -239,7 +239,7 @@ class _Reading:
                     place,
                 )
             )
-        return sorted(found, key=lambda stage: (-stage.ms_per_batch, stage.name))
+        return sorted(stages, key=lambda stage: (-stage.ms_per_batch, stage.name))
 
 
 def _flags(text: str) -> frozenset[str]:
@@ -256,20 +256,20 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
     if not all(name in table for name in ("node", "parent", "op", "stage", "flags")):
         return [None] * rows
     at = {(int(table["time_ns"][i]), int(table["node"][i])): i for i in range(rows)}
-    found: list[_Written | None] = []
+    openers: list[_Written | None] = []
     for i in range(rows):
-        opener, row, seen = None, i, 0
+        opener, row, depth = None, i, 0
         if "(" not in str(table["stage"][i]):
-            while opener is None and seen < rows:
+            while opener is None and depth < rows:
                 above = at.get((int(table["time_ns"][row]), int(table["parent"][row])))
                 if above is None:
                     break
-                row, seen = above, seen + 1
+                row, depth = above, depth + 1
                 op = str(table["op"][row])
                 if "Interleave" in op or "FlatMap" in op:
                     opener = (str(table["stage"][row]), op, str(table["flags"][row]))
-        found.append(opener)
-    return found
+        openers.append(opener)
+    return openers
 
 
 def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
@@ -280,14 +280,14 @@ def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
     at = {(int(table["time_ns"][i]), int(table["node"][i])): i for i in range(rows)}
     behind = [False] * rows
     for i in range(rows):
-        row, seen = i, 0
-        while not behind[i] and seen < rows:
+        row, depth = i, 0
+        while not behind[i] and depth < rows:
             above = at.get((int(table["time_ns"][row]), int(table["parent"][row])))
             if above is None:
                 break
-            row, seen = above, seen + 1
+            row, depth = above, depth + 1
             behind[i] = "Cache" in str(table["op"][row])
-    return [f",{CACHED}" if one else "" for one in behind]
+    return [f",{CACHED}" if is_behind else "" for is_behind in behind]
 
 
 def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
@@ -298,8 +298,8 @@ def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
     worked = list(counts)
     for i, op in enumerate(table["op"]):
         if str(op).startswith("MapAndBatch"):
-            same = table["time_ns"] == table["time_ns"][i]
-            below = np.flatnonzero(same & (table["parent"] == table["node"][i]))
+            same_time = table["time_ns"] == table["time_ns"][i]
+            below = np.flatnonzero(same_time & (table["parent"] == table["node"][i]))
             worked[i] = max((counts[row] for row in below), default=counts[i])
     return worked
 

@@ -114,8 +114,8 @@ class Run(Gauges):
     def end_ns(self) -> int:
         last = int(self.steps["end_ns"].max()) if len(self.steps) else self.start_ns
         last = max(last, self.phases.end_ns)
-        known = self.now_ns or self.facts.get("ended_ns") or 0
-        return max(last, int(known))
+        last_known = self.now_ns or self.facts.get("ended_ns") or 0
+        return max(last, int(last_known))
 
     @property
     def wall_ns(self) -> int:
@@ -146,8 +146,8 @@ class Run(Gauges):
         last = np.concatenate([away[:, 1], *(pause["end_ns"] for pause in pauses)])
         # Pauses that are kept joined include the fits between them, too.
         spent = np.concatenate([away[:, 1] - away[:, 0], *(pause["self_ns"] for pause in pauses)])
-        gone = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
-        return int((gone * (spent / np.maximum(last - first, 1))).sum())
+        absent = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
+        return int((absent * (spent / np.maximum(last - first, 1))).sum())
 
     def present_in(self, where: Range) -> int:
         """Return the length of a range without the time that `absent_ns` counts in it."""
@@ -205,8 +205,8 @@ class Run(Gauges):
     @property
     def device(self) -> str:
         """Device of the training: "gpu" or "cpu"."""
-        seen = self.framework_facts.get("device")  # without a driver library no GPU is listed
-        return "gpu" if self.used_gpus or seen == "gpu" else "cpu"
+        reported = self.framework_facts.get("device")  # without a driver library no GPU is listed
+        return "gpu" if self.used_gpus or reported == "gpu" else "cpu"
 
     @property
     def gpus(self) -> list[Mapping]:
@@ -235,14 +235,14 @@ class Run(Gauges):
         if len(used) < 2 or not len(self.steps):
             return used
         span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
-        own = {gpu: self._own_pct(gpu, *span) for gpu in used}
-        some = any(pct is not None and pct >= OWN_PCT for pct in own.values())
-        return [gpu for gpu, pct in own.items() if not some or pct is None or pct >= OWN_PCT]
+        own_pct = {gpu: self._own_pct(gpu, *span) for gpu in used}
+        some = any(pct is not None and pct >= OWN_PCT for pct in own_pct.values())
+        return [gpu for gpu, pct in own_pct.items() if not some or pct is None or pct >= OWN_PCT]
 
     def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
-        seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
-        others = self.gpu_mean(gpu, "utilization_other_pct", start_ns, end_ns)
-        return None if seen is None else seen[0] - (others[0] if others else 0.0)
+        utilization = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
+        of_others = self.gpu_mean(gpu, "utilization_other_pct", start_ns, end_ns)
+        return None if utilization is None else utilization[0] - (of_others[0] if of_others else 0.0)
 
     def gpu(self, index: int) -> Mapping:
         return next((gpu for gpu in self.gpus if gpu.get("index") == index), {})
@@ -268,8 +268,8 @@ class Run(Gauges):
 
     def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
         """Return the same for a series over the blocks of `steps` made by a rule."""
-        found = find_spans(series, enter=enter, min_rows=min_rows)
-        return [self.step_range(first, end) for first, end in found]
+        spans = find_spans(series, enter=enter, min_rows=min_rows)
+        return [self.step_range(first, end) for first, end in spans]
 
     def step_range(self, first: float, end: float) -> tuple[Range, slice]:
         """Return rows [first, end) as steps and times, with the slice of blocks they lie in."""
@@ -283,11 +283,11 @@ class Run(Gauges):
         row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
         start_ns, end_ns = int(steps["start_ns"][a]), int(steps["end_ns"][b - 1])
         if into:
-            kept = (int(steps["rows"][a]) - into) * row_ns
-            start_ns += max(0, int(steps["duration_ns"][a] - kept))
+            kept_ns = (int(steps["rows"][a]) - into) * row_ns
+            start_ns += max(0, int(steps["duration_ns"][a] - kept_ns))
         if left:
-            kept = (int(steps["rows"][b - 1]) - left) * row_ns
-            end_ns -= max(0, int(steps["duration_ns"][b - 1] - kept))
+            kept_ns = (int(steps["rows"][b - 1]) - left) * row_ns
+            end_ns -= max(0, int(steps["duration_ns"][b - 1] - kept_ns))
         where = Range(
             int(steps["first_step"][a] + into),
             int(steps["end_step"][b - 1] - left),
@@ -298,8 +298,8 @@ class Run(Gauges):
 
     def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
         """Return the idleness of the GPUs at work; None if utilization has too few samples."""
-        asked = start_ns, end_ns, at_least
-        return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
+        arguments = start_ns, end_ns, at_least
+        return self.once(("idle", *arguments), lambda: self._seen_idle(*arguments))
 
     def use(self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Mean | None:
         """Return a GPU's utilization over a range, by any process; None with too few samples.
@@ -308,22 +308,22 @@ class Run(Gauges):
         a mean over up to a second anyway. A range whose samples end soon after it began is not
         judged.
         """
-        seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, at_least, HALF)
-        if seen is None:
+        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, at_least, HALF)
+        if mean is None:
             around = start_ns - AROUND_NS, end_ns + AROUND_NS
-            seen = self.gpu_mean(gpu, "utilization_pct", *around, at_least, HALF)
-        return seen
+            mean = self.gpu_mean(gpu, "utilization_pct", *around, at_least, HALF)
+        return mean
 
     def _seen_idle(self, start_ns: int, end_ns: int, at_least: int) -> Idle | None:
         active: list[float] = []
         samples, gpus = 0, []
         for index in self.working_gpus:
-            seen = self.use(index, start_ns, end_ns, at_least)
-            if seen is not None:
+            utilization = self.use(index, start_ns, end_ns, at_least)
+            if utilization is not None:
                 # Others may work while we do not: that is not our work.
-                others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
-                active.append(min(100.0, max(0.0, seen[0] - (others[0] if others else 0.0))))
-                samples += seen[1]
+                of_others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
+                active.append(min(100.0, max(0.0, utilization[0] - (of_others[0] if of_others else 0.0))))
+                samples += utilization[1]
                 gpus.append(index)
         if not active:
             return None
@@ -334,17 +334,17 @@ class Run(Gauges):
 
     def resolution_ns(self, column: str) -> int:
         """Return the time resolution of a column's recorded means; 0 without any."""
-        kept = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
-        return max((bins.bin_ns for bins in kept), default=0)
+        columns = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
+        return max((bins.bin_ns for bins in columns), default=0)
 
     def lag_ns(self) -> int:
         """Return how long after it utilization may still show an event, ns.
 
         A reading is the mean of the time between two refreshes, and is held until the next one.
         """
-        seen = [self.gpu(index).get("utilization_refresh_ms") for index in self.working_gpus]
-        known = [ms for ms in seen if ms]
-        return 2_000_000 * max(known) if known and len(known) == len(seen) else LAG_NS
+        refreshes_ms = [self.gpu(index).get("utilization_refresh_ms") for index in self.working_gpus]
+        known_ms = [ms for ms in refreshes_ms if ms]
+        return 2_000_000 * max(known_ms) if known_ms and len(known_ms) == len(refreshes_ms) else LAG_NS
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the idle share (0-1) of the GPUs at work in each of many ranges.
@@ -361,17 +361,17 @@ class Run(Gauges):
             if bins is None:
                 continue
             active, count = bins.over_each("utilization_pct", start_ns, end_ns)
-            others = self.column(index, "utilization_other_pct")
-            if others is not None:
-                theirs, _ = others.over_each("utilization_other_pct", start_ns, end_ns)
+            of_others = self.column(index, "utilization_other_pct")
+            if of_others is not None:
+                theirs, _ = of_others.over_each("utilization_other_pct", start_ns, end_ns)
                 active = active - np.nan_to_num(theirs)
             idle.append(1 - np.clip(active, 0, 100) / 100)
             samples = max(samples, float(count.sum()))
         if not idle:
             return np.full(len(start_ns), np.nan), 0.0
-        known = np.isfinite(np.stack(idle))
+        measured = np.isfinite(np.stack(idle))
         total = np.nan_to_num(np.stack(idle)).sum(axis=0)
-        return np.where(known.any(axis=0), total / np.maximum(1, known.sum(axis=0)), np.nan), samples
+        return np.where(measured.any(axis=0), total / np.maximum(1, measured.sum(axis=0)), np.nan), samples
 
     def stalled_pct(self, start_ns: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
         """Return how much of each stretch the training thread did not train, %; shape `(n,)`.

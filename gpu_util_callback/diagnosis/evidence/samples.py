@@ -38,8 +38,8 @@ def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | 
     if b - a < 2 * LEAST_BLOCKS:
         return None
     rows, start, end = (steps[name][a:b] for name in ("rows", "start_ns", "end_ns"))
-    own = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
-    pace = own[a:b] / rows
+    own_ns = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
+    pace = own_ns[a:b] / rows
     count, at = len(pace), np.arange(LEAST_BLOCKS, len(pace) - LEAST_BLOCKS + 1)
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (pace, pace**2))
     left, right = sums[at] / at, (sums[-1] - sums[at]) / (count - at)
@@ -93,10 +93,10 @@ class Sampled:
         if bins is self.bins and places is self.places:
             return values
         # Columns of one group are mostly read at the same times.
-        held, fresh = self.run.once(
+        bins_at, fresh = self.run.once(
             ("held", id(self.start_ns), id(places), hold_ns), lambda: _held(bins, places, self.start_ns, hold_ns)
         )
-        return np.where(fresh, values[held], np.nan)
+        return np.where(fresh, values[bins_at], np.nan)
 
     def spans(
         self, lost_ns: np.ndarray, *, enter: float, min_s: float, min_samples: int = 3
@@ -117,24 +117,24 @@ class Sampled:
         apart = float(np.median(self.length_ns))
         rows = round(WINDOW_NS / max(1.0, apart))
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
-        seen = []
+        stretches = []
         for first, end in find_spans(series, enter=enter, min_rows=min_samples, smallest=smallest):
             a, b = int(first), max(int(first) + 1, int(end))
             start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
             if stop - start >= min_s * 1e9:
-                seen.append((start, min(stop, self.run.end_ns), slice(a, b)))
-        found = []
-        for number, (start, stop, inside) in enumerate(seen):
+                stretches.append((start, min(stop, self.run.end_ns), slice(a, b)))
+        spans = []
+        for number, (start, stop, inside) in enumerate(stretches):
             room = (
-                (seen[number - 1][1] + start) // 2 if number else self.run.start_ns,
-                (stop + seen[number + 1][0]) // 2 if number + 1 < len(seen) else self.run.end_ns,
+                (stretches[number - 1][1] + start) // 2 if number else self.run.start_ns,
+                (stop + stretches[number + 1][0]) // 2 if number + 1 < len(stretches) else self.run.end_ns,
             )
             mask = np.zeros(len(self), bool)
             mask[inside] = True
             late = max(self.run.lag_ns(), round(2 * apart))
             edges = sharpened(self.run.steps, start, stop, late, room)
-            found.append((self.run.range_of(*edges), mask))
-        return found
+            spans.append((self.run.range_of(*edges), mask))
+        return spans
 
 
 def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> Sampled | None:
@@ -182,31 +182,32 @@ def together(each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, mi
     """
     if not each:
         return []
-    base = max((seen for seen, _ in each.values()), key=len)
-    rates = np.stack([_rate(base.start_ns, seen, lost) for seen, lost in each.values()])
+    base = max((samples for samples, _ in each.values()), key=len)
+    rates = np.stack([_rate(base.start_ns, samples, lost) for samples, lost in each.values()])
     lost = base.length_ns * rates.max(axis=0)
-    found = []
+    stretches = []
     for where, mask in base.spans(lost, enter=enter, min_s=min_s):
         first, last = int(base.start_ns[mask][0]), int(base.start_ns[mask][-1])
         inside = {
-            gpu: (seen.start_ns + seen.length_ns > first) & (seen.start_ns <= last) for gpu, (seen, _) in each.items()
+            gpu: (samples.start_ns + samples.length_ns > first) & (samples.start_ns <= last)
+            for gpu, (samples, _) in each.items()
         }
         share = {
-            gpu: float(np.nansum(lost[inside[gpu]])) / max(1, int(seen.length_ns[inside[gpu]].sum()))
-            for gpu, (seen, lost) in each.items()
+            gpu: float(np.nansum(lost[inside[gpu]])) / max(1, int(samples.length_ns[inside[gpu]].sum()))
+            for gpu, (samples, lost) in each.items()
         }
         order = sorted(share, key=lambda gpu: -share[gpu])
         gpus = [gpu for gpu in order if share[gpu] >= enter] or order[:1]
-        found.append(Together(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
-    return found
+        stretches.append(Together(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
+    return stretches
 
 
-def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
+def _rate(times: np.ndarray, samples: Sampled, lost: np.ndarray) -> np.ndarray:
     """Return the share lost at these times, 0 where it was not sampled then."""
-    at = np.searchsorted(seen.start_ns, times, side="right") - 1
-    held = np.maximum(at, 0)
-    fresh = (at >= 0) & (times < seen.start_ns[held] + seen.length_ns[held])
-    return np.where(fresh, np.nan_to_num(lost[held]) / seen.length_ns[held], 0.0)
+    at = np.searchsorted(samples.start_ns, times, side="right") - 1
+    last_sample = np.maximum(at, 0)
+    fresh = (at >= 0) & (times < samples.start_ns[last_sample] + samples.length_ns[last_sample])
+    return np.where(fresh, np.nan_to_num(lost[last_sample]) / samples.length_ns[last_sample], 0.0)
 
 
 def _held(bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -216,15 +217,15 @@ def _held(bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int)
     # little time before it (groups of one GPU are read one after the other).
     at = stamps.searchsorted(times, side="right") - 1
     at = np.where((at < 0) & (stamps[0] - times <= hold_ns), 0, at)
-    held = np.maximum(at, 0)
-    return held, (at >= 0) & (times - stamps[held] <= hold_ns + bins.bin_ns)
+    bins_at = np.maximum(at, 0)
+    return bins_at, (at >= 0) & (times - stamps[bins_at] <= hold_ns + bins.bin_ns)
 
 
 def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
     """Return the bandwidth of PCIe links per direction; NaN if generation or width is unknown."""
     lane = np.full(len(generation), np.nan)
-    for known, rate in _LANE.items():
-        lane[generation == known] = rate
+    for of_rate, rate in _LANE.items():
+        lane[generation == of_rate] = rate
     return lane * width
 
 
@@ -260,14 +261,14 @@ def _allocator(run: Run, gpu: int) -> Allocator | None:
         return run.highest(gpu, name)
 
     peaks = [highest(name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
-    known = [peak for peak in peaks if peak is not None]
+    measured = [peak for peak in peaks if peak is not None]
     total = run.gpu(gpu).get("memory_total_bytes")
     limit = highest("allocator_limit_bytes") or total
-    if not known or not limit:
+    if not measured or not limit:
         return None
     retries, ooms = highest("allocator_retries"), highest("allocator_ooms")
     return Allocator(
-        max(known),
+        max(measured),
         float(limit),
         float(total) if total else None,
         None if retries is None else int(retries),

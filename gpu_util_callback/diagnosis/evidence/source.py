@@ -122,18 +122,18 @@ def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
     Args:
         steps: how many the recording has.
     """
-    told = facts.get("source")
-    if not told:
+    stored = facts.get("source")
+    if not stored:
         return None
     judged = not shows_no_steps(facts, steps)
-    gpus = [gpu for gpu in told.get("gpus") or () if gpu.get("at_work")]
-    stage = told.get("slowest_stage")
+    gpus = [gpu for gpu in stored.get("gpus") or () if gpu.get("at_work")]
+    stage = stored.get("slowest_stage")
     return Source(
         whole="step" if judged else "trace",
         steps_judged=judged,
-        idle_judged=bool(told.get("idle_judged")),
-        host_traced=bool(told.get("host_traced")),
-        fetches=bool(told.get("fetches")),
+        idle_judged=bool(stored.get("idle_judged")),
+        host_traced=bool(stored.get("host_traced")),
+        fetches=bool(stored.get("fetches")),
         gpus=tuple(int(gpu["index"]) for gpu in gpus),
         linked_kernels=sum(int(gpu.get("linked_kernels") or 0) for gpu in gpus),
         short_kernels_pct=max((gpu.get("short_kernels_pct") or 0.0 for gpu in gpus), default=0.0),
@@ -143,14 +143,14 @@ def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
             for copy in gpu.get("copies") or ()
         ],
         slowest_stage=stage and SlowestStage(stage["name"], stage["path"], stage.get("self_ms")),
-        host_activity=told.get("host_activity") or "",
-        tpu=bool(told.get("tpu")),
-        trains=bool(told.get("trains", True)),
-        collectives=str(told.get("collectives") or ""),
-        late_rank=LateRank(**late) if (late := told.get("late_rank")) else None,
-        once=Once(**once) if (once := told.get("once")) else None,
-        host_calls=HostCalls(**calls) if (calls := told.get("host_calls")) else None,
-        uploaded_ns=int(told.get("uploaded_ns") or 0),
+        host_activity=stored.get("host_activity") or "",
+        tpu=bool(stored.get("tpu")),
+        trains=bool(stored.get("trains", True)),
+        collectives=str(stored.get("collectives") or ""),
+        late_rank=LateRank(**late) if (late := stored.get("late_rank")) else None,
+        once=Once(**once) if (once := stored.get("once")) else None,
+        host_calls=HostCalls(**calls) if (calls := stored.get("host_calls")) else None,
+        uploaded_ns=int(stored.get("uploaded_ns") or 0),
     )
 
 
@@ -253,15 +253,15 @@ class Windows:
     def inside(self, first: float, end: float) -> Windows:
         """Return those whose middle lies in the steps [first, end)."""
         middle = (self.first_step + self.end_step) / 2
-        kept = (middle >= first) & (middle < end)
+        in_range = (middle >= first) & (middle < end)
         return Windows(
-            self.first_step[kept],
-            self.end_step[kept],
-            self.steps[kept],
-            self.duration_ns[kept],
-            self.kernels[kept],
-            self.kernel_busy_ns[kept],
-            {name: values[kept] for name, values in self.ns.items()},
+            self.first_step[in_range],
+            self.end_step[in_range],
+            self.steps[in_range],
+            self.duration_ns[in_range],
+            self.kernels[in_range],
+            self.kernel_busy_ns[in_range],
+            {name: values[in_range] for name, values in self.ns.items()},
         )
 
     def edges(self, first: int, end: int) -> np.ndarray:
@@ -303,18 +303,18 @@ class Traced:
         if self._gpus is None:
             self._gpus = {}
             for slot in self._slots.values():
-                for index, seen in slot.items():
-                    self._gpus.setdefault(index, TracedGpu()).add(seen)
+                for index, sums in slot.items():
+                    self._gpus.setdefault(index, TracedGpu()).add(sums)
         return self._gpus
 
     def of(self, index: int) -> Windows:
         """Return each window of a GPU; neighbours may be added up."""
         if index not in self._windows_of:
-            seen = [slot[index] for slot in self._slots.values() if index in slot]
-            seen.sort(key=lambda one: one.first_step)
+            windows = [slot[index] for slot in self._slots.values() if index in slot]
+            windows.sort(key=lambda window: window.first_step)
 
             def column(name: str) -> np.ndarray:
-                return np.array([getattr(one, name) for one in seen], np.int64)
+                return np.array([getattr(window, name) for window in windows], np.int64)
 
             self._windows_of[index] = Windows(
                 column("first_step"),
@@ -323,7 +323,7 @@ class Traced:
                 column("duration_ns"),
                 column("kernels"),
                 column("kernel_busy_ns"),
-                {name: np.array([one.ns[name] for one in seen], np.int64) for name in CATEGORIES},
+                {name: np.array([window.ns[name] for window in windows], np.int64) for name in CATEGORIES},
             )
         return self._windows_of[index]
 
@@ -354,8 +354,8 @@ class Traced:
             number = max(0, int(window[first]))
             self.windows.add(number)
             slot = self._slots.setdefault(number // self._per_slot, {})
-            seen = slot.setdefault(int(gpu[first]), TracedGpu())
-            seen.add(_sums({name: column[first:end] for name, column in table.items()}))
+            sums = slot.setdefault(int(gpu[first]), TracedGpu())
+            sums.add(_sums({name: column[first:end] for name, column in table.items()}))
             while len(self._slots) > MAX_WINDOWS:
                 self._fold()
 
@@ -364,8 +364,8 @@ class Traced:
         self._per_slot *= 2
         for number in sorted(slots):
             slot = self._slots.setdefault(number // 2, {})
-            for index, seen in slots[number].items():
-                slot.setdefault(index, TracedGpu()).add(seen)
+            for index, sums in slots[number].items():
+                slot.setdefault(index, TracedGpu()).add(sums)
 
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of `kernels`."""

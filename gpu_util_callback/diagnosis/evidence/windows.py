@@ -45,9 +45,12 @@ class Share:
 
     def without(self, ns: int) -> "Share":
         """Return it without a part of its time that has another cause, of a trace."""
-        kept = max(0, self.lost_ns - ns) / max(1, self.lost_ns)
+        kept_share = max(0, self.lost_ns - ns) / max(1, self.lost_ns)
         return replace(
-            self, pct=kept * self.pct, lost_ns=round(kept * self.lost_ns), ms_per_step=kept * self.ms_per_step
+            self,
+            pct=kept_share * self.pct,
+            lost_ns=round(kept_share * self.lost_ns),
+            ms_per_step=kept_share * self.ms_per_step,
         )
 
 
@@ -75,8 +78,8 @@ def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
     start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
     if where is not None:
         start, end = where.start_ns, where.end_ns
-    seen = run.gpu_mean(index, "sm_active_pct", start, end)
-    return 1.0 if seen is None else max(0.0, 1 - seen[0] / 100)
+    sm_active = run.gpu_mean(index, "sm_active_pct", start, end)
+    return 1.0 if sm_active is None else max(0.0, 1 - sm_active[0] / 100)
 
 
 def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | None:
@@ -101,14 +104,14 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
         if not len(windows):
             continue
         rows, spent_ns, working_ns = _stood_for(run, index, where)
-        traced, found = np.maximum(windows.duration_ns, 1), windows.spent_ns(*categories)
-        share = float(np.average(found / traced, weights=spent_ns))
+        traced, spent = np.maximum(windows.duration_ns, 1), windows.spent_ns(*categories)
+        share = float(np.average(spent / traced, weights=spent_ns))
         at_most = 1.0 if "collective" in categories else _idle_at_most(run, index, where)
-        kept = min(1.0, at_most / share) if share > 0 else 1.0
+        capped = min(1.0, at_most / share) if share > 0 else 1.0
         at_work = np.maximum(traced - windows.ns["idle_input"], 1)
-        pct += 100 * share * kept
-        lost += kept * float((found / at_work * working_ns).sum())
-        per_step += kept * float(np.average(found / windows.steps, weights=rows)) / 1e6
+        pct += 100 * share * capped
+        lost += capped * float((spent / at_work * working_ns).sum())
+        per_step += capped * float(np.average(spent / windows.steps, weights=rows)) / 1e6
         count += 1
         most = max(most, int(windows.steps.sum()))
         traced_steps += int(windows.steps.sum())
@@ -130,12 +133,12 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
 
 def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
     """Return the same of a run of which every step was traced."""
-    seen = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
+    sums = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
     steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
-    if not seen or not steps or not total_ns:
+    if not sums or not steps or not total_ns:
         return None
-    spent_ns = sum(gpu.ns[name] for gpu in seen for name in categories) / len(seen)
-    kernels = [one for (gpu, *_), one in run.traced.kernels.items() if gpu in gpus]
+    spent_ns = sum(gpu.ns[name] for gpu in sums for name in categories) / len(sums)
+    kernels = [kernel for (gpu, *_), kernel in run.traced.kernels.items() if gpu in gpus]
     count = sum(kernel.count for kernel in kernels)
     return Share(
         None,
@@ -144,7 +147,7 @@ def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequenc
         spent_ns / steps / 1e6,
         steps,
         tuple(gpus),
-        count / steps / len(seen),
+        count / steps / len(sums),
         sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e3,
         exact=True,
         whole=source.whole,
@@ -166,16 +169,16 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
         return []
     parts = _parts(run, limit_pct, *categories) if len(run.steps) else []
     if not parts:
-        held = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
-        return [whole] if held else []
-    found = []
+        is_over = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
+        return [whole] if is_over else []
+    shares = []
     for where in parts:
         share = share_of(run, *categories, where=where)
         if share is None or share.pct < limit_pct or share.steps < WINDOW_STEPS:
             continue
         if share.lost_ns >= LEAST_SHARE * run.present_ns:
-            found.append(share)
-    return found
+            shares.append(share)
+    return shares
 
 
 def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
@@ -208,7 +211,7 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
 def _alone(run: Run, pct: float, *categories: str) -> bool:
     """Return whether only one of several windows shows it: that says nothing about the run."""
     each = [_pct(run, index, *categories) for index in traced_gpus(run)]
-    return all(len(one) >= 2 * IN_A_ROW and (one >= pct).sum() < IN_A_ROW for one in each)
+    return all(len(percents) >= 2 * IN_A_ROW and (percents >= pct).sum() < IN_A_ROW for percents in each)
 
 
 def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
@@ -317,11 +320,11 @@ def headroom(run: Run, gpu: int) -> tuple[float, str] | None:
 
 def capability(run: Run, gpu: int) -> float | None:
     """Return the compute capability as a number: 9.0 from "9.0", [9, 0] or 9.0."""
-    known = run.gpu(gpu).get("compute_capability")
-    if isinstance(known, (list, tuple)) and len(known) >= 2:
-        known = f"{known[0]}.{known[1]}"
+    reported = run.gpu(gpu).get("compute_capability")
+    if isinstance(reported, (list, tuple)) and len(reported) >= 2:
+        reported = f"{reported[0]}.{reported[1]}"
     try:
-        return float(str(known)) if known is not None else None
+        return float(str(reported)) if reported is not None else None
     except ValueError:
         return None
 
