@@ -12,7 +12,7 @@ import numpy as np
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin.lanes import LANE, STACK, gather_stages, stage_ranges, stages_are_gathered
-from tensorboard_plugin.tiles.engine import Jobs, RecordingTiles, View
+from tensorboard_plugin.tiles.recording_tiles import Jobs, RecordingTiles, View
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62

@@ -12,7 +12,7 @@ from werkzeug.test import Client
 
 from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
-from tensorboard_plugin.tiles.engine import Jobs
+from tensorboard_plugin.tiles.recording_tiles import Jobs
 
 
 def held(jobs):

@@ -14,8 +14,8 @@ from tile_reply import decode_tile, settled_tile
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
-from tensorboard_plugin.tiles import engine
-from tensorboard_plugin.tiles.engine import Recent, RecordingTiles, View
+from tensorboard_plugin.tiles import recording_tiles
+from tensorboard_plugin.tiles.recording_tiles import Recent, RecordingTiles, View
 from tensorboard_plugin.tiles.server import TileServer
 
 STEPS = 60_000
@@ -264,7 +264,7 @@ def test_what_was_made_of_sealed_rows_stays_while_a_run_goes_on(tmp_path, monkey
     """A view that nobody moves does not become coarse again with every flush."""
     make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
     (one,) = read_recordings(tmp_path)
-    monkeypatch.setattr(engine, "PATIENCE_S", 0)  # no request waits for rows, but for new ones
+    monkeypatch.setattr(recording_tiles, "PATIENCE_S", 0)  # no request waits for rows, but for new ones
     server, early, late = TileServer(), ("step", 1, 500, 400), ("step", 1, 11_500, 400)
     for view in (early, late):
         settled(server, one, *view, ["steps"])
@@ -303,7 +303,7 @@ def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
     """A view beside one that was looked at just now; one of many files comes coarsely first."""
     server, near, far = TileServer(), ("step", 0, 12_000, 4_000), ("step", 0, 56_000, 900)
     settled(server, recording, *near)
-    monkeypatch.setattr(engine, "PATIENCE_S", 60)  # for few files, a request has time
+    monkeypatch.setattr(recording_tiles, "PATIENCE_S", 60)  # for few files, a request has time
     read = type(recording)._read
     opened = []
     monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
@@ -311,7 +311,7 @@ def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
     assert opened == []
     assert ask(server, recording, "step", 0, 40_000, 900).header["refining"] == []
     assert sum(name.startswith("segment") for name in opened) == 1
-    monkeypatch.setattr(engine, "FEW_SEGMENTS", 0)
+    monkeypatch.setattr(recording_tiles, "FEW_SEGMENTS", 0)
     assert ask(server, recording, *far).header["refining"] == LANES
     settled(server, recording, *far)
 
@@ -348,7 +348,7 @@ def test_many_ask_at_once_and_all_get_the_same(recording):
 
 
 def test_what_is_kept_of_the_rows_is_bounded(recording, monkeypatch):
-    monkeypatch.setattr(engine, "KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr(recording_tiles, "KEPT_BYTES", 1 << 20)
     run, wanted = RecordingTiles(recording, None), {"steps": ["body_ns", "input_wait_ns"]}
     whole = run.answer(recording.revision, wanted, View("step", 2, 0, 15_000)).ranges["steps"]
     assert 0 < run._cached.nbytes <= 1 << 20
