@@ -9,7 +9,7 @@ from mkdocs.structure.files import File
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.words import label
-from tensorboard_plugin.export import html_report
+from tensorboard_plugin.downloads import html_report
 
 NOTES = Path(__file__).parent / "causes" / "notes.md"
 REPOSITORY = Path(__file__).parents[1]

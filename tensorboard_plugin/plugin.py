@@ -23,7 +23,7 @@ from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES
 from gpu_util_callback.redaction import cleaned, without_secrets
-from tensorboard_plugin.export import csv_lines, html_report, step_columns
+from tensorboard_plugin.downloads import csv_lines, html_report, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.replies import (
     listed,

@@ -281,7 +281,7 @@ def length(text: str) -> float:
 
 
 def _write_html(path: str, recordings: "Recordings", logdir: str, thresholds: dict) -> None:
-    from tensorboard_plugin.export import html_report
+    from tensorboard_plugin.downloads import html_report
 
     page = html_report(recordings, logdir, thresholds)
     _write(path, page)

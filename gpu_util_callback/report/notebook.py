@@ -370,7 +370,7 @@ def timeline_frame(recording: Recording, height: int = 800) -> Frame:
 
     Raises: ValueError for a height that is none.
     """
-    from tensorboard_plugin.export import html_report
+    from tensorboard_plugin.downloads import html_report
 
     if isinstance(height, bool) or not isinstance(height, int) or height < 1:
         raise ValueError(f"height must be a number of pixels, got {height!r}")

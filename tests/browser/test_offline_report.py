@@ -11,7 +11,7 @@ from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
-from tensorboard_plugin.export import html_report
+from tensorboard_plugin.downloads import html_report
 
 pytestmark = pytest.mark.browser
 

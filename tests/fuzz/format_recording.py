@@ -174,7 +174,7 @@ def _command(logdir: Path, number: int) -> None:
 
 
 def _html(logdir: Path, found: Any) -> None:
-    from tensorboard_plugin.export import html_report
+    from tensorboard_plugin.downloads import html_report
 
     page = html_report(found, str(logdir)).encode()
     begin = page.index(b'id="gpu-utilization-data">') + len(b'id="gpu-utilization-data">')
