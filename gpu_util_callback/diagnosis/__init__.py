@@ -1,7 +1,7 @@
 """Diagnosis of an idle GPU: pure rules over a recording's tables.
 
 `rules` holds one cause per file; `engine` runs them over `evidence`, bounded sums of the tables;
-`advice` holds the remedies; `report` builds the report. Needs numpy and the standard library only.
+`advice` holds the remedies; `run_reports` builds the report. Needs numpy and the standard library only.
 """
 
 from gpu_util_callback.diagnosis.check import Check, failures, new_causes
@@ -17,8 +17,8 @@ from gpu_util_callback.diagnosis.engine import (
 )
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Range
 from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
-from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
 from gpu_util_callback.diagnosis.verdict import Announcer
 

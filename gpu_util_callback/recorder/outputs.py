@@ -24,7 +24,7 @@ from gpu_util_callback.recording.summary import Account, Summary
 from gpu_util_callback.recording.work import mfu_of
 
 if TYPE_CHECKING:
-    from gpu_util_callback.diagnosis.report import Recorded
+    from gpu_util_callback.diagnosis.run_reports import Recorded
 
 # Below 2 s with the time that a flush takes and the pause before it.
 FLUSH_S = 1.5
@@ -550,7 +550,7 @@ class RunningDiagnosis:
 
     def recorded(self, facts: dict[str, Any], path: str | None) -> Recorded:
         """Return what a report of the last result rests on."""
-        from gpu_util_callback.diagnosis.report import Recorded
+        from gpu_util_callback.diagnosis.run_reports import Recorded
 
         manifest = {**facts, "account": self._account_so_far, "diagnosis": self._last_result}
         return Recorded(

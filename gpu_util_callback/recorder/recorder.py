@@ -35,7 +35,7 @@ from gpu_util_callback.steps.rows import seen_dims
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
 if TYPE_CHECKING:
-    from gpu_util_callback.diagnosis.report import Recorded
+    from gpu_util_callback.diagnosis.run_reports import Recorded
     from gpu_util_callback.report.notebook import Summary
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.report import Recorded
+from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import printable
