@@ -18,7 +18,7 @@ import numpy as np
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_reports
 from gpu_util_callback.diagnosis.survey import Survey, row_of_open
-from gpu_util_callback.diagnosis.total import total
+from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
 from gpu_util_callback.recording.problems import unexpected

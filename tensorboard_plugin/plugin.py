@@ -18,7 +18,7 @@ from werkzeug import wrappers
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.survey import Survey, row_of_open
-from gpu_util_callback.diagnosis.total import total
+from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES

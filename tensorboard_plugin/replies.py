@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import RULES
-from gpu_util_callback.diagnosis.total import REPEATED, REPEATED_TITLE
+from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
 from gpu_util_callback.recording.facts import WindowFacts
 from gpu_util_callback.recording.problems import Problem

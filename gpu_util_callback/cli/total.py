@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the total; returns the exit code."""
     from gpu_util_callback.diagnosis.survey import Cache, survey
-    from gpu_util_callback.diagnosis.total import total
+    from gpu_util_callback.diagnosis.total_time import total
     from gpu_util_callback.recording.discovery import expanded
     from gpu_util_callback.report.terminal import rules_text
     from gpu_util_callback.report.total_screen import cost_of, render

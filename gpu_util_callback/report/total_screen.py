@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback._version import __version__
-from gpu_util_callback.diagnosis.total import DIMENSIONS
+from gpu_util_callback.diagnosis.total_time import DIMENSIONS
 from gpu_util_callback.report.screen import Pen, tame
 from gpu_util_callback.words import duration, percent, what_to_do
 

@@ -101,7 +101,7 @@ def test_the_total_of_a_bucket_is_that_of_a_folder(bucket, tmp_path):
     from make_recording import make_recording
 
     from gpu_util_callback.diagnosis.survey import survey
-    from gpu_util_callback.diagnosis.total import total
+    from gpu_util_callback.diagnosis.total_time import total
 
     for place, scenario in enumerate(("slow", "healthy", "thirds")):
         make_recording(tmp_path / f"logs/{scenario}", scenario, 120, 3, seed=place, scalars=False)

@@ -11,7 +11,7 @@ from packages import need
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis.survey import survey
-from gpu_util_callback.diagnosis.total import total
+from gpu_util_callback.diagnosis.total_time import total
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from make_recording import make_recording
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.diagnosis.survey import Cache, survey
-from gpu_util_callback.diagnosis.total import REPEATED, total
+from gpu_util_callback.diagnosis.total_time import REPEATED, total
 from gpu_util_callback.recording import read_recordings
 
 HOUR = 3600.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis.survey import survey
-from gpu_util_callback.diagnosis.total import total
+from gpu_util_callback.diagnosis.total_time import total
 
 EPOCHS, STEPS = 6, 30
 PROGRAM = f"""

@@ -14,7 +14,7 @@ from werkzeug.test import Client
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis.survey import survey
-from gpu_util_callback.diagnosis.total import total
+from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.report.total_screen import headline
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
