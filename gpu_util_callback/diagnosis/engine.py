@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.advice.snippets import in_own_names
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
-from gpu_util_callback.diagnosis.memory import memory_use
+from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.input_bound import InputBound
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth

@@ -9,7 +9,7 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.memory import memory_sentence
+from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (

@@ -5,7 +5,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import Diagnosis, run_report
-from gpu_util_callback.diagnosis.memory import memory_sentence
+from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.terminal import render
 
