@@ -5,7 +5,7 @@ import pytest
 from generated_runs import GPU, Generated
 
 from gpu_util_callback.diagnosis import Announcer, Diagnosis
-from gpu_util_callback.diagnosis.evidence.memory import MemoryTrack, grows
+from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, grows
 
 MIB = 1 << 20
 READINGS, STEPS_EACH = 200, 4

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.memory import MemoryTrack, tracks_of
+from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
 

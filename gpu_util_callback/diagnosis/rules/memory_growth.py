@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
-from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, by_step, grows
+from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
