@@ -43,9 +43,9 @@ class Windows:
 
     def __init__(self, keras, folder, length):
         from gpu_util_callback.backends.base import profiler_session_for
+        from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
         from gpu_util_callback.profiling.schedule import TraceSchedule
         from gpu_util_callback.profiling.window_reader import WindowReader
-        from gpu_util_callback.profiling.windows import ProfilerWindows
         from gpu_util_callback.recording.clock import Clock
 
         self.process = WindowReader()

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Request a window, wait, and print what it shows; return 1 where none came."""
-    from gpu_util_callback.profiling.windows import MOST_LOOK_STEPS
+    from gpu_util_callback.profiling.profiler_windows import MOST_LOOK_STEPS
     from gpu_util_callback.recording.storage import LocalStorage, is_remote
     from gpu_util_callback.recording.writer import LOOK_FILE
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpu_util_callback.backends.base import profiler_session_for
+from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
 from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
-from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.redaction import hashed_host
 from gpu_util_callback.steps.timeline import Timeline
 

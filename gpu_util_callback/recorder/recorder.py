@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
-from gpu_util_callback.profiling.windows import SOURCE, ProfilerWindows, requested
+from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.intake import Intake

@@ -20,7 +20,7 @@ from gpu_util_callback.diagnosis.verdict import (
     is_unnamed,
     named_gpus,
 )
-from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
+from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
 from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (

@@ -7,8 +7,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anybody imports Ten
 import pytest
 from fake_profiler import Door, FakeProfiler, Reader
 
+from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
 from gpu_util_callback.profiling.schedule import TraceSchedule
-from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recording.clock import Clock
 
 

@@ -343,7 +343,7 @@ class GpuReader:
 
 
 def test_kernel_times_become_scalars_and_kernels_and_curves_are_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.profiling.windows.WindowReader", GpuReader)
+    monkeypatch.setattr("gpu_util_callback.profiling.profiler_windows.WindowReader", GpuReader)
     recording = fit(tmp_path, [(3, 6), (8, 9)], epochs=1)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

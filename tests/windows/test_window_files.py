@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu_util_callback.profiling.profiler_windows import keep, publish
 from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader
-from gpu_util_callback.profiling.windows import keep, publish
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse

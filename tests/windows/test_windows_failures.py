@@ -158,7 +158,7 @@ def test_the_next_fit_ends_the_window_of_one_that_was_left(make):
 
 
 def test_without_sight_of_the_fit_a_silent_minute_ends_the_window(make, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.profiling.windows.IDLE_S", 0.2)
+    monkeypatch.setattr("gpu_util_callback.profiling.profiler_windows.IDLE_S", 0.2)
     windows, profiler = make(trace=[(3, 100)])
     windows.begin()
     train(windows, 5)
