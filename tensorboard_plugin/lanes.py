@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gpu_util_callback.recording.container import Damaged
-from gpu_util_callback.recording.facts import Gpu
+from gpu_util_callback.recording.manifest_facts import Gpu
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.words import capitalized

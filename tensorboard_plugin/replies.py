@@ -12,7 +12,7 @@ import numpy as np
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
-from gpu_util_callback.recording.facts import WindowFacts
+from gpu_util_callback.recording.manifest_facts import WindowFacts
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES

@@ -23,7 +23,7 @@ from gpu_util_callback.diagnosis.verdict import (
 from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
-from gpu_util_callback.recording.facts import AccountFacts, DiagnosisFacts, Facts
+from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s

@@ -16,8 +16,8 @@ from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
-from gpu_util_callback.recording.facts import Facts
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
+from gpu_util_callback.recording.manifest_facts import Facts
 from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for

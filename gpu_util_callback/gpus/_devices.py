@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.gpus._gate import Gate
-from gpu_util_callback.recording.facts import Gpu, valid
+from gpu_util_callback.recording.manifest_facts import Gpu, valid
 
 _SM_CLOCK = 1
 

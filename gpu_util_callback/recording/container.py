@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.facts import encodable
+from gpu_util_callback.recording.manifest_facts import encodable
 
 # Far above what the writer makes (segments of some 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20

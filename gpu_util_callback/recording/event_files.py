@@ -24,8 +24,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gpu_util_callback.recording.facts import Facts
 from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
+from gpu_util_callback.recording.manifest_facts import Facts
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import hashed_host

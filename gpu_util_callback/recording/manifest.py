@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.cgroup import kill_count
-from gpu_util_callback.recording.facts import MOST_COUNT, Facts, checked, encodable
+from gpu_util_callback.recording.manifest_facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
 from gpu_util_callback.redaction import cleaned, without_secrets
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
-from gpu_util_callback.recording.facts import AccountFacts, DiagnosisFacts, Facts, adds_up
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
+from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts, adds_up
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import (

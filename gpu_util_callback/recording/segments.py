@@ -21,7 +21,7 @@ from gpu_util_callback.recording.container import (
     pack,
     plain_frame,
 )
-from gpu_util_callback.recording.facts import MOST_NS, encodable
+from gpu_util_callback.recording.manifest_facts import MOST_NS, encodable
 from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, SAMPLE_QUANTA, TABLES
 
 # The writer starts a new segment at this many rows of any table or group; a reader accepts more,

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording import facts
-from gpu_util_callback.recording.facts import encodable
+from gpu_util_callback.recording.manifest_facts import AccountFacts, encodable
 from gpu_util_callback.recording.schema import ACCOUNTS, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
@@ -204,7 +203,7 @@ class Account:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())
 
-    def result(self, start_ns: int, end_ns: int) -> facts.AccountFacts:
+    def result(self, start_ns: int, end_ns: int) -> AccountFacts:
         """Return seconds by category, and the wall time, to which the categories sum.
 
         The wall time is that of the training: of all fits of a series together. The time
@@ -218,7 +217,7 @@ class Account:
         named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
         other = wall - sum(named.values())
         times = {name: value / 1e9 for name, value in named.items()}
-        result: facts.AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
+        result: AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
         if self._between_ns:
             result["between_fits_s"] = self._between_ns / 1e9
         if self._stopped_ns:
@@ -226,9 +225,7 @@ class Account:
         return result
 
 
-def account(
-    steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int
-) -> facts.AccountFacts:
+def account(steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int) -> AccountFacts:
     """Return the account of whole tables; see `Account.result`."""
     total = Account()
     total.add_steps(steps)

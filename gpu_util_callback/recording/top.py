@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
-from gpu_util_callback.recording.facts import encodable
 from gpu_util_callback.recording.fold import REDUCTIONS, Fold
+from gpu_util_callback.recording.manifest_facts import encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows, concatenate, stored_phases
 from gpu_util_callback.recording.summary import Summary

@@ -8,7 +8,7 @@ over the time of training: steps with their input wait, without validation and c
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_util_callback.recording.facts import MOST_PCT
+from gpu_util_callback.recording.manifest_facts import MOST_PCT
 
 SAMPLES_PER_S, MFU_PCT = "samples_per_s", "mfu_pct"  # columns of samples
 

@@ -12,7 +12,7 @@ import numpy as np
 from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.facts import AccountFacts
+from gpu_util_callback.recording.manifest_facts import AccountFacts
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,

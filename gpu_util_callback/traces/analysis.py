@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.facts import SourceLateRank
+from gpu_util_callback.recording.manifest_facts import SourceLateRank
 from gpu_util_callback.traces import hostside, limits
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
 from gpu_util_callback.traces.hostside import (

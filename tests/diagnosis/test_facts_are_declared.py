@@ -9,7 +9,7 @@ import pytest
 
 import gpu_util_callback.diagnosis
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model
+from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Machine, Model
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 DECLARED = {"fit": Fit, "model": Model, "machine": Machine, "framework_facts": Framework, "manifest": Facts}

@@ -9,7 +9,7 @@ from make_recording import make_recording
 from older_recordings import of_this_version
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.recording.facts import checked, encodable
+from gpu_util_callback.recording.manifest_facts import checked, encodable
 from gpu_util_callback.recording.work import batch_size
 
 

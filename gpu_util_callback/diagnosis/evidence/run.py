@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_o
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
-from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model
+from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Machine, Model
 
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 

@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of,
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, Constant, Limits, Threshold, chosen
-from gpu_util_callback.recording.facts import Dispatch
+from gpu_util_callback.recording.manifest_facts import Dispatch
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
