@@ -154,7 +154,7 @@ class Adapter:
 
 
 # The one registry. Each framework is a package here, with the modules `backend` (`adapter()`),
-# `facts` (an `About`), `compile_clock` (`Clock`), `profiler` (`SESSION`) and `state` (what a trial
+# `facts` (an `About`), `compile_clock` (`CLOCK`), `profiler` (`SESSION`) and `state` (what a trial
 # run must put back). Ordered by preference where several are imported: TensorFlow is often there
 # for tf.data or TensorBoard alone.
 BACKENDS = ("jax", "torch", "tensorflow")

@@ -93,7 +93,7 @@ class LoopAdapter(WatchingAdapter):
         if watch_graph is not None:
             watch_graph()
         try:
-            self._clock = loop.compile_clock = part_of(self.name, "compile_clock").Clock()
+            self._clock = loop.compile_clock = part_of(self.name, "compile_clock").CLOCK()
             self._clock.start()
         except Exception as error:  # a framework whose internals moved
             failed("compilation", error)

@@ -13,7 +13,7 @@ import keras
 from gpu_util_callback.backends.first_call import FirstCall
 from gpu_util_callback.backends.functions import PythonBatches
 from gpu_util_callback.backends.jax import facts as jax_facts
-from gpu_util_callback.backends.jax.compile_clock import Clock
+from gpu_util_callback.backends.jax.compile_clock import JaxCompileClock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
@@ -33,7 +33,7 @@ class JaxAdapter(PythonAdapter):
     """
 
     def __init__(self) -> None:
-        super().__init__("jax", "python", jax_facts, Clock())
+        super().__init__("jax", "python", jax_facts, JaxCompileClock())
         self._distribution: Any = None
         self._eager = False
         self._first: FirstCall | None = None

@@ -13,7 +13,7 @@ PREFIX = "/jax/core/compile/"
 LAST = "backend_compile_duration"
 
 
-class Clock(CompileClock):
+class JaxCompileClock(CompileClock):
     """Compile times from `jax.monitoring`, which calls its listeners on the compiling thread."""
 
     def __init__(self) -> None:
@@ -40,3 +40,6 @@ class Clock(CompileClock):
     def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith(PREFIX):
             self.add(int(duration_secs * 1e9), event.endswith(LAST))
+
+
+CLOCK = JaxCompileClock

@@ -7,7 +7,7 @@ from typing import Any
 from gpu_util_callback.steps.compilations import CompileClock
 
 
-class Clock(CompileClock):
+class TensorFlowCompileClock(CompileClock):
     """Time spent tracing `tf.function`s: TensorFlow keeps the sum itself, for all threads.
 
     XLA's own compilations are not included: TensorFlow does not report them to Python. The
@@ -54,3 +54,6 @@ class Clock(CompileClock):
     @ns.setter
     def ns(self, value: int) -> None:
         pass  # the sum is TensorFlow's
+
+
+CLOCK = TensorFlowCompileClock

@@ -10,7 +10,7 @@ from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.torch import facts as torch_facts
-from gpu_util_callback.backends.torch.compile_clock import Clock
+from gpu_util_callback.backends.torch.compile_clock import TorchCompileClock
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.steps.fit_frame import given_adapter
@@ -106,7 +106,7 @@ class TorchAdapter(PythonAdapter):
     """Adapter that times the loader that Keras iterates over before each batch's begin hooks."""
 
     def __init__(self) -> None:
-        super().__init__("torch", "loader", torch_facts, Clock())
+        super().__init__("torch", "loader", torch_facts, TorchCompileClock())
         self._train_loader: LoaderTimer | None = None
         self._test_loader: LoaderTimer | None = None
         self._first: FirstCall | None = None

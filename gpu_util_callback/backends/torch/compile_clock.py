@@ -9,7 +9,7 @@ from typing import Any
 from gpu_util_callback.steps.compilations import CompileClock
 
 
-class Clock(CompileClock):
+class TorchCompileClock(CompileClock):
     """Compile times from TorchDynamo's callbacks, where this torch has them.
 
     They surround tracing and compiling, and run on the thread that calls the compiled function.
@@ -51,3 +51,6 @@ class Clock(CompileClock):
         if self._since:
             self.add(time.perf_counter_ns() - self._since)
             self._since = 0
+
+
+CLOCK = TorchCompileClock
