@@ -1,6 +1,6 @@
 """All readings of one GPU, each at its own pace.
 
-- `Gauges`: what the driver answers at once;
+- `GpuGauges`: what the driver answers at once;
 - `UtilizationBuffer`: utilization at the driver's own resolution, its ring of samples, drained;
 - `Counters`: cumulative counters, read in one call, as rates and shares of the time between reads;
 - `Gpm`: metrics of Hopper and newer: how much of the GPU was active, not only that some of it was;
@@ -787,7 +787,7 @@ _CORE_SENSOR = 0
 _POWER_INSTANT = 186  # a field, mW
 
 
-class Gauges:
+class GpuGauges:
     """One row of `columns` per tick, NaN where the driver has no answer.
 
     Memory and processes are a MIG device's own; power, temperature and clocks are its board's.
@@ -885,7 +885,7 @@ class GpuReader:
         expected: True if the framework of this process uses the GPU.
     """
 
-    columns = (*Gauges.columns, *Counters.columns, *Processes.columns, *Health.columns)
+    columns = (*GpuGauges.columns, *Counters.columns, *Processes.columns, *Health.columns)
 
     def __init__(
         self, gate: Gate, gpu: NvmlGpu, index: int, store: Store, clock: Clock, expected: bool = False
@@ -949,7 +949,7 @@ class GpuReader:
 
     def _open(self) -> None:
         gate, gpu, key = self._gate, self.gpu, self.key
-        self._gauges = Gauges(gate, gpu, key)
+        self._gauges = GpuGauges(gate, gpu, key)
         self._buffer = UtilizationBuffer(gate, gpu, key, self._store, self._clock)
         self._counters = Counters(gate, gpu, key)
         self._gpm = Gpm(gate, gpu, key, self._store, self._clock)
