@@ -20,7 +20,7 @@ from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest import dumps, parse
 from gpu_util_callback.recording.segments import complete, concatenate, joined
-from gpu_util_callback.recording.summary import Account, Summary
+from gpu_util_callback.recording.summary import Account, ColumnDistributions
 from gpu_util_callback.recording.work import mfu_of
 
 if TYPE_CHECKING:
@@ -511,7 +511,7 @@ class RunningDiagnosis:
 
         self._diagnosis = Diagnosis(facts, thresholds)
         self._account = Account()
-        self._summary = Summary()
+        self._summary = ColumnDistributions()
         self._traced: list[dict[str, np.ndarray]] = []
         self._account_so_far: Any = None  # that of the last result
         self._last_result: dict[str, Any] = {}

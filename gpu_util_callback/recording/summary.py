@@ -112,15 +112,15 @@ def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
         to[row]._take(buckets, totals[row], lows[row], highs[row])
 
 
-class Summary:
+class ColumnDistributions:
     """The distributions of every step series and every sampled column."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], Distribution] = {}
 
-    def copy(self) -> "Summary":
+    def copy(self) -> "ColumnDistributions":
         """Return an independent copy."""
-        other = Summary()
+        other = ColumnDistributions()
         other._of = {key: copy(distribution) for key, distribution in self._of.items()}
         return other
 
@@ -147,7 +147,7 @@ class Summary:
         return [[*key, distribution.state()] for key, distribution in self._of.items()]
 
     @classmethod
-    def restore(cls, state: list) -> "Summary":
+    def restore(cls, state: list) -> "ColumnDistributions":
         """Restore the result of `state`. Raises: as `Distribution.restore`."""
         summary = cls()
         for name, column, stored in state:

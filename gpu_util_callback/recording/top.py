@@ -17,7 +17,7 @@ from gpu_util_callback.recording.fold import REDUCTIONS, Fold
 from gpu_util_callback.recording.manifest_facts import encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows, concatenate, stored_phases
-from gpu_util_callback.recording.summary import Summary
+from gpu_util_callback.recording.summary import ColumnDistributions
 
 
 def stretch_name(first: int, last: int) -> str:
@@ -63,7 +63,7 @@ class Top:
     def __init__(self, origin_ns: int):
         self.origin_ns = origin_ns
         self.steps = Fold(STEP_CELLS, first=None)
-        self.summary = Summary()
+        self.summary = ColumnDistributions()
         self.values = 0
         self.phases: dict[str, np.ndarray] | None = None
         self.covered = -1
@@ -237,7 +237,7 @@ class Top:
             raise OtherFormat("top", index.get("format"), FORMAT_MAJOR)
         try:
             top = cls(checked_ns(index["origin_ns"]))
-            top.summary = Summary.restore(index["summary"])
+            top.summary = ColumnDistributions.restore(index["summary"])
             if "phases" in index:
                 top.phases = stored_phases(container)
             folds = {encodable(str(name)): _checked(about) for name, about in index["folds"].items()}
