@@ -492,7 +492,7 @@ class _Gathered:
         self.readings: _Readings | None = None
         self.revision: str | None = None if stages else revision
         self._lock = threading.Lock()
-        self._parts: list[_Part] = []  # of the segments up to number `_covered`
+        self._parts: list[_TablePart] = []  # of the segments up to number `_covered`
         self._covered = -1
 
     def update(self, recording: Recording) -> None:
@@ -517,7 +517,7 @@ class _Gathered:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TablePart:
     """Readings of a part of the table: their times, steps and numbers of batches.
 
     `spent`: stage -> float64[n] its work since the previous reading, ns; NaN where not read.
@@ -528,14 +528,14 @@ class _Part:
     batches: np.ndarray
     spent: dict[str, np.ndarray]
 
-    def after(self, time_ns: int) -> "_Part":
+    def after(self, time_ns: int) -> "_TablePart":
         """Return the readings taken after a time."""
         new = self.times > time_ns
         spent = {name: row[new] for name, row in self.spent.items()}
-        return _Part(self.times[new], self.steps[new], self.batches[new], spent)
+        return _TablePart(self.times[new], self.steps[new], self.batches[new], spent)
 
 
-def _part(table: Mapping[str, np.ndarray]) -> _Part | None:
+def _part(table: Mapping[str, np.ndarray]) -> _TablePart | None:
     train = table["which"] == "train"
     if not train.any():
         return None
@@ -552,15 +552,15 @@ def _part(table: Mapping[str, np.ndarray]) -> _Part | None:
     is_read[named, at] = True
     spent[~is_read] = np.nan
     rows = {str(name): row for name, row in zip(names, spent, strict=True)}
-    return _Part(times, steps, batches, rows)
+    return _TablePart(times, steps, batches, rows)
 
 
-def _busiest(part: _Part) -> list[str]:
+def _busiest(part: _TablePart) -> list[str]:
     work = {name: float(np.nansum(row)) for name, row in part.spent.items()}
     return sorted(work, key=lambda name: -work[name])[:SHOWN]
 
 
-def _put_together(parts: Sequence[_Part], stages: list[str], start_ns: int) -> _Readings:
+def _put_together(parts: Sequence[_TablePart], stages: list[str], start_ns: int) -> _Readings:
     batches = np.concatenate([part.batches for part in parts])
     spent = np.stack(
         [np.concatenate([part.spent.get(name, np.full(len(part.times), np.nan)) for part in parts]) for name in stages]

@@ -122,7 +122,7 @@ class Mean(NamedTuple):
     reach: float
 
 
-class _Part(NamedTuple):
+class _BinsInRange(NamedTuple):
     """Part of some bins inside a range, shared by all columns sampled in them."""
 
     places: slice  # of those bins, the ones in the range
@@ -157,7 +157,7 @@ class SampleBins:
         self._places: list[np.ndarray] = []
         self._means_by_column: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._tells: dict[int, np.ndarray] = {}
-        self._cut: tuple[np.ndarray, int, int, _Part | None] | None = None
+        self._cut: tuple[np.ndarray, int, int, _BinsInRange | None] | None = None
 
     def __contains__(self, column: str) -> bool:
         """Return whether this column has at least one value."""
@@ -257,7 +257,7 @@ class SampleBins:
         mean = float(part.tells @ means[part.places]) / part.told
         return Mean(mean, max(1, round(samples)), part.reach)
 
-    def _part(self, at: np.ndarray, start_ns: int, end_ns: int) -> _Part | None:
+    def _part(self, at: np.ndarray, start_ns: int, end_ns: int) -> _BinsInRange | None:
         if self.origin_ns is None or end_ns <= start_ns:
             return None
         first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
@@ -276,7 +276,7 @@ class SampleBins:
         before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
         beyond = max(0, newest - end_ns) / self.bin_ns
         spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
-        return _Part(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond, spoken / (end_ns - start_ns))
+        return _BinsInRange(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond, spoken / (end_ns - start_ns))
 
     @property
     def _hold_ns(self) -> int:
