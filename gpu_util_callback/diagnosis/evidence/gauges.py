@@ -128,8 +128,8 @@ class _BinsInRange(NamedTuple):
     places: slice  # of those bins, the ones in the range
     head: int  # first and last of them
     tail: int
-    tells: np.ndarray  # ns of the range that each covers
-    told: float
+    covered_each: np.ndarray  # ns of the range that each covers
+    covered: float  # their sum
     before: float  # share of the first one before the range
     beyond: float  # and of the last one after it
     reach: float
@@ -156,7 +156,7 @@ class SampleBins:
         # Queries answered since the newest sample.
         self._places: list[np.ndarray] = []
         self._means_by_column: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self._tells: dict[int, np.ndarray] = {}
+        self._covered_by_bins: dict[int, np.ndarray] = {}
         self._cut: tuple[np.ndarray, int, int, _BinsInRange | None] | None = None
 
     def __contains__(self, column: str) -> bool:
@@ -188,7 +188,7 @@ class SampleBins:
         newest = int(offsets.max())
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
-        self._places, self._means_by_column, self._tells, self._cut = [], {}, {}, None
+        self._places, self._means_by_column, self._covered_by_bins, self._cut = [], {}, {}, None
         names = list(columns)
         values = np.array([columns[name] for name in names], dtype=np.float64)
         is_sampled = np.isfinite(values.reshape(len(names), len(times)))
@@ -254,7 +254,7 @@ class SampleBins:
         count = self._bins.of("count", column)[part.head : part.tail + 1]
         samples = float(np.add.reduce(count))
         samples -= float(count[0]) * part.before + float(count[-1]) * part.beyond
-        mean = float(part.tells @ means[part.places]) / part.told
+        mean = float(part.covered_each @ means[part.places]) / part.covered
         return Mean(mean, max(1, round(samples)), part.reach)
 
     def _part(self, at: np.ndarray, start_ns: int, end_ns: int) -> _BinsInRange | None:
@@ -265,18 +265,27 @@ class SampleBins:
         a, b = at.searchsorted((first, last)).tolist()
         if a >= b:
             return None
-        tells = self._covered_each(at)[a:b].copy()
+        covered_each = self._covered_each(at)[a:b].copy()
         head, tail = int(at[a]), int(at[b - 1])
         # Nothing is known about the time before the first bin; both ends may lie within a bin.
         since = min((head - first + 1) * self.bin_ns, self._hold_ns)
         right = self.origin_ns + (head + 1) * self.bin_ns
         newest = self.origin_ns + (tail + 1) * self.bin_ns
-        tells[0] = right - max(right - since, start_ns)
-        tells[-1] -= max(0, newest - end_ns)
+        covered_each[0] = right - max(right - since, start_ns)
+        covered_each[-1] -= max(0, newest - end_ns)
         before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
         beyond = max(0, newest - end_ns) / self.bin_ns
         spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
-        return _BinsInRange(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond, spoken / (end_ns - start_ns))
+        return _BinsInRange(
+            slice(a, b),
+            head,
+            tail,
+            covered_each,
+            float(covered_each.sum()),
+            before,
+            beyond,
+            spoken / (end_ns - start_ns),
+        )
 
     @property
     def _hold_ns(self) -> int:
@@ -284,10 +293,10 @@ class SampleBins:
 
     def _covered_each(self, at: np.ndarray) -> np.ndarray:
         """Return how many ns each of these bins, as given by `known`, covers."""
-        if id(at) not in self._tells:
+        if id(at) not in self._covered_by_bins:
             covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
-            self._tells[id(at)] = covered_ns.astype(np.float64)
-        return self._tells[id(at)]
+            self._covered_by_bins[id(at)] = covered_ns.astype(np.float64)
+        return self._covered_by_bins[id(at)]
 
     def covered_ns(self, column: str) -> float:
         """Return how long a column was sampled, ns."""
