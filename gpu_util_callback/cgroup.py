@@ -12,12 +12,12 @@ def control_groups(root: Path) -> list[Path]:
     the paths may be the host's, which do not exist: the mount is the container's own group.
     """
     mount = root / "sys/fs/cgroup"
-    found = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
+    folders = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
     for line in _text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
-        base, own = mount / controllers, Path(path.lstrip("/"))
-        found.update(dict.fromkeys(base / part for part in (own, *own.parents)))
-    return list(found)
+        base, group_path = mount / controllers, Path(path.lstrip("/"))
+        folders.update(dict.fromkeys(base / part for part in (group_path, *group_path.parents)))
+    return list(folders)
 
 
 def cpu_quota(group: Path) -> float | None:
@@ -25,8 +25,8 @@ def cpu_quota(group: Path) -> float | None:
     quota = _text_of(group / "cpu.max").split()  # version 2
     if len(quota) != 2:
         quota = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    known = all(part.isdigit() for part in quota)  # "max" and "-1": no limit
-    return int(quota[0]) / int(quota[1]) if known and int(quota[1]) else None
+    has_limit = all(part.isdigit() for part in quota)  # "max" and "-1": no limit
+    return int(quota[0]) / int(quota[1]) if has_limit and int(quota[1]) else None
 
 
 def memory_limit(group: Path) -> int | None:
@@ -90,17 +90,17 @@ def kill_count(root: str = "/", folder: str = "", inode: int = 0) -> KillCount:
     if folder:
         groups = [at / folder.lstrip("/")]
     else:  # the own group first: in version 1 only that one counts
-        groups = sorted(control_groups(at), key=lambda one: -len(one.parts))
-    found = KillCount("", 0, {})
+        groups = sorted(control_groups(at), key=lambda folder_of_group: -len(folder_of_group.parts))
+    count = KillCount("", 0, {})
     for group in groups:
         kills = _kills(group)
         if kills is not None and (not folder or _inode(group) == inode):
-            found = KillCount(f"/{group.relative_to(at)}", _inode(group), {"container": kills})
+            count = KillCount(f"/{group.relative_to(at)}", _inode(group), {"container": kills})
             break
     on_machine = _counts(at / "proc/vmstat").get("oom_kill")
     if on_machine is not None:
-        found.kills["machine"] = on_machine
-    return found
+        count.kills["machine"] = on_machine
+    return count
 
 
 def _kills(group: Path) -> int | None:

@@ -280,9 +280,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     if seconds < 99.5:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} m {rest:02d} s"
+        return f"{minutes} m {seconds_left:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} m"
 
@@ -424,14 +424,14 @@ def evidence_rows(finding: Mapping) -> list[dict]:
         if value is None:
             continue
         limit = (finding.get("threshold") or {}).get(name)
-        both = _is_number(value) and _is_number(limit)
+        has_limit = _is_number(value) and _is_number(limit)
         rows.append(
             {
                 "name": name,
                 "label": label(name),
                 "value": quantity(name, value),
-                "rule": f"{'≥' if value >= limit else '<'} {quantity(name, limit)}" if both else "",
-                "bar": [value, limit] if both else None,
+                "rule": f"{'≥' if value >= limit else '<'} {quantity(name, limit)}" if has_limit else "",
+                "bar": [value, limit] if has_limit else None,
             }
         )
     return rows
@@ -443,8 +443,8 @@ def same_fix(finding: Mapping) -> str:
     Their numbers vary: the GPU, the milliseconds in a text, the workers in a line of code.
     """
     advice = finding["advice"]
-    said = "|".join([finding["cause"], finding["title"], advice["code"] or advice["text"]])
-    return f"{re.sub(r'[0-9][0-9.,]*', '#', said)}|{finding.get('ranks')}"
+    wording = "|".join([finding["cause"], finding["title"], advice["code"] or advice["text"]])
+    return f"{re.sub(r'[0-9][0-9.,]*', '#', wording)}|{finding.get('ranks')}"
 
 
 def worded(finding: Mapping) -> dict:
@@ -467,4 +467,4 @@ def culprit(finding: Mapping) -> str:
     if isinstance(stage, str) and _is_number(ms):
         return f"{stage} takes {quantity('stage_ms_per_batch', ms)} a batch"
     named = (evidence.get(name) for name in ("slowest_stage", "callback", "layer", "op"))
-    return next((one for one in named if isinstance(one, str) and one != "not known which"), "")
+    return next((value for value in named if isinstance(value, str) and value != "not known which"), "")

@@ -25,18 +25,18 @@ class SessionClocks:
     MOST = 64
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], tuple[int, Clocks]] = {}
+        self._clocks_by_workers: dict[tuple[str, ...], tuple[int, Clocks]] = {}
 
     def __call__(self, workers: Sequence[Recording]) -> Clocks:
         """Return the clocks of the recordings of one session."""
         key = tuple(worker.id for worker in workers)
         steps = sum(worker.step_count for worker in workers)
-        before, clocks = self._known.get(key, (-1, None))
+        before, clocks = self._clocks_by_workers.get(key, (-1, None))
         if clocks is None or not before <= steps <= 1.25 * before:
             clocks = session_clocks(workers)
-            self._known[key] = (steps, clocks)
-            while len(self._known) > self.MOST:
-                self._known.pop(next(iter(self._known)), None)
+            self._clocks_by_workers[key] = (steps, clocks)
+            while len(self._clocks_by_workers) > self.MOST:
+                self._clocks_by_workers.pop(next(iter(self._clocks_by_workers)), None)
         return clocks
 
 
@@ -60,8 +60,8 @@ def job_reply(
         single process; `findings` from comparing them, as in a recording's reply; `since`: as in
         the report JSON, None for a first fit.
     """
-    workers = [one for one in recordings if one.session == recording.session]
-    workers.sort(key=lambda one: (one.facts.get("rank") or 0, one.id))
+    workers = [worker for worker in recordings if worker.session == recording.session]
+    workers.sort(key=lambda worker: (worker.facts.get("rank") or 0, worker.id))
     findings: list[dict] = []
     verdict = None
     clocks = Clocks(None, (), ())
@@ -108,20 +108,25 @@ def _as_stored(recording: Recording) -> Report | None:
 
 def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], Report]) -> list[Report]:
     """Return their reports, leaving out recordings that have none."""
-    found = []
+    reports = []
     for recording in recordings:
         try:
-            found.append(report_of(recording))
+            reports.append(report_of(recording))
         except Exception as error:
             unexpected(recording.path, error)  # it is reported where it is shown itself
-    return found
+    return reports
 
 
 def _clock(recording: Recording, clocks: Clocks) -> dict[str, Any] | None:
-    known = clocks.of(recording.id)
-    if known is None:
+    offset = clocks.of(recording.id)
+    if offset is None:
         return None
-    return {"offset_ns": known.offset_ns, "drift": known.drift, "at_ns": known.at_ns, "text": clocks.sentence(known)}
+    return {
+        "offset_ns": offset.offset_ns,
+        "drift": offset.drift,
+        "at_ns": offset.at_ns,
+        "text": clocks.sentence(offset),
+    }
 
 
 def _since(
@@ -131,9 +136,11 @@ def _since(
     if key is None:
         return None
     earlier = [
-        one
-        for one in recordings
-        if one.start_ns < recording.start_ns and one.session != recording.session and _model(one) == key
+        candidate
+        for candidate in recordings
+        if candidate.start_ns < recording.start_ns
+        and candidate.session != recording.session
+        and _model(candidate) == key
     ]
     runs = [dict(report) for report in _reports(earlier[-MAX_EARLIER:], report_of)]
     runs.append(dict(report_of(recording)))

@@ -20,7 +20,7 @@ class FirstArrays:
     """
 
     def __init__(self) -> None:
-        self._held: list[Any] = []
+        self._leaves_held: list[Any] = []
         self._noted = False
         self._entries: list[dict[str, Any]] = []
 
@@ -29,13 +29,13 @@ class FirstArrays:
         if not self._noted:
             self._noted = True
             leaves = itertools.islice(_leaves(batch), _MOST)
-            self._held = [leaf for leaf in leaves if _on_host(leaf)]
+            self._leaves_held = [leaf for leaf in leaves if _on_host(leaf)]
 
     def look(self) -> None:
         """Inspect the arrays that are held, and free them; on any other thread."""
-        held, self._held = self._held, []
-        if held:
-            self._entries = [_described(array) for array in held]
+        leaves, self._leaves_held = self._leaves_held, []
+        if leaves:
+            self._entries = [_described(array) for array in leaves]
 
     def facts(self) -> list[dict[str, Any]]:
         """Return the manifest's `input_first`; empty where nothing was seen."""
@@ -55,31 +55,31 @@ def _leaves(nest: Any) -> Iterator[Any]:
 def _described(array: Any) -> dict[str, Any]:
     """Return an entry of `input_first`."""
     dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
-    found: dict[str, Any] = {"dtype": dtype}
+    entry: dict[str, Any] = {"dtype": dtype}
     try:
         shape = tuple(map(int, array.shape))
     except (AttributeError, TypeError, ValueError):  # ragged, or not known
-        return found
-    found["rank"] = len(shape)
+        return entry
+    entry["rank"] = len(shape)
     if shape:
-        found["rows"] = shape[0]
+        entry["rows"] = shape[0]
     size = getattr(array, "nbytes", None)
     if isinstance(size, int):
-        found["bytes"] = size
+        entry["bytes"] = size
     try:
         values = array if isinstance(array, np.ndarray) else np.asarray(array)
     except Exception:  # a type that NumPy does not have, a layout that is not dense
-        return found
-    found.setdefault("bytes", values.nbytes)
+        return entry
+    entry.setdefault("bytes", values.nbytes)
     if not values.size or values.dtype.kind not in "buif":
-        return found
+        return entry
     if values.ndim:
         values = values[: max(1, _LOOKED_AT_BYTES // max(1, values.nbytes // len(values)))]
     lowest, highest = float(values.min()), float(values.max())
     if math.isfinite(lowest) and math.isfinite(highest):
         whole = values.dtype.kind != "f" or bool((values == np.floor(values)).all())
-        found |= {"min": lowest, "max": highest, "integers": whole}
-    return found
+        entry |= {"min": lowest, "max": highest, "integers": whole}
+    return entry
 
 
 def _on_host(array: Any) -> bool:

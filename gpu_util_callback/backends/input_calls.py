@@ -85,14 +85,14 @@ class CallTimer:
             if queued_ns is not None:
                 self._queued_ns += queued_ns
                 self._queued_wall_ns += wall_ns
-        found: dict[str, Any] = {"name": self.name, "calls": self.calls, "timed": self._timed}
+        entry: dict[str, Any] = {"name": self.name, "calls": self.calls, "timed": self._timed}
         if self._timed:
-            found["wall_ms"] = round(self._wall_ns / self._stands_for / 1e6, 6)
-            found["cpu_ms"] = round(self._cpu_ns / self._stands_for / 1e6, 6)
+            entry["wall_ms"] = round(self._wall_ns / self._stands_for / 1e6, 6)
+            entry["cpu_ms"] = round(self._cpu_ns / self._stands_for / 1e6, 6)
         if self._queued_wall_ns:
             share = min(1.0, self._queued_ns / self._queued_wall_ns)
-            found["queued_ms"] = round(share * found["wall_ms"], 6)
-        return found
+            entry["queued_ms"] = round(share * entry["wall_ms"], 6)
+        return entry
 
 
 class InputCalls:
@@ -231,13 +231,13 @@ def _method(calls: InputCalls, owner: Any, name: str, first: Callable[[Any], Non
 # ---- inputs of a fit and of a loop ---------------------------------------------------------------
 
 
-def time_fit(calls: InputCalls, data_adapter: Any, given: Any, first: Callable[[Any], None]) -> None:
+def time_fit(calls: InputCalls, data_adapter: Any, generator_input: Any, first: Callable[[Any], None]) -> None:
     """Time the Python functions behind Keras' data adapter; on the training thread.
 
     Those that run in worker processes are left alone: what stands in would be sent to them.
 
     Args:
-        given: `x` of the fit.
+        generator_input: `x` of the fit.
         first: called with the first batch, where a Python function makes it.
     """
     kind = type(data_adapter).__name__
@@ -251,14 +251,14 @@ def time_fit(calls: InputCalls, data_adapter: Any, given: Any, first: Callable[[
                 calls.replace_attribute(owner, "py_dataset", timed)
     elif kind == "GeneratorDataAdapter":
         batches, made = data_adapter.generator, len(data_adapter._first_batches)
-        timer = calls.timer(*_next_of(given))
+        timer = calls.timer(*_next_of(generator_input))
         first(data_adapter._first_batches[0])
         calls.replace_attribute(data_adapter, "generator", lambda: _TimedIterator(batches(), timer, made))
     elif kind == "TorchDataLoaderAdapter" and data_adapter._dataloader.num_workers == 0:
         calls.replace_attribute(
             data_adapter,
             "_dataloader",
-            WatchedIterable(data_adapter._dataloader, lambda one: timed_iterator(calls, None, one)),
+            WatchedIterable(data_adapter._dataloader, lambda loader: timed_iterator(calls, None, loader)),
         )
 
 

@@ -40,17 +40,17 @@ class CountedWork:
         """Add the work of an operation."""
         self.flops[kind, dtype] += 2 * int(multiply_adds)
 
-    def miss(self, what: str) -> None:
+    def miss(self, operation: str) -> None:
         """Note something that cannot be counted."""
-        if what not in self.missing:
-            self.missing.append(what)
+        if operation not in self.missing:
+            self.missing.append(operation)
 
     def include(self, other: CountedWork, times: int = 1) -> None:
         """Add the work of a part that runs this often."""
         for key, flops in other.flops.items():
             self.flops[key] += times * flops
-        for what in other.missing:
-            self.miss(what)
+        for operation in other.missing:
+            self.miss(operation)
 
     def per_sample(self) -> dict[tuple[str, str], float]:
         """Return the FLOPs of one sample.
@@ -94,6 +94,6 @@ def einsum_multiply_adds(equation: str, shapes: Sequence[Sequence[int | None]]) 
         named = len(head) + len(tail)
         batch = [f"#{-place}" for place in range(len(shape) - named, 0, -1)] if dots else []
         for label, size in zip([*head, *batch, *tail], shape, strict=True):
-            known = sizes.get(label)
-            sizes[label] = size if known in (None, 1) else known
+            earlier = sizes.get(label)
+            sizes[label] = size if earlier in (None, 1) else earlier
     return product(sizes.values())

@@ -51,7 +51,7 @@ def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
     listed = ask("nvmlDeviceGetComputeRunningProcesses")
     return {
         **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
-        "visible": any(gpu is own or gpu.uuid == own.parent_uuid for own in allowed),
+        "visible": any(gpu is allowed_gpu or gpu.uuid == allowed_gpu.parent_uuid for allowed_gpu in allowed),
         "mode": _devices.mode_of(gate, gpu),
         "mig_devices": [mig.uuid for mig in gpu.migs],
         "memory_used_bytes": None if memory is None else int(memory.used),
@@ -82,17 +82,17 @@ def cuda() -> dict[str, Any]:
     except OSError as error:
         return {"loads": False, "error": str(error)}
     code = library.cuInit(0)
-    found: dict[str, Any] = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
+    answer: dict[str, Any] = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
     if code == 0:
         from gpu_util_callback.gpus import _mapping
 
-        found["gpus"] = [vars(gpu) for gpu in _mapping.cuda_gpus()]
-    return found
+        answer["gpus"] = [vars(gpu) for gpu in _mapping.cuda_gpus()]
+    return answer
 
 
 def libraries(names: str) -> dict[str, Any]:
     """Return name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for name in filter(None, names.split(",")):
         # Same order as the frameworks: the loader's own search, then the nvidia-* wheels.
         wheels = [
@@ -107,11 +107,11 @@ def libraries(names: str) -> dict[str, Any]:
             except OSError as error:
                 errors.append(str(error))
                 continue
-            found[name] = {"loads": True, "path": loaded_path(name) or candidate}
+            answers[name] = {"loads": True, "path": loaded_path(name) or candidate}
             break
         else:
-            found[name] = {"loads": False, "error": errors[-1]}
-    return found
+            answers[name] = {"loads": False, "error": errors[-1]}
+    return answers
 
 
 def tensorflow() -> dict[str, Any]:

@@ -122,19 +122,19 @@ def peak_of(gpu: Mapping[str, Any], precision: str) -> tuple[Peak | None, str]:
     capability = str(gpu.get("compute_capability") or "")
     if precision not in PRECISIONS:
         return None, f"no peak is known for {precision}"
-    found = next((row for row in _TABLE if re.fullmatch(row[0], name)), None)
-    if found is not None:
-        rates: tuple[float | None, ...] = found[1]
+    table_row = next((row for row in _TABLE if re.fullmatch(row[0], name)), None)
+    if table_row is not None:
+        rates: tuple[float | None, ...] = table_row[1]
         most, precision = _rate(rates, precision)
         if most is None:
             return None, f"{name} has no tensor cores for {precision}"
         if not gpu.get("mig"):
-            return Peak(most, precision, source=found[3]), ""
-        own = gpu.get("multiprocessors")
-        if not own:
+            return Peak(most, precision, source=table_row[3]), ""
+        multiprocessors = gpu.get("multiprocessors")
+        if not multiprocessors:
             return None, "how much of the GPU this MIG device has is not known"
-        share = f"{own} of {found[2]} multiprocessors of {most:g} TFLOP/s"
-        return Peak(round(most * own / found[2], 1), precision, found[3], share), ""
+        share = f"{multiprocessors} of {table_row[2]} multiprocessors of {most:g} TFLOP/s"
+        return Peak(round(most * multiprocessors / table_row[2], 1), precision, table_row[3], share), ""
     return _derived(gpu, name, capability, precision)
 
 
@@ -145,10 +145,10 @@ def _bare(name: str) -> str:
 
 
 def _rate(rates: tuple[Any, ...], precision: str) -> tuple[Any, str]:
-    known = dict(zip(PRECISIONS, rates, strict=True))
-    if precision == "tf32" and known["tf32"] is None:
+    rate_of = dict(zip(PRECISIONS, rates, strict=True))
+    if precision == "tf32" and rate_of["tf32"] is None:
         precision = "fp32"
-    return known[precision], precision
+    return rate_of[precision], precision
 
 
 def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str) -> tuple[Peak | None, str]:

@@ -209,7 +209,7 @@ class ProfilerWindows:
         return self._why_off() if self._off and not self.busy else None
 
     def _why_off(self) -> str:
-        reasons = [one["reason"] for one in self.unavailable if one["source"] == SOURCE]
+        reasons = [entry["reason"] for entry in self.unavailable if entry["source"] == SOURCE]
         return reasons[-1] if reasons else "this training takes no more windows"
 
     def close(self, timeout_s: float) -> None:
@@ -261,9 +261,9 @@ class ProfilerWindows:
             self._give_up(f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room")
             return
         window = Window(self, planner, folder, began_ns)
-        asked = time.perf_counter()
+        wait_began = time.perf_counter()
         self._settle()
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - wait_began
         planner.waited(int(waited * 1e9))
         before += waited
         try:
@@ -373,8 +373,8 @@ def requested(data: bytes) -> tuple[str, int]:
     Raises:
         ValueError, KeyError, TypeError: it is none.
     """
-    given = json.loads(data)
-    return str(given["look"])[:64], min(max(int(given["steps"]), 1), MOST_LOOK_STEPS)
+    request = json.loads(data)
+    return str(request["look"])[:64], min(max(int(request["steps"]), 1), MOST_LOOK_STEPS)
 
 
 def _cut(schedule: TraceSchedule, max_events: int | None) -> TraceSchedule:
@@ -500,13 +500,13 @@ def _without_names(data: bytes) -> bytes:
     from gpu_util_callback.traces import wire
 
     data = redacted_file(data)
-    kept = []
+    fields_kept = []
     at = 0
     for number, _, _, end in wire.fields(data, 0, len(data)):
         if number != 4:
-            kept.append(data[at:end])
+            fields_kept.append(data[at:end])
         at = end
-    return b"".join(kept)
+    return b"".join(fields_kept)
 
 
 # ---- one window ------------------------------------------------------------------------
@@ -677,9 +677,9 @@ class Window:
             keep = np.isin(traced["step"], planned.marked)
             traced = {name: values[keep] for name, values in traced.items()}
             if "start_ns" in traced:
-                known = traced["start_ns"] > 0
+                has_start = traced["start_ns"] > 0
                 traced["start_ns"] = np.where(
-                    known, self._windows.clock.from_wall(traced["start_ns"], self._began_ns), traced["start_ns"]
+                    has_start, self._windows.clock.from_wall(traced["start_ns"], self._began_ns), traced["start_ns"]
                 )
             traced["batches"] = np.full(len(traced["step"]), planned.per_call, np.int64)
             tables["traced_steps"] = traced
@@ -752,12 +752,12 @@ class WindowResult:
             return []
         busy = rows["kernel_busy_ns"]
         kernel = np.where(busy >= 0, busy, rows["kernel_ns"])
-        found = [
+        times = [
             (int(step), int(gpu), float(ns) / 1e6 / int(batches))
             for step, gpu, ns, batches in zip(rows["step"], rows["gpu"], kernel, rows["batches"], strict=True)
             if gpu >= 0 and ns >= 0
         ]
-        return sorted(found)
+        return sorted(times)
 
     def points(self) -> list[tuple[int, dict[str, float], int]]:
         """Return the scalars of its steps: (step, {tag: value}, time in ns), by step."""
@@ -775,11 +775,11 @@ class WindowResult:
         from gpu_util_callback.gpus import SampleBlock
 
         for name, rows in self.tables().items():
-            known = tables.get(name)
+            earlier = tables.get(name)
             tables[name] = (
                 {column: np.asarray(values) for column, values in rows.items()}
-                if known is None
-                else {c: np.concatenate([known[c], np.asarray(rows[c])]) for c in known}
+                if earlier is None
+                else {c: np.concatenate([earlier[c], np.asarray(rows[c])]) for c in earlier}
             )
         for curve in self.allocators:
             samples.append(

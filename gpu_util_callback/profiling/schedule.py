@@ -532,7 +532,7 @@ class Planner:
         return -(-steps // self._per_call) * self._per_call
 
     def _try_open(self, step: int) -> Action:
-        wanted = self._pending[0] if self._pending and self._look is None else None
+        asked_for = self._pending[0] if self._pending and self._look is None else None
         lead = self.warmup * self._per_call
         request = ""
         if self._look is not None:
@@ -541,13 +541,13 @@ class Planner:
             stop = first + self._fitting(steps)
             if self._behind or self._claim_met(first, stop, 1):
                 return Action.NONE
-        elif wanted is None and self._next_first is None:  # automatic
+        elif asked_for is None and self._next_first is None:  # automatic
             first = step + lead
             stop = first + self._length()
             if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
                 return Action.NONE
         else:
-            first, stop = wanted or (self._next_first or 0, (self._next_first or 0) + self._length())
+            first, stop = asked_for or (self._next_first or 0, (self._next_first or 0) + self._length())
             length = stop - first
             # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
@@ -558,7 +558,7 @@ class Planner:
                 self._wake_step = first - self._per_call * (1 + self.warmup) + 1
                 return Action.NONE
         with self._lock:
-            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted, request)
+            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, asked_for, request)
             self._plan()
         return Action.OPEN
 

@@ -114,11 +114,11 @@ def note(text: str) -> None:
     _printer.put(write)
 
 
-def warn(what: str, reason: str, cure: str = "") -> None:
+def warn(subject: str, reason: str, cure: str = "") -> None:
     """Log that something is missing, why, and what to do about it; the first time only."""
-    if (what, reason) not in _warned:
-        _warned.add((what, reason))
-        note(f"{what}: {reason}{f' ({cure})' if cure else ''}")
+    if (subject, reason) not in _warned:
+        _warned.add((subject, reason))
+        note(f"{subject}: {reason}{f' ({cure})' if cure else ''}")
 
 
 def off(source: str) -> str:
@@ -164,10 +164,10 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
     try:
         from gpu_util_callback.report.terminal import two_lines
 
-        news, said = _news(run)
-        if said != run["verdict"]:  # what concerns all fits has been said, or will be
-            own = [finding for finding in run["findings"] if not finding.get("of_s")]
-            run = {**run, "verdict": said, "findings": own}
+        news, text = _news(run)
+        if text != run["verdict"]:  # what concerns all fits has been said, or will be
+            of_this_fit = [finding for finding in run["findings"] if not finding.get("of_s")]
+            run = {**run, "verdict": text, "findings": of_this_fit}
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run), getattr(sys, _results_to[0]))
@@ -175,10 +175,10 @@ def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
         debug("no verdict", error)
 
 
-def debug(what: str, error: BaseException) -> None:
+def debug(subject: str, error: BaseException) -> None:
     """Log an error with its traceback, where debugging is on."""
     if log.isEnabledFor(logging.DEBUG):
-        _printer.put(lambda: log.debug("gpu_util_callback: %s: %s", what, error, exc_info=error))
+        _printer.put(lambda: log.debug("gpu_util_callback: %s: %s", subject, error, exc_info=error))
 
 
 def _news(run: Mapping[str, Any]) -> tuple[bool, str]:
@@ -188,18 +188,18 @@ def _news(run: Mapping[str, Any]) -> tuple[bool, str]:
     """
     from gpu_util_callback.diagnosis.verdict import IN_FITS, IN_THIS
 
-    said = run["verdict"]
-    _, inside, rest = said.partition(f" {IN_THIS}: ")
+    verdict_text = run["verdict"]
+    _, inside, remainder = verdict_text.partition(f" {IN_THIS}: ")
     if not inside:
-        _, inside, rest = said.partition(f" {IN_FITS}: ")
+        _, inside, remainder = verdict_text.partition(f" {IN_FITS}: ")
     if not inside:
-        return False, said
+        return False, verdict_text
     script = run["process"]
     fits = script["fits"]
     if fits >= _AGAIN * _said_of_script.get(inside, 0) and script["wall_s"] >= 2 * _SHORT_S:
         _said_of_script[inside] = fits
-        return True, said
-    return False, rest if run["fits"] == 1 else said
+        return True, verdict_text
+    return False, remainder if run["fits"] == 1 else verdict_text
 
 
 def reason_of(error: BaseException) -> str:

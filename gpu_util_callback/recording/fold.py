@@ -126,9 +126,9 @@ class Fold:
         rows, data = self._parts[part]
         if columns is None:
             return data[:, : self.used]
-        found = data[[rows.get(column, -1) for column in columns], : self.used]
-        found[[column not in rows for column in columns]] = REDUCTIONS[part].empty
-        return found
+        selected = data[[rows.get(column, -1) for column in columns], : self.used]
+        selected[[column not in rows for column in columns]] = REDUCTIONS[part].empty
+        return selected
 
     def restore(self, first: int, used: int, /, **parts: Columns) -> None:
         """Fill an empty fold with cells as `matrix` returned them."""

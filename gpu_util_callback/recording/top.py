@@ -43,9 +43,14 @@ def step_series(steps: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:
     """Return the parts of `Fold.add` for measured values, float[columns, n], NaN = absent."""
-    here = ~np.isnan(values)
-    known = values if here.all() else np.where(here, values, 0)
-    return {"low": (columns, values), "high": (columns, values), "total": (columns, known), "count": (columns, here)}
+    is_measured = ~np.isnan(values)
+    numbers_or_zero = values if is_measured.all() else np.where(is_measured, values, 0)
+    return {
+        "low": (columns, values),
+        "high": (columns, values),
+        "total": (columns, numbers_or_zero),
+        "count": (columns, is_measured),
+    }
 
 
 class Top:
@@ -119,8 +124,8 @@ class Top:
             return np.full(len(numbers), np.nan)
         at = np.clip(np.searchsorted(first, numbers, "right") - 1, 0, None)
         share = np.clip((numbers - first[at]) / (last[at] - first[at] + 1), 0, 1)
-        found = start[at] + share * (end[at] - start[at])
-        return np.where(numbers > last[-1], np.nan, found)
+        begins = start[at] + share * (end[at] - start[at])
+        return np.where(numbers > last[-1], np.nan, begins)
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
         """Return int64: the step under way at these times."""

@@ -274,14 +274,14 @@ class RecordingWriter:
             del self.files[name]
         self._take_new_rows(seal)
         while any(self._waiting):
-            part, rest = _split(self._waiting)
+            part, remaining = _split(self._waiting)
             if not self._fits(part):
                 self._seal()
-            if seal or any(rest) or self._is_old():
+            if seal or any(remaining) or self._is_old():
                 self._seal(part)
             else:
                 self._write_small(part)
-            self._waiting = rest
+            self._waiting = remaining
         if self._open and (seal or self._is_old() or self._open_bytes >= SEAL_BYTES):
             self._seal()
         if self._top_is_due:
@@ -308,9 +308,9 @@ class RecordingWriter:
         due = any(self._waiting) or (seal and self._open)
         if set(new) == {clock} and not due:
             # Only a heartbeat: the pairs wait for a segment that has to be written anyway.
-            kept = new[clock] if len(new[clock]) < 64 else new[clock][::2]
+            pairs = new[clock] if len(new[clock]) < 64 else new[clock][::2]
             with self._lock:
-                self._new[clock] = kept + self._new.get(clock, [])
+                self._new[clock] = pairs + self._new.get(clock, [])
             return
         try:
             while new:
@@ -464,13 +464,13 @@ class RecordingWriter:
 def _split(part: Part) -> tuple[Part, Part]:
     """Return (as many rows as fit into one segment, the rest)."""
     first: Part = {}, {}
-    rest: Part = {}, {}
+    remaining: Part = {}, {}
     for kind, rows in enumerate(part):
         for name, columns in rows.items():
             first[kind][name] = {key: column[:MAX_ROWS] for key, column in columns.items()}
             if len(next(iter(columns.values()))) > MAX_ROWS:
-                rest[kind][name] = {key: column[MAX_ROWS:] for key, column in columns.items()}
-    return first, rest
+                remaining[kind][name] = {key: column[MAX_ROWS:] for key, column in columns.items()}
+    return first, remaining
 
 
 def _sizes(part: Part) -> Counter[tuple[int, str]]:

@@ -42,21 +42,21 @@ def _times(price: float | None, amount: float | None) -> float | None:
 
 def energy_sentence(run: Mapping) -> str:
     """Return the energy of a run, what the training thread did meanwhile, and its price; or ""."""
-    said = [part for part in (_energy(run), _cost(run)) if part]
-    return " ".join(said)
+    parts = [part for part in (_energy(run), _cost(run)) if part]
+    return " ".join(parts)
 
 
 def _energy(run: Mapping) -> str:
-    found = run.get("energy")
-    if not found:
+    use = run.get("energy")
+    if not use:
         return ""
-    total = found["total_j"]
-    estimated = " (estimated from power samples)" if found["estimated"] else ""
+    total = use["total_j"]
+    estimated = " (estimated from power samples)" if use["estimated"] else ""
     text = f"Energy: {energy(total)}{estimated}"
     spent = sorted(
         (
             (joules, name)
-            for name, joules in found["by_time_j"].items()
+            for name, joules in use["by_time_j"].items()
             if name in HOST_TIME and name not in ("step", "other") and joules > _WORTH_SAYING * total
         ),
         reverse=True,
@@ -66,8 +66,8 @@ def _energy(run: Mapping) -> str:
     if run.get("energy_j_per_sample"):
         text += f"; {run['energy_j_per_sample']:.3g} J a sample"
     wall = run.get("wall_s") or 0
-    if wall and found["measured_s"] < _WHOLE * wall:
-        text += f"; measured for {100 * found['measured_s'] / wall:.0f} % of the time"
+    if wall and use["measured_s"] < _WHOLE * wall:
+        text += f"; measured for {100 * use['measured_s'] / wall:.0f} % of the time"
     return f"{text}."
 
 
@@ -85,12 +85,12 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _cost(run: Mapping) -> str:
     cost = run.get("cost") or {}
-    said = []
+    prices = []
     if cost.get("energy") is not None:
-        said.append(f"{cost['energy']:,.2f} for electricity")
+        prices.append(f"{cost['energy']:,.2f} for electricity")
     if cost.get("gpu_time") is not None:
-        said.append(f"{cost['gpu_time']:,.2f} for {cost['gpu_hours']:,.3g} GPU hours")
-    return f"At the prices given: {', '.join(said)}." if said else ""
+        prices.append(f"{cost['gpu_time']:,.2f} for {cost['gpu_hours']:,.3g} GPU hours")
+    return f"At the prices given: {', '.join(prices)}." if prices else ""
 
 
 def accelerator_sentence(run: Mapping) -> str:

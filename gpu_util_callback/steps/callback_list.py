@@ -52,18 +52,18 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
         that it watches; `library`, the installed package that it comes from. Callbacks without any
         of these are left out.
     """
-    found = {}
+    described = {}
     for callback in callbacks:
         kind = type(callback)
-        said: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         watched = getattr(callback, "monitor", None)
         if isinstance(watched, str) and watched.startswith("val_"):
-            said["monitor"] = watched
+            facts["monitor"] = watched
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
-            said |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
-        if any(said.values()):
-            found[kind.__name__] = {name: value for name, value in said.items() if value}
-    return found
+            facts |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
+        if any(facts.values()):
+            described[kind.__name__] = {name: value for name, value in facts.items() if value}
+    return described
 
 
 def _library(kind: type) -> str | None:
@@ -78,31 +78,31 @@ def _rhythms(callback: Any) -> dict[str, int]:
         arguments = signature(type(callback).__init__).parameters.values()
     except (TypeError, ValueError):  # no readable signature
         return {}
-    found = {}
+    rhythms = {}
     for argument in arguments:
         name = argument.name
         if not _RHYTHM.search(name) or argument.kind == Parameter.POSITIONAL_ONLY:
             continue
-        own = callback.__dict__
-        value = own.get(name, own.get(f"_{name}", argument.default))
+        attributes = callback.__dict__
+        value = attributes.get(name, attributes.get(f"_{name}", argument.default))
         if value == "batch":  # every one
             value = 1
         if type(value) is int and value > 0:
-            found[name] = value
-    return found
+            rhythms[name] = value
+    return rhythms
 
 
 def _first_arguments(callback: Any) -> dict[str, str]:
     """Return a callback's names for its epoch or batch where they differ from Keras' own."""
-    found = {}
+    names = {}
     hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
     for hook in hooks:
         usual = "epoch" if "epoch" in hook else "batch"
         code = getattr(getattr(type(callback), hook, None), "__code__", None)
         name = code.co_varnames[1] if code is not None and code.co_argcount > 1 else usual
         if name != usual:
-            found[hook] = name
-    return found
+            names[hook] = name
+    return names
 
 
 class HookSums:
@@ -121,9 +121,9 @@ class HookSums:
         total, count = self.total, self.count
         if count == self._count:
             return []
-        own, more = total - self._total, count - self._count
+        spent_ns, more = total - self._total, count - self._count
         self._total, self._count = total, count
-        row = Phase(self.kind, self.name, self.start, self.end, "", own, calls, more)
+        row = Phase(self.kind, self.name, self.start, self.end, "", spent_ns, calls, more)
         self.start = self.end
         return [row]
 

@@ -94,9 +94,9 @@ def shape_signature(data: Any) -> float:
     plain = type(data) is tuple  # usually (x, y)
     try:
         if plain:  # usually the same shapes as before
-            known = _signatures.get(tuple(map(shape_of, data)))
-            if known is not None:
-                return known
+            signature_before = _signatures.get(tuple(map(shape_of, data)))
+            if signature_before is not None:
+                return signature_before
     except Exception:
         plain = False
     try:
@@ -128,11 +128,11 @@ def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None
     if not shapes or not shapes[0]:
         return None
     ranks = [len(shape) for shape in shapes[0]]
-    if any([len(shape) for shape in one] != ranks for one in shapes):
+    if any([len(shape) for shape in batch_shapes] != ranks for batch_shapes in shapes):
         return None
     try:
         return [
-            [_size([int(one[tensor][axis]) for one in shapes]) for axis in range(rank)]
+            [_size([int(batch_shapes[tensor][axis]) for batch_shapes in shapes]) for axis in range(rank)]
             for tensor, rank in enumerate(ranks)
         ]
     except (TypeError, ValueError):  # sizes that are no numbers
@@ -198,14 +198,14 @@ class HandedOver:
     def __init__(self) -> None:
         self.looked = 0
         self._ready = 0
-        self._taken: deque[int] = deque(maxlen=_LAST)
+        self._handover_ns: deque[int] = deque(maxlen=_LAST)
 
     def came(self, ready: bool, ns: int) -> None:
         """Add a batch that came `ns` after it was requested."""
         self.looked += 1
         if ready:
             self._ready += 1
-            self._taken.append(ns)
+            self._handover_ns.append(ns)
 
     def facts(self) -> dict[str, float | None]:
         """Return facts for the manifest's `fit`; empty where readiness could not be queried.
@@ -215,6 +215,6 @@ class HandedOver:
         """
         if not self.looked:
             return {}
-        taken = self._taken.copy()
-        ms = round(statistics.median(taken) / 1e6, 3) if len(taken) >= _ENOUGH else None
+        handover_ns = self._handover_ns.copy()
+        ms = round(statistics.median(handover_ns) / 1e6, 3) if len(handover_ns) >= _ENOUGH else None
         return {"input_ready_pct": round(100 * self._ready / self.looked, 1), "input_handover_ms": ms}

@@ -103,10 +103,10 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
     from gpu_util_callback.recording.writer import RecordingWriter
 
     p = analysis.processes[place]
-    zero, known = _zero_ns(analysis, p)
+    zero, has_time = _zero_ns(analysis, p)
     start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
-    manifest = _facts(analysis, p, number, count, start, end, known)
+    manifest = _facts(analysis, p, number, count, start, end, has_time)
     tables = recording_tables(analysis, process=place, epoch_ns=zero)
     tables["steps"] = step_rows(p, zero)
     writer = RecordingWriter(log_dir, manifest, clock=Clock())
@@ -127,7 +127,7 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
 
 
 def _facts(
-    analysis: Analysis, p: ProcessAnalysis, number: int, count: int, start_ns: int, end_ns: int, known: bool
+    analysis: Analysis, p: ProcessAnalysis, number: int, count: int, start_ns: int, end_ns: int, has_time: bool
 ) -> dict[str, Any]:
     trace = analysis.trace
     tool = _TOOLS[trace.format]
@@ -140,7 +140,7 @@ def _facts(
         }
         for source, reason in _CANNOT
     ]
-    if not known:
+    if not has_time:
         cannot.append(
             {
                 "source": "clock",
@@ -156,7 +156,7 @@ def _facts(
                 "cure": "trace the host as well",
             }
         )
-    said = facts(p, trace.names, analysis.wording, lambda d: d.device.index)
+    process_facts = facts(p, trace.names, analysis.wording, lambda d: d.device.index)
     return {
         "host": p.process.host or socket.gethostname(),
         "pid": p.process.pid or 0,
@@ -165,10 +165,10 @@ def _facts(
         "job": hashlib.sha256("\n".join(trace.paths).encode()).hexdigest()[:16],
         "job_source": "imported trace",
         "fit_index": 0,
-        "framework": said["framework"],
-        "fit": said["fit"],
+        "framework": process_facts["framework"],
+        "fit": process_facts["fit"],
         "source": {
-            **said["source"],
+            **process_facts["source"],
             "tool": tool,
             "format": trace.format,
             "files": names,
@@ -176,7 +176,7 @@ def _facts(
         },
         "gpus": [
             {**of_rules, "name": d.device.name, "uuid": d.device.facts.get("uuid"), "label": f"GPU {d.device.index}"}
-            for d, of_rules in zip(p.devices, said["gpus"], strict=True)
+            for d, of_rules in zip(p.devices, process_facts["gpus"], strict=True)
         ],
         "unavailable": cannot,
         "started_ns": start_ns,
@@ -296,9 +296,11 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
     """
     limits = thresholds_in_force(thresholds)
     analysis = measure(trace)
-    found = diagnose_together([_diagnosis(analysis, place, limits) for place in range(len(analysis.processes))], limits)
-    analysis.verdict = found["verdict"]
-    analysis.findings, analysis.silent = found["findings"], found["silent"]
+    diagnosis = diagnose_together(
+        [_diagnosis(analysis, place, limits) for place in range(len(analysis.processes))], limits
+    )
+    analysis.verdict = diagnosis["verdict"]
+    analysis.findings, analysis.silent = diagnosis["findings"], diagnosis["silent"]
     analysis.thresholds = {rule.cause: limits[rule.cause] for rule in RULES if rule.unknown_in_trace}
     analysis.thresholds_set = thresholds_set(limits)
     return analysis

@@ -113,15 +113,15 @@ def union_with_first(start: np.ndarray, end: np.ndarray) -> tuple[Intervals, np.
     """Return the union, and for each of its intervals the index of the input that begins it."""
     start = np.asarray(start, np.int64)
     end = np.asarray(end, np.int64)
-    given = np.flatnonzero(start < end)
-    if not len(given):
-        return EMPTY, given
-    if len(given) != len(start):
-        start, end = start[given], end[given]
+    indices = np.flatnonzero(start < end)
+    if not len(indices):
+        return EMPTY, indices
+    if len(indices) != len(start):
+        start, end = start[indices], end[indices]
     if np.any(start[1:] < start[:-1]):
         order = np.argsort(start, kind="stable")
-        start, end, given = start[order], end[order], given[order]
+        start, end, indices = start[order], end[order], indices[order]
     reach = np.maximum.accumulate(end)
     fresh = np.concatenate((np.ones(1, bool), start[1:] > reach[:-1]))
     last = np.concatenate((fresh[1:], np.ones(1, bool)))
-    return Intervals(start[fresh], reach[last]), given[fresh]
+    return Intervals(start[fresh], reach[last]), indices[fresh]

@@ -90,18 +90,18 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
                 occupancy_pct=_mean(occupancy_of[events.shape[order[mine]]], weight),
             )
         )
-    rest = ranking[listed:]
-    if len(rest):
-        sums = int(count[rest].sum()), int(total[rest].sum()), int(low[rest].min())
-        title = f"{len(rest):,} other kernels"
-        groups.append(KernelGroup(title, "", False, "unknown", *sums, int(high[rest].max()), KernelShape(), None))
+    unlisted = ranking[listed:]
+    if len(unlisted):
+        sums = int(count[unlisted].sum()), int(total[unlisted].sum()), int(low[unlisted].min())
+        title = f"{len(unlisted):,} other kernels"
+        groups.append(KernelGroup(title, "", False, "unknown", *sums, int(high[unlisted].max()), KernelShape(), None))
     return groups
 
 
 def _mean(values: np.ndarray, weight: np.ndarray) -> float | None:
-    known = np.isfinite(values)
-    weight = weight[known]
-    return float(np.average(values[known], weights=weight)) if weight.sum() > 0 else None
+    is_measured = np.isfinite(values)
+    weight = weight[is_measured]
+    return float(np.average(values[is_measured], weights=weight)) if weight.sum() > 0 else None
 
 
 def _heaviest(values: np.ndarray, weight: np.ndarray) -> int:

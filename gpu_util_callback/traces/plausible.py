@@ -40,12 +40,12 @@ def number(value: Any) -> float | None:
     if type(value) is str and len(value) > _MAX_DIGITS:
         return math.inf
     try:
-        found = float(value)
+        parsed = float(value)
     except OverflowError:
         return math.inf
     except (TypeError, ValueError):
         return None
-    return math.inf if math.isnan(found) else found
+    return math.inf if math.isnan(parsed) else parsed
 
 
 def ordinal(digits: str) -> int | None:
@@ -84,9 +84,9 @@ def drop_implausible(trace: Trace) -> None:
         for thread in process.threads:
             thread.name = _text(thread.name)
         _durations(process, ignored)
-    seen = [f"{what} ({count:,})" for what, count in sorted(ignored.items()) if count]
-    if seen:
-        trace.problems.append(f"impossible numbers were ignored: {', '.join(seen)}")
+    counted = [f"{quantity} ({count:,})" for quantity, count in sorted(ignored.items()) if count]
+    if counted:
+        trace.problems.append(f"impossible numbers were ignored: {', '.join(counted)}")
     trace.problems = _few(trace.problems)
 
 
@@ -96,8 +96,8 @@ def _text(text: str) -> str:
 
 def _few(problems: list[str]) -> list[str]:
     more = len(problems) - limits.MAX_PROBLEMS
-    kept = problems if more <= 0 else problems[: limits.MAX_PROBLEMS]
-    lines = [_text(" ".join(problem.split())) for problem in kept]
+    shown = problems if more <= 0 else problems[: limits.MAX_PROBLEMS]
+    lines = [_text(" ".join(problem.split())) for problem in shown]
     return lines if more <= 0 else [*lines, f"and {more:,} more problems like these"]
 
 
@@ -109,8 +109,8 @@ def _ranges(columns: Columns, ignored: Counter[str]) -> None:
             continue
         values = getattr(columns, f.name)
         absent = f.metadata["absent"]
-        known = ~np.isnan(values) if values.dtype.kind == "f" else values != absent
-        wild = known & ~((values >= 0) & (values <= most))
+        is_present = ~np.isnan(values) if values.dtype.kind == "f" else values != absent
+        wild = is_present & ~((values >= 0) & (values <= most))
         if wild.any():
             ignored[f.metadata["called"]] += int(wild.sum())
             setattr(columns, f.name, np.where(wild, absent, values).astype(values.dtype))
@@ -152,8 +152,8 @@ def _shapes(process: Process, ignored: Counter[str]) -> None:
     for device in process.devices:
         uses += np.bincount(device.events.shape + 1, minlength=len(uses))
     for index, odd in wild:
-        for what in odd:
-            ignored[what] += int(uses[index + 1])
+        for quantity in odd:
+            ignored[quantity] += int(uses[index + 1])
 
 
 _SHAPE = (

@@ -41,7 +41,7 @@ def read_trace(
     Raises: UnusableInput, with one line that states the problem and the remedy.
     """
     if not isinstance(path, str | os.PathLike):
-        return _read([Path(one) for one in path], progress)
+        return _read([Path(file) for file in path], progress)
     files, skipped = find_traces(path)
     trace = _read(files, progress)
     if skipped:
@@ -114,26 +114,26 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
         return [path], 0
     if not path.exists():
         raise UnusableInput(f"{path}: no such file or folder")
-    found = [file for file in path.rglob("*") if _NAMES.search(file.name) and file.is_file()]
-    if not found:
+    trace_files = [file for file in path.rglob("*") if _NAMES.search(file.name) and file.is_file()]
+    if not trace_files:
         raise UnusableInput(
             f"{path}: no trace in this folder; looked for *.xplane.pb, *.trace.json[.gz], *.sqlite "
             "and *.nsys-rep in it and below"
         )
     # JAX writes the same window twice, the second time for the trace viewer.
-    planes = [file for file in found if ".xplane.pb" in file.name]
+    planes = [file for file in trace_files if ".xplane.pb" in file.name]
     if planes:
-        found = planes
+        trace_files = planes
     sessions: dict[Path, list[Path]] = {}
-    for file in found:
+    for file in trace_files:
         sessions.setdefault(file.parent, []).append(file)
     newest = max(sessions, key=lambda s: max(f.stat().st_mtime for f in sessions[s]))
     files = sorted(sessions[newest])
     older = len(sessions) - 1
     if not planes:
-        kept = _newest_of_each_worker(files)
-        older += len(files) - len(kept)
-        files = kept
+        newest_files = _newest_of_each_worker(files)
+        older += len(files) - len(newest_files)
+        files = newest_files
     return files, older
 
 
@@ -145,8 +145,8 @@ def _newest_of_each_worker(files: list[Path]) -> list[Path]:
             worker = "one report"  # reports are whole sessions: the newest alone
         else:
             worker = re.sub(r"(\.\d+)?(\.pt)?\.trace\.json(\.gz)?$", "", file.name)
-        known = newest.get(worker)
-        if known is None or file.stat().st_mtime >= known.stat().st_mtime:
+        newest_so_far = newest.get(worker)
+        if newest_so_far is None or file.stat().st_mtime >= newest_so_far.stat().st_mtime:
             newest[worker] = file
     return sorted(newest.values())
 

@@ -98,7 +98,7 @@ def spans_of(
     starts = array("q")
     ends = array("q")
     add_start, add_end = starts.append, ends.append
-    others: list[tuple[int, int, int, int]] = []
+    other_fields: list[tuple[int, int, int, int]] = []
     skipped = 0
     check_at = limit
     while at < end:
@@ -122,35 +122,35 @@ def spans_of(
         else:
             other = next(fields(data, at, end))
             at = other[3]
-            if len(others) < _OTHERS_KEPT:
-                others.append(other)
+            if len(other_fields) < _OTHERS_KEPT:
+                other_fields.append(other)
             else:
                 skipped += 1
                 if skipped > limit:
                     raise TooMany(f"more than {limit:,} entries")
-    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), others
+    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), other_fields
 
 
 def split(
-    data: bytes, at: int, end: int, wanted: tuple[int, ...], limit: int
+    data: bytes, at: int, end: int, numbers: tuple[int, ...], limit: int
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Return the payload positions of some fields of one message: (starts, ends) each.
 
     Raises: BadMessage; TooMany when the message has more than `limit` fields.
     """
-    found = {number: (array("q"), array("q")) for number in wanted}
+    positions = {number: (array("q"), array("q")) for number in numbers}
     left = limit
     for number, wire, a, b in fields(data, at, end):
         left -= 1
         if left < 0:
             raise TooMany(f"more than {limit:,} entries")
-        if wire == 2 and number in found:
-            starts, ends = found[number]
+        if wire == 2 and number in positions:
+            starts, ends = positions[number]
             starts.append(a)
             ends.append(b)
     return {
         number: (np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64))
-        for number, (starts, ends) in found.items()
+        for number, (starts, ends) in positions.items()
     }
 
 
@@ -198,10 +198,10 @@ def _long_numbers(buffer: Buffer, at: np.ndarray, value: np.ndarray, size: np.nd
     low = _numbers(word & ~(_ONE << np.uint64(63)))[0]  # the first eight bytes, ended by force
     ninth = buffer.bytes[at[rows] + 9].astype(np.uint64)
     tenth = buffer.bytes[at[rows] + 10].astype(np.uint64)
-    found = low | ((ninth & np.uint64(127)) << np.uint64(56)) | (tenth << np.uint64(63))
+    ten_bytes = low | ((ninth & np.uint64(127)) << np.uint64(56)) | (tenth << np.uint64(63))
     short = ninth < 128
     value, size = value.copy(), size.copy()
-    value[rows] = np.where(short, low | (ninth << np.uint64(56)), found)
+    value[rows] = np.where(short, low | (ninth << np.uint64(56)), ten_bytes)
     size[rows] = np.where(short, 9, np.where(tenth < 128, 10, 0))
     return value, size
 
@@ -210,7 +210,7 @@ def decode(
     buffer: Buffer,
     start: np.ndarray,
     end: np.ndarray,
-    wanted: tuple[int, ...],
+    numbers: tuple[int, ...],
     repeated: int = 0,
     payloads: tuple[int, ...] = (),
 ) -> tuple[dict[int, Fields], tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -219,7 +219,7 @@ def decode(
     Args:
         buffer: the bytes.
         start, end: int64[n], the position of each message.
-        wanted: field numbers to return; the last occurrence in a message wins, as in protobuf.
+        numbers: field numbers to return; the last occurrence in a message wins, as in protobuf.
         repeated: a length-delimited field of which every occurrence that is not empty is returned
             (0 = none).
         payloads: the length-delimited ones among the wanted; as in protobuf, a field of the
@@ -230,7 +230,7 @@ def decode(
     Raises: BadMessage, TooMany.
     """
     n = len(start)
-    table = {number: Fields(np.zeros(n, bool), np.zeros(n, np.uint64), np.zeros(n, np.int64)) for number in wanted}
+    table = {number: Fields(np.zeros(n, bool), np.zeros(n, np.uint64), np.zeros(n, np.int64)) for number in numbers}
     spans: list[tuple[np.ndarray, ...]] = [(start[:0],) * 3]  # owner, start, end
     position = start.astype(np.int64, copy=True)
     live = np.flatnonzero(position < end)
@@ -313,7 +313,7 @@ def _decode_slowly(
 
     Returns: (owner, start, end) of the repeated field, if it occurs.
     """
-    found: list[tuple[int, int, int]] = []
+    occurrences: list[tuple[int, int, int]] = []
     left = _FEW_FIELDS + MAX_ROUNDS * len(position)
     for row in rows:
         base, stop = int(position[row]), int(end[row])
@@ -323,13 +323,13 @@ def _decode_slowly(
             if left < 0:
                 raise TooMany("messages of many thousand fields")
             if number == repeated and wire == 2 and a < b:
-                found.append((row, base + a, base + b))
+                occurrences.append((row, base + a, base + b))
             column = table.get(number)
             if column is not None and (wire == 2) == (number in payloads):
                 column.present[row] = True
                 column.value[row] = base + a if wire == 2 else a
                 column.end[row] = base + b
-    return [tuple(np.array(found, np.int64).T)] if found else []
+    return [tuple(np.array(occurrences, np.int64).T)] if occurrences else []
 
 
 if sys.byteorder != "little":  # pragma: no cover - no supported platform is big-endian

@@ -40,7 +40,7 @@ class TileServer:
         self._max_bytes = max_bytes
         self._patient = patient
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, RecordingTiles] = OrderedDict()
+        self._tiles_by_id: OrderedDict[str, RecordingTiles] = OrderedDict()
         self._local = Jobs()
         # By recording: a silent store holds up no other.
         self._remote: dict[str, Jobs] = {}
@@ -72,13 +72,13 @@ class TileServer:
         if sum(len(_series(lane)) for lane in lanes) > MAX_SERIES:
             raise BadTile(f"at most {MAX_SERIES} series at once")
         revision = recording.revision
-        wanted: dict[str, list[str]] = {}
+        columns_by_group: dict[str, list[str]] = {}
         for lane in lanes:
             for _, group, column, _ in _series(lane):
-                columns = wanted.setdefault(group, [])
+                columns = columns_by_group.setdefault(group, [])
                 if column not in columns:
                     columns.append(column)
-        answer = self._of(recording).answer(revision, wanted, View(axis, level, first, count))
+        answer = self._of(recording).answer(revision, columns_by_group, View(axis, level, first, count))
         self._make_room()
         series: list[dict[str, Any]] = []
         arrays: list[tuple[np.ndarray, ...]] = []
@@ -87,9 +87,9 @@ class TileServer:
             if lane == LANE:
                 if not self._stages_are_gathered(recording):
                     refining.append(lane)
-                for name, found in stage_ranges(recording, axis, level, first, count):
+                for name, ranges in stage_ranges(recording, axis, level, first, count):
                     series.append({"lane": lane, "name": name})
-                    arrays.append(tuple(found))
+                    arrays.append(tuple(ranges))
             for name, group, column, scale in _series(lane):
                 columns = answer.columns.get(group, [])
                 if column not in columns:
@@ -112,8 +112,8 @@ class TileServer:
             "refining": refining,
             "filled": answer.filled,
         }
-        both = [edges, answer.other] if axis == "time" else [answer.other, edges]
-        return _packed(header, arrays, both)
+        axes = [edges, answer.other] if axis == "time" else [answer.other, edges]
+        return _packed(header, arrays, axes)
 
     def prepare(self, recording: Recording) -> None:
         """Begin to read what the tiles of a recording need."""
@@ -137,17 +137,17 @@ class TileServer:
     def _of(self, recording: Recording) -> RecordingTiles:
         jobs = None if self._patient else self._jobs_of(recording)
         with self._lock:
-            known = self._known.get(recording.id)
-            if known is None or known.recording is not recording:
-                known = self._known[recording.id] = RecordingTiles(recording, jobs)
-            self._known.move_to_end(recording.id)
-            return known
+            tiles = self._tiles_by_id.get(recording.id)
+            if tiles is None or tiles.recording is not recording:
+                tiles = self._tiles_by_id[recording.id] = RecordingTiles(recording, jobs)
+            self._tiles_by_id.move_to_end(recording.id)
+            return tiles
 
     def _make_room(self) -> None:
         with self._lock:
-            total = sum(one.nbytes for one in self._known.values())
-            while total > self._max_bytes and len(self._known) > 1:
-                total -= self._known.popitem(last=False)[1].nbytes
+            total = sum(tiles.nbytes for tiles in self._tiles_by_id.values())
+            while total > self._max_bytes and len(self._tiles_by_id) > 1:
+                total -= self._tiles_by_id.popitem(last=False)[1].nbytes
 
 
 def _series(lane: str) -> list[tuple[str, str, str, float]]:

@@ -230,4 +230,4 @@ def test_recordings_nobody_looks_at_are_let_go(tmp_path):
     server = TileServer(max_bytes=1)
     for one in found:
         ask(server, one, "step", 0, 0, 4, ["steps"])
-    assert list(server._known) == [found[-1].id]
+    assert list(server._tiles_by_id) == [found[-1].id]

@@ -16,11 +16,11 @@ def jitted_in(train_function: Any) -> Any:
     """Return the jitted function that Keras' train function calls; None without one."""
     for cell in getattr(train_function, "__closure__", None) or ():
         try:
-            held = cell.cell_contents
+            value = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-        if callable(getattr(held, "trace", None)) and callable(getattr(held, "lower", None)):
-            return held
+        if callable(getattr(value, "trace", None)) and callable(getattr(value, "lower", None)):
+            return value
     return None
 
 
@@ -96,13 +96,13 @@ def _add_all(work: CountedWork, jaxpr: Any, *, recomputes: bool = False) -> None
 
 def _needed(jaxpr: Any) -> list[Any]:
     """Return the equations that an output hangs on: XLA leaves out the others."""
-    wanted = {id(variable) for variable in jaxpr.outvars}
-    found = []
+    needed_ids = {id(variable) for variable in jaxpr.outvars}
+    equations = []
     for equation in reversed(jaxpr.eqns):
-        if equation.effects or any(id(variable) in wanted for variable in equation.outvars):
-            wanted |= {id(variable) for variable in equation.invars}
-            found.append(equation)
-    return found
+        if equation.effects or any(id(variable) in needed_ids for variable in equation.outvars):
+            needed_ids |= {id(variable) for variable in equation.invars}
+            equations.append(equation)
+    return equations
 
 
 def _add(work: CountedWork, equation: Any) -> None:
@@ -117,7 +117,7 @@ def _add(work: CountedWork, equation: Any) -> None:
         if once.total or once.missing:
             work.miss("a loop of unknown length")
     elif name == "cond":
-        branches = [_of(one) for one in params["branches"]]
+        branches = [_of(branch) for branch in params["branches"]]
         if len({branch.total for branch in branches}) > 1:
             work.miss("a branch that does not always run")
         work.include(branches[0])
@@ -146,8 +146,8 @@ def _is_foreign(primitive: Any) -> bool:
     try:
         from jax._src.interpreters import mlir
 
-        found = mlir._lowerings.get(primitive)
-        rule = getattr(found, "rule", found)
+        lowering = mlir._lowerings.get(primitive)
+        rule = getattr(lowering, "rule", lowering)
         while hasattr(rule, "func"):
             rule = rule.func
         return rule is not None and not str(rule.__module__).startswith("jax")

@@ -42,18 +42,18 @@ class GraphBatches(Batches):
     Args:
         model: whose function it is.
         way: "graph", "eager" or "none": where batches are timed.
-        seen: called with each iterator the function is given, once.
+        tell_seen: called with each iterator the function is given, once.
     """
 
     exhausted = (StopIteration, tf.errors.OutOfRangeError)
 
-    def __init__(self, model: Any, way: str, seen: Callable[[Any], None]):
+    def __init__(self, model: Any, way: str, tell_seen: Callable[[Any], None]):
         self.queue: RowQueue | None = None  # what the wrapped function writes into
         self.shapes: dict[float, int] = {}
         self._model = model
         self._way = way
         self._iterator: Any = None  # a weak reference to the newest dataset iterator
-        self._tell_seen = seen
+        self._tell_seen = tell_seen
         self._into_queue = timing_into(None)
         self._stamps: list[float] = []
 
@@ -61,13 +61,13 @@ class GraphBatches(Batches):
         # The queue is kept on the model's function: from now on it is read for this fit.
         if self._way != "graph":
             return
-        kept: tuple[RowQueue, dict[float, int]] | None = inner.__dict__.get(_KEPT)
-        if kept is None:
-            kept = (RowQueue(), {})
+        queue_and_shapes: tuple[RowQueue, dict[float, int]] | None = inner.__dict__.get(_KEPT)
+        if queue_and_shapes is None:
+            queue_and_shapes = (RowQueue(), {})
             if self._ends_are_seen():
-                kept[0].ends = RowQueue()
-            inner.__dict__[_KEPT] = kept
-        self.queue, shapes = kept
+                queue_and_shapes[0].ends = RowQueue()
+            inner.__dict__[_KEPT] = queue_and_shapes
+        self.queue, shapes = queue_and_shapes
         if not isinstance(self.rows, GraphRows) or not self.rows.reads(self.queue):
             tail_ns = self.rows.tail_ns if self.rows is not None else 0
             self.rows = GraphRows(self.queue, tail_ns)
@@ -96,18 +96,18 @@ class GraphBatches(Batches):
             if not function.armed:
                 return function.unexpected(inner, args)
             try:
-                given = self._given(args[0])
+                timed_iterator = self._given(args[0])
             except Exception as error:
                 function.failed(error)
-                given = None
-            if given is None:
+                timed_iterator = None
+            if timed_iterator is None:
                 return inner(*args)
             function.armed = False
             queue = self.queue
             traces = queue.traces if queue is not None else 0
             start = clock()
             try:
-                result = inner(given)
+                result = inner(timed_iterator)
             except BaseException as error:
                 function.raised(error, start, had_batch=False)
                 raise
@@ -126,22 +126,22 @@ class GraphBatches(Batches):
 
     def _given(self, iterator: Any) -> Any:
         """Return what the function is given for an iterator; None = the call is not to be timed."""
-        known = self._iterator
-        if known is None or known() is not iterator:
+        newest = self._iterator
+        if newest is None or newest() is not iterator:
             if not is_iterator(iterator):
                 return None
             self._into_queue.hold = holds_batches(iterator)
             self._iterator = weakref.ref(iterator)
             self._tell_seen(iterator)
-        given = getattr(iterator, KEY, None)
-        if given is None:
-            given = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
+        timed_iterator = getattr(iterator, KEY, None)
+        if timed_iterator is None:
+            timed_iterator = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
         if self.queue is not None:
             current.timing = self._into_queue
         else:
             self._stamps = []
             current.timing = timing_into(None, self._stamps)
-        return given
+        return timed_iterator
 
 
 def is_iterator(value: Any) -> bool:
@@ -296,11 +296,11 @@ class TensorFlowAdapter(KerasAdapter):
             self._test.armed = False
 
     def problems(self) -> list[tuple[str, str, str]]:
-        found = list(self.unavailable)
+        problems = list(self.unavailable)
         for batches in self._batches:
             if batches.queue is not None and batches.queue.failure:
-                found.append(("input wait", batches.queue.failure, "report it"))
-        return found
+                problems.append(("input wait", batches.queue.failure, "report it"))
+        return problems
 
     def work(self, batch: int | None) -> CountedWork | None:
         if self._way == "eager":

@@ -24,8 +24,8 @@ def random_states() -> list[Callable[[], None]]:
         from tensorflow.python.ops import stateful_random_ops
 
         generator = getattr(stateful_random_ops, "global_generator", None)
-        known = None if generator is None else preserved(generator)
-        restore += [] if known is None else [known]
+        restore_generator = None if generator is None else preserved(generator)
+        restore += [] if restore_generator is None else [restore_generator]
     except (ImportError, AttributeError):  # private, and moved
         pass
     return restore
@@ -37,15 +37,15 @@ def _other_seeds(context: Any) -> Callable[[], None]:
     An operation with a seed keeps its state in a kernel that TensorFlow caches by that seed, and
     which cannot be put back: a trial must not draw from the same kernels.
     """
-    seed, own = context._seed, context._rng
-    state = None if own is None else own.getstate()
+    seed, generator = context._seed, context._rng
+    state = None if generator is None else generator.getstate()
     context._seed = (seed or 0) ^ _APART
     context._rng = random.Random(context._seed)
 
     def restore() -> None:
-        context._seed, context._rng = seed, own
-        if own is not None:
-            own.setstate(state)
+        context._seed, context._rng = seed, generator
+        if generator is not None:
+            generator.setstate(state)
 
     return restore
 
@@ -72,20 +72,20 @@ def untraced(function: Any) -> Callable[[], None]:
     return restore
 
 
-def preserved(one: Any) -> Callable[[], None] | None:
+def preserved(source: Any) -> Callable[[], None] | None:
     """Return what restores a variable or generator in place; None for other objects."""
-    if isinstance(one, tf.random.Generator):
-        return preserved(one.state)
-    if not isinstance(one, tf.Variable):
+    if isinstance(source, tf.random.Generator):
+        return preserved(source.state)
+    if not isinstance(source, tf.Variable):
         return None
     try:
         with tf.device("CPU"):  # a GPU may have no room for another one
-            value = tf.identity(one)
+            value = tf.identity(source)
     except Exception:  # not initialized
         return None
 
     def restore() -> None:
-        one.assign(value)
+        source.assign(value)
 
     return restore
 
@@ -135,7 +135,7 @@ def _rebuilt(dataset: tf.data.Dataset) -> tf.data.Dataset:
             node.device = "/device:CPU:0"
     for node in graph.node:
         if node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum:
-            handles = [one.name for one in node.attr["value"].tensor.resource_handle_val]
+            handles = [handle.name for handle in node.attr["value"].tensor.resource_handle_val]
             for part, operation in _OWNED.items():
                 if handles and all(part in name for name in handles):
                     _replace(node, operation)

@@ -60,9 +60,9 @@ class FinishedBatches:
 
     def _look(self) -> None:
         tasks = self._iterator._task_info
-        wanted = tasks.get(self._iterator._rcvd_idx)
+        task = tasks.get(self._iterator._rcvd_idx)
         self._kept = -1
-        self._ready = wanted is not None and len(wanted) == 2
+        self._ready = task is not None and len(task) == 2
         if not self._ready and self._queued():
             self._ready = True
             self._kept = self._out_of_turn()
@@ -81,9 +81,9 @@ def _readable(file: int) -> Callable[[], bool]:
     `select.poll` gives it up: where other threads want it, getting it back takes 5 ms.
     """
     poll = ctypes.PyDLL(None).poll
-    one = _PollFd(file, select.POLLIN, 0)
-    given = ctypes.byref(one)
-    return lambda: poll(given, 1, 0) > 0
+    poll_file = _PollFd(file, select.POLLIN, 0)
+    poll_argument = ctypes.byref(poll_file)
+    return lambda: poll(poll_argument, 1, 0) > 0
 
 
 def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatches | None:
@@ -98,8 +98,8 @@ def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatch
         if data is not results:  # a thread takes them over, pins their memory and queues them again
             pinned = data.queue
             queued = lambda: pinned or readable()  # noqa: E731
-        found = FinishedBatches(private, queued, told)
-        found._look()  # raises where another attribute has moved
+        look = FinishedBatches(private, queued, told)
+        look._look()  # raises where another attribute has moved
     except Exception:  # another version of torch, or a system without `poll`
         return None
-    return found
+    return look

@@ -19,26 +19,26 @@ def random_states() -> list[Callable[[], None]]:
     return restore
 
 
-def preserved(one: Any) -> Callable[[], None] | None:
+def preserved(source: Any) -> Callable[[], None] | None:
     """Return what restores a tensor or a generator in place; None for other objects."""
-    if isinstance(one, torch.Generator):
-        state = one.get_state()
+    if isinstance(source, torch.Generator):
+        state = source.get_state()
 
         def set_back() -> None:
-            one.set_state(state)
+            source.set_state(state)
 
         return set_back
-    if not isinstance(one, torch.Tensor):
+    if not isinstance(source, torch.Tensor):
         return None
-    value = one.detach().to("cpu", copy=True)  # a device may have no room for another one
-    grad = None if one.grad is None else one.grad.detach().clone()
+    value = source.detach().to("cpu", copy=True)  # a device may have no room for another one
+    grad = None if source.grad is None else source.grad.detach().clone()
 
     def restore() -> None:
         with torch.no_grad():
-            one.detach().copy_(value)
-            one.grad = grad
+            source.detach().copy_(value)
+            source.grad = grad
 
-    return restore if one.is_leaf else (lambda: None)
+    return restore if source.is_leaf else (lambda: None)
 
 
 def immutable(value: Any) -> Callable[[], Any] | None:

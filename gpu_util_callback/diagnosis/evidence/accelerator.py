@@ -88,19 +88,19 @@ class AcceleratorUse:
         ends = np.sort(epochs["end_ns"]) if epochs is not None else np.zeros(0, np.int64)
         outside = [(account == "step", phases.of(kind, account=account).get("")) for kind, account in _TRAINING]
         of_epoch = np.searchsorted(ends, data["start_ns"], side="right")
-        found = []
+        epochs_measured = []
         for epoch in np.unique(of_epoch).tolist():
             rows = of_epoch == epoch
             until = int(ends[epoch]) if epoch < len(ends) else None
-            seen = _utilization({name: data[name][rows] for name in data}, outside, until)
-            if seen is not None:
-                steps, pct = seen
-                found.append({"epoch": epoch, "steps": steps, "au_pct": round(pct, 3)})
-        if not found:
+            utilization = _utilization({name: data[name][rows] for name in data}, outside, until)
+            if utilization is not None:
+                steps, pct = utilization
+                epochs_measured.append({"epoch": epoch, "steps": steps, "au_pct": round(pct, 3)})
+        if not epochs_measured:
             return None
-        mean = sum(one["au_pct"] for one in found) / len(found)
-        kept = epochs is None or not epochs.joined
-        return {"pct": round(mean, 3), "epochs": found if kept else []}
+        mean = sum(epoch_use["au_pct"] for epoch_use in epochs_measured) / len(epochs_measured)
+        is_exact = epochs is None or not epochs.joined
+        return {"pct": round(mean, 3), "epochs": epochs_measured if is_exact else []}
 
 
 def _utilization(

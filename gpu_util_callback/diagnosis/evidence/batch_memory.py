@@ -35,8 +35,8 @@ class BatchMemory:
 
 def batch_of(run: Run) -> int | None:
     """Return the size of the batches: as given or declared, or the only one that was seen."""
-    seen = set(((run.facts.get("memory") or {}).get("batch_sizes") or {}).values())
-    return batch_size(run.fit) or (int(seen.pop()) if len(seen) == 1 else None)
+    sizes = set(((run.facts.get("memory") or {}).get("batch_sizes") or {}).values())
+    return batch_size(run.fit) or (int(sizes.pop()) if len(sizes) == 1 else None)
 
 
 def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
@@ -45,16 +45,16 @@ def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
 
 
 def _batch_memory(run: Run, gpu: int) -> BatchMemory | None:
-    held = allocator(run, gpu)
+    memory = allocator(run, gpu)
     used = run.memory.get(f"gpu{gpu}/allocator:allocator_used_bytes")
-    if held is None or used is None or not len(run.steps):
+    if memory is None or used is None or not len(run.steps):
         return None
     inside = used.time_ns >= int(run.steps["start_ns"][0])
     if inside.sum() < ENOUGH:
         return None
     base = float(used.low[inside].min())
-    points = _peaks(run, gpu, held.peak)
-    if not points or held.peak < WHOLE * base:
+    points = _peaks(run, gpu, memory.peak)
+    if not points or memory.peak < WHOLE * base:
         return None
     sizes = np.array([0, *points], float)
     peaks = np.array([base, *points.values()])
@@ -63,31 +63,33 @@ def _batch_memory(run: Run, gpu: int) -> BatchMemory | None:
     slope, start = np.polyfit(sizes, peaks, 1)
     if slope <= 0 or start < 0:
         return None
-    others = run.highest(gpu, "memory_other_bytes") or 0.0
-    limit = held.limit if held.total is None else min(held.limit, held.total - others)
+    other_bytes = run.highest(gpu, "memory_other_bytes") or 0.0
+    limit = memory.limit if memory.total is None else min(memory.limit, memory.total - other_bytes)
     room = int((FILLS * limit - start) / slope)
     return BatchMemory(float(start), float(slope), limit, tuple(points), room) if room > 0 else None
 
 
 def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
     """Return the peak of each size of batches that was the largest so far."""
-    known = run.facts.get("memory") or {}
-    of_shape = {int(shape): int(size) for shape, size in (known.get("batch_sizes") or {}).items()}
+    memory_facts = run.facts.get("memory") or {}
+    of_shape = {int(shape): int(size) for shape, size in (memory_facts.get("batch_sizes") or {}).items()}
     peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
-    seen = sorted((first, of_shape[shape]) for shape, first in run.steps.first_ns.items() if shape in of_shape)
+    sizes_in_order = sorted(
+        (first, of_shape[shape]) for shape, first in run.steps.first_ns.items() if shape in of_shape
+    )
     batch = batch_of(run)
-    if len(seen) < 2 or peaks is None:
-        size = max((size for _, size in seen), default=batch)
+    if len(sizes_in_order) < 2 or peaks is None:
+        size = max((size for _, size in sizes_in_order), default=batch)
         return {int(size): highest} if size else {}
     larger: list[tuple[int, int]] = []
-    for first, size in seen:
+    for first, size in sizes_in_order:
         if not larger or size > larger[-1][1]:
             larger.append((first, size))
-    found: dict[int, float] = {}
+    peak_of_size: dict[int, float] = {}
     ends, high = peaks.end_ns, peaks.high
     for number, (_, size) in enumerate(larger):
         end = larger[number + 1][0] if number + 1 < len(larger) else None
         before = high if end is None else high[ends < end]
         if len(before):
-            found[size] = float(before.max())
-    return found
+            peak_of_size[size] = float(before.max())
+    return peak_of_size

@@ -130,10 +130,10 @@ class StepBlocks:
 
     def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
         column = partial(_integers, table, count)
-        known = {name: np.maximum(column(name), 0) for name in _COUNTED}
+        counted = {name: np.maximum(column(name), 0) for name in _COUNTED}
         raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
-        duration, compile_ns = known["duration_ns"], known["compile_ns"]
-        callbacks = known["callbacks_ns"]
+        duration, compile_ns = counted["duration_ns"], counted["compile_ns"]
+        callbacks = counted["callbacks_ns"]
         raw = np.maximum(raw_wait, 0)
         # Up to the floor it is get_next's own work, which makes up about half of a longer wait.
         wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
@@ -142,13 +142,13 @@ class StepBlocks:
         new, dynamic = self._first_seen(column("shape_id"), start)
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
-        parts = raw + sum(known[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
+        parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
         within = np.where(column("body_ns") >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
         ends = np.concatenate([[before], start + duration])
         between = np.maximum(start - ends[:-1], 0) + within
         self._last_end = int(ends[-1])
-        return known | {
+        return counted | {
             "rows": np.ones(count, np.int64),
             "input_wait_ns": raw,
             "wait_ns": wait,
@@ -183,8 +183,8 @@ class StepBlocks:
         """Return per row 1 if its shape is new, and per row 1 if shapes are dynamic."""
         new, dynamic = np.zeros(len(shapes), np.int64), shapes >= 0
         if dynamic.any():
-            found, first = np.unique(shapes, return_index=True)
-            for shape, row in zip(found.tolist(), first.tolist(), strict=True):
+            shape_ids, first = np.unique(shapes, return_index=True)
+            for shape, row in zip(shape_ids.tolist(), first.tolist(), strict=True):
                 if shape >= 0 and shape not in self._shapes and len(self._shapes) < MAX_SHAPES:
                     self._shapes.add(shape)
                     new[row] = 1
@@ -225,5 +225,5 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     # Samples and steps do not resume at the same moment, and a bin only records its beginning.
     slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
     inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(ends, times[long] + slack)
-    gone = long[inside <= 1]
-    return np.stack([times[gone], times[gone + 1]], axis=1).astype(np.int64)
+    long_gaps = long[inside <= 1]
+    return np.stack([times[long_gaps], times[long_gaps + 1]], axis=1).astype(np.int64)

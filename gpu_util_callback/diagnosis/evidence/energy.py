@@ -151,9 +151,9 @@ class EnergyUse:
         if column == _POWER:
             twice = power[1:] + np.where(np.isfinite(power[:-1]), power[:-1], power[1:])
         length = at[1:] - at[:-1]
-        known = (length > 0) & (length <= LONGEST_NS)
-        start, end, length = at[:-1][known], at[1:][known], length[known]
-        amount = np.rint(twice[known]).astype(np.int64) * length
+        is_short = (length > 0) & (length <= LONGEST_NS)
+        start, end, length = at[:-1][is_short], at[1:][is_short], length[is_short]
+        amount = np.rint(twice[is_short]).astype(np.int64) * length
         self._sums.add(f"{group}/{column}", start, end, amount)
         self._sums.add(f"{group}/{column}/covered", start, end, length)
 
@@ -178,8 +178,8 @@ class EnergyUse:
             np.asarray(phases.get(name, np.zeros(rows)), np.int64) for name in ("start_ns", "end_ns", "self_ns")
         )
         for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
-            own = accounts == category
-            self._sums.add(category, start[own], end[own], np.maximum(spent[own], 0))
+            of_category = accounts == category
+            self._sums.add(category, start[of_category], end[of_category], np.maximum(spent[of_category], 0))
 
     def result(self, gpus: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> dict | None:
         """Return the energy of a run's GPUs; None where no power was sampled of any in use.
@@ -241,15 +241,15 @@ class EnergyUse:
         share = self._inside(start_ns, end_ns)
         energy = sum(self._sums.of(name) for name in names) * share / _J
         present = share * self._sums.bin_ns
-        found, rest = {}, energy.copy()
+        joules, unassigned = {}, energy.copy()
         spent = {name: self._sums.of(name) for name in ACCOUNTS[:-1]}
         # Rows that overlap by mistake share a bin's energy; they do not multiply it.
         whole = np.maximum(present, sum(spent.values()))
         for name, ns in spent.items():
             part = np.where(whole > 0, energy * ns / np.maximum(whole, 1), 0.0)
-            found[name] = float(part.sum())
-            rest -= part
-        return {**found, "other": float(np.maximum(rest, 0).sum())}
+            joules[name] = float(part.sum())
+            unassigned -= part
+        return {**joules, "other": float(np.maximum(unassigned, 0).sum())}
 
 
 def _figures(joules: float) -> float:

@@ -64,14 +64,14 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
         return _shared_out(run, took, where)
     beside, between = _around(stalls, where.start_ns, run.end_ns, run.lag_ns())
     between = _without(between, _compiling(run))  # the GPU idles then: not training either
-    seen, training = _idle(run, beside), _idle(run, between)
-    if seen is None or seen.samples < MIN_SAMPLES or 2 * seen.known_ns < seen.length_ns:
+    during, training = _idle(run, beside), _idle(run, between)
+    if during is None or during.samples < MIN_SAMPLES or 2 * during.known_ns < during.length_ns:
         return took, None
     if training is not None and 10 * training.known_ns >= where.end_ns - where.start_ns:
         usual = training.idle_ns / training.known_ns
-        idle = seen.idle_ns - usual * max(0, seen.known_ns - length)
+        idle = during.idle_ns - usual * max(0, during.known_ns - length)
     else:  # they follow too closely: the idle time is attributed to them
-        idle = seen.idle_ns
+        idle = during.idle_ns
     share = min(1.0, max(0.0, idle / max(1, length)))
     return round(took * share), round(100 * (1 - share), 1)
 
@@ -111,8 +111,8 @@ def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int)
 
 def _compiling(run: Run) -> list[tuple[int, int]]:
     """Return the times of the longest compilations."""
-    found = [interval for rows in run.phases.of("compilation").values() for interval in intervals(rows)]
-    return sorted(found, key=lambda one: one[0] - one[1])[:MOST_COMPILATIONS]
+    spans = [interval for rows in run.phases.of("compilation").values() for interval in intervals(rows)]
+    return sorted(spans, key=lambda span: span[0] - span[1])[:MOST_COMPILATIONS]
 
 
 def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -136,11 +136,11 @@ def _idle(run: Run, pieces: list[tuple[int, int]]) -> _Seen | None:
     at = np.array(pieces, np.int64).reshape(-1, 2)
     share, samples = run.idle_each(at[:, 0], at[:, 1])
     length = at[:, 1] - at[:, 0]
-    known = np.isfinite(share)
-    if not known.any():
+    is_measured = np.isfinite(share)
+    if not is_measured.any():
         return None
     idle = float((length * np.nan_to_num(share)).sum())
-    return _Seen(int(length.sum()), int(length[known].sum()), idle, samples)
+    return _Seen(int(length.sum()), int(length[is_measured].sum()), idle, samples)
 
 
 def times(occurrences: Occurrences, share: str, pct: float) -> dict[str, object]:
