@@ -102,11 +102,11 @@ def scheduler_facts(
         host: the host name, by which Kubernetes names its pods; None = this machine's.
         redact: replace the job by a stable digest of it.
     """
-    found = _slurm(environ) or _ray_job(environ) or _kubernetes(environ, host, namespace_file)
-    if found is not None and redact:
-        digest = hashlib.sha256(f"{found['name']}:{found['job']}".encode()).hexdigest()
-        found["job"] = f"job-{digest[:10]}"
-    return found
+    scheduler = _slurm(environ) or _ray_job(environ) or _kubernetes(environ, host, namespace_file)
+    if scheduler is not None and redact:
+        digest = hashlib.sha256(f"{scheduler['name']}:{scheduler['job']}".encode()).hexdigest()
+        scheduler["job"] = f"job-{digest[:10]}"
+    return scheduler
 
 
 def _slurm(environ: Mapping[str, str]) -> dict[str, Any] | None:

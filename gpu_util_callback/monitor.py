@@ -281,9 +281,9 @@ class GpuUtilMonitor:
             return
         self._named.add(loop.validating)
         inner = seen_through(dataset)
-        found = names_in_loop(frame, self, inner, source_of(inner), loop.validating)
+        names = names_in_loop(frame, self, inner, source_of(inner), loop.validating)
         fit = recorder.facts.get("fit") or {}
-        recorder.facts["fit"] = {**fit, "variables": {**fit.get("variables", {}), **found}}
+        recorder.facts["fit"] = {**fit, "variables": {**fit.get("variables", {}), **names}}
 
     def _describe(self, dataset: Any, validating: bool) -> None:
         if self._recorder is not None and validating not in self._described:

@@ -135,8 +135,8 @@ class _HuggingFace(TrainerHooks):
 
     _phase = ""  # under way
 
-    def on_train_begin(self, *_: Any, **given: Any) -> None:
-        self._begin(given.get("train_dataloader"))
+    def on_train_begin(self, *_: Any, **arguments: Any) -> None:
+        self._begin(arguments.get("train_dataloader"))
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self._epoch("batches_begin")

@@ -510,7 +510,7 @@ class Deadline:
         if self._overdue[key] >= MOST_OVERDUE:
             raise NoAnswer(_MESSAGE)
         outcome: list[tuple[Any, BaseException | None]] = []
-        done = threading.Event()
+        finished = threading.Event()
         overdue = False
 
         def run() -> None:
@@ -519,14 +519,14 @@ class Deadline:
             except BaseException as error:  # raised where it was requested
                 outcome.append((None, error))
             with self._lock:
-                done.set()
+                finished.set()
                 self._overdue[key] -= overdue
 
         # A daemon: TensorBoard may end while a library still waits.
         threading.Thread(target=run, name="gpu-util-request", daemon=True).start()
-        if not done.wait(ANSWER_S if limit_s is None else limit_s):
+        if not finished.wait(ANSWER_S if limit_s is None else limit_s):
             with self._lock:
-                if not done.is_set():
+                if not finished.is_set():
                     overdue = True
                     self._overdue[key] += 1
                     raise NoAnswer(_MESSAGE)

@@ -118,8 +118,8 @@ class TimedFunction:
         A later change of the model's setting takes effect in the next function that is built.
         """
         batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
-        kept = getattr(inner, "__dict__", {})
-        return kept.setdefault(_BATCHES, batches)
+        attributes = getattr(inner, "__dict__", {})
+        return attributes.setdefault(_BATCHES, batches)
 
     def unwrap(self) -> None:
         """Restore the original, if our wrapper is still there."""

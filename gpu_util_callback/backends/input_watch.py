@@ -28,12 +28,12 @@ class WatchingAdapter(Adapter):
     def input_facts(self) -> dict[str, Any]:
         maps = self._pipelines.functions()
         facts: dict[str, Any] = {} if maps is None else {"input_maps": maps}
-        seen = {
+        entries_by_name = {
             "input_calls": self._calls.facts(),
             "input_first": self.first_batch.facts(),
             "input_shuffle_bytes": self._pipelines.shuffle_bytes(),
         }
-        return facts | {name: entries for name, entries in seen.items() if entries}
+        return facts | {name: entries for name, entries in entries_by_name.items() if entries}
 
     def pipeline(self) -> list[dict[str, Any]]:
         return self._pipelines.read()

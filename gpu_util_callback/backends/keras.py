@@ -56,10 +56,10 @@ class KerasAdapter(WatchingAdapter):
         frame = calling_fit()
         try:
             if frame is not None:
-                data_adapter, given = given_adapter(), frame.f_locals
-                time_fit(self._calls, data_adapter, given.get("x"), self.first_batch.note)
+                data_adapter, arguments = given_adapter(), frame.f_locals
+                time_fit(self._calls, data_adapter, arguments.get("x"), self.first_batch.note)
                 if type(data_adapter).__name__ == "ArrayDataAdapter":
-                    self.first_batch.note([given.get(name) for name in ("x", "y", "sample_weight")])
+                    self.first_batch.note([arguments.get(name) for name in ("x", "y", "sample_weight")])
         except Exception as error:  # a Keras whose data adapters changed
             failed("times of the input's functions", error)
 

@@ -54,7 +54,7 @@ def _jax_works() -> bool:
 
 def _torch_works() -> bool:
     optimizer = sys.modules["torch"].optim.Optimizer
-    return any(issubclass(type(one), optimizer) for one in gc.get_objects())
+    return any(issubclass(type(member), optimizer) for member in gc.get_objects())
 
 
 def _tensorflow_works() -> bool:

@@ -56,19 +56,19 @@ def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     parser = _Parser(prog="gpu-util", description="Why is my GPU idle?")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    wanted = next((word for word in argv if not word.startswith("-")), None)
-    known = {
+    command = next((word for word in argv if not word.startswith("-")), None)
+    parsers = {
         name: commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         for name, text in COMMANDS.items()
     }
-    if wanted not in known or argv[0] != wanted:
+    if command not in parsers or argv[0] != command:
         parser.parse_args(argv)  # exits by itself on an error, --help or --version
         parser.exit(2)
-    assert wanted is not None
-    module = import_module(f"gpu_util_callback.cli.{wanted}")
-    module.add_arguments(known[wanted])
+    assert command is not None
+    module = import_module(f"gpu_util_callback.cli.{command}")
+    module.add_arguments(parsers[command])
     # Options may stand before, after and between the paths, in any command.
-    return module, known[wanted].parse_intermixed_args(argv[1:])
+    return module, parsers[command].parse_intermixed_args(argv[1:])
 
 
 def _run(argv: list[str]) -> int:

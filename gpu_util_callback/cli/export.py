@@ -45,6 +45,6 @@ def run(args: argparse.Namespace) -> int:
         from gpu_util_callback.report.tables import write_parquet
 
         rows = write_parquet(recordings, args.parquet)
-        said = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)
-        print(f"wrote {args.parquet}: {said or 'no rows'}", file=sys.stderr)
+        counts = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)
+        print(f"wrote {args.parquet}: {counts or 'no rows'}", file=sys.stderr)
     return 0

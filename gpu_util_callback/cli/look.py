@@ -65,12 +65,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _live(args: argparse.Namespace) -> Any:
     """Return the newest recording that is live; of several workers, the first or the given one."""
-    given = open_recordings([args.logdir], [args.run] if args.run else None, args.timeout)
-    live = [one for one in given if one.status == "live" and args.rank in (None, one.rank or 0)]
+    recordings = open_recordings([args.logdir], [args.run] if args.run else None, args.timeout)
+    live = [
+        recording for recording in recordings if recording.status == "live" and args.rank in (None, recording.rank or 0)
+    ]
     if not live:
-        states = ", ".join(sorted({one.status for one in given}))
+        states = ", ".join(sorted({recording.status for recording in recordings}))
         raise UnusableInput(f"nothing in {args.logdir} trains now (its recordings: {states})")
-    return min(live, key=lambda one: (one.rank or 0, -one.start_ns))
+    return min(live, key=lambda recording: (recording.rank or 0, -recording.start_ns))
 
 
 def _answer(recording: Any, look: str, timeout_s: float) -> tuple[dict[str, Any] | None, str]:

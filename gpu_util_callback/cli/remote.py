@@ -69,5 +69,5 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
 
 
 def _how(scheme: str) -> str:
-    said = _LOGIN.get(scheme.rpartition("::")[2].lower(), "")
-    return f" To do so, {said}." if said else ""
+    advice = _LOGIN.get(scheme.rpartition("::")[2].lower(), "")
+    return f" To do so, {advice}." if advice else ""

@@ -172,7 +172,7 @@ class Trainings:
     def __init__(self, settings: dict[str, Any]):
         self.begun = False
         self._settings = settings
-        self._own = threading.local()  # a callback for each thread's fits
+        self._of_thread = threading.local()  # a callback for each thread's fits
         self._hooks: dict[str, Callable[[Any], None]] = {
             "keras.src.callbacks.callback_list": self._watch_keras,
             "tf_keras.src.callbacks": self._watch_keras,
@@ -186,8 +186,8 @@ class Trainings:
         hook = self._hooks.get(name)
         if hook is None:
             return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
@@ -235,9 +235,9 @@ class Trainings:
 
         if any(isinstance(callback, GpuUtilCallback) for callback in callbacks.callbacks):
             return
-        callback = getattr(self._own, "callback", None)
+        callback = getattr(self._of_thread, "callback", None)
         if callback is None:
-            callback = self._own.callback = GpuUtilCallback(**self._settings)
+            callback = self._of_thread.callback = GpuUtilCallback(**self._settings)
         callback.set_params(callbacks.params)
         callback.set_model(callbacks.model)
         callbacks.callbacks.insert(0, callback)

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     logdirs = expanded(args.logdir)
     line = options.StatusLine()
     try:
-        found = survey(
+        surveyed = survey(
             logdirs,
             thresholds=thresholds,
             anew=args.rejudge,
@@ -92,18 +92,18 @@ def run(args: argparse.Namespace) -> int:
         )
     finally:
         line.clear()
-    for problem in found.problems[:_SHOWN_PROBLEMS]:
+    for problem in surveyed.problems[:_SHOWN_PROBLEMS]:
         print(f"gpu-util total: {problem}", file=sys.stderr)
-    if len(found.problems) > _SHOWN_PROBLEMS:
-        more = len(found.problems) - _SHOWN_PROBLEMS
+    if len(surveyed.problems) > _SHOWN_PROBLEMS:
+        more = len(surveyed.problems) - _SHOWN_PROBLEMS
         print(f"gpu-util total: {more:,} more such problems (--json has all)", file=sys.stderr)
-    if not found.rows:
+    if not surveyed.rows:
         raise UnusableInput(
             f"no recording in {', '.join(args.logdir)}: looked for <run>/plugins/gpu_utilization/*/"
             "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
         )
     with _uncollected():
-        report = total(found)
+        report = total(surveyed)
     if args.price_per_gpu_hour is not None:
         report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
@@ -158,5 +158,5 @@ def _write_html(path: str, report: dict, logdirs: list[str]) -> None:
     print(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
-def _progress(line: options.StatusLine, what: str, done: int, of: int | None) -> None:
-    line.show(f"{what} {done:,} of {of:,} runs" if of else f"{what} {done:,} runs", done == of)
+def _progress(line: options.StatusLine, activity: str, count: int, of: int | None) -> None:
+    line.show(f"{activity} {count:,} of {of:,} runs" if of else f"{activity} {count:,} runs", count == of)

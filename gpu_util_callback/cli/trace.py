@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
 
 
-def _bar(done: int, total: int) -> str:
-    share = min(done / max(total, 1), 1.0)
+def _bar(read_bytes: int, total: int) -> str:
+    share = min(read_bytes / max(total, 1), 1.0)
     return f"  reading {'█' * round(share * _BAR):<{_BAR}} {100 * share:3.0f} %"
 
 
@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     line = options.StatusLine(after_s=1.0)
     try:
         trace = read_trace(
-            args.trace if args.trace[1:] else args.trace[0], lambda done, total: line.show(_bar(done, total))
+            args.trace if args.trace[1:] else args.trace[0],
+            lambda read_bytes, total: line.show(_bar(read_bytes, total)),
         )
     finally:
         line.clear()

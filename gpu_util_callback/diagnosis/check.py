@@ -62,11 +62,11 @@ def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: I
         runs, baseline: of two reports.
     """
     after = {run["id"]: run for run in runs}
-    known = {run["id"]: run for run in baseline}
+    baseline_runs = {run["id"]: run for run in baseline}
     broken = []
     for verdict in verdicts:
         run = after[verdict.id]
-        before = [known[name] for name in verdict.baseline if name in known]
+        before = [baseline_runs[name] for name in verdict.baseline if name in baseline_runs]
         if verdict.outcome == DIFFERENT or not before:
             continue
         for finding in new_findings(run, before):
@@ -88,13 +88,13 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     times = time_pct(run)
     if check.min_utilization is not None:
         active = active_pct(run)
-        needed = f"at least {percent(check.min_utilization)} required"
+        required = f"at least {percent(check.min_utilization)} required"
         if run["gpus"] and not any(gpu["used_by_framework"] for gpu in run["gpus"]):
-            yield f"no GPU was in use, {needed}"
+            yield f"no GPU was in use, {required}"
         elif active is None:
-            yield f"GPU utilization was not measured, {needed}"
+            yield f"GPU utilization was not measured, {required}"
         elif active < check.min_utilization:
-            yield f"GPU active {percent(active)} of the time, {needed}"
+            yield f"GPU active {percent(active)} of the time, {required}"
     for limit, names, word in (
         (check.max_input_wait, ("input_wait",), "waiting for input"),
         (check.max_stalls, ("validation", "callbacks"), "validation and callbacks"),
@@ -111,7 +111,11 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
     elif check.max_lost is not None:
-        share = 100 * sum(one["lost_s"] or 0 for one in findings if not one.get("of_s")) / max(1e-9, run["wall_s"] or 0)
+        share = (
+            100
+            * sum(finding["lost_s"] or 0 for finding in findings if not finding.get("of_s"))
+            / max(1e-9, run["wall_s"] or 0)
+        )
         if share > check.max_lost:
             yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} allowed"
     if check.max_step_ms is not None:

@@ -156,13 +156,13 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
         return
     rank = min(traced, key=lambda worker: traced[worker]["collective_ms"])
     slowest = traced[rank]
-    others = {
+    usual_ms = {
         name: median(gpu[f"{name}_ms"] for other, gpu in traced.items() if other != rank)
         for name in ("collective", *_WORK)
     }
-    waited = others["collective"] - slowest["collective_ms"]
-    part = max(_WORK, key=lambda name: slowest[f"{name}_ms"] - others[name])
-    more = slowest[f"{part}_ms"] - others[part]
+    waited = usual_ms["collective"] - slowest["collective_ms"]
+    part = max(_WORK, key=lambda name: slowest[f"{name}_ms"] - usual_ms[name])
+    more = slowest[f"{part}_ms"] - usual_ms[part]
     pct = 100 * waited / slowest["step_ms"]
     if pct < limit or more < 0.5 * waited:
         return  # nobody waits, or the cause of the wait was not traced
@@ -171,9 +171,9 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
     evidence = {
         "worker_wait_pct": round(pct, 1),
         "collective_ms_per_step": round(slowest["collective_ms"], 3),
-        "others_collective_ms_per_step": round(others["collective"], 3),
+        "others_collective_ms_per_step": round(usual_ms["collective"], 3),
         "traced_steps": min(gpu["steps"] for gpu in traced.values()),
-    } | _pair(slowest[f"{part}_ms"], others[part])
+    } | _pair(slowest[f"{part}_ms"], usual_ms[part])
     yield _Straggler(
         rank,
         part,
@@ -182,7 +182,7 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
         ESTIMATED,
         evidence,
         ("worker_wait_pct", limit),
-        f"Every step waits for the slowest worker. The others wait {others['collective']:.3g} ms a "
+        f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
         f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}",
     )
 
@@ -198,8 +198,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     if len(utilization) < len(runs):
         return
     rank = min(utilization, key=lambda worker: utilization[worker])
-    others = [pct for other, pct in utilization.items() if other != rank]
-    if min(others) >= WAITING_PCT and min(others) - utilization[rank] >= gap:
+    other_pcts = [pct for other, pct in utilization.items() if other != rank]
+    if min(other_pcts) >= WAITING_PCT and min(other_pcts) - utilization[rank] >= gap:
         yield _Straggler(
             rank,
             "host",
@@ -207,9 +207,9 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
             None,
             ESTIMATED,
             {
-                "worker_gap_pct": round(min(others) - utilization[rank], 1),
+                "worker_gap_pct": round(min(other_pcts) - utilization[rank], 1),
                 "worker_active_pct": round(utilization[rank], 1),
-                "others_active_at_least_pct": round(min(others), 1),
+                "others_active_at_least_pct": round(min(other_pcts), 1),
             },
             ("worker_gap_pct", gap),
             f"Waiting in a collective counts as active, so workers that wait are active all the "

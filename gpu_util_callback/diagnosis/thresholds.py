@@ -72,10 +72,10 @@ def shared_constants() -> dict[str, dict[str, Constant | Count]]:
     """Return the constants of all modules of the diagnosis but its rules: `evidence.spans` etc."""
     package = __name__.rpartition(".")[0]
     names = sorted(name for name in sys.modules if name.startswith(f"{package}."))
-    found = {
+    by_module = {
         name.removeprefix(f"{package}."): constants(name) for name in names if not name.startswith(f"{package}.rules.")
     }
-    return {name: defined for name, defined in found.items() if defined}
+    return {name: defined for name, defined in by_module.items() if defined}
 
 
 Declared = Mapping[str, Mapping[str, Threshold]]  # cause -> name -> threshold

@@ -48,11 +48,11 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
 
     A GPU in `Memory.skipped` is not queried: it keeps its place, without a handle.
     """
-    found = []
+    gpus = []
     for index in range(gate.ask("nvmlDeviceGetCount") or 0):
         key = f"nvml {index}"
         if key in gate.memory.skipped:
-            found.append(NvmlGpu(index, None, None, "", "NVIDIA GPU", ""))
+            gpus.append(NvmlGpu(index, None, None, "", "NVIDIA GPU", ""))
             continue
         handle = gate.ask("nvmlDeviceGetHandleByIndex", index, gpu=key)
         if handle is None:
@@ -63,8 +63,8 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
         gate.memory.forget("nvmlDeviceGetMigMode", key)  # most GPUs have no MIG: nothing is missing
         if gpu.mig_mode:
             gpu.migs = _migs(gate, gpu, key)
-        found.append(gpu)
-    return found
+        gpus.append(gpu)
+    return gpus
 
 
 def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
@@ -124,7 +124,7 @@ def _whole(gate: Gate, handle: Any, index: int, key: str) -> NvmlGpu:
 
 
 def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
-    found = []
+    migs = []
     for index in range(gate.ask("nvmlDeviceGetMaxMigDeviceCount", parent.handle, gpu=key) or 0):
         handle = gate.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, index, gpu=key)
         if handle is None:
@@ -147,8 +147,8 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
             "memory_total_bytes": _memory_total(gate, handle, key),
             "multiprocessors": getattr(attributes, "multiprocessorCount", None),
         }
-        found.append(mig)
-    return found
+        migs.append(mig)
+    return migs
 
 
 def memory_of(gate: Gate, handle: Any, key: str) -> Any:

@@ -60,9 +60,9 @@ class Store:
     def drain(self) -> list[SampleBlock]:
         """Return all rows since the last drain, by group and in time order."""
         with self._lock:
-            taken, self._rows = self._rows, {}
+            rows_by_group, self._rows = self._rows, {}
         blocks = []
-        for (group, columns), rows in taken.items():
+        for (group, columns), rows in rows_by_group.items():
             times = np.fromiter((row[0] for row in rows), np.int64, len(rows))
             values = np.array([row[1] for row in rows], np.float64).reshape(len(rows), len(columns))
             if (np.diff(times) < 0).any():  # a driver may stamp two reads out of order

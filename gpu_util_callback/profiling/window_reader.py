@@ -111,8 +111,8 @@ class WindowReader:
         try:
             tables, about = load(out)
             curves = [
-                AllocatorCurve(known["name"], known["gpu"], **tables.pop(f"allocator{number}"))
-                for number, known in enumerate(about["allocators"])
+                AllocatorCurve(allocator["name"], allocator["gpu"], **tables.pop(f"allocator{number}"))
+                for number, allocator in enumerate(about["allocators"])
             ]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ReadFailed(f"its rows are damaged: {error}") from error

@@ -90,11 +90,11 @@ def ray_context() -> RayContext | None:
         return None
     for find in (_train_worker, _trial):
         try:
-            found = find()
+            context = find()
         except Exception:  # Ray is imported, but this is none of its processes
             continue
-        if found is not None:
-            return found
+        if context is not None:
+            return context
     return None
 
 
@@ -158,5 +158,5 @@ def _first(context: Any, *questions: str) -> str | None:
 def _config(folder: str, name: str) -> str:
     """Parse a trial's folder name: "trial_ab12_00000_0_batch_size=8_2026-01-31_12-00-00"."""
     tag = re.split(r"[/\\]", folder.rstrip("/\\"))[-1].removeprefix(f"{name}_")
-    found = re.fullmatch(r"\d+_(.*?)(?:_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)?", tag)
-    return found[1] if found and "=" in found[1] else ""
+    match = re.fullmatch(r"\d+_(.*?)(?:_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)?", tag)
+    return match[1] if match and "=" in match[1] else ""

@@ -128,8 +128,8 @@ class Intake:
             again, items = bool(self._again), self._again
             surplus = min(len(queue) - MOST_QUEUED, left)
             if surplus > 0 and not again:
-                items, taken = self.assembler.skip(queue, surplus)
-                left -= taken
+                items, count_taken = self.assembler.skip(queue, surplus)
+                left -= count_taken
             if not (again or items):
                 items = [queue.popleft() for _ in range(min(left, MOST_ITEMS))]
                 left -= len(items)

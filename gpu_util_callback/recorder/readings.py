@@ -92,8 +92,8 @@ class GpuSamples:
     @property
     def gpus(self) -> list[dict[str, Any]]:
         """Return the sampled GPUs, for the manifest."""
-        found = list(self._sampler.gpus) if self._sampler is not None else []
-        self._gpus = found or self._gpus  # a sampler that has just begun knows none yet
+        sampled = list(self._sampler.gpus) if self._sampler is not None else []
+        self._gpus = sampled or self._gpus  # a sampler that has just begun knows none yet
         return list(self._gpus)
 
     def facts(self, framework: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Clock:
         if all(keep):  # nothing but jumps: forget the oldest
             keep = [i >= half for i in range(len(era))]
         for values in (self._ours, self._wall, self._era):
-            values[:] = [value for value, kept in zip(values, keep, strict=True) if kept]
+            values[:] = [value for value, stays in zip(values, keep, strict=True) if stays]
 
     @overload
     def from_wall(self, wall_ns: int, near_ns: int | None = None) -> int: ...

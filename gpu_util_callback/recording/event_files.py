@@ -98,9 +98,9 @@ class ScalarWriter:
         """Write many points, each the arguments of `scalars`: far cheaper than one by one."""
         events = []
         for step, values, wall_time in points:
-            known = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
-            if known:
-                events.append(self._event(step, known, wall_time))
+            finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
+            if finite:
+                events.append(self._event(step, finite, wall_time))
         if events:
             self._write(*events)
 

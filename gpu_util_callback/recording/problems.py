@@ -59,5 +59,5 @@ def unexpected(path: str, error: Exception) -> Problem:
     It must not hide the recordings next to it; the traceback goes to the debug log.
     """
     log.debug("%s cannot be shown", path, exc_info=error)
-    said = f"{type(error).__name__}: {reason(error)}"
-    return Problem(path, f"cannot be shown ({said}): please report it, with this folder")
+    error_text = f"{type(error).__name__}: {reason(error)}"
+    return Problem(path, f"cannot be shown ({error_text}): please report it, with this folder")

@@ -141,8 +141,8 @@ class LocalStorage:
         return os.path.exists(path)
 
     def stamp(self, path: str) -> tuple:
-        found = os.stat(path)
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
+        status = os.stat(path)
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return now_s - os.stat(path).st_mtime
@@ -249,8 +249,8 @@ class RemoteStorage:
             return None
         with _as_oserror():
             self._fs.invalidate_cache(path)
-            found = self._fs.find(path, detail=True)
-        return {name: _stamp(info) for name, info in found.items()}
+            infos = self._fs.find(path, detail=True)
+        return {name: _stamp(info) for name, info in infos.items()}
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return None  # stores name it differently; rely on the heartbeat itself

@@ -30,8 +30,8 @@ def another_batch_size(measured: int | None, fit: Mapping[str, Any]) -> int | No
 
 def samples_per_s(facts: Mapping[str, Any]) -> float | None:
     """Return the samples per second of a run; None where the batches' sizes are not known."""
-    known = facts.get("throughput") or {}
-    seconds, samples = known.get("training_s"), known.get("samples")
+    throughput = facts.get("throughput") or {}
+    seconds, samples = throughput.get("training_s"), throughput.get("samples")
     return samples / seconds if seconds and samples else None
 
 

@@ -34,7 +34,7 @@ def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence
         ElementTree.SubElement(test, "failure", message=_xml(message)).text = _xml(message)
 
     for run in runs:
-        reasons = [one["reason"] for one in broken if one["id"] == run["id"]]
+        reasons = [failure["reason"] for failure in broken if failure["id"] == run["id"]]
         test = case(run["run"], "limits", run["wall_s"])
         if reasons:
             fail(test, "; ".join(reasons))
@@ -66,7 +66,7 @@ def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Verdic
         sentence: the outcome in one sentence.
     """
     lines = [f"### gpu-util: {_md(sentence)}", ""]
-    lines += [f"- ❌ {_md(one['run'])}: {_md(one['reason'])}" for one in broken]
+    lines += [f"- ❌ {_md(failure['run'])}: {_md(failure['reason'])}" for failure in broken]
     for verdict in verdicts or ():
         mark = "❌" if verdict.failed else "⚠️" if verdict.outcome in (DIFFERENT, UNRESOLVED) else "✅"
         lines.append(f"- {mark} {_md(verdict.sentence)}")

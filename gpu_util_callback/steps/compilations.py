@@ -42,13 +42,13 @@ class Compilations:
         new = np.zeros(len(signatures), bool)
         at = np.flatnonzero(signatures != 0)
         if len(at):
-            seen, first, which = np.unique(signatures[at], return_index=True, return_inverse=True)
-            known = np.empty(len(seen), np.int64)
+            distinct, first, which = np.unique(signatures[at], return_index=True, return_inverse=True)
+            ids_of_distinct = np.empty(len(distinct), np.int64)
             for k in np.argsort(first):  # numbered as they come
-                signature = float(seen[k])
+                signature = float(distinct[k])
                 new[at[first[k]]] = signature not in self.shapes
-                known[k] = self.shapes.setdefault(signature, len(self.shapes))
-            ids[at] = known[which]
+                ids_of_distinct[k] = self.shapes.setdefault(signature, len(self.shapes))
+            ids[at] = ids_of_distinct[which]
         return ids, new
 
     def among(self, traced: np.ndarray, new_shape: np.ndarray, own_ns: np.ndarray) -> np.ndarray:
@@ -61,8 +61,8 @@ class Compilations:
         """
         compiles = traced.copy()
         if not self.shapes_compile or not new_shape.any():
-            kept = self._usual.maxlen or 0
-            self._usual.extend(own_ns[~traced][-kept:].tolist())
+            most = self._usual.maxlen or 0
+            self._usual.extend(own_ns[~traced][-most:].tolist())
             return compiles
         for i, value in enumerate(own_ns.tolist()):
             if traced[i]:

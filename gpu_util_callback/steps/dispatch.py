@@ -97,7 +97,7 @@ class DispatchWatch:
         self._between_input = 0
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
-        self._known: dict[CodeType, str] = {}
+        self._meanings: dict[CodeType, str] = {}
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
 
@@ -132,11 +132,11 @@ class DispatchWatch:
         in_loop = bool(stack) and stack[-1][1] is self._loop
         kind, function, sets_up, set_up = "", "", False, False
         for _, code in stack[: -1 if in_loop else None]:
-            meaning = self._known.get(code)
+            meaning = self._meanings.get(code)
             if meaning is None:
-                if len(self._known) >= _MOST_KNOWN:  # a program that keeps creating functions
-                    self._known.clear()
-                meaning = self._known[code] = self._of(code)
+                if len(self._meanings) >= _MOST_KNOWN:  # a program that keeps creating functions
+                    self._meanings.clear()
+                meaning = self._meanings[code] = self._of(code)
             if meaning == "user":
                 function = code.co_qualname
             elif meaning == SET_UP:

@@ -53,15 +53,15 @@ def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) 
 
     Returns: (id of the frame, its code) of each; no frame is kept. Empty: there is no such thread.
     """
-    found: list[tuple[int, CodeType]] = []
+    frames: list[tuple[int, CodeType]] = []
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
     collects = gc.isenabled()
     gc.disable()
     try:
         frame: FrameType | None = sys._current_frames().get(thread)
-        while frame is not None and len(found) < deepest:
-            found.append((id(frame), frame.f_code))
+        while frame is not None and len(frames) < deepest:
+            frames.append((id(frame), frame.f_code))
             if frame.f_code is until:
                 break
             frame = frame.f_back
@@ -69,4 +69,4 @@ def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) 
     finally:
         if collects:
             gc.enable()
-    return found
+    return frames

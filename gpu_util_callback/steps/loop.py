@@ -198,9 +198,9 @@ class Loop:
         self._working = False
         end = max(end, self._work_start)
         compiled = self.compile_clock.ns - self._compiled
-        own = end - self._work_start - self._inside_ns
-        flags = TRACED if compiled and self.compile_clock.explains(compiled, own) else 0
-        own_end = self._work_start + max(own, 0)
+        own_ns = end - self._work_start - self._inside_ns
+        flags = TRACED if compiled and self.compile_clock.explains(compiled, own_ns) else 0
+        own_end = self._work_start + max(own_ns, 0)
         self.timeline.worked(self._work_start, own_end, end, flags, self._stamp)
 
     def _leave_own_code(self, now: int) -> None:
@@ -250,8 +250,8 @@ class Loop:
         if phase.account and outer is not None and outer.account:
             outer.inner_ns += spent
         if phase.account:
-            own = spent - phase.inner_ns
-            timeline.phase(phase.kind, phase.name, phase.start, now, phase.account, own)
+            own_ns = spent - phase.inner_ns
+            timeline.phase(phase.kind, phase.name, phase.start, now, phase.account, own_ns)
             timeline.cursor = now
         elif self._working and outer is None:
             self._inside_ns += spent

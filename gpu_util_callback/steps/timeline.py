@@ -401,9 +401,9 @@ class Timeline:
         now = self._perf()
         start = self._test_start
         if self._computed is not None and self._computed[0] >= start:
-            begun, done = self._computed
-            self.phase("gap", "steps of the epoch", begun, done, "step")
-            self._input_ns += done - begun
+            begun, computed_end = self._computed
+            self.phase("gap", "steps of the epoch", begun, computed_end, "step")
+            self._input_ns += computed_end - begun
         self.phase("validation", "validation", start, now, "validation", now - start - self._input_ns)
         self.in_test = False
         self._tested = True
@@ -417,8 +417,8 @@ class Timeline:
         # Metrics are read here, which waits for the device; after a validation this is the time in
         # which evaluate() returns.
         account = "validation" if self._tested else "step"
-        own = now - self.cursor - self._input_ns
-        self.phase("gap", "end of epoch", self.cursor, now, account, own)
+        own_ns = now - self.cursor - self._input_ns
+        self.phase("gap", "end of epoch", self.cursor, now, account, own_ns)
         self._tested = False
         self.cursor = now
         self._input_ns = 0
@@ -436,16 +436,16 @@ class Timeline:
             self._close_step(self._logs_end)
             self.cursor = self._logs_end
 
-    def phase(self, kind: str, name: str, start: int, end: int, account: str, own: int | None = None) -> None:
+    def phase(self, kind: str, name: str, start: int, end: int, account: str, own_ns: int | None = None) -> None:
         """Note an interval outside the steps, or a part of one that deserves a row of its own.
 
         Args:
             account: what it is counted as; "" = nothing, it is part of something that is counted.
-            own: how much of it is counted; None = all.
+            own_ns: how much of it is counted; None = all.
         """
-        own = max(end - start if own is None else own, 0)
+        own_ns = max(end - start if own_ns is None else own_ns, 0)
         self._phase_end = end
-        self._append(Phase(kind, name, start, end, account, own, self.calls))
+        self._append(Phase(kind, name, start, end, account, own_ns, self.calls))
 
     def latest(self) -> int:
         """Return the last moment at which the training thread was seen."""

@@ -81,7 +81,7 @@ class ProcessAnalysis:
     @property
     def once_times(self) -> Intervals:
         """The times of one-time costs."""
-        starts, ends = zip(*((one.start_ps, one.end_ps) for one in self.once), strict=True)
+        starts, ends = zip(*((cost.start_ps, cost.end_ps) for cost in self.once), strict=True)
         return union(np.array(starts, np.int64), np.array(ends, np.int64))
 
     @property
@@ -238,11 +238,11 @@ def _find_late_rank(processes: list[ProcessAnalysis], paths: list[str]) -> None:
         return
     rank = ranks[late].process.rank
     # A file that does not state its rank is known by its name, if it is of one process.
-    own = paths[late] if len(paths) == len(ranks) else ranks[late].process.host
-    name = Path(own).name if rank is None else f"rank {rank}"
-    for p, own, total in zip(ranks, waited.sum(axis=1), took.sum(axis=1), strict=True):
+    path = paths[late] if len(paths) == len(ranks) else ranks[late].process.host
+    name = Path(path).name if rank is None else f"rank {rank}"
+    for p, waited_ps, total in zip(ranks, waited.sum(axis=1), took.sum(axis=1), strict=True):
         if p is not ranks[late] and total:
-            p.late_rank = {"name": name, "waited_pct": 100 * float(own) / float(total)}
+            p.late_rank = {"name": name, "waited_pct": 100 * float(waited_ps) / float(total)}
 
 
 def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.ndarray]]:

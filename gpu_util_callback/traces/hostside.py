@@ -74,15 +74,15 @@ def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
     numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
     stage = np.array([numbers[path] for path in paths])[which]
     active = {}
-    known = list(numbers)
+    paths_of_stages = list(numbers)
     spent = np.bincount(stage, (events.end_ps - events.start_ps)[rows])
-    busiest = np.zeros(len(known), bool)
+    busiest = np.zeros(len(paths_of_stages), bool)
     busiest[np.argsort(-spent, kind="stable")[: limits.MAX_STAGES]] = True
     rows, stage = rows[busiest[stage]], stage[busiest[stage]]
     for number, mine in groups(stage):
-        if not _hands_over(known[number]):
+        if not _hands_over(paths_of_stages[number]):
             start, end = events.start_ps[rows[mine]], events.end_ps[rows[mine]]
-            active[known[number]] = (len(mine), int((end - start).sum()), union(start, end))
+            active[paths_of_stages[number]] = (len(mine), int((end - start).sum()), union(start, end))
     feeding: dict[str, list[Intervals]] = {}
     for path, (_, _, spans) in active.items():
         feeding.setdefault(path.rpartition("::")[0], []).append(spans)
@@ -137,7 +137,7 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
     keys = readings.device.astype(np.int64) * (len(readings) + 1) + allocators
     result = []
     by_allocator = list(groups(keys))
-    by_allocator.sort(key=lambda one: -len(one[1]))
+    by_allocator.sort(key=lambda pair: -len(pair[1]))
     for _, rows in by_allocator[: limits.MAX_ALLOCATORS]:
         mine = readings.take(rows)
         device, allocator = int(mine.device[0]), int(mine.allocator[0])

@@ -93,11 +93,11 @@ class Names:
         """Return the number of a string, new or known."""
         index = self._index.get(string)
         if index is None:
-            kept = _storable(string)
-            index = self._index.get(kept)
+            stored = _storable(string)
+            index = self._index.get(stored)
             if index is None:
-                index = self._index[kept] = len(self.strings)
-                self.strings.append(kept)
+                index = self._index[stored] = len(self.strings)
+                self.strings.append(stored)
             if len(string) <= limits.MAX_NAME:
                 self._index[string] = index
         return index
@@ -135,11 +135,11 @@ class Columns:
         built = {}
         for f in fields(cls):
             dtype = np.dtype(f.metadata["dtype"])
-            given = columns.pop(f.name, None)
-            if given is None:
+            values = columns.pop(f.name, None)
+            if values is None:
                 built[f.name] = np.full(size, f.metadata["absent"], dtype)
             else:
-                built[f.name] = np.asarray(given, dtype)
+                built[f.name] = np.asarray(values, dtype)
         if columns:
             raise TypeError(f"unknown columns {sorted(columns)}")
         return cls(**built)

@@ -66,8 +66,8 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
             "host_ops": _host_ops(p),
             "pipeline": _pipeline(p),
         }
-        for name, found in rows.items():
-            result[name] += [{**row, **origin} for row in found]
+        for name, rows_of_process in rows.items():
+            result[name] += [{**row, **origin} for row in rows_of_process]
     return result
 
 

@@ -115,11 +115,11 @@ def _align(trace: Trace) -> None:
     """Align several hosts on one time axis, by their wall clocks."""
     if len(trace.processes) < 2:
         return
-    known = [p.epoch_ns for p in trace.processes if p.epoch_ns is not None]
-    if len(known) != len(trace.processes):
+    epochs_ns = [p.epoch_ns for p in trace.processes if p.epoch_ns is not None]
+    if len(epochs_ns) != len(trace.processes):
         trace.problems.append("the hosts' clocks are not aligned: a file lacks its start time")
         return
-    zero = min(known)
+    zero = min(epochs_ns)
     for process in trace.processes:
         shift = ((process.epoch_ns or 0) - zero) * PS_PER_NS
         if shift >= 1 << 61:
@@ -137,9 +137,9 @@ def _text(value: bytes) -> str:
 
 
 def _read_line(data: bytes, at: int, end: int) -> _Line:
-    starts, ends, others = wire.spans_of(data, at, end, 4, MAX_EVENTS)
+    starts, ends, other_fields = wire.spans_of(data, at, end, 4, MAX_EVENTS)
     line = _Line(0, "", 0, starts, ends)
-    for number, kind, a, b in others:
+    for number, kind, a, b in other_fields:
         if kind == 0 and number == 1:
             line.id = a - (1 << 64) if a >> 63 else a
         elif kind == 0 and number == 3:
@@ -155,9 +155,9 @@ def _read_plane(data: bytes, at: int, end: int) -> _Plane:
     if len(starts) > MAX_LINES:
         raise wire.TooMany(f"more than {MAX_LINES:,} lines")
     name = "".join(_text(data[a:b]) for a, b in zip(*(e[-1:] for e in parts[2]), strict=True))
-    wanted = _DEVICE_PLANE.match(name) or name in _HOST_PLANES
+    is_read = _DEVICE_PLANE.match(name) or name in _HOST_PLANES
     spans = zip(starts.tolist(), ends.tolist(), strict=True)
-    lines = [_read_line(data, start, stop) for start, stop in spans] if wanted else []
+    lines = [_read_line(data, start, stop) for start, stop in spans] if is_read else []
     return _Plane(name, lines, Metadata(data, parts[4], parts[5], parts[6]))
 
 

@@ -285,11 +285,11 @@ class RecordingTiles:
 
     # --- answering --------------------------------------------------------------------------------
 
-    def answer(self, revision: str, wanted: Wanted, view: View) -> Answer:
+    def answer(self, revision: str, requested: Wanted, view: View) -> Answer:
         """Return a view of those of the wanted columns that there are."""
         source, current = self._follow(revision)
         existing = {}
-        for group, columns in wanted.items():
+        for group, columns in requested.items():
             there = source.columns(group)
             if some := [column for column in columns if column in there]:
                 existing[group] = some
@@ -310,10 +310,10 @@ class RecordingTiles:
         answer.coarse = set(narrow if fine is None else ()) if current else set(existing)
         return answer
 
-    def _fine(self, source: TopTiles, wanted: Wanted, view: View) -> Fine | None:
+    def _fine(self, source: TopTiles, requested: Wanted, view: View) -> Fine | None:
         """Return a view made of rows, None where reading them takes longer than a request may."""
         infos = self._segments(source.top, view)
-        about = {group: tuple(columns) for group, columns in wanted.items()}
+        about = {group: tuple(columns) for group, columns in requested.items()}
         key = view, tuple(about.items()), tuple(info.name for info in infos)
         made = self._cached.get(key)
         if made is not None:
@@ -327,7 +327,7 @@ class RecordingTiles:
         id = f"{self.recording.id} {key}"
         if self._jobs is None:
             return make()
-        unread = sum(not self._is_read(info, wanted) for info in infos)
+        unread = sum(not self._is_read(info, requested) for info in infos)
         if not unread and len(infos) <= QUICK_SEGMENTS and not self._jobs.has(id):
             return make()
         ready = self._jobs.do(id, make)
@@ -353,13 +353,13 @@ class RecordingTiles:
             if info.steps < 0 or (info.start_ns < until and info.end_ns >= since)
         ]
 
-    def _made(self, top: Top, wanted: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
+    def _made(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
         """Return the buckets of the rows in some segments, and the other axis as the rows say."""
-        wanted = {"steps": (), **wanted}
+        requested = {"steps": (), **requested}
         parts: dict[str, list[Cells]] = {
-            group: [TopTiles(Top(0), False).cells(group, columns)] for group, columns in wanted.items()
+            group: [TopTiles(Top(0), False).cells(group, columns)] for group, columns in requested.items()
         }
-        for source in self._sources(top, infos, wanted, view):
+        for source in self._sources(top, infos, requested, view):
             for group, rows in source.items():
                 parts[group].append(rows)
         all_rows = {group: joined(rows) for group, rows in parts.items()}
@@ -367,7 +367,7 @@ class RecordingTiles:
         other = _other_axis(top, view, steps)
         ends = view.edges if view.axis == "time" else self._begun(top, view.edges, other)
         ranges = {}
-        for group, columns in wanted.items():
+        for group, columns in requested.items():
             rows = all_rows[group]
             keys = rows.step if view.axis == "step" else None
             if columns:
@@ -376,7 +376,7 @@ class RecordingTiles:
         return Fine(ranges, other[: view.count])
 
     def _sources(
-        self, top: Top, infos: Sequence[SegmentInfo], wanted: Wanted, view: View
+        self, top: Top, infos: Sequence[SegmentInfo], requested: Wanted, view: View
     ) -> Iterator[dict[str, Cells]]:
         """Yield what a view is made of: cells of a stretch where they are fine enough, or rows."""
         opened: dict[tuple[int, int], TopTiles | None] = {}
@@ -387,13 +387,15 @@ class RecordingTiles:
                 opened[stretch] = None
                 if tiles is not None:
                     if all(
-                        tiles.level_of(group, view.axis) <= view.level for group, columns in wanted.items() if columns
+                        tiles.level_of(group, view.axis) <= view.level
+                        for group, columns in requested.items()
+                        if columns
                     ):
                         opened[stretch] = tiles
-                        yield {group: tiles.cells(group, names) for group, names in wanted.items()}
+                        yield {group: tiles.cells(group, names) for group, names in requested.items()}
                     self._cached.put(stretch, tiles, tiles.top.nbytes)
             if stretch is None or opened[stretch] is None:
-                yield self._rows(top, info, wanted)
+                yield self._rows(top, info, requested)
 
     def _begun(self, top: Top, edges: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Return int64, ascending: from when on samples fall into the steps from `edges` on."""
@@ -411,18 +413,18 @@ class RecordingTiles:
         top = self._cached.get(stretch) or self.recording.open_stretch(stretch)
         return TopTiles(top, False) if isinstance(top, Top) else top
 
-    def _is_read(self, info: SegmentInfo, wanted: Wanted) -> bool:
+    def _is_read(self, info: SegmentInfo, requested: Wanted) -> bool:
         return all(
             self._cached.get((info.name, group, column)) is not None
-            for group, columns in {"steps": (), **wanted}.items()
+            for group, columns in {"steps": (), **requested}.items()
             for column in ("", *columns)
         )
 
-    def _rows(self, top: Top, info: SegmentInfo, wanted: Wanted) -> dict[str, Cells]:
+    def _rows(self, top: Top, info: SegmentInfo, requested: Wanted) -> dict[str, Cells]:
         """Return columns of a segment's groups; decoded ones are kept, "" being the times."""
-        columns_by_group: dict[str, dict[str, np.ndarray]] = {group: {} for group in wanted}
+        columns_by_group: dict[str, dict[str, np.ndarray]] = {group: {} for group in requested}
         missing = {}
-        for group, columns in wanted.items():
+        for group, columns in requested.items():
             names = ["", *(["step"] if group == "steps" else ()), *columns]
             for name in names:
                 values = self._cached.get((info.name, group, name))
@@ -453,7 +455,7 @@ class RecordingTiles:
                 if columns
                 else np.zeros((0, len(columns_by_group[group][""])), np.float32),
             )
-            for group, columns in wanted.items()
+            for group, columns in requested.items()
         }
 
 
@@ -540,13 +542,13 @@ class Jobs:
         with self._lock:
             if id in self._running:
                 return self._running[id]
-            _, done = self._waiting.setdefault(id, (work, threading.Event()))
+            _, finished = self._waiting.setdefault(id, (work, threading.Event()))
             while len(self._waiting) > self.MOST:
                 self._waiting.popitem(last=False)
             if self._threads < self.THREADS:
                 self._threads += 1
                 threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
-            return done
+            return finished
 
     def _work(self) -> None:
         while True:
@@ -554,12 +556,12 @@ class Jobs:
                 if not self._waiting:
                     self._threads -= 1
                     return
-                id, (work, done) = self._waiting.popitem()
-                self._running[id] = done
+                id, (work, finished) = self._waiting.popitem()
+                self._running[id] = finished
             try:
                 work()
             except Exception:
                 logger.exception("reading a recording for its tiles failed")
-            done.set()
+            finished.set()
             with self._lock:
                 del self._running[id]

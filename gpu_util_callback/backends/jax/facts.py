@@ -87,22 +87,22 @@ def step_threads() -> int | None:
 
 def devices() -> list[dict[str, Any]] | None:
     """Return this process's GPUs in JAX's order; None where it has none."""
-    found = []
+    gpus = []
     for device in _gpus():
         capability = getattr(device, "compute_capability", None)
-        found.append(
+        gpus.append(
             {
                 "index": _ordinal(device),
                 "name": device.device_kind,
                 "compute_capability": str(capability) if capability else None,
             }
         )
-    return found or None
+    return gpus or None
 
 
 def memory() -> dict[int, dict[str, float]]:
     """Return what each GPU's allocator holds, by ordinal. Waits for no device."""
-    found = {}
+    memory_by_gpu = {}
     for device in _gpus():
         stats = device.memory_stats()
         if not stats:
@@ -114,8 +114,10 @@ def memory() -> dict[int, dict[str, float]]:
             "bytes_limit": "allocator_limit_bytes",
             "largest_free_block_bytes": "allocator_largest_free_bytes",
         }
-        found[_ordinal(device)] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
-    return found
+        memory_by_gpu[_ordinal(device)] = {
+            ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
+        }
+    return memory_by_gpu
 
 
 def memory_stacks() -> tuple[str, bytes]:

@@ -44,11 +44,11 @@ class _Queue:
 
     def drain(self) -> None:
         """Wait until the devices have done everything."""
-        jax.block_until_ready([one + one for one in self._ones])
+        jax.block_until_ready([array + array for array in self._ones])
 
     def keep_one(self) -> None:
         """Wait until the devices have done everything but what was launched since the last call."""
-        last, self._last = self._last, [one + one for one in self._ones]
+        last, self._last = self._last, [array + array for array in self._ones]
         if last is not None:
             jax.block_until_ready(last)
 
@@ -127,8 +127,10 @@ def _options() -> dict[str, Any]:
     return {"profiler_options": options}
 
 
-def _failed(what: str, error: BaseException) -> ProfilerFailed:
-    return ProfilerFailed(f"the JAX profiler {what}: {one_line(error)}", 'trace="off" trains without profiler windows')
+def _failed(trouble: str, error: BaseException) -> ProfilerFailed:
+    return ProfilerFailed(
+        f"the JAX profiler {trouble}: {one_line(error)}", 'trace="off" trains without profiler windows'
+    )
 
 
 SESSION = JaxProfiler()

@@ -14,7 +14,7 @@ def random_states() -> list[Callable[[], None]]:
     return []
 
 
-def preserved(one: Any) -> Callable[[], None] | None:
+def preserved(value: Any) -> Callable[[], None] | None:
     """Return what restores an object in place; None: arrays do not change."""
     return None
 
@@ -25,14 +25,14 @@ def immutable(value: Any) -> Callable[[], Any] | None:
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
     if not arrays or any(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) for array in arrays):
         return None
-    kept = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+    copies = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
 
     def again() -> Any:
         if not any(array.is_deleted() for array in arrays):
             return value
         made = [
             jax.numpy.asarray(copy, dtype=leaf.dtype) if isinstance(leaf, jax.Array) else leaf
-            for copy, leaf in zip(kept, leaves, strict=True)
+            for copy, leaf in zip(copies, leaves, strict=True)
         ]
         return jax.tree_util.tree_unflatten(tree, made)
 

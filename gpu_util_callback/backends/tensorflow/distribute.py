@@ -40,9 +40,9 @@ class LocalFetch:
         def stamped(*args: Any, **kwargs: Any) -> Any:
             fetched = fetch(*args, **kwargs)
             if tf.executing_eagerly():
-                for one in fetched:
-                    if isinstance(one, tf.experimental.Optional):
-                        one.has_value().numpy()  # what is asked of all workers next
+                for batch in fetched:
+                    if isinstance(batch, tf.experimental.Optional):
+                        batch.has_value().numpy()  # what is asked of all workers next
                 self.ended = time.perf_counter_ns()
             return fetched
 
@@ -95,8 +95,8 @@ def _make_twin(kind: Any, spec_kind: Any) -> type:
 def _copy(spec: Any, kind: Any) -> Any:
     """The same type spec, of a class of our own: traces with it replace nobody else's."""
     copy = kind.__new__(kind)
-    for one in type(spec).__mro__:
-        for name in getattr(one, "__slots__", ()):
+    for base in type(spec).__mro__:
+        for name in getattr(base, "__slots__", ()):
             if hasattr(spec, name):
                 object.__setattr__(copy, name, getattr(spec, name))
     copy.__dict__.update(getattr(spec, "__dict__", {}))
@@ -113,13 +113,13 @@ def replicas(model: Any) -> list[dict[str, Any]] | None:
     devices = list(getattr(extended, "worker_devices", ()))
     if len(devices) < 2:
         return None
-    found = []
+    described = []
     for number, device in enumerate(devices):
         spec = tf.DeviceSpec.from_string(device)
         gpu = spec.device_index if spec.device_type == "GPU" else None
         name = f"{spec.device_type}:{spec.device_index}"
-        found.append({"replica": number, "device": name, "gpu": gpu})
-    return found
+        described.append({"replica": number, "device": name, "gpu": gpu})
+    return described
 
 
 def multi_worker_failure() -> tuple[str, str] | None:

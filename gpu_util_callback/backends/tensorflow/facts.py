@@ -50,7 +50,7 @@ def devices() -> list[dict[str, Any]] | None:
 
     `cuda_ordinal` is CUDA's number, which `tf.config.set_visible_devices` does not change.
     """
-    found = []
+    gpus = []
     for index, device in enumerate(tf.config.get_visible_devices("GPU")):
         try:
             details = tf.config.experimental.get_device_details(device)
@@ -58,7 +58,7 @@ def devices() -> list[dict[str, Any]] | None:
             details = {}
         capability = details.get("compute_capability")
         ordinal = device.name.rpartition(":")[2]  # "/physical_device:GPU:1"
-        found.append(
+        gpus.append(
             {
                 "index": index,
                 "name": details.get("device_name") or device.name,
@@ -66,18 +66,21 @@ def devices() -> list[dict[str, Any]] | None:
                 "cuda_ordinal": int(ordinal) if ordinal.isdigit() else None,
             }
         )
-    return found or None
+    return gpus or None
 
 
 def memory() -> dict[int, dict[str, float]]:
     """Return what each GPU's allocator holds, by ordinal. Waits for no device."""
     if not running():
         return {}
-    found = {}
+    memory_by_gpu = {}
     for index in range(len(tf.config.list_logical_devices("GPU"))):
         info = tf.config.experimental.get_memory_info(f"GPU:{index}")
-        found[index] = {"allocator_used_bytes": float(info["current"]), "allocator_peak_bytes": float(info["peak"])}
-    return found
+        memory_by_gpu[index] = {
+            "allocator_used_bytes": float(info["current"]),
+            "allocator_peak_bytes": float(info["peak"]),
+        }
+    return memory_by_gpu
 
 
 _graph: Any = None  # a weak reference to the graph of a training that is built op by op
@@ -91,15 +94,15 @@ def watch_graph() -> None:
 
 def counters() -> dict[str, int]:
     """Return how many functions are traced, and how many operations the watched graph has."""
-    found = {}
+    counts = {}
     if running():
         from tensorflow.python.eager import context
 
-        found["functions"] = len(context.context().list_function_names())
+        counts["functions"] = len(context.context().list_function_names())
     graph = _graph() if _graph is not None else None
     if graph is not None:  # without eager execution, TensorFlow may never be initialised
-        found["graph_operations"] = int(graph.version)
-    return found
+        counts["graph_operations"] = int(graph.version)
+    return counts
 
 
 def running() -> bool:

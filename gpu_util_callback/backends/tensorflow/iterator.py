@@ -110,10 +110,10 @@ def holds_batches(iterator) -> bool:
 
 def _op_threads() -> int:
     """Return the number of threads on which TensorFlow runs ops."""
-    told = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    setting = os.environ.get("TF_NUM_INTEROP_THREADS", "")
     threads = tf.config.threading.get_inter_op_parallelism_threads()
-    if threads or told.isdecimal():
-        return threads or int(told)
+    if threads or setting.isdecimal():
+        return threads or int(setting)
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
@@ -351,10 +351,10 @@ def _measure_tail(runs: int = 6) -> int:
 
     @tf.function(autograph=False)
     def work(value):
-        done = tf.cast(value, tf.float64)
-        with tf.control_dependencies([done]), tf.device("CPU:0"):
+        converted = tf.cast(value, tf.float64)
+        with tf.control_dependencies([converted]), tf.device("CPU:0"):
             rows.record(empty, _now(), static)
-        return done
+        return converted
 
     @tf.function(autograph=False)
     def steps(iterator):

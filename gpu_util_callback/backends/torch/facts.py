@@ -66,15 +66,15 @@ def devices() -> list[dict[str, Any]] | None:
     """
     if not torch.cuda.is_available():
         return None
-    found: list[dict[str, Any]] = []
-    known = torch.cuda.is_initialized()
+    gpus: list[dict[str, Any]] = []
+    is_initialized = torch.cuda.is_initialized()
     for index in range(torch.cuda.device_count()):
-        if not known:
-            found.append({"index": index, "name": ""})
+        if not is_initialized:
+            gpus.append({"index": index, "name": ""})
             continue
         properties = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
-        found.append(
+        gpus.append(
             {
                 "index": index,
                 "name": properties.name,
@@ -83,7 +83,7 @@ def devices() -> list[dict[str, Any]] | None:
                 "compute_capability": f"{properties.major}.{properties.minor}",
             }
         )
-    return found or None
+    return gpus or None
 
 
 def _bus_id(properties: Any) -> str | None:
@@ -130,17 +130,17 @@ def memory() -> dict[int, dict[str, float]]:
         "num_alloc_retries": "allocator_retries",
         "num_ooms": "allocator_ooms",
     }
-    found = {}
+    memory_by_gpu = {}
     for index in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(index)
         if not stats:  # nothing was ever allocated there
             continue
-        found[index] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
+        memory_by_gpu[index] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
         fraction = _fraction(index)
         if fraction is not None:
             total = torch.cuda.get_device_properties(index).total_memory
-            found[index]["allocator_limit_bytes"] = fraction * total
-    return found
+            memory_by_gpu[index]["allocator_limit_bytes"] = fraction * total
+    return memory_by_gpu
 
 
 def record_memory(on: bool) -> None:

@@ -37,7 +37,7 @@ def is_compiled(model: Any) -> bool:
 
 def _anything_compiled() -> bool:
     frames = sys.modules.get("torch._dynamo.eval_frame")
-    return any(one is not None for one in getattr(frames, "cached_backends", {}).values())
+    return any(backend is not None for backend in getattr(frames, "cached_backends", {}).values())
 
 
 @uncounted
@@ -92,7 +92,7 @@ class _Watch(TorchDispatchMode):
         if "attention" in name and name.endswith("_backward"):  # it computes the scores again
             query, key = args[1].shape, args[2].shape
             total -= 2 * query.numel() * key[-2]
-        dtype = str(next(one for one in args if isinstance(one, torch.Tensor)).dtype)
+        dtype = str(next(argument for argument in args if isinstance(argument, torch.Tensor)).dtype)
         kind = CONV if "conv" in name else MATMUL
         self.work.add(kind, dtype.removeprefix("torch."), total / 2)
 
@@ -128,8 +128,8 @@ def _computes_again() -> bool:
 
 
 def _packets(*names: str) -> frozenset[Any]:
-    found = (getattr(torch.ops.aten, name, None) for name in names)
-    return frozenset(one for one in found if one is not None)
+    packets = (getattr(torch.ops.aten, name, None) for name in names)
+    return frozenset(packet for packet in packets if packet is not None)
 
 
 # Operations that do the work of another one, by name.

@@ -28,16 +28,16 @@ class FinishedBatches:
     queue is out of order is known only when it has been taken.
     """
 
-    __slots__ = ("_iterator", "_kept", "_left_out", "_queued", "_ready", "_told", "_until")
+    __slots__ = ("_handed_over", "_iterator", "_left_out", "_out_of_turn_before", "_queued", "_ready", "_until")
 
-    def __init__(self, iterator: Any, queued: Callable[[], Any], told: HandedOver):
+    def __init__(self, iterator: Any, queued: Callable[[], Any], handed_over: HandedOver):
         self._iterator = iterator
         self._queued = queued
-        self._told = told
+        self._handed_over = handed_over
         self._until = 0  # batches before the next look
         self._left_out = cycle(_LEFT_OUT)
         self._ready = False
-        self._kept = -1
+        self._out_of_turn_before = -1
 
     def begin(self) -> None:
         """Poll the next batch as it is about to be requested."""
@@ -53,19 +53,19 @@ class FinishedBatches:
         if self._until > 0:
             self._until -= 1
             return
-        ready = self._ready and (self._kept < 0 or self._out_of_turn() <= self._kept)
-        self._told.came(ready, ns)
-        if self._told.looked >= _EACH:
+        ready = self._ready and (self._out_of_turn_before < 0 or self._out_of_turn() <= self._out_of_turn_before)
+        self._handed_over.came(ready, ns)
+        if self._handed_over.looked >= _EACH:
             self._until = next(self._left_out)
 
     def _look(self) -> None:
         tasks = self._iterator._task_info
         task = tasks.get(self._iterator._rcvd_idx)
-        self._kept = -1
+        self._out_of_turn_before = -1
         self._ready = task is not None and len(task) == 2
         if not self._ready and self._queued():
             self._ready = True
-            self._kept = self._out_of_turn()
+            self._out_of_turn_before = self._out_of_turn()
 
     def _out_of_turn(self) -> int:
         return sum(len(task) == 2 for task in self._iterator._task_info.values())
@@ -86,7 +86,7 @@ def _readable(file: int) -> Callable[[], bool]:
     return lambda: poll(poll_argument, 1, 0) > 0
 
 
-def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatches | None:
+def finished_batches(iterator: Iterator[Any], handed_over: HandedOver) -> FinishedBatches | None:
     """Return a look into an iterator; None = it is not a DataLoader's with workers."""
     if type(iterator).__name__ != "_MultiProcessingDataLoaderIter":
         return None
@@ -98,7 +98,7 @@ def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatch
         if data is not results:  # a thread takes them over, pins their memory and queues them again
             pinned = data.queue
             queued = lambda: pinned or readable()  # noqa: E731
-        look = FinishedBatches(private, queued, told)
+        look = FinishedBatches(private, queued, handed_over)
         look._look()  # raises where another attribute has moved
     except Exception:  # another version of torch, or a system without `poll`
         return None

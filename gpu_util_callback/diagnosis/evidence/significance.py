@@ -49,13 +49,13 @@ def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) 
     for finding in findings:
         if finding.lost_ns:
             by_kind.setdefault(finding.detail, []).append(finding)
-    told = []
+    significant = []
     for kind in by_kind.values():
         total = sum(finding.lost_ns or 0 for finding in kind)
         if total >= enough and not too_little(kind, limits):
             least = PART * min(enough, total / len(kind))
-            told += [finding for finding in kind if (finding.lost_ns or 0) >= least]
-    return told
+            significant += [finding for finding in kind if (finding.lost_ns or 0) >= least]
+    return significant
 
 
 def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
@@ -78,8 +78,8 @@ def shows(run: Run, lost_ns: int) -> bool:
 
 def one_interruption(run: Run, finding: Finding) -> bool:
     """Return whether a loss in a trace of one or two steps may be one interruption of the host."""
-    few = run.source is not None and run.steps.total_rows < LEAST_STEPS
-    return few and finding.lost_ns is not None and finding.lost_ns < SLICE_MS * 1e6
+    has_few_steps = run.source is not None and run.steps.total_rows < LEAST_STEPS
+    return has_few_steps and finding.lost_ns is not None and finding.lost_ns < SLICE_MS * 1e6
 
 
 def _scatter(run: Run) -> float:

@@ -77,8 +77,8 @@ def find_spans(
         if last:
             break
         window *= NEXT_WINDOW
-    found = bounded(_joined(series, list(_runs(covered)), enter, finest))
-    return [_refined(series, first, end) for first, end in found]
+    coarse = bounded(_joined(series, list(_runs(covered)), enter, finest))
+    return [_refined(series, first, end) for first, end in coarse]
 
 
 def _at_scale(
@@ -170,11 +170,11 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
         cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))
         begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
         whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
-        one = (begin == last) | (sums.level(whole) >= enter)
+        is_one_span = (begin == last) | (sums.level(whole) >= enter)
         stands_out = np.append(0, np.cumsum(sums.level(gap) < PROMINENCE * level))
-        apart_still = ~one & (stands_out[last] > stands_out[begin])
+        apart_still = ~is_one_span & (stands_out[last] > stands_out[begin])
         pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
-        at = np.concatenate([whole[one], *pieces])
+        at = np.concatenate([whole[is_one_span], *pieces])
         at = at[np.argsort(at[:, 0])]
     # And the stretches before the first and after the last of them, to the ends of the run.
     for row, edge in ((0, 0), (-1, len(series.rows))) if len(at) else ():
