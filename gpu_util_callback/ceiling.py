@@ -452,7 +452,7 @@ def _of_loop(
 
 
 def _passes(data: Any) -> Iterator[Any]:
-    """Yield one copy of the data again and again, or what a function makes anew each time."""
+    """Yield the same copy of the data forever, or a new one each time if a function makes it."""
     copied = None if isinstance(data, (FunctionType, MethodType)) else independent(data)
     while True:
         yield independent(data) if copied is None else copied

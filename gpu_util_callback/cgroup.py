@@ -67,7 +67,7 @@ class MemoryGroup:
 
 
 class KillCount(NamedTuple):
-    """The control group in which the kernel counts kills of this process, and those so far.
+    """The control group in which the kernel counts this process's kills, and the counts so far.
 
     Attributes:
         folder: of the group, as this process sees it; "" = unknown.

@@ -309,7 +309,7 @@ def _user_names() -> set[str]:
 
 
 def _folders() -> dict[str, str]:
-    """Return the home folder and the working folder, with what stands for each."""
+    """Return the home folder and the working folder, each with its replacement."""
     folders: dict[str, str] = {}
     for stand_in, places in (
         ("~", [os.path.expanduser("~"), os.environ.get("HOME", "")]),  # noqa: PTH111

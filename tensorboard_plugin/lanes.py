@@ -234,7 +234,7 @@ def _add_limits(lanes: list[Lane], recording: Recording) -> None:
 
 
 def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[Lane]:
-    """Add to the lanes of memory that grows when it is full if it goes on.
+    """Add to the lanes of growing memory the trend, and when memory would be full.
 
     Args:
         growth: as of the report's `memory`.

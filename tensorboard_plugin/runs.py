@@ -95,7 +95,7 @@ class Known:
         return self.recording.revision_as(self.status)
 
     def is_due(self, now: float) -> bool:
-        """Return whether to open it again: what could not be read of it may be readable by now."""
+        """Return whether to open the recording again, whose files did not all answer the last time."""
         return self.recording.unanswered and now - self.opened_at > REMOTE_S
 
 
@@ -296,7 +296,7 @@ class RunIndex:
             pending[0].done.wait(PATIENCE_S / 4)
 
     def _begin(self, directories: Mapping[str, str]) -> list["_Look"]:
-        """Start a look at each store's runs, on threads of their own; running looks go on."""
+        """Start a thread for each store that looks at its runs; running looks continue."""
         stores: dict[str, dict[str, str]] = {}
         for name, path in directories.items():
             stores.setdefault(self._store(path), {})[name] = path

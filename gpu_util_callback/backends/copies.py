@@ -154,7 +154,7 @@ class Preserved:
         yield from members_before
 
     def _keep_names(self, function: FunctionType) -> Iterator[Any]:
-        """Preserve what a function's own names refer to, also where it binds them anew."""
+        """Preserve the values and the bindings of the names that a function uses."""
         names = function.__globals__
         for name in function.__code__.co_names:
             if name in names:

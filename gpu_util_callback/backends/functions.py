@@ -390,7 +390,7 @@ class PythonBatches(Batches):
         return timed
 
     def _explains(self, compiled: int, ns: int) -> bool:
-        """Return whether a call of `ns`, `compiled` of it compiling, was a compilation."""
+        """Return whether a call of `ns`, of which `compiled` were compiling, was a compilation."""
         stamps = self.fetches.stamps if self.fetches is not None else ()
         for requested, delivered in zip(stamps[0::4], stamps[1::4], strict=True):
             # What a fetch in the call compiled (a conversion) is part of its wait.

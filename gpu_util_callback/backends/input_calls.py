@@ -146,7 +146,7 @@ class InputCalls:
 
 
 def called(function: Any) -> tuple[str, Any]:
-    """Return a function's name, and what tells it from others of that name."""
+    """Return a function's name, and an object that distinguishes it from others of that name."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = function.func

@@ -311,7 +311,7 @@ def _leaves(nest: Any) -> Iterator[Any]:
 
 
 def _ahead(workers: Any, processes: Any, queue: Any) -> dict[str, Any]:
-    """Return Keras' use of these settings of a PyDataset or `fit`: one thread never prefetches."""
+    """Return the facts of Keras' prefetching for these settings; a single thread never prefetches."""
     try:
         count, separate = int(workers), bool(processes)
     except (TypeError, ValueError):  # not set, or not a number

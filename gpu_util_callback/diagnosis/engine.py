@@ -176,7 +176,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
 
 
 def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limits]) -> dict:
-    """Return the findings of the processes of one trace, and what none of them allows to judge.
+    """Return the findings of the processes of one trace, and the causes that could be judged in no process.
 
     They run in parallel: time lost by several of them is lost once. Of a cause that several of them
     have, numbers and advice are of the worst one.

@@ -72,7 +72,7 @@ def _session(name: str, runs: list[dict], recordings: list[Recording]) -> dict:
 def run_reports(
     recordings: Iterable[Recording], thresholds: Mapping | None = None
 ) -> tuple[list[tuple[Recording, dict]], list[Problem]]:
-    """Return recordings with their reports, and the problems of those without one."""
+    """Return recordings with their reports, and the problems of recordings without a report."""
     judged, problems = [], []
     for recording in recordings:
         try:
@@ -85,7 +85,7 @@ def run_reports(
 
 
 def _clocks(recordings: list) -> dict | None:
-    """Return the reference clock and the offsets of the others from it; None for one process."""
+    """Return the reference clock and the other clocks' offsets from it; None for one process."""
     clocks = session_clocks(recordings)
     if not clocks.offsets and not clocks.unknown:
         return None

@@ -1,4 +1,4 @@
-"""Ranks of one job side by side: the straggler that holds the others back, and its cause."""
+"""Ranks of one job side by side: the slowest rank, for which the others wait, and its cause."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -364,7 +364,7 @@ def _promise(finding: Mapping, run: Mapping) -> str:
 
 
 def _of_group(group: Sequence[Mapping], worker_count: int) -> str:
-    """Return the verdict of alike workers, named, after the worst of them."""
+    """Return the names of alike workers and the verdict of the worst one."""
     who = (
         f"All {worker_count} workers"
         if len(group) == worker_count

@@ -140,7 +140,7 @@ def still_known(declared: Declared, given: object) -> dict[str, float]:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the nearest known one, else all of them."""
+    """Return the end of an error about an unknown name: the nearest known name, or all known names."""
     known = sorted(known)
     near = get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f"; available: {', '.join(known) or 'none'}"

@@ -318,7 +318,7 @@ def _saves(run: Mapping, gpus: bool) -> float:
 
 
 def _kernel_active(rows: Iterable[Row]) -> dict[str, float | None]:
-    """Return the GPU-hours in which a kernel ran, of those where that was measured."""
+    """Return the GPU-hours in which a kernel ran, and the GPU-hours in which that was measured."""
     active = measured = 0.0
     for row in rows:
         active += sum(row["active"]) * (row["wall_s"] or 0.0)

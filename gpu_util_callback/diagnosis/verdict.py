@@ -125,7 +125,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
 
 
 def named_gpus(report: Mapping) -> set[int]:
-    """Return the indices of the GPUs that findings are about, where not about all of them."""
+    """Return the indices of the GPUs that findings are about, without findings about all GPUs."""
     findings = [*report["findings"], *report["spans"]]
     return {
         int(gpu)
@@ -343,7 +343,7 @@ def _activity(runs: Sequence[Run], findings: Sequence[Mapping]) -> list[str]:
 
 
 def _nothing_in(runs: Sequence[Run]) -> str:
-    """Return the verdict on a trace without findings: how much its kernels filled of it."""
+    """Return the verdict on a trace without findings: the share of its time in which kernels ran."""
     pct = _kernel_pct(runs)
     if pct is None:
         tpu = any(run.source is not None and run.source.tpu for run in runs)

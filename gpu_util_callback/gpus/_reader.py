@@ -102,7 +102,7 @@ class UtilizationBuffer:
         self._polled = Refreshes()
 
     def poll(self, time_ns: int, polled: Sequence[float]) -> None:
-        """Take (utilization, memory utilization) of this tick, in place of a ring that is dry."""
+        """Take (utilization, memory utilization) of this tick where the driver's buffer has no samples."""
         if polled[0] != polled[0]:
             return
         absent = self._gate.lacks("nvmlDeviceGetSamples", self._key)

@@ -163,7 +163,7 @@ class Budget:
         self._last.append(cost)
 
     def guess_s(self, steps: int) -> float:
-        """Return a conservative cost of a window of this many steps, so that the budget holds."""
+        """Return an upper estimate of the cost of a window of this many steps."""
         if not self._last:
             return self.first_guess_s
         return self.MARGIN * max(c.total_s * max(1.0, steps / c.steps) for c in self._last)
@@ -306,7 +306,7 @@ class Planner:
         return self._try_open(step)
 
     def looks_away(self) -> None:
-        """Note that the next boundaries will not be reported: none of them matters."""
+        """Note that the next step boundaries will not be reported and do not matter."""
         self._last_ns = _NOBODY_LOOKED
 
     def waited(self, wait_ns: int) -> None:
@@ -525,7 +525,7 @@ class Planner:
         return self._fitting(min(self.schedule.steps, 2 * self._last_length))
 
     def _fitting(self, steps: int) -> int:
-        """Return as many of these steps as a window's events allow, in whole calls."""
+        """Return the number of steps whose events fit into a window, in whole calls."""
         if self._events_per_step is not None:
             fitting = int(self.schedule.max_events / max(1.0, self._events_per_step))
             steps = max(1, min(steps, fitting))

@@ -48,7 +48,7 @@ NO_LIST = {
 
 
 def announce_known_failure(backend: str) -> None:
-    """Print a line where Keras' own `fit` will fail, so that nobody blames this callback."""
+    """Print a line where Keras' own `fit` will fail, so that this callback is not blamed."""
     if backend != "tensorflow" or "TF_CONFIG" not in os.environ or "tensorflow" not in sys.modules:
         return
     from gpu_util_callback.backends.tensorflow.distribute import multi_worker_failure
@@ -165,7 +165,7 @@ class KerasSession:
         return self._thread == threading.get_ident()
 
     def goes_on(self) -> bool:
-        """Return whether the fit is still under way, as far as that can be seen."""
+        """Return whether the fit seems to be still running."""
         recorder = self._recorder
         if recorder is None or self._beginning:
             return self._beginning

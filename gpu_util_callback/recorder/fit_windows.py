@@ -116,7 +116,7 @@ class KerasWindows:
         self._planner = windows.planner
 
     def batch_requested(self) -> None:
-        """Note that the next call's batch is requested outside of it, which begins its step."""
+        """Note that the next batch is requested before its call; the request begins the step."""
         self._planner = None  # these calls are counted, so that none may be left out
         self._step_begins(self._begun)
 

@@ -55,7 +55,7 @@ class _Printer:
                 _quietly(self._waiting.get_nowait())
 
     def drain(self, deadline_s: float) -> None:
-        """Wait until the messages so far are written; not where nobody reads them."""
+        """Wait until the messages so far are written, unless an earlier wait timed out."""
         if self._unreached is not None and not self._unreached.is_set():
             return
         self._unreached = None
@@ -90,7 +90,7 @@ _printer = _Printer()
 
 
 def _in_child() -> None:
-    """Begin anew in a forked process, which has no other threads."""
+    """Reset the printer in a forked process, which has no other threads."""
     global _printer
     _printer = _Printer()
 

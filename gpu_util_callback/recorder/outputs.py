@@ -646,7 +646,7 @@ class ScalarPoints:
         return points
 
     def _completing(self, numbers: list[int]) -> list[int]:
-        """Return how many of these steps there are up to each that completes a point."""
+        """Return the position after each step that completes a point."""
         ends: list[int] = []
         while (at := bisect_left(numbers, self._next, ends[-1] if ends else 0)) < len(numbers):
             self._next = numbers[at] + self._stride(numbers[at] + 1)

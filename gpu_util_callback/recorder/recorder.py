@@ -619,7 +619,7 @@ class Recorder:
             self.fail("requests for profiler windows", error)
 
     def _is_late(self) -> bool:
-        """Return whether the fit ended a while ago: nobody may wait much longer for its rows."""
+        """Return whether the fit ended so long ago that its rows must be written now."""
         return self._stop.is_set() and time.monotonic() > self._end_called + LATE_S
 
     def _save_rows(self) -> None:
@@ -911,7 +911,7 @@ def _finish_at_exit(own_thread: bool = False) -> None:
 
 
 def _storage_hangs() -> bool:
-    """Return whether waiting for a recording of this process was in vain, and still is."""
+    """Return True if a wait for another recording of this process timed out and its files are still open."""
     return any(recorder._released.is_set() and not recorder._closed.is_set() for recorder in _mine())
 
 

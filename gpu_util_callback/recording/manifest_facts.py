@@ -466,7 +466,7 @@ class GpuEnergy(TypedDict, total=False):
 
 
 class Energy(TypedDict, total=False):
-    """The energy of the GPUs in use, and of what the training thread did meanwhile."""
+    """The energy of the GPUs in use, split by the training thread's activity."""
 
     total_j: Required[Number]
     estimated: Required[bool]
@@ -512,7 +512,7 @@ class GpuMemory(TypedDict, total=False):
 
 
 class MemoryGrowthFacts(TypedDict, total=False):
-    """Memory that grows, and when it is full if it goes on."""
+    """Memory growth: its rate, and when memory would be full."""
 
     group: Required[str]
     column: Required[str]

@@ -203,7 +203,7 @@ class RecordingFiles:
             return None
 
     def _vanished(self, info: SegmentInfo) -> Segment | None:
-        """Handle a listed file that is gone: sealed meanwhile, or the recording was deleted."""
+        """Handle a listed file that is gone: it was sealed, or the recording was deleted."""
         self._cache.pop("segments", None)
         for other in self.segments:
             if other.first <= info.first and info.last <= other.last and other != info:

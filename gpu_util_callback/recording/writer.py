@@ -183,7 +183,7 @@ class RecordingWriter:
         self._put(("samples", str(group)), rows)
 
     def count_dropped(self, table: str, rows: int) -> None:
-        """Count rows of a table that nobody made: later ones go on where they would have ended."""
+        """Count dropped rows of a table; the numbers of later rows continue after them."""
         with self._lock:
             self._rows[table] += rows
             self._dropped_rows += rows

@@ -41,7 +41,7 @@ def _times(price: float | None, amount: float | None) -> float | None:
 
 
 def energy_sentence(run: Mapping) -> str:
-    """Return the energy of a run, what the training thread did meanwhile, and its price; or ""."""
+    """Return a run's energy by activity of the training thread, and its price; "" if unknown."""
     parts = [part for part in (_energy(run), _cost(run)) if part]
     return " ".join(parts)
 

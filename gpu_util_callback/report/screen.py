@@ -272,7 +272,7 @@ def _span(finding: Mapping, run: Mapping | None) -> str:
 
 
 def _evidence(finding: Mapping, room: int | None) -> str:
-    """Return the evidence as prose: as much of it as fits, what crossed a limit in front."""
+    """Return the evidence as prose cut to `room`, starting with the values that crossed a limit."""
     rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
     rows.sort(key=lambda row: not row["rule"])
     facts = [f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "") for row in rows]
@@ -380,7 +380,7 @@ def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -
 
 
 def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[str]:
-    """Return a list as one dim line, with how to see all of it where it does not fit."""
+    """Return a list as one dim line; a list that does not fit ends with the hint."""
     if not items:
         return []
     shown, more = list(items), ""

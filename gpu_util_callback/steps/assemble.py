@@ -60,7 +60,7 @@ def seen_delays(requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray)
 
 
 def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return when a call requested and received its batches, and the signatures of these."""
+    """Return when a call requested and received its batches, and the batches' signatures."""
     received = rows.delivered_ns[part] >= 0
     requested, delivered = (
         np.clip(column[part][received], begin, end) for column in (rows.requested_ns, rows.delivered_ns)
@@ -608,7 +608,7 @@ _PARTS = ("input_wait_ns", "body_ns", "compile_ns", "gpu_wait_ns", "callbacks_ns
 
 
 def leave_out_stop(columns: Columns, start_ns: int, end_ns: int) -> None:
-    """Take the time in which the process was stopped out of rows of any table.
+    """Subtract the time in which the process was stopped from the rows of any table.
 
     The longest part of a step holds it: a stop lasts longer than anything else in a step.
     """

@@ -115,7 +115,7 @@ class CompileClock:
         return {"compilations": self.times} if self.times else {}
 
     def explains(self, compiled_ns: int, spent_ns: int) -> bool:
-        """Return whether a call of `spent_ns`, `compiled_ns` of it compiling, was a compilation."""
+        """Return whether a call of `spent_ns`, of which `compiled_ns` were compiling, was a compilation."""
         return 2 * compiled_ns > spent_ns
 
     def start(self) -> None:

@@ -102,7 +102,7 @@ class DispatchWatch:
         self._random = random.Random(0x6A09E667)
 
     def wait(self, stopped: Callable[[float], bool], pause_s: float) -> bool:
-        """Wait as `stopped(pause_s)` does, sampling meanwhile.
+        """Wait as `stopped(pause_s)` does, and sample the stack during the wait.
 
         Returns: the result of `stopped`.
         """

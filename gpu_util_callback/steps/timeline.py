@@ -452,7 +452,7 @@ class Timeline:
         return max(self._start, self._logs_end, self.call_end, self.cursor, self._phase_end)
 
     def forget(self) -> None:
-        """Keep nothing from now on: in a forked process, nobody takes it."""
+        """Drop everything from now on, in a forked process, where no thread takes it."""
         self.queue = deque(maxlen=0)
         self._append = self.queue.append
 

@@ -212,7 +212,7 @@ _MOSTLY_FOR_ONE = 0.5
 
 
 def _find_late_rank(processes: list[ProcessAnalysis], paths: list[str]) -> None:
-    """Find the rank for which the others wait in collectives, by how long each is in the same one.
+    """Find the rank for which the others wait, by each rank's time in the same collective.
 
     The last one to come is in it for as long as it takes, all others for longer. Compared are the
     steps in which all ranks have the same collectives in the same order, one GPU a rank; not of

@@ -251,7 +251,7 @@ _OF_JAX = re.compile(
 
 
 def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
-    """Return when the compiled steps ran code of the host, and the name with most of that time."""
+    """Return when compiled steps ran code on the host, and the function with most of that time."""
     events = process.events
     kinds = (HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
     active = np.isin(events.kind, kinds)

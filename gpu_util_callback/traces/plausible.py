@@ -165,7 +165,7 @@ _SHAPE = (
 
 
 def _sane_shape(shape: KernelShape) -> tuple[KernelShape, list[str]]:
-    """Return the shape without impossible values, and the names of those."""
+    """Return the shape without impossible values, and the names of the removed values."""
     wild = {}
     for name, called, most in _SHAPE:
         value = getattr(shape, name)

@@ -168,7 +168,7 @@ class _Stat:
         return result
 
     def _references(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of values that are another stat's name, and the keys of these names."""
+        """Return the positions of values that refer to another stat's name, and the referred keys."""
         column = self.table[7]
         at = np.flatnonzero(column.present[self.rows])
         return at, column.value[self.rows[at]]

@@ -286,7 +286,7 @@ class RecordingTiles:
     # --- answering --------------------------------------------------------------------------------
 
     def answer(self, revision: str, requested: Wanted, view: View) -> Answer:
-        """Return a view of those of the wanted columns that there are."""
+        """Return a view of the requested columns that exist."""
         source, current = self._follow(revision)
         existing = {}
         for group, columns in requested.items():

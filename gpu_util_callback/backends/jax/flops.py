@@ -95,7 +95,7 @@ def _add_all(work: CountedWork, jaxpr: Any, *, recomputes: bool = False) -> None
 
 
 def _needed(jaxpr: Any) -> list[Any]:
-    """Return the equations that an output hangs on: XLA leaves out the others."""
+    """Return the equations that an output depends on: XLA leaves out all others."""
     needed_ids = {id(variable) for variable in jaxpr.outvars}
     equations = []
     for equation in reversed(jaxpr.eqns):
@@ -163,7 +163,7 @@ def _dot(equation: Any) -> int:
 
 
 def _convolution(equation: Any) -> int:
-    """Return the multiply-adds of a convolution, none of them with zeros put between elements.
+    """Return the multiply-adds of a convolution, without those of zeros put between elements.
 
     Every output takes a kernel's worth of inputs, or every input goes into a kernel's worth of
     outputs: whichever is less. In the gradient of a transposed convolution's kernel, only every so

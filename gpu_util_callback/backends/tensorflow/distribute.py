@@ -93,7 +93,7 @@ def _make_twin(kind: Any, spec_kind: Any) -> type:
 
 
 def _copy(spec: Any, kind: Any) -> Any:
-    """The same type spec, of a class of our own: traces with it replace nobody else's."""
+    """Return the same type spec as a class of our own, so that its traces replace no others."""
     copy = kind.__new__(kind)
     for base in type(spec).__mro__:
         for name in getattr(base, "__slots__", ()):

@@ -140,7 +140,7 @@ class _Flat:
         self._static: dict[str, list[Shape | None]] = {}
 
     def source(self, tensor: Any, outside: Any, shape: Shape | None) -> str:
-        """Add what stands for an argument; return its name."""
+        """Add a placeholder for an argument; return its name."""
         name = f"argument{len(self._def.node)}"
         node = self._def.node.add(name=name, op="Placeholder")
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
@@ -184,7 +184,7 @@ class _Flat:
         return [f"{node.name}:{place}" for place in range(len(op.outputs))]
 
     def _flow(self, graph: Any, op: Any, inputs: list[str], prefix: str) -> list[str]:
-        """Note a loop or a branch; return what stands for its outputs."""
+        """Note a loop or a branch; return the names of its outputs' placeholders."""
         bodies = {
             name: [_called(graph, function.name) for function in _listed(op.get_attr(name))]
             for name in ("body", "cond", "then_branch", "else_branch", "branches")

@@ -96,7 +96,7 @@ def timed(iterator) -> TimedIterator:
 
 
 def holds_batches(iterator) -> bool:
-    """True if batches of this iterator are handed on only when their row is written.
+    """True if each batch waits until its row is written.
 
     Otherwise the stamp, which may run in parallel with the step, comes late where no thread is
     free. Next to a GPU, which takes the work off TensorFlow's threads, that is where there is a
@@ -120,7 +120,7 @@ def _op_threads() -> int:
 
 @uncounted
 def stamped(fetch: Callable[[], Any], iterator: Any, *, optional: bool):
-    """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
+    """Fetch a batch and record the times. An error in the recording does not affect the fetch."""
     timing: timing_into | None = getattr(current, "timing", None)
     if timing is None:
         return fetch()

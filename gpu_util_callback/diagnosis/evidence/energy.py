@@ -1,4 +1,4 @@
-"""Energy of each GPU, split by what the training thread did meanwhile, in bounded memory."""
+"""Energy of each GPU, split by the training thread's activity, in bounded memory."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -66,7 +66,7 @@ class TimeSums:
         np.add.at(sums, bins - self._first, by(right) - by(left))
 
     def _reach(self, start_ns: int, end_ns: int) -> None:
-        """Make room for a stretch; bins are joined until all of them fit."""
+        """Merge neighbouring bins until `start_ns` to `end_ns` fits into the capacity."""
         first, last = start_ns // self.bin_ns, (end_ns - 1) // self.bin_ns
         if self._first is None:
             self._first, self._last = first, last

@@ -292,7 +292,7 @@ class SampleBins:
         return max(HOLD_NS, self.bin_ns)
 
     def _covered_each(self, at: np.ndarray) -> np.ndarray:
-        """Return how many ns each of these bins, as given by `known`, covers."""
+        """Return the ns that each bin from `known` covers."""
         if id(at) not in self._covered_by_bins:
             covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
             self._covered_by_bins[id(at)] = covered_ns.astype(np.float64)

@@ -146,7 +146,7 @@ class Growth:
 
 
 def by_step(steps: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return one reading for each number of steps done: what a validation holds meanwhile is none.
+    """Return one reading for each step; readings taken during validation are ignored.
 
     Args:
         steps, low, high: as for `grows`, at any times.

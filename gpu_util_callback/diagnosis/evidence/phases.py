@@ -106,7 +106,7 @@ class Phases:
             )
 
     def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
-        """Return name -> occurrences of these kinds, of one account or of any."""
+        """Return name -> occurrences of these kinds, in one account or in all."""
         return {
             name: group
             for (kind, name, where), group in self._groups.items()
@@ -114,7 +114,7 @@ class Phases:
         }
 
     def accounted_ns(self, times: np.ndarray) -> np.ndarray:
-        """Return how much of the time before each of these the phases account for outside steps."""
+        """Return the time outside steps that phases account for before each of `times`, ns."""
         total = np.zeros(len(times))
         for (_, _, account), group in self._groups.items():
             if account:

@@ -119,7 +119,7 @@ class Run(Gauges):
 
     @property
     def wall_ns(self) -> int:
-        """Duration of the training: of a series of fits, all of them together.
+        """Duration of the training; of a series, the sum of its fits.
 
         Time in which the process was seen to be stopped is left out.
         """
@@ -127,7 +127,7 @@ class Run(Gauges):
 
     @property
     def present_ns(self) -> int:
-        """The wall time without that of `absent_ns`, in which nothing ran at all."""
+        """The wall time without `absent_ns`."""
         return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:

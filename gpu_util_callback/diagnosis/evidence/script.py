@@ -50,7 +50,7 @@ class Script:
 
     @property
     def wall_s(self) -> float:
-        """All of the time, without that in which it waited for the user."""
+        """Wall time without the waits for the user."""
         return self.fits_s + self.between
 
     @property

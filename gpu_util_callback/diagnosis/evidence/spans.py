@@ -133,7 +133,7 @@ class _Sums:
         return _most(self._top, at)
 
     def goes_on(self, at: np.ndarray, level: np.ndarray, top: np.ndarray) -> np.ndarray:
-        """Return whether the loss next to these ranges goes on in them, if less of it.
+        """Return whether the neighbouring loss continues at a lower level inside these ranges.
 
         A loss far larger than any of the neighbours is an outlier: without it there must be many.
         """
@@ -156,7 +156,7 @@ def _most(values: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: int) -> list[tuple[int, int]]:
-    """Return the spans, joined where the loss between them goes on near the threshold."""
+    """Join spans between which the loss continues near the threshold."""
     sums, count = _Sums(series), 0
     at = np.array(spans, np.int64).reshape(-1, 2)
     while 1 < len(at) != count:
@@ -195,7 +195,7 @@ def _steady(series: Series, first: int, end: int) -> bool:
 
 
 def _settled(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
-    """Trim until nothing changes: the loss seen by a wide window may all lie in one half of it."""
+    """Shrink the window until its loss no longer lies in one half."""
     while end > first:
         trimmed = _trimmed(lost, total, first, end, window)
         if trimmed == (first, end) or trimmed[1] - trimmed[0] >= end - first:

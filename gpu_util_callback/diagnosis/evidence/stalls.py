@@ -1,4 +1,4 @@
-"""Stretches in which training stands still: their place, and the GPU's activity meanwhile."""
+"""Stretches in which training stands still: their place, and the GPU's activity in them."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -50,7 +50,7 @@ def owned(run: Run, occurrences: Occurrences) -> Range:
 
 
 def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:
-    """Return how much of the stalls the GPU idled, and its activity meanwhile (None: not sampled).
+    """Return the GPU's idle time during the stalls in ns and its mean utilization in percent; None if not sampled.
 
     Utilization is a mean that lags by up to `run.lag_ns()`: the effect of a short stall shows after
     it. So the idle time is that from its start until the gauge has caught up, beyond what the GPU
@@ -91,7 +91,7 @@ def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
 
 
 def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int) -> tuple[list, list]:
-    """Return the times in which the stalls are read, neighbours joined; and those in between."""
+    """Return the times at which samples show the stalls, merged, and the times between them."""
     apart = [after[0] - before[1] for before, after in pairwise(stalls)]
     # If stalls follow closely, half the time between them is left to observe training by itself.
     lag = min(lag, max(0, int(np.median(apart)) // 2)) if apart else lag
