@@ -382,23 +382,23 @@ class Interval:
     wanted: int
 
 
-def _argument(run: Run, who: str, unit: str, period: float, wanted: int) -> Interval | None:
+def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -> Interval | None:
     """Return a class's argument for its interval; None if it has none.
 
     Args:
         unit: the unit it counts, "batch" or "epoch".
         period: its observed interval in these units: an argument of a very different value is not
             the interval.
-        wanted: the interval to set.
+        new_interval: the interval to set.
     """
     values = _own(run, who).get("every") or _INTERVALS.get(who, {})
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in values.items() if isinstance(values, Mapping) else ():
-        known = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
-        if not known or re.search(other, argument):
+        is_interval = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
+        if not is_interval or re.search(other, argument):
             continue
-        if value < wanted and value / 2 <= period <= 2 * value:
-            return Interval(argument, value, wanted)
+        if value < new_interval and value / 2 <= period <= 2 * value:
+            return Interval(argument, value, new_interval)
     return None
 
 
@@ -411,8 +411,8 @@ def _first_argument(run: Run, name: str) -> str:
     """Return a hook's name for its epoch or batch; "" if it takes none."""
     who, hook = _parts(name)
     usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
-    own = (_own(run, who).get("names") or {}).get(hook) or usual
-    return str(own) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(own)) else usual
+    argument_name = (_own(run, who).get("names") or {}).get(hook) or usual
+    return str(argument_name) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(argument_name)) else usual
 
 
 def _every(run: Run, name: str, unit: str, every: int) -> str:
@@ -446,14 +446,14 @@ def _moved(run: Run, name: str, to: str) -> str:
     """Return lines that move a hook's work to a later hook, with the arguments available there."""
     who, hook = _parts(name)
     first = _first_argument(run, name)
-    given = f"{first}, logs" if first else "logs"
+    passed = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
     later = "epoch, logs=None" if "epoch" in to else "logs=None"
     if _own(run, who).get("library"):
         return (
             f"class Rare{who}({who}):\n"
             f"    def {hook}(self, {arguments}):\n"
-            f"        self.last = {given}\n"
+            f"        self.last = {passed}\n"
             f"    def {to}(self, {later}):\n"
             f"        super().{to}({later.replace('=None', '')})\n"
             f"        super().{hook}(*self.last)\n"
@@ -461,9 +461,9 @@ def _moved(run: Run, name: str, to: str) -> str:
         )
     return (
         f"def {hook}(self, {arguments}):\n"
-        f"    self.last = {given}\n"
+        f"    self.last = {passed}\n"
         f"def {to}(self, {later}):\n"
-        f"    {given} = self.last\n"
+        f"    {passed} = self.last\n"
         f"    ...  # what {name} does"
     )
 
@@ -472,8 +472,8 @@ def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
     """Return the interval in batches that keeps work acceptable; `period` is the present one."""
     if period < SELDOM:
         return EVERY_BATCH
-    wanted = period * took_ns / max(1.0, rest_ns) / LEFT
-    return next((every for every in BATCHES if every >= wanted), BATCHES[-1])
+    needed_interval = period * took_ns / max(1.0, rest_ns) / LEFT
+    return next((every for every in BATCHES if every >= needed_interval), BATCHES[-1])
 
 
 def _epochs_between(took_ns: float, rest_ns: float) -> int:

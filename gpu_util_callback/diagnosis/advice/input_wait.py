@@ -145,13 +145,13 @@ class InputWait:
     @property
     def other_cpus(self) -> float:
         """Cores that other programs keep busy, this process and its workers apart; 0 = unknown."""
-        busy, machine, own = (cpu_pct(self.run, self.where), self.run.machine.get("cpus"), self.own_cpus)
-        if busy is None or not machine or own is None:
+        busy, machine, own_cpus = (cpu_pct(self.run, self.where), self.run.machine.get("cpus"), self.own_cpus)
+        if busy is None or not machine or own_cpus is None:
             return 0.0
         children = host_mean(self.run, "children_cpu_pct", self.where)
         if children is None and self.run.fit.get("input_processes"):
             return 0.0  # its workers' share is not known apart
-        return max(0.0, busy / 100 * machine - own - (children or 0) / 100)
+        return max(0.0, busy / 100 * machine - own_cpus - (children or 0) / 100)
 
     @property
     def _free_of_others(self) -> float:
@@ -242,12 +242,12 @@ class InputWait:
         share = self.call_cpu_share
         if share is not None:
             return True if share < WAITS else False if share > COMPUTES else None
-        own = self.own_cpus
-        if own is None:
+        own_cpus = self.own_cpus
+        if own_cpus is None:
             return None
-        if own >= COMPUTES:
+        if own_cpus >= COMPUTES:
             return False
-        if own < WAITS and not (self.cores_full or 2 * self.other_cpus > self.cpus):
+        if own_cpus < WAITS and not (self.cores_full or 2 * self.other_cpus > self.cpus):
             return True
         return None
 
@@ -305,11 +305,11 @@ class InputWait:
             python_ms: the Python computation per batch then; None = as now if a function computes.
         """
         first, slowest = chain_ms(self.stages, stage, stage_ms)
-        others = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
+        other_limits_ms = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
         cores = max(0.0, self.cpu_ms - spared_ms) / max(0.3, self.own_cores)
         if python_ms is None:
             python_ms = self.python_ms if "py_function" in stage.flags else 0.0
-        return max(stage_ms, others, cores, self.interpreter_ms(python_ms))
+        return max(stage_ms, other_limits_ms, cores, self.interpreter_ms(python_ms))
 
     @property
     def modelled_ms(self) -> float:
@@ -350,8 +350,8 @@ class InputWait:
         Args:
             most: the cores for those that compute; None = they wait, and may be more than cores.
         """
-        wanted = math.ceil(1.2 * batch_ms / max(0.1, self.needed_ms))
-        return max(2, min(MOST_WORKERS, wanted, MOST_WORKERS if most is None else int(most)))
+        workers_needed = math.ceil(1.2 * batch_ms / max(0.1, self.needed_ms))
+        return max(2, min(MOST_WORKERS, workers_needed, MOST_WORKERS if most is None else int(most)))
 
     @property
     def item_ms(self) -> float:
@@ -373,10 +373,10 @@ class InputWait:
         for shape in dims:
             # Of a size that varies, (least, most) is known.
             sizes = [max(size) if isinstance(size, list) else size for size in shape or ()]
-            known = [size for size in sizes if size and size > 0]
-            if not sizes or len(known) < len(sizes):
+            known_sizes = [size for size in sizes if size and size > 0]
+            if not sizes or len(known_sizes) < len(sizes):
                 return None
-            values += math.prod(known)
+            values += math.prod(known_sizes)
         return float(batches * VALUE_BYTES * values)
 
     @property
@@ -398,14 +398,14 @@ class InputWait:
     @property
     def input_random(self) -> bool | None:
         """True if a map draws random numbers, also within nested functions; None = not known."""
-        maps = [one for one in self.run.fit.get("input_maps") or [] if one.get("which") != "validation"]
-        if any(one.get("random") for one in maps):
+        maps = [function for function in self.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
+        if any(function.get("random") for function in maps):
             return True
         if any("stateful" in stage.flags and "py_function" not in stage.flags for stage in self.stages):
             return True
         if not maps and any(stage.name.startswith("map") for stage in self.stages):
             return None
-        python = any(one.get("python") for one in maps)
+        python = any(function.get("python") for function in maps)
         python = python or any("py_function" in stage.flags for stage in self.stages)
         return None if python else False
 
@@ -490,9 +490,9 @@ class InputWait:
     def cores(self) -> str:
         """The busy cores in words, with what others take of them."""
         count = "the only core is" if self.cpus == 1 else f"all {self.cpus or ''} cores are"
-        others = self.other_cpus
-        taken = f", {others:.1f} of them with other programs" if others >= LITTLE * self.cpus else ""
-        return f"{' '.join(count.split())} busy{taken if others else ''}"
+        other_cpus = self.other_cpus
+        share_of_others = f", {other_cpus:.1f} of them with other programs" if other_cpus >= LITTLE * self.cpus else ""
+        return f"{' '.join(count.split())} busy{share_of_others if other_cpus else ''}"
 
     @property
     def cores_sentence(self) -> str:
@@ -524,14 +524,14 @@ class InputWait:
         if not self.overlaps and stage.parallelism >= 1.5:
             on = f" on {stage.parallelism:.0f} threads"
         summed = ", summed over its threads" if self.overlaps else on
-        took, needed = brief(stage.work_ms_per_batch), brief(self.needed_ms)
+        took, needed_text = brief(stage.work_ms_per_batch), brief(self.needed_ms)
         if stage.name in ("batch", "padded_batch"):
             each = f"Putting a batch together takes {took}{summed}"
         else:
             each = f"{stage.name} takes {took} a batch{summed}"
         alone_ms = stage.work_ms_per_batch if self.overlaps else stage.ms_per_batch
         if alone_ms >= self.needed_ms or not self.stages:
-            return f"{each}, but the model could take one every {needed}"
+            return f"{each}, but the model could take one every {needed_text}"
         if not self.works_ahead:
             return f"{each}, while the model waits"
         if self.read_elsewhere:
@@ -540,7 +540,7 @@ class InputWait:
         if slowest_ms >= self.needed_ms:
             return (
                 f"{each}. With the other stages on its thread that is {brief(slowest_ms)}, but the "
-                f"model could take one every {needed}"
+                f"model could take one every {needed_text}"
             )
         return f"{each}; {self.pace}"
 

@@ -110,7 +110,7 @@ class Spawned(keras.utils.PyDataset):
 
 def batches_class(wait: InputWait, workers: int, *, processes: bool) -> str:
     """Return a PyDataset around `make_batch(i)`."""
-    given = f"workers={workers}" if workers else ""
+    argument = f"workers={workers}" if workers else ""
     more = ", use_multiprocessing=True" if processes else ""
     return (
         "class Batches(keras.utils.PyDataset):\n"
@@ -118,7 +118,7 @@ def batches_class(wait: InputWait, workers: int, *, processes: bool) -> str:
         f"        return {wait.batches}\n"
         "    def __getitem__(self, i):\n"
         "        return make_batch(i)\n"
-        f"dataset = Batches({given}{more})  # for model.fit"
+        f"dataset = Batches({argument}{more})  # for model.fit"
     )
 
 

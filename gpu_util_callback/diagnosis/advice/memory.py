@@ -18,42 +18,42 @@ _UNFRAGMENTED = {
 }
 
 
-def _list(run: Run, seen: str) -> Advice:
+def _list(run: Run, name: str) -> Advice:
     return Advice(
-        f"`{seen}` gains items in every step, and each keeps its array alive. Append a Python "
+        f"`{name}` gains items in every step, and each keeps its array alive. Append a Python "
         "number instead, or keep the last ones alone.",
-        f"{_own(seen)} = collections.deque(maxlen=100)",
+        f"{_own(name)} = collections.deque(maxlen=100)",
     )
 
 
-def _graphs(run: Run, seen: str) -> Advice:
+def _graphs(run: Run, name: str) -> Advice:
     return Advice(
-        f"`{seen}` keeps tensors with their history of gradients: each holds all activations of "
+        f"`{name}` keeps tensors with their history of gradients: each holds all activations of "
         "its step. Keep the number.",
-        f"{_own(seen)}.append(loss.item())",
+        f"{_own(name)}.append(loss.item())",
     )
 
 
-def _checkpoints(run: Run, seen: str) -> Advice:
+def _checkpoints(run: Run, name: str) -> Advice:
     return Advice(
-        f"`{seen}` keeps a copy of the weights each time: write them to disk, or keep the best one alone.",
+        f"`{name}` keeps a copy of the weights each time: write them to disk, or keep the best one alone.",
         'keras.callbacks.ModelCheckpoint("best.weights.h5", save_best_only=True, save_weights_only=True)'
         if has_keras_fit(run)
         else "",
     )
 
 
-def _metric(run: Run, seen: str) -> Advice:
+def _metric(run: Run, name: str) -> Advice:
     return Advice(
-        f"`{seen}` gains items in every step, and nothing empties it: a metric's reset_state() has "
+        f"`{name}` gains items in every step, and nothing empties it: a metric's reset_state() has "
         "to clear what it keeps itself. Sums in variables (add_weight) need no list at all.",
-        f"def reset_state(self):\n    super().reset_state()\n    {_own(seen)}.clear()",
+        f"def reset_state(self):\n    super().reset_state()\n    {_own(name)}.clear()",
     )
 
 
-def _traces(run: Run, seen: str) -> Advice:
+def _traces(run: Run, observed: str) -> Advice:
     text = (
-        f"{capitalized(seen)}: each keeps its program. Give inputs one shape, or a few "
+        f"{capitalized(observed)}: each keeps its program. Give inputs one shape, or a few "
         "(drop the smaller last batch, pad what varies in length), and pass numbers that change "
         "as tensors."
     )
@@ -64,61 +64,61 @@ def _traces(run: Run, seen: str) -> Advice:
     return Advice(text, "" if has_keras_fit(run) else code)
 
 
-def _graph(run: Run, seen: str) -> Advice:
+def _graph(run: Run, observed: str) -> Advice:
     return Advice(
-        f"{capitalized(seen)}: build the graph once, before the loop, and only run it "
+        f"{capitalized(observed)}: build the graph once, before the loop, and only run it "
         "there. A finished graph says where it is still added to.",
         "tf.compat.v1.get_default_graph().finalize()  # before the loop",
     )
 
 
-def _buffer(run: Run, seen: str) -> Advice:
-    if "cache" in seen.lower():
+def _buffer(run: Run, observed: str) -> Advice:
+    if "cache" in observed.lower():
         return Advice(
-            f"{capitalized(seen)} keeps the whole dataset in memory. Keep it in a file, "
+            f"{capitalized(observed)} keeps the whole dataset in memory. Keep it in a file, "
             "or cache what is smaller: before decoding and augmentation.",
             'ds = ds.cache("cache_file")',
         )
     return Advice(
-        f"{capitalized(seen)} holds whole elements: shuffle what is small (paths, keys) "
+        f"{capitalized(observed)} holds whole elements: shuffle what is small (paths, keys) "
         "before it is read, or make the buffer smaller.",
         "ds = ds.shuffle(1000)",
     )
 
 
-def _workers(run: Run, seen: str) -> Advice:
+def _workers(run: Run, observed: str) -> Advice:
     if run.framework == "torch":
         return Advice(
-            f"{seen} each have a copy of what the dataset holds, and Python copies more of it with "
+            f"{observed} each have a copy of what the dataset holds, and Python copies more of it with "
             "every object they touch. Keep the samples in one array (numpy, torch, pyarrow) "
             "instead of lists of Python objects, or use fewer workers.",
             "loader = DataLoader(dataset, ..., num_workers=2)",
         )
     return Advice(
-        f"{seen} each have a copy of what the dataset holds. Keep the samples in one array instead "
+        f"{observed} each have a copy of what the dataset holds. Keep the samples in one array instead "
         "of lists of Python objects, or use fewer workers."
     )
 
 
-def _tensors(run: Run, seen: str) -> Advice:
+def _tensors(run: Run, observed: str) -> Advice:
     return Advice(
-        f"There are {seen}: something keeps results of past steps. Look for losses, logits or "
+        f"There are {observed}: something keeps results of past steps. Look for losses, logits or "
         "batches in lists and dictionaries, and keep Python numbers instead.",
         f"losses.append({idioms(run).read})",
     )
 
 
-def _objects(run: Run, seen: str) -> Advice:
+def _objects(run: Run, observed: str) -> Advice:
     history = "; a sum of losses keeps the history of all of them" if run.framework == "torch" else ""
     return Advice(
-        f"There are {seen}: a list or dictionary in Python keeps results of past steps. Look for "
+        f"There are {observed}: a list or dictionary in Python keeps results of past steps. Look for "
         f"losses, logits or batches that are appended to something{history}, and keep Python "
         "numbers.",
         f"losses.append({idioms(run).read})",
     )
 
 
-def _unknown(run: Run, seen: str) -> Advice:
+def _unknown(run: Run, observed: str) -> Advice:
     return Advice(
         "The cause is not known. Compare two snapshots of Python's allocations some hundred steps "
         "apart; if they show nothing, the memory is a library's: leave out callbacks, metrics and "
@@ -127,10 +127,10 @@ def _unknown(run: Run, seen: str) -> Advice:
     )
 
 
-def _own(seen: str) -> str:
+def _own(qualified_name: str) -> str:
     """Return how the class that has a list writes it: "Keeps.losses" -> "self.losses"."""
-    owner, _, name = seen.rpartition(".")
-    return f"self.{name}" if owner else name
+    owner, _, attribute = qualified_name.rpartition(".")
+    return f"self.{attribute}" if owner else attribute
 
 
 # kind of growth -> its advice, given what was seen of it.
@@ -189,24 +189,24 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
 
 def _more(run: Run, gpu: int, fragmented: bool) -> str:
     """Return what else helps: the pool, precision, recomputation."""
-    said = []
+    remedies = []
     pool = _UNFRAGMENTED.get(run.framework)
     if fragmented and pool is not None:
-        said.append(f"the environment variable {pool} keeps the free memory in one piece")
-    others = run.highest(gpu, "memory_other_bytes") or 0.0
-    if others >= MUCH_ELSEWHERE * float(run.gpu(gpu).get("memory_total_bytes") or np.inf):
-        said.append(
-            f"other processes hold {others / 2**30:.1f} GiB of this GPU, TensorFlow all that it "
+        remedies.append(f"the environment variable {pool} keeps the free memory in one piece")
+    other_bytes = run.highest(gpu, "memory_other_bytes") or 0.0
+    if other_bytes >= MUCH_ELSEWHERE * float(run.gpu(gpu).get("memory_total_bytes") or np.inf):
+        remedies.append(
+            f"other processes hold {other_bytes / 2**30:.1f} GiB of this GPU, TensorFlow all that it "
             "can get unless TF_FORCE_GPU_ALLOW_GROWTH=true is set for it"
         )
     if mixed_precision(run, gpu) is not None:
-        said.append("mixed precision nearly halves what activations take")
-    said.append(
+        remedies.append("mixed precision nearly halves what activations take")
+    remedies.append(
         {
             "torch": "torch.utils.checkpoint recomputes activations instead of keeping them",
             "jax": "jax.checkpoint recomputes activations instead of keeping them",
             "tensorflow": "tf.recompute_grad recomputes activations instead of keeping them",
         }.get(run.framework, "recomputing activations instead of keeping them helps, too")
     )
-    text = "; ".join(said)
+    text = "; ".join(remedies)
     return f"Else: {text}."

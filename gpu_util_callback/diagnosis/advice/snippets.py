@@ -32,24 +32,24 @@ def in_own_names(run: Run, code: str) -> str:
     names = _own_names(run)
     if not names or not code:
         return code
-    wanted = re.compile(rf"(?<![\w.\"'])({'|'.join(names)})(?![\w\"'])")
-    return "\n".join(_renamed(line, wanted, names) for line in code.splitlines())
+    shown_names = re.compile(rf"(?<![\w.\"'])({'|'.join(names)})(?![\w\"'])")
+    return "\n".join(_renamed(line, shown_names, names) for line in code.splitlines())
 
 
-def _renamed(line: str, wanted: re.Pattern[str], names: Mapping[str, str]) -> str:
+def _renamed(line: str, shown_names: re.Pattern[str], names: Mapping[str, str]) -> str:
     inner = line.startswith((" ", "def ", "class "))
 
-    def own(found: re.Match[str]) -> str:
-        name = names[found[1]]
-        return found[1] if inner and "." in name else name  # no argument is called self.data
+    def program_name(match: re.Match[str]) -> str:
+        name = names[match[1]]
+        return match[1] if inner and "." in name else name  # no argument is called self.data
 
-    return wanted.sub(own, line)
+    return shown_names.sub(program_name, line)
 
 
 def _own_names(run: Run) -> dict[str, str]:
     """Return name in the code shown -> the program's own name."""
-    known = run.fit.get("variables")
-    if not isinstance(known, Mapping):
+    variables = run.fit.get("variables")
+    if not isinstance(variables, Mapping):
         return {}
     roles: dict[str, str] = {"model": "model", "monitor": "monitor"}
     for role, short, before in (("input", "ds", ""), ("validation", "val_ds", "val_")):
@@ -62,8 +62,12 @@ def _own_names(run: Run) -> dict[str, str]:
             roles |= {"x": role, "y": "y"} if role == "input" else {}
         else:
             roles[f"{before}dataset"] = role
-    found = {name: known.get(role) for name, role in roles.items()}
-    return {name: own for name, own in found.items() if isinstance(own, str) and _NAME.fullmatch(own) and own != name}
+    candidates = {name: variables.get(role) for name, role in roles.items()}
+    return {
+        name: program_name
+        for name, program_name in candidates.items()
+        if isinstance(program_name, str) and _NAME.fullmatch(program_name) and program_name != name
+    }
 
 
 # A valid name in a program; a recording may hold anything.
@@ -111,8 +115,8 @@ def room_for(run: Run, factor: int) -> int:
 
     `factor` itself if the memory really needed is unknown.
     """
-    known = [seen[0] for gpu in run.working_gpus if (seen := headroom(run, gpu)) is not None]
-    while factor > 1 and known and factor * max(known) > FULL:
+    used_shares = [memory_use[0] for gpu in run.working_gpus if (memory_use := headroom(run, gpu)) is not None]
+    while factor > 1 and used_shares and factor * max(used_shares) > FULL:
         factor //= 2
     return factor
 
@@ -183,11 +187,11 @@ _HOST_SAMPLES = 2
 
 def cpus(run: Run) -> int | None:
     """Return the whole cores this process may use, at least 1; None if unknown."""
-    known = run.machine.get("cpus_allowed") or run.machine.get("cpus")
+    whole_cores = run.machine.get("cpus_allowed") or run.machine.get("cpus")
     quota = run.machine.get("cpu_quota")
-    if not known:
+    if not whole_cores:
         return None
-    return max(1, round(min(known, quota) if quota else known))
+    return max(1, round(min(whole_cores, quota) if quota else whole_cores))
 
 
 def process_cpu(run: Run, where: Range) -> float | None:
@@ -204,8 +208,8 @@ def cpu_pct(run: Run, where: Range) -> float | None:
 def host_mean(run: Run, column: str, where: Range) -> float | None:
     """Return the mean of a column of the host's samples in a range; None = not sampled."""
     host = run.samples.get("host")
-    seen = host.over(column, where.start_ns, where.end_ns) if host is not None else None
-    return seen[0] if seen is not None and seen[1] >= _HOST_SAMPLES else None
+    mean = host.over(column, where.start_ns, where.end_ns) if host is not None else None
+    return mean[0] if mean is not None and mean[1] >= _HOST_SAMPLES else None
 
 
 def behind_first_epoch(run: Run, where: Range) -> float:
@@ -229,12 +233,12 @@ def behind_first_epoch(run: Run, where: Range) -> float:
 
 def steps_an_epoch(run: Run) -> int | None:
     """Return the steps of an epoch: as given to `fit`, or as observed if all epochs were alike."""
-    told = run.fit.get("steps_per_epoch")
+    stated = run.fit.get("steps_per_epoch")
     epochs = run.phases.of("epoch").get("")
-    if told or epochs is None or epochs.joined or len(epochs) < 2:
-        return int(told) if told else None
-    seen = np.unique(np.diff(epochs["step"], prepend=run.first_step))
-    return int(seen[0]) if len(seen) == 1 and seen[0] > 0 else None
+    if stated or epochs is None or epochs.joined or len(epochs) < 2:
+        return int(stated) if stated else None
+    lengths = np.unique(np.diff(epochs["step"], prepend=run.first_step))
+    return int(lengths[0]) if len(lengths) == 1 and lengths[0] > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

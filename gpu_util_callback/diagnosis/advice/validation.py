@@ -104,22 +104,26 @@ class Validations:
     def random(self) -> bool | None:
         """True if a map of the validation data draws random numbers; None = not known."""
         maps = [m for m in self.run.fit.get("input_maps") or [] if m.get("which") == "validation"]
-        if any(one.get("random") for one in maps):
+        if any(function.get("random") for function in maps):
             return True
-        return None if not maps or any(one.get("python") for one in maps) else False
+        return None if not maps or any(function.get("python") for function in maps) else False
 
     @property
     def monitors(self) -> tuple[str, ...]:
         """Callbacks that stop, save or slow down by a metric of each epoch."""
         callbacks = self.run.fit.get("callbacks", {})
-        return tuple(name for name, own in callbacks.items() if isinstance(own, Mapping) and "monitor" in own)
+        return tuple(
+            name
+            for name, callback_facts in callbacks.items()
+            if isinstance(callback_facts, Mapping) and "monitor" in callback_facts
+        )
 
     @property
     def factor(self) -> int:
         """Epochs between validations with which they take a tenth of the time, and some remain."""
         each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
-        wanted = math.ceil((1 / SHARE - 1) * each / max(1.0, between))
-        return max(2, min(wanted, self.total // LEFT))
+        needed_factor = math.ceil((1 / SHARE - 1) * each / max(1.0, between))
+        return max(2, min(needed_factor, self.total // LEFT))
 
     @property
     def every(self) -> str:

@@ -46,30 +46,30 @@ class Contention(Rule):
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        each = {gpu: taken for gpu in run.working_gpus if (taken := _taken(run, gpu, limits))}
+        each = {gpu: time_taken for gpu in run.working_gpus if (time_taken := _taken(run, gpu, limits))}
         enter = limits["others_active_pct"] / 100
-        for found in together(each, enter=enter, min_s=limits["min_s"]):
-            gpu, mask = found.gpus[0], found.inside
-            seen = each[gpu][0]
-            others, use = seen.at(OTHERS), seen.at("utilization_pct")
-            memory = seen.at("memory_other_bytes")[mask]
-            known = np.isfinite(memory).any()
+        for stretch in together(each, enter=enter, min_s=limits["min_s"]):
+            gpu, mask = stretch.gpus[0], stretch.inside
+            samples = each[gpu][0]
+            others_active, use = samples.at(OTHERS), samples.at("utilization_pct")
+            memory = samples.at("memory_other_bytes")[mask]
+            has_memory = np.isfinite(memory).any()
             yield self.finding(
                 title=f"{self.title} (gpu{gpu})"
-                if len(found.gpus) == 1
-                else f"Other processes use {gpu_names(found.gpus)}",
-                where=found.where,
-                lost_ns=found.lost_ns,
+                if len(stretch.gpus) == 1
+                else f"Other processes use {gpu_names(stretch.gpus)}",
+                where=stretch.where,
+                lost_ns=stretch.lost_ns,
                 confidence=ESTIMATED,
                 evidence={
                     "gpu": gpu,
-                    "others_active_pct": round(float(np.nanmean(others[mask])), 1),
+                    "others_active_pct": round(float(np.nanmean(others_active[mask])), 1),
                     "gpu_active_pct": round(float(np.nanmean(use[mask])), 1),
-                    "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2) if known else None,
+                    "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2) if has_memory else None,
                 },
                 threshold=chosen(limits, "others_active_pct", "gpu_active_pct"),
-                advice=_advice(run, found.gpus, limits["others_active_pct"]),
-                gpus=found.gpus,
+                advice=_advice(run, stretch.gpus, limits["others_active_pct"]),
+                gpus=stretch.gpus,
             )
 
 
@@ -77,30 +77,30 @@ def _taken(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | N
     """Return a GPU's samples and the time others took in each; None if nobody did."""
     if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
         return None
-    seen = sampled(run, gpu, OTHERS)
-    if seen is None:
+    samples = sampled(run, gpu, OTHERS)
+    if samples is None:
         return None
-    full = np.nan_to_num(seen.at("utilization_pct")) >= limits["gpu_active_pct"]
+    full = np.nan_to_num(samples.at("utilization_pct")) >= limits["gpu_active_pct"]
     # While we ask nothing of the GPU, others take nothing from us.
-    taken = seen.at(OTHERS) - run.stalled_pct(seen.start_ns, seen.length_ns)
-    return seen, np.where(full, seen.length_ns * np.clip(taken, 0, 100) / 100, 0)
+    taken_pct = samples.at(OTHERS) - run.stalled_pct(samples.start_ns, samples.length_ns)
+    return samples, np.where(full, samples.length_ns * np.clip(taken_pct, 0, 100) / 100, 0)
 
 
 def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     """Return advice: other GPUs if some are free; else how to find the other process."""
     names = gpu_names(shared)
     says = f"Another program computes on {names}, too, and the two take turns. "
-    here = [gpu for gpu in run.working_gpus if gpu not in shared]
+    own_gpus = [gpu for gpu in run.working_gpus if gpu not in shared]
     free = [
-        int(gpu["index"]) for gpu in run.gpus if gpu.get("index") not in (*shared, *here) and _free(run, gpu, limit)
+        int(gpu["index"]) for gpu in run.gpus if gpu.get("index") not in (*shared, *own_gpus) and _free(run, gpu, limit)
     ]
     if len(free) >= len(shared):
         free = free[: len(shared)]
-        numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*here, *free]))
+        numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*own_gpus, *free]))
         idle = gpu_names(free)
         are = "is" if len(free) == 1 else "are"
         return Advice(
-            f"{says}{capitalized(idle)} {are} idle: train there{' instead' if here else ''}.",
+            f"{says}{capitalized(idle)} {are} idle: train there{' instead' if own_gpus else ''}.",
             command(run, f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={numbers}"),
         )
     numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(shared))
@@ -116,5 +116,5 @@ def _free(run: Run, other: Mapping, limit: float) -> bool:
     index = other.get("index")
     if index is None or (run.highest(int(index), OTHERS) or 0) >= limit:
         return False
-    seen = run.gpu_mean(int(index), "utilization_pct", run.start_ns, run.end_ns)
-    return seen is not None and seen[0] < IDLE_PCT
+    mean = run.gpu_mean(int(index), "utilization_pct", run.start_ns, run.end_ns)
+    return mean is not None and mean[0] < IDLE_PCT

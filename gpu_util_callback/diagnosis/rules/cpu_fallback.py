@@ -80,14 +80,14 @@ class CpuFallback(Rule):
         idle = run.idle(int(run.steps["start_ns"][0]), run.end_ns)
         if idle is None or len(idle.gpus) < len(run.used_gpus):
             return
-        few = idle.samples < limits["min_samples"] * len(idle.gpus)
-        if few or idle.active_pct >= limits["gpu_active_pct"]:
+        too_few = idle.samples < limits["min_samples"] * len(idle.gpus)
+        if too_few or idle.active_pct >= limits["gpu_active_pct"]:
             return
-        held = [_held(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
-        if any(one is None for one in held):
+        memory_held = [_held(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
+        if any(empty is None for empty in memory_held):
             return
         who, names = (called(run.framework), [str(run.gpu(i).get("name") or "GPU") for i in idle.gpus])
-        name, most = names[0], max(held, key=lambda one: one[1] if one else 0.0)
+        name, most = names[0], max(memory_held, key=lambda entry: entry[1] if entry else 0.0)
         evidence: dict[str, object] = {
             "gpus_used_by_framework": len(idle.gpus),
             "gpu": ", ".join(sorted(set(names))),
@@ -114,14 +114,14 @@ KEPT_BUSY_PCT = Constant(20, "a display alone keeps a GPU at a few percent")
 
 def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
     """Return whether this process keeps a GPU busy that its framework does not list."""
-    own = run.gpu_mean(gpu, "utilization_process_pct", run.start_ns, run.end_ns)
-    if own is None:  # a driver that tells no utilization by process may tell its memory
-        held = run.highest(gpu, "memory_process_bytes")
-        if held is None or held < limits["memory_mib"] * 2**20:
+    process_mean = run.gpu_mean(gpu, "utilization_process_pct", run.start_ns, run.end_ns)
+    if process_mean is None:  # a driver that tells no utilization by process may tell its memory
+        process_bytes = run.highest(gpu, "memory_process_bytes")
+        if process_bytes is None or process_bytes < limits["memory_mib"] * 2**20:
             return False
         everybody = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
         return everybody is not None and everybody[0] >= KEPT_BUSY_PCT
-    return own[0] >= limits["gpu_active_pct"]
+    return process_mean[0] >= limits["gpu_active_pct"]
 
 
 def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
@@ -130,11 +130,11 @@ def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
     The framework's allocator is the best source. A driver that reports the memory of the process,
     or of all processes together, shows that there is not even a context.
     """
-    known = allocator(run, gpu)
-    if known is not None:
+    of_allocator = allocator(run, gpu)
+    if of_allocator is not None:
         # A model takes at least a byte per parameter, and some memory if they were not counted.
         model = float(run.model.get("parameters") or 1)
-        return ("allocator_peak_mib", known.peak) if known.peak < model else None
+        return ("allocator_peak_mib", of_allocator.peak) if of_allocator.peak < model else None
     for column, name in (
         ("memory_process_bytes", "process_memory_mib"),
         ("memory_used_bytes", "device_memory_used_mib"),
@@ -146,9 +146,9 @@ def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
 
 
 def _sentence(why: Unused, who: str) -> str:
-    said = f"Training runs on the CPU: {why.reason}."
+    reason = f"Training runs on the CPU: {why.reason}."
     if why.code.startswith("pip"):
-        return f"{said} Install the build of {who} that has it."
+        return f"{reason} Install the build of {who} that has it."
     if why.code.startswith("unset"):
-        return f"{said} Take that setting away and start again."
-    return f"{said} gpu-util doctor says which library is missing or does not fit."
+        return f"{reason} Take that setting away and start again."
+    return f"{reason} gpu-util doctor says which library is missing or does not fit."

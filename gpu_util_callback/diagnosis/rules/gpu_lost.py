@@ -29,9 +29,9 @@ class GpuLost(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for place, gpu in enumerate(run.gpus):
             index = int(gpu.get("index", place))
-            said = _reason(run, index)
+            driver_reason = _reason(run, index)
             spans = _marked(run, index) or _fallen(run, index)
-            if not spans and said is not None:
+            if not spans and driver_reason is not None:
                 bins = run.samples.get(f"gpu{index}")
                 last = bins.last_ns if bins is not None else None
                 start = run.start_ns if last is None else min(last, run.end_ns - 1)
@@ -39,9 +39,11 @@ class GpuLost(Rule):
             # A GPU that comes and goes all day is reported in a few stretches.
             for start, end in bounded([(start, end) for start, end, _ in spans]):
                 times = [back for first, _, back in spans if start <= first < end or first == start]
-                yield self._finding(run, index, start, max(end, start + 1), times, said)
+                yield self._finding(run, index, start, max(end, start + 1), times, driver_reason)
 
-    def _finding(self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None) -> Finding:
+    def _finding(
+        self, run: Run, index: int, start: int, end: int, times: list[bool], driver_reason: str | None
+    ) -> Finding:
         back = times[-1]
         return self.finding(
             title=f"gpu{index} was lost" + (" and came back" if back else ""),
@@ -51,7 +53,7 @@ class GpuLost(Rule):
                 "lost_at_s": round((start - run.start_ns) / 1e9, 1),
                 "back_at_s": round((end - run.start_ns) / 1e9, 1) if back else None,
                 "times": len(times) if len(times) > 1 else None,
-                "driver_says": said,
+                "driver_says": driver_reason,
             },
             advice=Advice(
                 f"The driver no longer reached gpu{index}: a hardware or driver fault, not your "
@@ -88,15 +90,15 @@ def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
         return []
     values = bins.mean("lost")
     spans: list[tuple[int, int, bool]] = []
-    gone: int | None = None
+    lost_at_ns: int | None = None
     for start, value in zip(bins.starts().tolist(), values.tolist(), strict=True):
         if value != value:  # no mark in this bin
             continue
-        if value >= 0.5 and gone is None:
-            gone = start
-        elif value < 0.5 and gone is not None:
-            spans.append((gone, start, True))
-            gone = None
-    if gone is not None:
-        spans.append((gone, run.end_ns, False))
+        if value >= 0.5 and lost_at_ns is None:
+            lost_at_ns = start
+        elif value < 0.5 and lost_at_ns is not None:
+            spans.append((lost_at_ns, start, True))
+            lost_at_ns = None
+    if lost_at_ns is not None:
+        spans.append((lost_at_ns, run.end_ns, False))
     return spans

@@ -37,18 +37,18 @@ class GpusUnused(Rule):
         first, last = int(run.steps["start_ns"][0]), run.end_ns
         active: dict[int, float] = {}
         for gpu in run.used_gpus:
-            seen = run.gpu_mean(gpu, "utilization_pct", first, last, int(limits["min_samples"]))
-            if seen is not None:
-                active[gpu] = seen[0]
+            mean = run.gpu_mean(gpu, "utilization_pct", first, last, int(limits["min_samples"]))
+            if mean is not None:
+                active[gpu] = mean[0]
         unused = [gpu for gpu, pct in active.items() if pct < limits["unused_active_pct"]]
         busy = [gpu for gpu, pct in active.items() if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]
         if not unused or not busy:
             return
         total = len(unused) + len(busy)
         do = "does" if len(unused) == 1 else "do"
-        many = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
+        title = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
         yield self.finding(
-            title=many,
+            title=title,
             evidence={
                 "gpus_unused": ", ".join(f"gpu{gpu}" for gpu in unused),
                 "unused_active_pct": round(max(active[gpu] for gpu in unused), 1),

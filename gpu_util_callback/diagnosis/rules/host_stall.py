@@ -106,8 +106,8 @@ def _by_block(run: Run) -> np.ndarray:
     named = np.diff(run.phases.accounted_ns(edges))
     spent = np.maximum(steps["between_ns"] - named, 0)
     for block in np.flatnonzero(spent >= 1e9) if run.present_ns < run.wall_ns else ():
-        gone = run.absent_ns(int(edges[block]), int(edges[block + 1]))
-        spent[block] = max(0.0, spent[block] - gone)
+        absent = run.absent_ns(int(edges[block]), int(edges[block + 1]))
+        spent[block] = max(0.0, spent[block] - absent)
     return spent
 
 
@@ -119,13 +119,13 @@ def _tail(run: Run, last_ns: int) -> float:
 
 
 def _other_ns(run: Run) -> float:
-    known = (run.account.get("time_s") or {}).get("other") if run.account else None
-    return np.inf if known is None else 1e9 * float(known)
+    other_s = (run.account.get("time_s") or {}).get("other") if run.account else None
+    return np.inf if other_s is None else 1e9 * float(other_s)
 
 
 def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occurrences:
     """Return the stretches, each at its place: before its block, else within it."""
-    steps, found = run.steps, Occurrences()
+    steps, stretches = run.steps, Occurrences()
     begins, ends = steps["start_ns"], steps["end_ns"]
     for block in np.flatnonzero(spent >= max(1.0, ALIKE * float(spent.max()))).tolist():
         length = int(spent[block])
@@ -133,10 +133,10 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
         end = int(begins[block])
         if 2 * before < length:
             end = int(begins[block] + ends[block] + length) // 2
-        found.add(end - length, end, length, int(steps["first_step"][block]), 1)
+        stretches.add(end - length, end, length, int(steps["first_step"][block]), 1)
     if tail >= 1:
-        found.add(last_ns, last_ns + int(tail), int(tail), run.end_step, 1)
-    return found
+        stretches.add(last_ns, last_ns + int(tail), int(tail), run.end_step, 1)
+    return stretches
 
 
 _SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
@@ -302,14 +302,14 @@ class HostStall(Rule):
 
     def _start_up(self, share: Share, once: Once, limits: Limits, run: Run) -> Finding:
         """Return what a trace shows of costs that are paid once: it began too early."""
-        found = share.without(share.lost_ns - once.idle_ns)
+        start_up = share.without(share.lost_ns - once.idle_ns)
         return replace(
             self.loss(
-                found,
+                start_up,
                 traced_too_early(run, once.name, once.longest_ns),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
-                evidence={"idle_host_pct": found.pct, "host_activity": once.name},
-                of_trace=f"Start-up that is paid once takes {found.pct:.0f} % of the {found.whole}",
+                evidence={"idle_host_pct": start_up.pct, "host_activity": once.name},
+                of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
             ),
             detail="start_up",
         )
@@ -457,26 +457,26 @@ class HostStall(Rule):
     # -- unmarked time of a custom loop ------------------------------------------------------------
 
     def _unmarked(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        seen = unmarked(run)
-        if seen is None:
+        unmarked_work = unmarked(run)
+        if unmarked_work is None:
             return
-        span_ns = max(1, run.present_in(seen.where))
-        if 100 * seen.usual_ns < limits["unmarked_pct"] * span_ns:
+        span_ns = max(1, run.present_in(unmarked_work.where))
+        if 100 * unmarked_work.usual_ns < limits["unmarked_pct"] * span_ns:
             return
-        if 100 * seen.lost_ns < limits["lost_pct"] * span_ns:
+        if 100 * unmarked_work.lost_ns < limits["lost_pct"] * span_ns:
             return
         evidence: dict[str, object] = {
-            "unmarked_pct": round(100 * seen.took_ns / span_ns, 1),
-            "unmarked_s": round(seen.took_ns / 1e9, 3),
-            "place_in_loop": seen.place,
+            "unmarked_pct": round(100 * unmarked_work.took_ns / span_ns, 1),
+            "unmarked_s": round(unmarked_work.took_ns / 1e9, 3),
+            "place_in_loop": unmarked_work.place,
         }
-        if seen.times is not None:
-            evidence["times"] = seen.times
-            evidence["longest_s"] = round(seen.longest_ns / 1e9, 3)
-        evidence["lost_pct"] = round(100 * seen.lost_ns / span_ns, 1)
-        evidence["gpu_active_meanwhile_pct"] = seen.active_pct
-        often = seen.times is None or seen.times >= MANY_TIMES
-        title, advice, detail = "Work outside steps and phases", seen.advice, UNMARKED
+        if unmarked_work.times is not None:
+            evidence["times"] = unmarked_work.times
+            evidence["longest_s"] = round(unmarked_work.longest_ns / 1e9, 3)
+        evidence["lost_pct"] = round(100 * unmarked_work.lost_ns / span_ns, 1)
+        evidence["gpu_active_meanwhile_pct"] = unmarked_work.active_pct
+        often = unmarked_work.times is None or unmarked_work.times >= MANY_TIMES
+        title, advice, detail = "Work outside steps and phases", unmarked_work.advice, UNMARKED
         fetching = _share_between(run, limits, "between_input")
         if (_share_between(run, limits, "between_predict") or 0.0) >= MOSTLY:
             set_up = _share_between(run, limits, "between_predict_set_up") or 0.0
@@ -494,9 +494,9 @@ class HostStall(Rule):
             )
         finding = self._loss(
             title,
-            seen.where,
-            seen.lost_ns,
-            seen.active_pct,
+            unmarked_work.where,
+            unmarked_work.lost_ns,
+            unmarked_work.active_pct,
             run,
             evidence,
             {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
@@ -504,7 +504,7 @@ class HostStall(Rule):
             detail,
             state=often,
         )
-        finding.pieces = seen.pieces
+        finding.pieces = unmarked_work.pieces
         yield finding
 
     def _loss(

@@ -52,8 +52,8 @@ class Imbalance(Rule):
     def missing(self, run: Run) -> bool:
         if run.source is not None:
             return len(run.source.gpus) < 2 or not len(run.steps)
-        seen = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
-        return len(seen) < 2
+        sampled_gpus = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
+        return len(sampled_gpus) < 2
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:
@@ -135,13 +135,12 @@ class Imbalance(Rule):
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         groups = _alike(run)
-        series = {gpu: one for gpu, bins in groups.items() if (one := sampled(run, gpu, UTILIZATION, bins)) is not None}
+        utilization = {gpu: sampled(run, gpu, UTILIZATION, bins) for gpu, bins in groups.items()}
+        series = {gpu: samples for gpu, samples in utilization.items() if samples is not None}
         if len(series) < 2:
             return
         first = next(iter(series.values()))
-        use = np.stack(
-            [_on(first.start_ns, one.start_ns, groups[gpu].known(UTILIZATION)[1]) for gpu, one in series.items()]
-        )
+        use = np.stack([_on(first.start_ns, series[gpu].start_ns, groups[gpu].known(UTILIZATION)[1]) for gpu in series])
         working = np.nanmax(np.nan_to_num(use), axis=1) >= limits["least_active_pct"]
         overall = np.array([np.nanmean(row) if np.isfinite(row).any() else 0 for row in use])
         working &= overall >= limits["least_active_pct"]
@@ -201,7 +200,7 @@ def _process(runs: Sequence[Run], number: int) -> str:
     rank, host = run.manifest.get("rank"), str(run.manifest.get("host", ""))
     if rank is not None:
         return f"rank {rank}"
-    alone = sum(str(one.manifest.get("host", "")) == host for one in runs) == 1
+    alone = sum(str(other_run.manifest.get("host", "")) == host for other_run in runs) == 1
     return host if alone and host else f"{host} {number}".strip()
 
 
@@ -236,21 +235,23 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 def _named(run: Run, gpu: int) -> str:
     """Return a GPU's name, with its model replica if the framework reports it."""
     replicas = run.fit.get("replicas", [])
-    found = [replica.get("replica") for replica in replicas if isinstance(replica, dict) and replica.get("gpu") == gpu]
-    return f"gpu{gpu} (replica {found[0]})" if found else f"gpu{gpu}"
+    replica_numbers = [
+        replica.get("replica") for replica in replicas if isinstance(replica, dict) and replica.get("gpu") == gpu
+    ]
+    return f"gpu{gpu} (replica {replica_numbers[0]})" if replica_numbers else f"gpu{gpu}"
 
 
 def _alike(run: Run) -> dict[int, SampleBins]:
     """Return GPU -> its samples of utilization, all from one source: others lag, or are coarser."""
     for part in ("/utilization", ""):
-        found = {
+        bins_by_gpu = {
             gpu: bins
             for gpu in run.working_gpus
             if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None and UTILIZATION in bins
         }
-        if part and len(found) == len(run.working_gpus):
-            return found
-    return found
+        if part and len(bins_by_gpu) == len(run.working_gpus):
+            return bins_by_gpu
+    return bins_by_gpu
 
 
 def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -265,7 +266,7 @@ def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
     """Return means over `count` of them."""
     count = max(1, min(len(values), count))
     kernel = np.ones(count)
-    known = np.isfinite(values)
-    sums = np.convolve(np.where(known, values, 0.0), kernel, mode="same")
-    counts = np.convolve(known.astype(float), kernel, mode="same")
+    is_measured = np.isfinite(values)
+    sums = np.convolve(np.where(is_measured, values, 0.0), kernel, mode="same")
+    counts = np.convolve(is_measured.astype(float), kernel, mode="same")
     return sums / np.maximum(counts, 1)

@@ -67,16 +67,16 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
     reached = int(np.searchsorted(np.cumsum(tops), MOST * wait)) + 1
     if reached <= len(tops):
         count = int((tops >= ALIKE * np.median(tops[:reached])).sum())
-        held = int(tops[:count].sum())
+        held_ns = int(tops[:count].sum())
     else:  # several of them per block
         count = int(steps["wait_events"][blocks].sum())
-        held = int(steps["event_wait_ns"][blocks].sum())
-    if not LEAST <= count <= RARE * rows or held < MOST * wait:
+        held_ns = int(steps["event_wait_ns"][blocks].sum())
+    if not LEAST <= count <= RARE * rows or held_ns < MOST * wait:
         return None
     work = int(steps["duration_ns"][blocks].sum() - steps["compile_ns"][blocks].sum()) - wait
-    if held / count < LONG * max(0, work) / max(1, rows):
+    if held_ns / count < LONG * max(0, work) / max(1, rows):
         return None
-    return LongFetches(count, held / count / 1e6, held / wait)
+    return LongFetches(count, held_ns / count / 1e6, held_ns / wait)
 
 
 def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches | None:
@@ -90,10 +90,10 @@ def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches |
         return None
     inside = (first["start_ns"] >= where.start_ns) & (first["end_ns"] <= where.end_ns)
     spent = first["self_ns"][inside]
-    count, held = len(spent), int(spent.sum())
-    if count < LEAST_FILLS or held < FILLS_HOLD * wait_ns or held / count < LONG * step_ns:
+    count, held_ns = len(spent), int(spent.sum())
+    if count < LEAST_FILLS or held_ns < FILLS_HOLD * wait_ns or held_ns / count < LONG * step_ns:
         return None
-    return LongFetches(count, held / count / 1e6, min(1.0, held / wait_ns))
+    return LongFetches(count, held_ns / count / 1e6, min(1.0, held_ns / wait_ns))
 
 
 def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
@@ -107,15 +107,15 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
     if not (shuffles and in_time) or wait.custom_loop or part < FILLS_PART:
         return None
-    seen = (
+    observation = (
         f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
         f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it."
     )
     quicker = advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
     if quicker is not None:
-        return replace(quicker, text=f"{seen} {quicker.text}", name="refill")
+        return replace(quicker, text=f"{observation} {quicker.text}", name="refill")
     return Advice(
-        f"{seen} Repeat "
+        f"{observation} Repeat "
         "before you shuffle, and the buffer stays full from one epoch into the next. This changes "
         "which samples share an epoch, and so the weights.",
         "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
@@ -142,17 +142,17 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     says += " See what happens only then: a shard is opened, a shuffle buffer is filled again, a network is asked."
     if wait.waits is False and wait.own_cpus is not None and not has_room(wait):
         return Advice(f"{says} {wait.cores_sentence}.", saves=0.0, name="rare")
-    wanted = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
-    ready = max(2, min(MOST_READY, wanted))
+    steps_covered = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
+    ready = max(2, min(MOST_READY, steps_covered))
     says += (
-        f" It takes as long as {wanted} steps: with {ready} batches ready (if they fit into "
-        f"memory) {'it' if ready == wanted else 'part of it'} passes unnoticed."
+        f" It takes as long as {steps_covered} steps: with {ready} batches ready (if they fit into "
+        f"memory) {'it' if ready == steps_covered else 'part of it'} passes unnoticed."
     )
     workers = max(2, wait.workers)
     # If batches are made in turn, together they must take less time than the steps. Simultaneous
     # fetches of several workers are waited for once.
     shared = max(1, workers // max(1, wait.workers)) if "dataloader" in kind else 1
-    saves = wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / wanted)) / shared)
+    saves = wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / steps_covered)) / shared)
     if "dataloader" in kind:
         code = loader_line(wait, workers, f", prefetch_factor={math.ceil(ready / workers)}")
         says += spawned_text(wait)
@@ -202,8 +202,8 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     each = f"takes {duration(each_s)} each time"
     if most_s > UNEVEN * each_s:
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
-    seen = f"Setting the input up again {each}, and training waits."
-    set_up = SetUp(run, seen, 1 - 1 / max(2, often))  # the first one is needed
+    observation = f"Setting the input up again {each}, and training waits."
+    set_up = SetUp(run, observation, 1 - 1 / max(2, often))  # the first one is needed
     return InputBound.finding(
         title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
@@ -236,31 +236,31 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         return None
     steps = occurrences["step"]
     least = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
-    found, often = Occurrences(), 0
-    for step in sorted({int(one) for one in steps if one > run.first_step}):
+    long_changes, often = Occurrences(), 0
+    for step in sorted({int(start_step) for start_step in steps if start_step > run.first_step}):
         rows = np.flatnonzero(steps == step)
         if int(occurrences["self_ns"][rows].sum()) < least:
             continue
         often += 1
         for row in rows:
-            found.add(*(int(occurrences[name][row]) for name in Occurrences.COLUMNS))
+            long_changes.add(*(int(occurrences[name][row]) for name in Occurrences.COLUMNS))
     if not often:
         return None
     beside = round(run.steps.total("duration_ns") / max(1, run.steps.total_rows))
-    first, last = int(found["start_ns"][0]), int(found["end_ns"][-1])
+    first, last = int(long_changes["start_ns"][0]), int(long_changes["end_ns"][-1])
     where = run.range_of(max(run.start_ns, first - beside), min(run.end_ns, last + beside))
-    lost, active = lost_in(run, found, where)
+    lost, active = lost_in(run, long_changes, where)
     if lost < least:
         return None
-    each_s = found.self_ns / often / 1e9
-    seen = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
+    each_s = long_changes.self_ns / often / 1e9
+    how_often = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
     return InputBound.finding(
         title="Input-bound: waiting for input between epochs",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED,  # whether it comes again
         evidence={
-            "once_pct": round(100 * found.self_ns / run.present_ns, 1),
+            "once_pct": round(100 * long_changes.self_ns / run.present_ns, 1),
             "times": often,
             "seconds_each": round(each_s, 3),
             "gpu_active_meanwhile_pct": active,
@@ -268,14 +268,14 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
         # Nobody knows whether it comes again.
         advice=Advice(
-            f"Seen {seen} in {epochs.count} epochs, so it may not come again: training waited "
+            f"Seen {how_often} in {epochs.count} epochs, so it may not come again: training waited "
             f"{duration(each_s)} until the input of one epoch was taken down and that of the next "
             "set up.",
             saves=0.0,
         ),
         gpus=run.used_gpus,
         detail="setup",
-        pieces=intervals(found),
+        pieces=intervals(long_changes),
     )
 
 
@@ -691,9 +691,9 @@ def _one_remedy(findings: list[Finding]) -> None:
         return
     lead = max(findings, key=lambda finding: finding.lost_ns or 0).advice
     for finding in findings:
-        own = finding.advice
-        saves = own.saves if own.name == lead.name and own.question == lead.question else 0.0
-        finding.advice = replace(lead, saves=saves, text=own.text if saves else lead.text)
+        advice = finding.advice
+        saves = advice.saves if advice.name == lead.name and advice.question == lead.question else 0.0
+        finding.advice = replace(lead, saves=saves, text=advice.text if saves else lead.text)
 
 
 def _model_alone_ns(run: Run) -> float | None:
@@ -725,8 +725,8 @@ def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float)
             "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
             question=True,
         )
-    known = advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
-    return known or Advice("Make the input pipeline faster, or let it work ahead of the training.")
+    of_kind = advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
+    return of_kind or Advice("Make the input pipeline faster, or let it work ahead of the training.")
 
 
 def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:

@@ -69,8 +69,8 @@ class LaunchBound(Rule):
     def missing(self, run: Run) -> bool:
         if run.source is not None:
             return not (run.source.idle_judged and run.source.linked_kernels)
-        told = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
-        return not traced_gpus(run) and not told and not run.fit.get("dispatch")
+        is_reported = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
+        return not traced_gpus(run) and not is_reported and not run.fit.get("dispatch")
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:
@@ -142,10 +142,10 @@ class LaunchBound(Rule):
 
     def _predict(self, run: Run, limits: Limits) -> list[Finding]:
         """Return the finding of a loop whose steps call `predict`, which is made for data sets."""
-        seen = looks(run)
-        if seen is None or seen.looks < limits["min_looks"]:
+        stack_samples = looks(run)
+        if stack_samples is None or stack_samples.looks < limits["min_looks"]:
             return []
-        pct = seen.predict_set_up_pct
+        pct = stack_samples.predict_set_up_pct
         if pct < limits["predict_set_up_pct"]:
             return []
         return [
@@ -153,7 +153,7 @@ class LaunchBound(Rule):
                 title="The steps call predict, which sets itself up each time",
                 lost_ns=round(pct / 100 * run.steps.total("body_ns")),
                 confidence=ESTIMATED,
-                evidence={"predict_set_up_pct": round(pct, 1), "looks": seen.looks},
+                evidence={"predict_set_up_pct": round(pct, 1), "looks": stack_samples.looks},
                 threshold=chosen(limits, "predict_set_up_pct", "min_looks"),
                 advice=PREDICT_ADVICE,
                 gpus=run.used_gpus,
@@ -215,19 +215,19 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     by = run.framework_facts.get("eager_by")
     if by:
         return {"eager_by": by}, {}, _undo(str(by))
-    seen = looks(run)
-    if seen is None or not idioms(run).decorator:
+    stack_samples = looks(run)
+    if stack_samples is None or not idioms(run).decorator:
         return None
-    pct, op_us = seen.eager_pct, seen.op_us
-    if seen.looks < limits["min_looks"] or pct < limits["eager_looks_pct"]:
+    pct, op_us = stack_samples.eager_pct, stack_samples.op_us
+    if stack_samples.looks < limits["min_looks"] or pct < limits["eager_looks_pct"]:
         return None
     if op_us is not None and op_us >= limits["eager_op_us"]:
         return None
-    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": seen.looks}
-    if seen.operations:
-        evidence |= {"operations_per_step": seen.operations, "eager_op_us": _rounded(op_us)}
+    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.looks}
+    if stack_samples.operations:
+        evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": _rounded(op_us)}
     threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
-    return evidence, threshold, _compile_advice(run, seen)
+    return evidence, threshold, _compile_advice(run, stack_samples)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -260,23 +260,23 @@ COMPILED_TOO = Constant(0.1, "if more functions than these are compiled, the ste
 
 def looks(run: Run) -> Looks | None:
     """Return None without samples."""
-    told: Dispatch = run.fit.get("dispatch") or {}
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
     samples, eager, compiled = (
-        int(count or 0) for count in (told.get("samples"), told.get("eager"), told.get("compiled"))
+        int(count or 0) for count in (dispatch.get("samples"), dispatch.get("eager"), dispatch.get("compiled"))
     )
     if not samples:
         return None
     mostly = compiled <= COMPILED_TOO * (eager + compiled)
-    operations = told.get("operations")
+    operations = dispatch.get("operations")
     rows = run.steps.total_rows
     body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0
     return Looks(
         samples,
         100 * eager / samples if mostly else 0.0,
-        100 * int(told.get("predict_set_up") or 0) / samples,
+        100 * int(dispatch.get("predict_set_up") or 0) / samples,
         int(operations) if operations else None,
         body_us / operations if operations and body_us else None,
-        told.get("function"),
+        dispatch.get("function"),
     )
 
 
@@ -287,10 +287,10 @@ def _idle_in_steps(run: Run) -> int | None:
     """
     begin, end = run.steps["start_ns"], run.steps["end_ns"]
     share, samples = run.idle_each(begin, end)
-    known, length = np.isfinite(share), (end - begin).astype(float)
-    if samples < MIN_SAMPLES or not length[known].sum():
+    is_measured, length = np.isfinite(share), (end - begin).astype(float)
+    if samples < MIN_SAMPLES or not length[is_measured].sum():
         return None
-    idle = float(np.average(share[known], weights=length[known])) * float(length.sum())
+    idle = float(np.average(share[is_measured], weights=length[is_measured])) * float(length.sum())
     return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
 
 
@@ -302,11 +302,11 @@ def _eager_advice() -> Advice:
     )
 
 
-def _compile_advice(run: Run, seen: Looks) -> Advice:
+def _compile_advice(run: Run, stack_samples: Looks) -> Advice:
     words = idioms(run)
-    some = f"each of some {seen.operations:,} operations" if seen.operations else "each operation"
-    name = seen.function or "train_step"
-    into = "" if seen.function else "Put what the loop does with a batch into one function and "
+    some = f"each of some {stack_samples.operations:,} operations" if stack_samples.operations else "each operation"
+    name = stack_samples.function or "train_step"
+    into = "" if stack_samples.function else "Put what the loop does with a batch into one function and "
     do = f"{into}compile it" if into else f"Compile {name} into one program"
     code = f"{words.decorator}  # the line to add\ndef {name}(...):"
     return Advice(
@@ -378,5 +378,5 @@ def _threads_compete(run: Run) -> bool:
     if run.framework != "tensorflow" or run.fit.get("input_kind") != "tf.data":
         return False
     host = run.samples.get("host")
-    seen = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None
-    return seen is not None and seen[0] >= BUSY_CPU_PCT
+    cpu_use = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None
+    return cpu_use is not None and cpu_use[0] >= BUSY_CPU_PCT

@@ -91,16 +91,16 @@ class MemoryGrowth(Rule):
     unknown = "no memory was sampled while steps were done"
 
     def missing(self, run: Run) -> bool:
-        return not len(run.steps) or not any(len(one) for one in run.memory.values())
+        return not len(run.steps) or not any(len(track) for track in run.memory.values())
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        found = forecasts(run, limits)
-        host = next((one for one in found if one.key.startswith("host:")), None)
+        predicted = forecasts(run, limits)
+        host = next((forecast for forecast in predicted if forecast.key.startswith("host:")), None)
         if host is not None:
             yield _finding(run, host, [], limits)
-        of_gpus = [one for one in found if one.key.startswith("gpu")]
+        of_gpus = [forecast for forecast in predicted if forecast.key.startswith("gpu")]
         if of_gpus:
-            first = min(of_gpus, key=lambda one: one.full_s if one.full_s is not None else np.inf)
+            first = min(of_gpus, key=lambda forecast: forecast.full_s if forecast.full_s is not None else np.inf)
             gpus = sorted(int(gpu.key.partition("/")[0][3:]) for gpu in of_gpus)
             yield _finding(run, first, gpus, limits)
 
@@ -111,20 +111,20 @@ def forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 
 def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
-    found: list[Forecast] = []
+    predicted: list[Forecast] = []
     exact = "host:process_held_bytes" in run.memory  # else files' pages may be among it
     for column in HOST:
         if exact and column == "process_memory_bytes":
             continue
-        one = _forecast(run, "host", column, limits)
-        if one is not None:
-            found.append(one)
+        forecast = _forecast(run, "host", column, limits)
+        if forecast is not None:
+            predicted.append(forecast)
             break
     for gpu in run.used_gpus:
-        one = _forecast(run, f"gpu{gpu}/allocator", "allocator_used_bytes", limits)
-        if one is not None:
-            found.append(one)
-    return found
+        forecast = _forecast(run, f"gpu{gpu}/allocator", "allocator_used_bytes", limits)
+        if forecast is not None:
+            predicted.append(forecast)
+    return predicted
 
 
 def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | None:
@@ -137,19 +137,19 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     times, low, high = times[first:], track.low[first:], track.high[first:]
     if not len(times):
         return None
-    done = _steps_at(run, times)
-    steps, low, high = by_step(done, low, high)
+    steps_done = _steps_at(run, times)
+    steps, low, high = by_step(steps_done, low, high)
     growth = grows(steps, low, high, limits["grown_mib"] * MIB)
     if growth is None:
         return None
-    since_ns = int(np.interp(growth.onset, done, times))
+    since_ns = int(np.interp(growth.onset, steps_done, times))
     room = _room(run, group, column, growth)
     left = None if room is None else max(0.0, room.left)
-    taken = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
+    taken_pct = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
     if _fills_a_bound(run, growth, left):
         return None
     lasting = _lasting(run, growth, steps, low) or (run.over and _is_a_list(run, growth))
-    if not lasting and (taken < limits["taken_pct"] or _fills_a_cache(run, growth, left)):
+    if not lasting and (taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, left)):
         return None
     full_step = full_s = ends_step = None
     if left is not None:
@@ -173,10 +173,10 @@ def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
     """Return how many steps were done at these times."""
     blocks = run.steps
     edges = np.stack([blocks["start_ns"], blocks["end_ns"]], axis=1).ravel()
-    done = np.stack([blocks["first_step"], blocks["end_step"]], axis=1).ravel()
+    steps_done = np.stack([blocks["first_step"], blocks["end_step"]], axis=1).ravel()
     origin = int(edges[0])
     edges = np.maximum.accumulate(edges - origin)
-    return np.interp(times - origin, edges, done.astype(float))
+    return np.interp(times - origin, edges, steps_done.astype(float))
 
 
 def _planned(run: Run) -> int | None:
@@ -189,13 +189,13 @@ def _planned(run: Run) -> int | None:
 
 def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bool:
     """Return whether growth outlived the end of an epoch and went on after it."""
-    held = np.minimum.accumulate(low[::-1])[::-1]
+    never_below = np.minimum.accumulate(low[::-1])[::-1]
     for epochs in run.phases.of("epoch").values():
         for end in _steps_at(run, epochs["end_ns"].astype(np.int64)).tolist():
             went_on = steps[-1] - end
             if end <= growth.onset or went_on < AFTER * (end - growth.onset) or went_on < 1:
                 continue
-            at_end, now = np.interp([end, steps[-1]], steps, held)
+            at_end, now = np.interp([end, steps[-1]], steps, never_below)
             if now - at_end >= GOES_ON * growth.per_step * went_on:
                 return True
     return False
@@ -213,19 +213,22 @@ def _fills_a_cache(run: Run, growth: Growth, left: float | None) -> bool:
 def _is_a_list(run: Run, growth: Growth) -> bool:
     """Return whether a list of the program, without an end, takes nearly all of the growth."""
     return any(
-        not one.get("bound")
-        and float(one.get("per_step") or 0.0) * float(one.get("item_bytes") or 0.0) >= NEARLY_ALL * growth.per_step
-        for one in (run.facts.get("memory") or {}).get("kept") or ()
+        not kept_list.get("bound")
+        and float(kept_list.get("per_step") or 0.0) * float(kept_list.get("item_bytes") or 0.0)
+        >= NEARLY_ALL * growth.per_step
+        for kept_list in (run.facts.get("memory") or {}).get("kept") or ()
     )
 
 
 def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
     """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
-    for one in (run.facts.get("memory") or {}).get("kept") or ():
-        each, items = float(one.get("item_bytes") or 0.0), int(one.get("items") or 0)
-        if not one.get("bound") or float(one.get("per_step") or 0.0) * each < (NEARLY_ALL * growth.per_step):
+    for kept_list in (run.facts.get("memory") or {}).get("kept") or ():
+        each, items = float(kept_list.get("item_bytes") or 0.0), int(kept_list.get("items") or 0)
+        if not kept_list.get("bound") or float(kept_list.get("per_step") or 0.0) * each < (
+            NEARLY_ALL * growth.per_step
+        ):
             continue
-        return left is None or (int(one["bound"]) - items) * each <= left
+        return left is None or (int(kept_list["bound"]) - items) * each <= left
     return False
 
 
@@ -244,19 +247,19 @@ def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
         track = run.memory.get(f"host:{name}")
         return None if track is None or not len(track) else track.of_late[1]
 
-    limit, held = machine.get("memory_limit_bytes"), reached("container_memory_bytes")
+    limit, container_bytes = machine.get("memory_limit_bytes"), reached("container_memory_bytes")
     total = machine.get("memory_total_bytes")
     if limit is not None and not (total and limit > total):
-        if held is None:  # without the container's own account: this training is most of it
-            own = reached("process_held_bytes") or reached("process_memory_bytes") or 0.0
-            held = own + (reached("workers_memory_bytes") or 0.0)
-        rooms.append(_Room(limit - held, "the container's limit"))
+        if container_bytes is None:  # without the container's own account: this training is most of it
+            process_bytes = reached("process_held_bytes") or reached("process_memory_bytes") or 0.0
+            container_bytes = process_bytes + (reached("workers_memory_bytes") or 0.0)
+        rooms.append(_Room(limit - container_bytes, "the container's limit"))
     available = run.memory.get("host:memory_available_bytes")
     if available is not None and len(available):
         rooms.append(_Room(available.of_late[0], "the machine's memory"))
-    space, taken = machine.get("address_space_limit_bytes"), reached("process_address_space_bytes")
-    if space is not None and taken is not None and column.startswith("process"):
-        rooms.append(_Room(space - taken, "the limit of `ulimit -v`"))
+    space, used_space = machine.get("address_space_limit_bytes"), reached("process_address_space_bytes")
+    if space is not None and used_space is not None and column.startswith("process"):
+        rooms.append(_Room(space - used_space, "the limit of `ulimit -v`"))
     return min(rooms, default=None)
 
 
@@ -274,47 +277,47 @@ def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
         return _Room(limit - peak, "the allocator's limit")
     if not total:
         return None
-    others = run.highest(index, "memory_other_bytes") or 0.0
-    return _Room(total - others - peak, "the GPU's memory")
+    other_bytes = run.highest(index, "memory_other_bytes") or 0.0
+    return _Room(total - other_bytes - peak, "the GPU's memory")
 
 
 # ---- what grows ------------------------------------------------------------------------
 
 
-def _finding(run: Run, one: Forecast, gpus: list[int], limits: Limits) -> Finding:
-    growth = one.growth
+def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> Finding:
+    growth = forecast.growth
     mib = growth.per_step / MIB
-    title = CALLED[one.column]
+    title = CALLED[forecast.column]
     if gpus:
         title += f" ({gpu_names(gpus)})"
     title += f" grows by {_rate(mib)} a step"
-    if one.full_step is not None and one.full_s is not None:
-        title += f": full at step {one.full_step:,}"
-        if one.ends_step is not None:
-            title += f", after the end of this training ({one.ends_step:,} steps)"
+    if forecast.full_step is not None and forecast.full_s is not None:
+        title += f": full at step {forecast.full_step:,}"
+        if forecast.ends_step is not None:
+            title += f", after the end of this training ({forecast.ends_step:,} steps)"
         elif not run.over:
-            title += f", in about {duration(one.full_s)}"
-    kind, seen = _why(run, one)
+            title += f", in about {duration(forecast.full_s)}"
+    kind, observed = _why(run, forecast)
     evidence: dict[str, object] = {
-        "memory": CALLED[one.column].lower(),
+        "memory": CALLED[forecast.column].lower(),
         "grown_mib": round(growth.grown / MIB, 1),
         "per_step_mib": float(f"{mib:.3g}"),
         "since_step": round(growth.onset),
-        "began_with": _began_with(run, one),
-        "grows_with": seen,
+        "began_with": _began_with(run, forecast),
+        "grows_with": observed,
         "held_gib": round(growth.level / 2**30, 3),
-        "limit_gib": None if one.limit is None else round(one.limit / 2**30, 3),
-        "limited_by": one.limited_by or None,
-        "full_at_step": one.full_step,
-        "full_in_s": None if one.full_s is None else round(one.full_s, 1),
-        "planned_steps": one.ends_step,
+        "limit_gib": None if forecast.limit is None else round(forecast.limit / 2**30, 3),
+        "limited_by": forecast.limited_by or None,
+        "full_at_step": forecast.full_step,
+        "full_in_s": None if forecast.full_s is None else round(forecast.full_s, 1),
+        "planned_steps": forecast.ends_step,
     }
     return MemoryGrowth.finding(
         title=title,
         confidence=ESTIMATED,
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold=chosen(limits, "grown_mib"),
-        advice=GROWING[kind](run, seen or ""),
+        advice=GROWING[kind](run, observed or ""),
         gpus=gpus,
         detail="gpu" if gpus else "host",
     )
@@ -324,63 +327,65 @@ def _rate(mib: float) -> str:
     return f"{mib:.2g} MiB" if mib >= 0.1 else f"{1024 * mib:.2g} KiB"
 
 
-def _began_with(run: Run, one: Forecast) -> str | None:
+def _began_with(run: Run, forecast: Forecast) -> str | None:
     """Return what else began when the growth did, None where nothing did."""
-    if one.growth.from_start:
+    if forecast.growth.from_start:
         return "the training"
     near = ONE_IN * (run.end_ns - run.start_ns) + 1e9
-    seen: list[tuple[float, str]] = []
+    events: list[tuple[float, str]] = []
     for kind in ("validation", "checkpoint", "callback"):
         for name, group in run.phases.of(kind).items():
             if len(group):
                 called = "the first validation" if kind == "validation" else name
-                seen.append((abs(int(group["start_ns"][0]) - one.since_ns), called))
+                events.append((abs(int(group["start_ns"][0]) - forecast.since_ns), called))
     for epochs in run.phases.of("epoch").values():
         for number, start in enumerate(epochs["start_ns"].tolist()):
             if number and not epochs.joined:
-                seen.append((abs(start - one.since_ns), f"epoch {number + 1}"))
+                events.append((abs(start - forecast.since_ns), f"epoch {number + 1}"))
     new = run.steps["new_rows"] > 0
-    seen += [(abs(start - one.since_ns), "a new input shape") for start in run.steps["start_ns"][new][1:].tolist()]
-    apart, what = min(seen, default=(np.inf, ""))
-    return what if apart <= near else None
+    events += [
+        (abs(start - forecast.since_ns), "a new input shape") for start in run.steps["start_ns"][new][1:].tolist()
+    ]
+    apart, event = min(events, default=(np.inf, ""))
+    return event if apart <= near else None
 
 
-def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
+def _why(run: Run, forecast: Forecast) -> tuple[str, str | None]:
     """Return the kind of growth, as `GROWING` has it, and what was seen of it."""
-    known: Mapping[str, Any] = run.facts.get("memory") or {}
-    per_step = one.growth.per_step
-    if one.column == "workers_memory_bytes":
+    memory_facts: Mapping[str, Any] = run.facts.get("memory") or {}
+    per_step = forecast.growth.per_step
+    if forecast.column == "workers_memory_bytes":
         workers = run.memory.get("host:workers")
         number = None if workers is None or not workers.last else f"{workers.last:.0f} "
         return "workers", f"{number or ''}worker processes"
-    operations = known.get("graph_operations_per_step")
+    operations = memory_facts.get("graph_operations_per_step")
     if operations and operations >= EXPLAINS:
         return "graph", f"{operations:.3g} operations added to the graph in each step"
-    kept = _kept(run, known, per_step)
-    if kept is not None:
-        return kept
-    times = _compilations(run, one.since_ns)
+    list_kept = _kept(run, memory_facts, per_step)
+    if list_kept is not None:
+        return list_kept
+    times = _compilations(run, forecast.since_ns)
     if times >= MANY_COMPILATIONS:
         return "traces", f"{times:,} compilations since then"
     for name, called in (("functions", "new traces of functions"), ("compilations",) * 2):
-        each = known.get(f"{name}_per_step") or 0.0
+        each = memory_facts.get(f"{name}_per_step") or 0.0
         if max(TRACES, per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step)) <= each:
             return "traces", f"{each:.2g} {called} in each step"
-    if one.column != "allocator_used_bytes":
+    if forecast.column != "allocator_used_bytes":
         buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
         most = run.fit.get("input_shuffle_bytes")
-        if _same_sizes(run) or (most is not None and one.growth.grown > most):
+        if _same_sizes(run) or (most is not None and forecast.growth.grown > most):
             buffers = [kind for kind in buffers if kind != "Shuffle"]
         if buffers:
             return "buffer", f"the buffer of {buffers[0].lower()}()"
-    allocations = run.memory.get(f"{one.key.partition(':')[0]}:allocator_live_allocations")
-    if one.key.startswith("gpu") and allocations is not None:
-        live = _count_per_step(run, allocations, one)
+    allocations = run.memory.get(f"{forecast.key.partition(':')[0]}:allocator_live_allocations")
+    if forecast.key.startswith("gpu") and allocations is not None:
+        live = _count_per_step(run, allocations, forecast)
         if live >= EXPLAINS:
             return "tensors", f"{live:.3g} more live tensors after each step"
     blocks = run.memory.get("host:python_blocks")
     if blocks is not None:
-        more = _count_per_step(run, blocks, one)
+        more = _count_per_step(run, blocks, forecast)
         if more >= EXPLAINS:
             return "objects", f"{more:.3g} more Python objects after each step"
     return "unknown", None
@@ -396,21 +401,21 @@ def _same_sizes(run: Run) -> bool:
     return bool(dims) and all(shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims)
 
 
-def _kept(run: Run, known: Mapping[str, Any], per_step: float) -> tuple[str, str] | None:
+def _kept(run: Run, memory_facts: Mapping[str, Any], per_step: float) -> tuple[str, str] | None:
     """Return the list whose items make up the growth."""
     best: tuple[float, str, str] | None = None
-    for one in known.get("kept") or ():
-        grown = float(one.get("per_step") or 0.0) * float(one.get("item_bytes") or 0.0)
-        graph = bool(one.get("graph"))
+    for kept_list in memory_facts.get("kept") or ():
+        grown = float(kept_list.get("per_step") or 0.0) * float(kept_list.get("item_bytes") or 0.0)
+        graph = bool(kept_list.get("graph"))
         share = grown / per_step if per_step else 0.0
         if not graph and share < EXPLAINS:
             continue
-        kind = "graphs" if graph else "checkpoints" if one.get("weights") else "list"
-        if one.get("of") == "metric":
+        kind = "graphs" if graph else "checkpoints" if kept_list.get("weights") else "list"
+        if kept_list.get("of") == "metric":
             kind = "metric"
         rank = share if not graph else max(share, 1.0)
         if best is None or rank > best[0]:
-            best = rank, kind, str(one.get("name"))
+            best = rank, kind, str(kept_list.get("name"))
     return None if best is None else best[1:]
 
 
@@ -424,11 +429,11 @@ def _compilations(run: Run, since_ns: int) -> int:
     return some if some and int(events[middle:].sum()) >= some / 4 else 0
 
 
-def _count_per_step(run: Run, track: MemoryTrack, one: Forecast) -> float:
+def _count_per_step(run: Run, track: MemoryTrack, forecast: Forecast) -> float:
     """Return how fast a number of things grows, 0.0 where it does not as the memory does."""
     steps = _steps_at(run, track.time_ns)
-    inside = steps >= one.growth.onset
+    inside = steps >= forecast.growth.onset
     if inside.sum() < 2:
         return 0.0
-    held = np.minimum.accumulate(track.low[::-1])[::-1][inside]
-    return float((held[-1] - held[0]) / max(1.0, steps[-1] - one.growth.onset))
+    never_below = np.minimum.accumulate(track.low[::-1])[::-1][inside]
+    return float((never_below[-1] - never_below[0]) / max(1.0, steps[-1] - forecast.growth.onset))

@@ -38,7 +38,7 @@ class MemoryLimit(Rule):
         }
         if not low:
             return
-        gpu = max(low, key=lambda one: low[one].used_pct)
+        gpu = max(low, key=lambda index: low[index].used_pct)
         memory, total = low[gpu], low[gpu].total or 0.0
         yield self.finding(
             title=f"{self.title} ({gpu_names(list(low))})",

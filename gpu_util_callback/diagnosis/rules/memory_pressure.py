@@ -46,7 +46,7 @@ class MemoryPressure(Rule):
         if not full:
             return
         # One line for all of them: they hold the same model.
-        gpu = max(full, key=lambda one: (len(_fired(full[one], limits)), full[one].used_pct))
+        gpu = max(full, key=lambda index: (len(_fired(full[index], limits)), full[index].used_pct))
         memory, fired = full[gpu], _fired(full[gpu], limits)
         yield self.finding(
             title=f"{self.title} ({gpu_names(list(full))})",
@@ -69,8 +69,8 @@ def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
 
     PyTorch retries before it reports "out of memory": those count among the retries.
     """
-    seen = {"allocator_used_pct": memory.used_pct, "retries": memory.retries or 0}
-    return {name: limits[name] for name, value in seen.items() if value >= limits[name]}
+    values = {"allocator_used_pct": memory.used_pct, "retries": memory.retries or 0}
+    return {name: limits[name] for name, value in values.items() if value >= limits[name]}
 
 
 def _limited(memory: Allocator) -> bool:
@@ -88,18 +88,18 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
     if line is not None:
         return Advice(text + "Mixed precision nearly halves what activations take.", line, alters_training=True)
     batch = run.fit.get("batch_size")
-    known = batch is not None and batch >= 2
-    halved = batch_code(run, batch // 2) if batch and known else "batch_size = batch_size // 2"
-    both = text + "Halve the batch, and add up the gradients of two before each update."
+    can_halve = batch is not None and batch >= 2
+    halved = batch_code(run, batch // 2) if batch and can_halve else "batch_size = batch_size // 2"
+    advice_text = text + "Halve the batch, and add up the gradients of two before each update."
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(
-            both,
+            advice_text,
             f"{halved}\n(loss / 2).backward()\nif step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
             alters_training=True,
         )
     if has_keras_fit(run) and _accumulates(run):
         return Advice(
-            both,
+            advice_text,
             f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps=2)",
             alters_training=True,
         )

@@ -50,24 +50,24 @@ class MemorySpill(Rule):
         if run.machine.get("system") not in SYSTEMS:
             return
         each = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
-        for found in together(each, enter=0.5, min_s=limits["min_s"]):
-            gpu = found.gpus[0]
-            slowdown = _slowdown(run, found.where)
+        for stretch in together(each, enter=0.5, min_s=limits["min_s"]):
+            gpu = stretch.gpus[0]
+            slowdown = _slowdown(run, stretch.where)
             if slowdown is None or slowdown < limits["slowdown"]:
                 continue
-            seen, mask = each[gpu][0], found.inside
-            used = float(np.nanmax(seen.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
-            length = found.where.end_ns - found.where.start_ns
+            samples, mask = each[gpu][0], stretch.inside
+            used = float(np.nanmax(samples.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
+            length = stretch.where.end_ns - stretch.where.start_ns
             yield self.finding(
-                where=found.where,
+                where=stretch.where,
                 lost_ns=round(length * (1 - 1 / slowdown)),
                 confidence=ESTIMATED,
                 evidence={
                     "gpu": gpu,
                     "memory_used_pct": round(100 * used, 1),
-                    "gpu_active_pct": round(float(np.nanmean(seen.at("utilization_pct")[mask])), 1),
-                    "power_pct": round(_share(seen, "power_mw", mask), 1),
-                    "memory_active_pct": round(_share(seen, "memory_utilization_pct", mask), 1),
+                    "gpu_active_pct": round(float(np.nanmean(samples.at("utilization_pct")[mask])), 1),
+                    "power_pct": round(_share(samples, "power_mw", mask), 1),
+                    "memory_active_pct": round(_share(samples, "memory_utilization_pct", mask), 1),
                     "slowdown": round(slowdown, 1),
                 },
                 threshold={name: limits[name] for name in self.thresholds if name != "min_s"},
@@ -79,31 +79,31 @@ class MemorySpill(Rule):
                     "driver refuse with an error instead.",
                     alters_training=True,
                 ),
-                gpus=found.gpus,
+                gpus=stretch.gpus,
             )
 
 
 def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
     """Return a GPU's samples, and the time of those full of memory and short of work."""
     total = run.gpu(gpu).get("memory_total_bytes")
-    seen = sampled(run, gpu, USED)
-    if seen is None or not total:
+    samples = sampled(run, gpu, USED)
+    if samples is None or not total:
         return None
-    full = seen.at(USED) >= limits["memory_used_pct"] / 100 * total
-    busy = seen.at("utilization_pct") >= limits["gpu_active_pct"]
+    full = samples.at(USED) >= limits["memory_used_pct"] / 100 * total
+    busy = samples.at("utilization_pct") >= limits["gpu_active_pct"]
     starved = full & busy
     for column, most in (("power_mw", "power_pct"), ("memory_utilization_pct", "memory_active_pct")):
-        values = seen.at(column)
+        values = samples.at(column)
         before = values[~full & busy & np.isfinite(values)]
         if not len(before):
             return None
         starved &= values <= limits[most] / 100 * float(np.median(before))
-    return seen, np.where(starved, seen.length_ns, 0)
+    return samples, np.where(starved, samples.length_ns, 0)
 
 
-def _share(seen: Sampled, column: str, inside: np.ndarray) -> float:
+def _share(samples: Sampled, column: str, inside: np.ndarray) -> float:
     """Return the mean of a column inside, in percent of that before."""
-    values = seen.at(column)
+    values = samples.at(column)
     before = values[: int(np.argmax(inside))]
     return 100 * float(np.nanmean(values[inside])) / max(1e-9, float(np.nanmedian(before)))
 
@@ -111,10 +111,10 @@ def _share(seen: Sampled, column: str, inside: np.ndarray) -> float:
 def _slowdown(run: Run, where: Range) -> float | None:
     """Return how many times slower the steps' own time is inside than before."""
     steps = run.steps
-    own = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
+    own_ns = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
     inside = (steps["start_ns"] >= where.start_ns) & (steps["end_ns"] <= where.end_ns)
     before = steps["end_ns"] <= where.start_ns
     if not inside.any() or not before.any():
         return None
-    paces = [own[of].sum() / max(1, steps["rows"][of].sum()) for of in (inside, before)]
+    paces = [own_ns[of].sum() / max(1, steps["rows"][of].sum()) for of in (inside, before)]
     return float(paces[0] / paces[1]) if paces[1] > 0 else None

@@ -36,36 +36,36 @@ class NoTensorCores(Rule):
         return not any(capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        found = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
-        if not found:
+        findings = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
+        if not findings:
             return
-        first = found[0]  # one line for all GPUs: they run the same model
+        first = findings[0]  # one line for all GPUs: they run the same model
         if run.source is not None:
-            first.gpus = [gpu for finding in found for gpu in finding.gpus]
+            first.gpus = [gpu for finding in findings for gpu in finding.gpus]
             first.detail = ""
         yield first
 
     def _of_gpu(self, run: Run, limits: Limits, gpu: int) -> Finding | None:
         busy = run.traced.gpus.get(gpu)
-        able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
-        if busy is None or able is None or seen is None:
+        able, matrix_kernels = capability(run, gpu), plain_matrix_pct(run, gpu)
+        if busy is None or able is None or matrix_kernels is None:
             return None
         kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / max(1, busy.duration_ns)
-        if not _unused(able, kernels, seen, limits):
+        if not _unused(able, kernels, matrix_kernels, limits):
             return None
         policy = str(run.fit.get("mixed_precision", ""))
         title, severity = self.title, None
         if run.source is not None:
-            some = "No kernel" if not seen.used_pct else "Hardly a kernel"
-            title, severity = f"{some} uses the tensor cores", seen.plain_pct / 100
+            some = "No kernel" if not matrix_kernels.used_pct else "Hardly a kernel"
+            title, severity = f"{some} uses the tensor cores", matrix_kernels.plain_pct / 100
         return self.finding(
             title=title,
             evidence={
-                "plain_matrix_pct": run.rounded(seen.plain_pct, 1),
+                "plain_matrix_pct": run.rounded(matrix_kernels.plain_pct, 1),
                 "kernel_pct": run.rounded(kernels, 1),
-                "tensor_core_pct": run.rounded(seen.used_pct),
-                "unknown_kernels_pct": run.rounded(seen.unknown_pct, 1),
-                "largest_kernel": seen.largest[:120],
+                "tensor_core_pct": run.rounded(matrix_kernels.used_pct),
+                "unknown_kernels_pct": run.rounded(matrix_kernels.unknown_pct, 1),
+                "largest_kernel": matrix_kernels.largest[:120],
                 "precision": policy or None,
                 "compute_capability": able,
             },
@@ -77,7 +77,7 @@ class NoTensorCores(Rule):
         )
 
 
-def _unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) -> bool:
+def _unused(able: float, kernel_pct: float, matrix_kernels: MatrixKernels, limits: Limits) -> bool:
     """Return whether kernels of a GPU surely leave its tensor cores unused, and it matters.
 
     Args:
@@ -86,9 +86,9 @@ def _unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits)
     """
     if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
         return False
-    plain = seen.plain_pct
+    plain = matrix_kernels.plain_pct
     enough = plain >= limits["plain_matrix_pct"]
-    return enough and seen.unknown_pct < plain and round(seen.used_pct) < plain
+    return enough and matrix_kernels.unknown_pct < plain and round(matrix_kernels.used_pct) < plain
 
 
 def _advice(run: Run, able: float, policy: str) -> Advice:

@@ -69,12 +69,12 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         "memory_stacks": error.get("stacks"),
         "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
     }
-    fits, kept, fragmented = None, None, False
+    fits, growing_list, fragmented = None, None, False
     if gpu is not None:
-        held = _of_gpu(run, gpu, error, where)
-        evidence |= held
-        asked, unused = evidence["asked_for_mib"], held["reserved_unused_mib"]
-        fragmented = asked is not None and unused is not None and unused >= asked
+        gpu_memory = _of_gpu(run, gpu, error, where)
+        evidence |= gpu_memory
+        asked_mib, unused = evidence["asked_for_mib"], gpu_memory["reserved_unused_mib"]
+        fragmented = asked_mib is not None and unused is not None and unused >= asked_mib
         room = batch_memory(run, gpu)
         if room is not None:
             evidence["per_sample_mib"] = _mib(room.per_sample, 3)
@@ -82,13 +82,13 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
             fits = room.room if batch and room.room < batch else None
     else:
         evidence |= _of_host(run, where)
-        kept = _kept(run)
-        if kept is not None:
-            evidence |= {"grows_with": kept["name"], "items_mib": _mib(_bytes(kept))}
+        growing_list = _kept(run)
+        if growing_list is not None:
+            evidence |= {"grows_with": growing_list["name"], "items_mib": _mib(_bytes(growing_list))}
     return OutOfMemory.finding(
         title=title,
         evidence={name: value for name, value in evidence.items() if value is not None},
-        advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, gpu, fits, fragmented),
+        advice=GROWING["list"](run, growing_list["name"]) if growing_list else smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
     )
 
@@ -99,18 +99,18 @@ def _mib(count: float | None, digits: int = 1) -> float | None:
 
 def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return what held the GPU's memory."""
-    held = allocator(run, gpu)
-    others = run.highest(gpu, "memory_other_bytes")
+    memory = allocator(run, gpu)
+    other_bytes = run.highest(gpu, "memory_other_bytes")
     reserved = run.highest(gpu, "allocator_reserved_bytes")
     unused = error.get("reserved_bytes")
-    if unused is None and reserved is not None and held is not None:
-        unused = max(0.0, reserved - held.peak)
+    if unused is None and reserved is not None and memory is not None:
+        unused = max(0.0, reserved - memory.peak)
     return {
-        "allocator_peak_mib": None if held is None else _mib(held.peak),
-        "allocator_limit_gib": None if held is None else round(held.limit / 2**30, 2),
+        "allocator_peak_mib": None if memory is None else _mib(memory.peak),
+        "allocator_limit_gib": None if memory is None else round(memory.limit / 2**30, 2),
         **_peaks(run, f"gpu{gpu}/allocator:allocator_used_bytes", where),
         "reserved_unused_mib": _mib(unused),
-        "others_memory_gib": None if not others else round(others / 2**30, 2),
+        "others_memory_gib": None if not other_bytes else round(other_bytes / 2**30, 2),
     }
 
 
@@ -141,18 +141,18 @@ def _kept(run: Run) -> Mapping[str, Any] | None:
     return largest if _bytes(largest) >= MUCH * track.highest else None
 
 
-def _bytes(kept: Mapping[str, Any]) -> float:
-    return float(kept.get("items") or 0) * float(kept.get("item_bytes") or 0)
+def _bytes(kept_list: Mapping[str, Any]) -> float:
+    return float(kept_list.get("items") or 0) * float(kept_list.get("item_bytes") or 0)
 
 
 def _host_limit(run: Run) -> float | None:
     machine = run.machine
-    known = (
+    limits = (
         machine.get("memory_limit_bytes"),
         machine.get("address_space_limit_bytes"),
         machine.get("memory_total_bytes"),
     )
-    return min((float(one) for one in known if one), default=None)
+    return min((float(limit) for limit in limits if limit), default=None)
 
 
 def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
@@ -180,10 +180,10 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
                 phases[inside] = kind if kind == "validation" else name
     peaks = {str(phase): float(track.high[phases == phase].max()) for phase in set(phases)}
     highest = sorted(peaks, key=lambda phase: (-peaks[phase], phase))
-    found = {"peak_in": highest[0]}
+    peaks_shown = {"peak_in": highest[0]}
     if len(highest) > 1:
-        found["peak_by_phase"] = ", ".join(f"{_size(peaks[one])} in {one}" for one in highest[:MOST])
-    return found
+        peaks_shown["peak_by_phase"] = ", ".join(f"{_size(peaks[phase])} in {phase}" for phase in highest[:MOST])
+    return peaks_shown
 
 
 def _in_validation(run: Run) -> bool:
@@ -210,15 +210,15 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         title += f" by its container's limit of {_size(limit)}"
     else:
         title += ", most likely for lack of host memory"
-    seen = "memory was full"
+    observed = "memory was full"
     if counted:
         where = " in its container" if "container" in counted else ""
-        seen = f"the kernel has counted a kill for memory{where} since"
-    kept = _kept(run)
+        observed = f"the kernel has counted a kill for memory{where} since"
+    growing_list = _kept(run)
     evidence: dict[str, object] = {
-        "seen": seen,
-        "grows_with": kept["name"] if kept else None,
-        "items_mib": _mib(_bytes(kept)) if kept else None,
+        "seen": observed,
+        "grows_with": growing_list["name"] if growing_list else None,
+        "items_mib": _mib(_bytes(growing_list)) if growing_list else None,
         **_of_host(run, ""),
         "host_used_pct": None if share is None else round(share, 1),
         "batch_size": batch_of(run),
@@ -229,7 +229,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         confidence=ESTIMATED,
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
-        advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, None, None),
+        advice=GROWING["list"](run, growing_list["name"]) if growing_list else smaller(run, None, None),
     )
 
 

@@ -42,17 +42,17 @@ def advise_shapes(run: Run, times: int) -> Advice:
             f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
     # One compilation is unavoidable and not counted as lost.
-    few = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
+    share_saved = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
     if dims is None:
         return Advice(
             f"{text}Give every batch the same number of samples (drop_remainder=True in tf.data), "
             "and pad what varies in length to one length, or a few.",
             "",
-            few,
+            share_saved,
         )
     if str(run.fit.get("input_kind", "")).lower() == "tf.data":
         return _tf_data(run, dims, text)
-    return _arrays(run, dims, text, few)
+    return _arrays(run, dims, text, share_saved)
 
 
 def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
@@ -74,7 +74,7 @@ def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
     )
 
 
-def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
+def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
     """Return advice for batches made in Python."""
     lines, says = [], []
     multiple = _multiple(dims)
@@ -103,15 +103,15 @@ def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
         lines.append(f"{name} = np.pad({name}, [{pads}])")
     if _others(dims):
         says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
-    return Advice(f"{text}{', and '.join(says)}.", "\n".join(lines), few if _others(dims) else 1.0)
+    return Advice(f"{text}{', and '.join(says)}.", "\n".join(lines), share_saved if _others(dims) else 1.0)
 
 
 def _dims(run: Run) -> Dims | None:
     dims = run.fit.get("input_dims")
     if not isinstance(dims, list) or not 0 < len(dims) <= len(_NAMES):
         return None
-    known = [sizes for sizes in dims if isinstance(sizes, list)]
-    return known if len(known) == len(dims) and known[0] else None
+    sizes_by_tensor = [sizes for sizes in dims if isinstance(sizes, list)]
+    return sizes_by_tensor if len(sizes_by_tensor) == len(dims) and sizes_by_tensor[0] else None
 
 
 def _varies(size: Any) -> bool:
@@ -192,8 +192,8 @@ class Recompilation(Rule):
     unknown = "neither compilation nor the shapes of inputs were recorded"
 
     def missing(self, run: Run) -> bool:
-        seen = ("compile_known", "known_rows", "new_rows")
-        return not any(run.steps.total(name) for name in seen)
+        columns = ("compile_known", "known_rows", "new_rows")
+        return not any(run.steps.total(name) for name in columns)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         yield from worth_telling(self._spans(run, limits), run.present_ns, limits)
@@ -274,8 +274,8 @@ def _fits(run: Run) -> int:
 def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:
     """Return the time of the first compilation; or the largest, if unlike the others."""
     largest = int(top.max())
-    others = (took - largest) / max(1, count - 1)
-    return largest if largest > SLOW * others else int(top[top > 0][0])
+    usual_ns = (took - largest) / max(1, count - 1)
+    return largest if largest > SLOW * usual_ns else int(top[top > 0][0])
 
 
 def _known_shape_ns(run: Run) -> float | None:

@@ -21,10 +21,10 @@ class SmallModel(Rule):
     unknown = "SM activity (GPM, Hopper and newer), model or batch size are not known"
 
     def missing(self, run: Run) -> bool:
-        known = run.model.get("parameters") is not None
+        has_parameters = run.model.get("parameters") is not None
         sized = run.fit.get("batch_size") is not None
-        seen = any(run.column(gpu, "sm_active_pct") for gpu in run.used_gpus)
-        return not (known and sized and seen)
+        is_sampled = any(run.column(gpu, "sm_active_pct") for gpu in run.used_gpus)
+        return not (has_parameters and sized and is_sampled)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not model_is_small(run, limits):

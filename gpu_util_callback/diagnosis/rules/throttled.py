@@ -58,37 +58,41 @@ class Throttled(Rule):
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        slowed = [one for gpu in run.working_gpus if (one := _slowed(run, gpu, limits)) is not None]
+        slowed = [gpu_slowed for gpu in run.working_gpus if (gpu_slowed := _slowed(run, gpu, limits)) is not None]
         for column, (word, fault) in _REASONS.items():
-            each = {one.gpu: (one.seen, one.lost[column]) for one in slowed if column in one.lost}
+            each = {
+                gpu_slowed.gpu: (gpu_slowed.samples, gpu_slowed.lost[column])
+                for gpu_slowed in slowed
+                if column in gpu_slowed.lost
+            }
             least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
-            for found in together(each, enter=least / 100, min_s=limits["min_s"]):
-                one = next(one for one in slowed if one.gpu == found.gpus[0])
-                mask = found.inside
-                time, share = one.seen.length_ns[mask], one.seen.at(column)[mask]
+            for stretch in together(each, enter=least / 100, min_s=limits["min_s"]):
+                gpu_slowed = next(gpu_slowed for gpu_slowed in slowed if gpu_slowed.gpu == stretch.gpus[0])
+                mask = stretch.inside
+                time, share = gpu_slowed.samples.length_ns[mask], gpu_slowed.samples.at(column)[mask]
                 throttled = float(np.average(np.nan_to_num(share), weights=time))
                 if throttled < limits["throttled_pct"]:
                     continue
-                slow = float(np.nanmean(one.clock[mask]))
-                hot = one.seen.at("temperature_c")[mask]
+                slow = float(np.nanmean(gpu_slowed.clock[mask]))
+                hot = gpu_slowed.samples.at("temperature_c")[mask]
                 evidence: dict[str, object] = {
-                    "gpu": one.gpu,
+                    "gpu": gpu_slowed.gpu,
                     "reason": word,
                     "throttled_pct": round(throttled, 1),
-                    "clock_deficit_pct": round(100 * (1 - slow / one.full), 1),
+                    "clock_deficit_pct": round(100 * (1 - slow / gpu_slowed.full), 1),
                     "clock_mhz": round(slow),
-                    "full_clock_mhz": round(one.full),
+                    "full_clock_mhz": round(gpu_slowed.full),
                     "temperature_c": round(float(np.nanmax(hot))) if np.isfinite(hot).any() else None,
                 }
                 yield self.finding(
                     title=f"Throttled ({word})",
-                    where=found.where,
-                    lost_ns=found.lost_ns,
+                    where=stretch.where,
+                    lost_ns=stretch.lost_ns,
                     confidence=ESTIMATED,
                     evidence=evidence,
                     threshold={"throttled_pct": limits["throttled_pct"], "clock_deficit_pct": least},
-                    advice=_advice(run, found.gpus, word),
-                    gpus=found.gpus,
+                    advice=_advice(run, stretch.gpus, word),
+                    gpus=stretch.gpus,
                     detail=word,
                 )
 
@@ -98,7 +102,7 @@ class _Slowed:
     """A GPU's clock, its expected clock, and the loss by column for that reason."""
 
     gpu: int
-    seen: Sampled
+    samples: Sampled
     clock: np.ndarray
     full: float
     lost: dict[str, np.ndarray]
@@ -106,69 +110,71 @@ class _Slowed:
 
 def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     """Return None if the GPU was not slowed down, or its clock is not known."""
-    told = [column for column in _REASONS if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]
-    seen = next((one for column in told if (one := sampled(run, gpu, column)) is not None), None)
-    if seen is None:
+    reasons = [column for column in _REASONS if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]
+    samples = next(
+        (column_samples for column in reasons if (column_samples := sampled(run, gpu, column)) is not None), None
+    )
+    if samples is None:
         return None
-    clock, use = seen.at("sm_clock_mhz"), seen.at("utilization_pct")
-    shares = {column: seen.at(column) for column in told}
+    clock, use = samples.at("sm_clock_mhz"), samples.at("utilization_pct")
+    shares = {column: samples.at(column) for column in reasons}
     if "throttle_power_pct" in shares:
-        power = np.where(_lowered(run, gpu, seen), shares["throttle_power_pct"], 0)
+        power = np.where(_lowered(run, gpu, samples), shares["throttle_power_pct"], 0)
         shares["throttle_power_pct"] = power
-    known = np.stack(list(shares.values()))
-    full = _full_clock(run, gpu, seen, (known < 1).all(axis=0), clock, use, limits["loaded_pct"])
+    reason_shares = np.stack(list(shares.values()))
+    full = _full_clock(run, gpu, samples, (reason_shares < 1).all(axis=0), clock, use, limits["loaded_pct"])
     if full is None:
         return None
-    loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(known) > 0).any(axis=0)
+    loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(reason_shares) > 0).any(axis=0)
     deficit = np.where(loaded, np.clip(1 - clock / full, 0, 1), 0)
-    lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
+    lost = samples.length_ns * deficit * np.clip(use, 0, 100) / 100
     # A slow clock is counted once: for the reason that held most of the time.
-    first = np.argmax(np.nan_to_num(known), axis=0)
+    first = np.argmax(np.nan_to_num(reason_shares), axis=0)
     return _Slowed(
-        gpu, seen, clock, full, {column: np.where(first == place, lost, 0) for place, column in enumerate(shares)}
+        gpu, samples, clock, full, {column: np.where(first == place, lost, 0) for place, column in enumerate(shares)}
     )
 
 
-def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
+def _lowered(run: Run, gpu: int, samples: Sampled) -> np.ndarray:
     """Return where the power limit was below the board's default; shape `(n,)`."""
     facts = run.gpu(gpu)
-    default, known = facts.get("power_default_mw") or 0, facts.get("power_limit_mw")
-    limit = seen.at("power_limit_mw", RARE_NS)
-    limit = np.where(np.isnan(limit), known or np.nan, limit)
+    default, reported_limit = facts.get("power_default_mw") or 0, facts.get("power_limit_mw")
+    limit = samples.at("power_limit_mw", RARE_NS)
+    limit = np.where(np.isnan(limit), reported_limit or np.nan, limit)
     return np.nan_to_num(limit, nan=np.inf) < 0.98 * default
 
 
-def _full_clock(run, gpu: int, seen: Sampled, free, clock, use, loaded_pct: float) -> float | None:
+def _full_clock(run, gpu: int, samples: Sampled, unthrottled, clock, use, loaded_pct: float) -> float | None:
     """Return the clock under load without throttling, from this run or the board's maximum."""
-    free = free & (use >= loaded_pct) & np.isfinite(clock)
-    if free.sum() >= 20:
-        return float(np.percentile(clock[free], 90))
-    known = run.gpu(gpu).get("sm_clock_max_mhz")
-    if known:
-        return float(known)
-    highest = seen.at("sm_clock_max_mhz")
+    unthrottled = unthrottled & (use >= loaded_pct) & np.isfinite(clock)
+    if unthrottled.sum() >= 20:
+        return float(np.percentile(clock[unthrottled], 90))
+    maximum = run.gpu(gpu).get("sm_clock_max_mhz")
+    if maximum:
+        return float(maximum)
+    highest = samples.at("sm_clock_max_mhz")
     return float(np.nanmax(highest)) if np.isfinite(highest).any() else None
 
 
 def _advice(run: Run, gpus: list[int], word: str) -> Advice:
-    names, one = gpu_names(gpus), len(gpus) == 1
+    names, is_single = gpu_names(gpus), len(gpus) == 1
     which = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
     if word == "thermal":
         return Advice(
-            f"{names} {'is' if one else 'are'} too hot and {'slows itself' if one else 'slow'} "
-            f"{'down' if one else 'themselves down'}. Check the fans and the air in front of "
-            f"{'it' if one else 'them'}; a lower power limit often loses less than the heat does.",
+            f"{names} {'is' if is_single else 'are'} too hot and {'slows itself' if is_single else 'slow'} "
+            f"{'down' if is_single else 'themselves down'}. Check the fans and the air in front of "
+            f"{'it' if is_single else 'them'}; a lower power limit often loses less than the heat does.",
             f"nvidia-smi -i {which} -q -d TEMPERATURE,PERFORMANCE",
         )
     if word == "power limit":
         default = run.gpu(gpus[0]).get("power_default_mw") or 0
         return Advice(
             f"The power limit of {names} was set below the board's own, and "
-            f"{'it slows' if one else 'they slow'} down for it. Set it back.",
+            f"{'it slows' if is_single else 'they slow'} down for it. Set it back.",
             f"sudo nvidia-smi -i {which} -pl {default / 1000:.0f}",
         )
     return Advice(
         f"A signal of the board (power brake or slowdown) slows {names} down: "
-        f"{'its' if one else 'their'} power supply or cooling needs a look.",
+        f"{'its' if is_single else 'their'} power supply or cooling needs a look.",
         f"nvidia-smi -i {which} -q -d PERFORMANCE,POWER",
     )

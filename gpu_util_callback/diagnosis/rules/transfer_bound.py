@@ -96,20 +96,20 @@ class TransferBound(Rule):
 
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Finding]:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
-        each = {gpu: (link.seen, link.lost) for gpu, link in links.items()}
+        each = {gpu: (link.samples, link.lost) for gpu, link in links.items()}
         enter = limits["idle_pct"] / 100
-        for found in together(each, enter=enter, min_s=limits["min_s"]):
-            link, mask = links[found.gpus[0]], found.inside
+        for span in together(each, enter=enter, min_s=limits["min_s"]):
+            link, mask = links[span.gpus[0]], span.inside
             full = mask & link.full
-            degraded = _degraded(run, found.gpus[0])
-            several = len(found.gpus) > 1
+            degraded = _degraded(run, span.gpus[0])
+            several = len(span.gpus) > 1
             yield self.finding(
-                title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe {'links are' if several else 'link is'} full)",
-                where=found.where,
-                lost_ns=found.lost_ns,
+                title=f"{self.title} ({gpu_names(span.gpus)}: the PCIe {'links are' if several else 'link is'} full)",
+                where=span.where,
+                lost_ns=span.lost_ns,
                 confidence=ESTIMATED,
                 evidence={
-                    "gpu": found.gpus[0],
+                    "gpu": span.gpus[0],
                     "link_used_pct": round(float(np.nanmean(link.use[full])), 1),
                     "gb_per_s": round(float(np.nanmean(link.rate[full])) / 1e9, 2),
                     "link_gb_per_s": round(float(np.nanmean(link.limit[mask])) / 1e9, 2),
@@ -118,7 +118,7 @@ class TransferBound(Rule):
                 },
                 threshold=chosen(limits, "link_used_pct"),
                 advice=_advice(run, degraded, False, full=True),
-                gpus=found.gpus,
+                gpus=span.gpus,
             )
 
 
@@ -126,7 +126,7 @@ def _copied(source: Source) -> Evidence:
     """Return the kind, rate and size of a trace's copies, unknown = None."""
     total = sum(copy.total_ns for copy in source.copies)
     pageable = sum(copy.total_ns for copy in source.copies if copy.memory == "pageable")
-    longest = max(source.copies, key=lambda one: one.total_ns, default=None)
+    longest = max(source.copies, key=lambda copy: copy.total_ns, default=None)
     return {
         "pageable_pct": 100 * pageable / total if total else None,
         "gb_per_s": longest.gb_per_s if longest else None,
@@ -138,7 +138,7 @@ def _copied(source: Source) -> Evidence:
 class _Link:
     """A GPU's PCIe link per sample: in use (%), actual and possible traffic (bytes per second)."""
 
-    seen: Sampled
+    samples: Sampled
     use: np.ndarray
     rate: np.ndarray
     limit: np.ndarray
@@ -149,24 +149,24 @@ class _Link:
 
 def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     """Return None if the link was never full, or that is not known."""
-    seen = sampled(run, gpu, "pcie_rx_bytes_per_s")
-    if seen is None:
+    samples = sampled(run, gpu, "pcie_rx_bytes_per_s")
+    if samples is None:
         return None
-    rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
+    rate = np.fmax(samples.at("pcie_rx_bytes_per_s"), samples.at("pcie_tx_bytes_per_s"))
     facts = run.gpu(gpu)
     # Traffic at the link's best rate fills it, whatever rate it reports now.
     generation, width = (
-        _or(seen.at(name, RARE_NS), facts.get(f"{name}_max")) for name in ("pcie_generation", "pcie_width")
+        _or(samples.at(name, RARE_NS), facts.get(f"{name}_max")) for name in ("pcie_generation", "pcie_width")
     )
     limit = link_bytes_per_s(generation, width)
     use = 100 * rate / limit
     full = np.nan_to_num(use) >= limits["link_used_pct"]
     if not full.any():
         return None
-    active = np.nan_to_num(seen.at("utilization_pct"), nan=100.0)
+    active = np.nan_to_num(samples.at("utilization_pct"), nan=100.0)
     # Copies run concurrently with kernels: only idle time can have been lost to them.
-    lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
-    return _Link(seen, use, rate, limit, active, full, lost)
+    lost = np.where(full, samples.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
+    return _Link(samples, use, rate, limit, active, full, lost)
 
 
 def _or(values: np.ndarray, otherwise: float | None) -> np.ndarray:
