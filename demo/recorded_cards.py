@@ -25,7 +25,7 @@ from nvml import loaded  # noqa: E402
 from replayed_gpus import LOADS, NAMES, SECOND, SQUARES, RecordedGpu, recorded, trained  # noqa: E402
 
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
-from gpu_util_callback.diagnosis.evidence.run import Run  # noqa: E402
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run  # noqa: E402
 from gpu_util_callback.gpus import _gate, _reader  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, forecasts
 from gpu_util_callback.diagnosis.thresholds import Limits

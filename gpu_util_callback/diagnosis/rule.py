@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import Share
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpu_util_callback.diagnosis
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Machine, Model
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent

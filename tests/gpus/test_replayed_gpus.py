@@ -8,7 +8,7 @@ from nvml import Scenario
 from replayed_gpus import LOADS, SECOND, SQUARES, recorded, trained
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.run import LAG_NS, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import LAG_NS, Run
 from gpu_util_callback.recording import read_recordings
 from tensorboard_plugin.lanes import lanes_of
 

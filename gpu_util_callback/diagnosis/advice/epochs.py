@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.advice.table import Entry
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 
 _TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
     for x, y in batches:

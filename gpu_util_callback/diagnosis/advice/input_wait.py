@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     steps_an_epoch,
 )
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.words import capitalized

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gpu_util_callback.diagnosis.advice.input_wait import FIGHTS, MOST_WORKERS, ROOM, InputWait, brief
 from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, images_as_floats, larger_batch
 from gpu_util_callback.diagnosis.advice.table import Entry
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")

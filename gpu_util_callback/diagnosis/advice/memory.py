@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import batch_code, has_keras_fit, idioms, mixed_precision, optimizer
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import capitalized

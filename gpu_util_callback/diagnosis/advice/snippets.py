@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import capability, headroom
 from gpu_util_callback.diagnosis.finding import Advice, Range
 from gpu_util_callback.diagnosis.thresholds import Constant

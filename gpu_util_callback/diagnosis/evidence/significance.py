@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.run import SHORTEST, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import SHORTEST, Run
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
-from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.finding import Range
 
 # Only this many are excluded from training.

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.table import LEAST_GAIN
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding

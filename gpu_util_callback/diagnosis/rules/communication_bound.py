@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, larger_batch, no_room, room_for
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import LateRank, Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding

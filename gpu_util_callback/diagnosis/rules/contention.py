@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding

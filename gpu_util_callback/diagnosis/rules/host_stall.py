@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE, host_activit
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Once, Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import batch_code
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus

@@ -18,7 +18,7 @@ from gpu_util_callback.diagnosis.advice.tf_data import advise_source, advise_tra
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
-from gpu_util_callback.diagnosis.evidence.run import Idle, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import (
     LEAST_S,
     MANY_TIMES,

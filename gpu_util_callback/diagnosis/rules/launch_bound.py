@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.snippets import command, has_keras_fit, idioms, larger_batch, no_room, room_for
-from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule

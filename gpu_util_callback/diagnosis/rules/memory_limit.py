@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import idioms
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory, batch_of
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule

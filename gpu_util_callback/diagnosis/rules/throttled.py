@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import traced_too_early
 from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, has_keras_fit, idioms, images_as_floats
-from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
 from gpu_util_callback.diagnosis.evidence.source import Source
