@@ -188,7 +188,7 @@ class StepWork(Work):
 
     @property
     def per_epoch(self) -> float:
-        """Steps that are counted from 0: Keras counts anew in each epoch."""
+        """Steps counted from 0; Keras restarts the count in each epoch."""
         return self.steps / (1 if self.custom_loop else max(1, self.epochs))
 
     @property

@@ -1,4 +1,4 @@
-"""Wait for input: what was measured of it, and the limits that decide what a remedy gains."""
+"""Wait for input: its measurements, and the limits that decide a remedy's gain."""
 
 import functools
 import math
@@ -185,7 +185,7 @@ class InputWait:
 
     @property
     def spare_cores(self) -> float:
-        """Cores that nobody keeps busy; on PyTorch without those on which its threads spin."""
+        """Idle cores; on PyTorch, cores on which its threads spin count as busy."""
         if not self.cpus or self.own_cpus is None or self.cores_full:
             return 0.0
         busy = self._busy_cpus
@@ -219,7 +219,7 @@ class InputWait:
 
     @property
     def call_cpu_share(self) -> float | None:
-        """CPU time of that function as a share of its duration; None = not timed.
+        """CPU time of the input's function as a share of its duration; None = not timed.
 
         Time in which it was ready to run and had no core is left out. Where that is not known and
         the cores are busy, nothing tells a function that computes from one that waits.
@@ -488,7 +488,7 @@ class InputWait:
 
     @property
     def cores(self) -> str:
-        """The busy cores in words, with what others take of them."""
+        """The busy cores in words, with the share of other programs."""
         count = "the only core is" if self.cpus == 1 else f"all {self.cpus or ''} cores are"
         other_cpus = self.other_cpus
         share_of_others = f", {other_cpus:.1f} of them with other programs" if other_cpus >= LITTLE * self.cpus else ""

@@ -31,7 +31,7 @@ def room_unknown(wait: InputWait) -> bool:
 
 
 def more_workers(wait: InputWait, batch_ms: float, waits: bool) -> int:
-    """Return the number of workers that keep up with the model, as far as there are cores."""
+    """Return the number of workers that keep up with the model, limited by the free cores."""
     if waits:
         return wait.workers_for(batch_ms)
     cores = float(wait.cpus or MOST_WORKERS)

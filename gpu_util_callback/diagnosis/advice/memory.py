@@ -1,4 +1,4 @@
-"""Remedies for memory that grows, and for a training that ran out of it."""
+"""Remedies for growing memory, and for a training that ran out of memory."""
 
 from collections.abc import Callable
 
@@ -150,7 +150,7 @@ GROWING: dict[str, Callable[[Run, str], Advice]] = {
 
 
 def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = False) -> Advice:
-    """Return how a training that ran out of memory needs less of it.
+    """Return advice that lowers the memory of a training that ran out of memory.
 
     Args:
         gpu: whose memory was full; None = the host's.

@@ -324,7 +324,7 @@ def idioms(run: Run) -> Idioms:
 
 
 def has_epochs(run: Run) -> bool:
-    """Return whether a loop passes over its data several times, as far as the monitor saw."""
+    """Return whether the monitor saw a loop pass over its data several times."""
     return any(rows.count for rows in run.phases.of("epoch").values())
 
 

@@ -97,7 +97,7 @@ def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
 
 
 def first_holding(entries: Sequence[Entry], measure: Any) -> Advice:
-    """Return the first entry that holds, whatever it gains; the last one always holds."""
+    """Return the advice of the first entry whose condition holds, without comparing gains."""
     return next(entry for entry in entries if entry.when(measure)).advice(measure)
 
 

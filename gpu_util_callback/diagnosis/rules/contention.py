@@ -74,7 +74,7 @@ class Contention(Rule):
 
 
 def _taken(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
-    """Return a GPU's samples and the time others took in each; None if nobody did."""
+    """Return a GPU's samples and the time that other programs took in each; None if none did."""
     if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
         return None
     samples = sampled(run, gpu, OTHERS)

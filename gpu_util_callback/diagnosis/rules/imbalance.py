@@ -263,7 +263,7 @@ def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray
 
 
 def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
-    """Return means over `count` of them."""
+    """Return moving averages over `count` values; NaN values are ignored."""
     count = max(1, min(len(values), count))
     kernel = np.ones(count)
     is_measured = np.isfinite(values)

@@ -59,7 +59,7 @@ class LongFetches:
 
 
 def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | None:
-    """Return the few fetches that hold most of the wait of these blocks; None if it is steady."""
+    """Return the few fetches with most of the blocks' wait; None if the wait is steady."""
     wait = int(steps["wait_ns"][blocks].sum())
     if wait <= 0:
         return None
@@ -525,7 +525,7 @@ class _Waiting:
 
 
 def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
-    """Measure a span: how long its steps waited, and how much of that could be avoided."""
+    """Measure a span: its steps' wait, and the part of the wait that could be avoided."""
     steps = run.steps
     rows = max(1, where.end_step - where.start_step)
     input_ns, wait_ns, duration_ns, in_blocks = (
@@ -730,7 +730,7 @@ def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float)
 
 
 def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
-    """Return the slowest stage, of those that still work once a cache is full; None if unknown.
+    """Return the slowest stage; of stages behind a full cache only those that still work count.
 
     Args:
         later: share of the steps after the first epoch.

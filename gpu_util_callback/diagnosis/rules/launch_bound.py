@@ -347,7 +347,7 @@ def _larger(run: Run, says: str, do: str) -> Advice:
 
 
 def _advice(run: Run, per_step: int) -> Advice:
-    """Return advice on many short kernels: fewer of them, or longer ones."""
+    """Return advice on many short kernels: launch fewer or longer kernels."""
     if run.fit.get("run_eagerly", False):
         return _eager_advice()
     runs = "A step runs" if run.source is None or run.source.steps_judged else "The trace shows"

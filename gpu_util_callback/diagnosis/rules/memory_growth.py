@@ -180,7 +180,7 @@ def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
 
 
 def _planned(run: Run) -> int | None:
-    """Return the steps of the whole training, where they are known; a series of fits goes on."""
+    """Return the steps of the whole training; None if unknown, or for a series of fits."""
     if run.phases.of("between_fits"):
         return None
     epochs, per_epoch = run.fit.get("epochs"), steps_an_epoch(run)
@@ -351,7 +351,7 @@ def _began_with(run: Run, forecast: Forecast) -> str | None:
 
 
 def _why(run: Run, forecast: Forecast) -> tuple[str, str | None]:
-    """Return the kind of growth, as `GROWING` has it, and what was seen of it."""
+    """Return the kind of growth, a key of `GROWING`, and the observation that shows it."""
     memory_facts: Mapping[str, Any] = run.facts.get("memory") or {}
     per_step = forecast.growth.per_step
     if forecast.column == "workers_memory_bytes":

@@ -84,7 +84,7 @@ class MemorySpill(Rule):
 
 
 def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
-    """Return a GPU's samples, and the time of those full of memory and short of work."""
+    """Return a GPU's samples, and the length of each sample with full memory and little work."""
     total = run.gpu(gpu).get("memory_total_bytes")
     samples = sampled(run, gpu, USED)
     if samples is None or not total:
@@ -102,7 +102,7 @@ def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] |
 
 
 def _share(samples: Sampled, column: str, inside: np.ndarray) -> float:
-    """Return the mean of a column inside, in percent of that before."""
+    """Return the mean of a column inside, in percent of the median before."""
     values = samples.at(column)
     before = values[: int(np.argmax(inside))]
     return 100 * float(np.nanmean(values[inside])) / max(1e-9, float(np.nanmedian(before)))

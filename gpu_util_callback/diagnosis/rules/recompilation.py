@@ -127,7 +127,7 @@ def _rounded(size: int) -> int:
 
 
 def _multiple(dims: Dims) -> int:
-    """Return the multiple to which lengths are padded: it leaves at least two of them."""
+    """Return the multiple to which lengths are padded, small enough to leave at least two lengths."""
     longest = max((size or 2 * MULTIPLE for _, _, size in _others(dims)), default=2 * MULTIPLE)
     return min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
 
@@ -272,14 +272,14 @@ def _fits(run: Run) -> int:
 
 
 def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:
-    """Return the time of the first compilation; or the largest, if unlike the others."""
+    """Return the time of the unavoidable compilation: the first, or one that is far longer than the others, ns."""
     largest = int(top.max())
     usual_ns = (took - largest) / max(1, count - 1)
     return largest if largest > SLOW * usual_ns else int(top[top > 0][0])
 
 
 def _known_shape_ns(run: Run) -> float | None:
-    """Return the time of a step on a shape seen before; None with too few of them."""
+    """Return the median time of a step whose input shape is not new, ns; None with too few steps."""
     rows, spent = run.steps["known_rows"], run.steps["known_ns"]
     some = rows > 0
     if int(rows.sum()) < KNOWN_STEPS:
