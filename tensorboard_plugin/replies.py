@@ -87,6 +87,7 @@ def listed(recording: Recording, of_run: int, status: str | None = None) -> dict
         "host": facts.get("host"),
         "rank": rank,
         "status": status,
+        "job_source": facts.get("job_source"),
         "start_ns": recording.start_ns,
         "end_ns": recording.end_ns,
         "trial": trial,

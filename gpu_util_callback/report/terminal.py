@@ -331,7 +331,7 @@ def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
         parts.append("runs eagerly (run_eagerly=True)")
     if run["status"] != "ended":
         parts.append(
-            {"live": "still running", "lost": "lost: its process ended unexpectedly", "interrupted": "interrupted"}.get(
+            {"live": "still running", "lost": "killed: its process ended without closing the recording", "interrupted": "interrupted"}.get(
                 run["status"], run["status"]
             )
         )

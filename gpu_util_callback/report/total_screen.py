@@ -20,7 +20,7 @@ _OF = {"script": "By script", "user": "By user", "host": "By host", "gpu_model":
 _SHOWN = 5  # values of a dimension; weeks: the newest ones
 _WEEKS = 8
 _CHECKPOINTS = "Save checkpoints more often: keras.callbacks.BackupAndRestore(..., save_freq=500)"
-_STATUS = {"live": "still running", "lost": "lost", "interrupted": "interrupted"}
+_STATUS = {"live": "still running", "lost": "killed", "interrupted": "interrupted"}
 
 
 def amount(hours: float) -> str:

@@ -74,7 +74,7 @@ def test_the_workers_of_a_job(pod, open_tab):
         assert tab.find(".finding:has-text('Worker 2 holds the others back')").count() == 1
         assert tab.text("h1").startswith("Worker 2 holds the others back")
         lost = tab.find(".window-button:has-text('rank 2')")
-        assert "lost after 231 steps" in " ".join(lost.inner_text().split())
+        assert "killed after 231 steps" in " ".join(lost.inner_text().split())
         assert "2 of 3 worker clocks aligned, by up to 2 s" in tab.text("details.clock summary")
         tab.find("details.clock summary").click()
         said = [" ".join(text.split()) for text in tab.find(".clock p").all_inner_texts()]

@@ -20,6 +20,8 @@ export interface RecordingSummary {
   host?: string | null;
   rank?: number | null;
   status: Status;
+  /** "imported trace", where a profiler's files were. */
+  job_source?: string | null;
   start_ns: number | null;
   end_ns: number | null;
   steps: number | null;
@@ -204,6 +206,7 @@ export interface Report {
   trial?: string | null;
   trial_config?: string | null;
   status: Status;
+  job_source?: string | null;
   framework?: unknown;
   verdict?: string | null;
   /** What the verdict is about, in numbers; null where it is about no finding of a known cost. */

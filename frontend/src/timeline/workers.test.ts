@@ -29,7 +29,7 @@ test('a recording that broke off is marked at its last step', () => {
   const lost = { recording: recording('b', 0, 12, 'lost'), shift: 2e9 };
   assert.equal(brokeOffAt({ axis: 'time' }, lost), 14e9);
   assert.equal(brokeOffAt({ axis: 'step' }, { ...lost, shift: 0 }), 231);
-  assert.equal(brokeOffText(lost), 'lost after 231 steps · 0:12');
+  assert.equal(brokeOffText(lost), 'killed after 231 steps · 0:12');
   assert.equal(brokeOffAt({ axis: 'time' }, { recording: recording('a', 0), shift: 0 }), null);
   assert.equal(brokeOffAt({ axis: 'time' }, { recording: recording('a', 0, 10, 'live'), shift: 0 }), null);
 });

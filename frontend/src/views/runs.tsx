@@ -359,7 +359,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
       <span role="gridcell" class="run-status">
         <span class={`status status-${clean(row.status, 20)}`}>
           <i aria-hidden="true" />
-          {statusOf(row.status).title}
+          {statusOf(row.status, item.job_source).title}
         </span>
       </span>
       <span role="gridcell" class="run-wall">

@@ -53,8 +53,8 @@ function Facts({ report }: { report: Report }) {
 }
 
 function Status({ recording }: { recording: RecordingReply }) {
-  const { status } = recording.report;
-  const { title, hint } = statusOf(status);
+  const { status, job_source } = recording.report;
+  const { title, hint } = statusOf(status, job_source);
   return (
     <span class={`status status-${clean(status, 20)}`} title={hint} role="status">
       <i aria-hidden="true" />

@@ -7,11 +7,13 @@ export const STATUS: Record<Status, { title: string; hint: string }> = {
   live: { title: 'live', hint: 'training goes on; this view follows it' },
   ended: { title: 'ended', hint: 'fit returned' },
   interrupted: { title: 'interrupted', hint: 'fit was stopped by an exception or by a person' },
-  lost: { title: 'lost', hint: 'the process went away without a word; its last seconds may be missing' },
+  lost: { title: 'killed', hint: 'the process ended without closing its recording; its last seconds may be missing' },
 };
 
-export const statusOf = (status: Status | null | undefined): { title: string; hint: string } =>
-  STATUS[status as Status] ?? { title: clean(status ?? 'unknown', 20), hint: '' };
+const TRACE = { title: 'trace', hint: 'imported from files of a profiler' };
+
+export const statusOf = (status: Status | null | undefined, jobSource?: string | null): { title: string; hint: string } =>
+  jobSource === 'imported trace' ? TRACE : STATUS[status as Status] ?? { title: clean(status ?? 'unknown', 20), hint: '' };
 
 /** "steps 80–159" of a half-open range: the last step is the last one in it. */
 export const stepsText = (item: { start_step?: number | null; end_step?: number | null }): string => {
