@@ -67,6 +67,13 @@ class _Unit:
         return f"rank {self.run['rank']}" if self.session else ""
 
 
+_STATUS = {
+    "live": "still running",
+    "lost": "killed: its process ended without closing the recording",
+    "interrupted": "interrupted",
+}
+
+
 def render(
     report: Mapping, width: int = 80, color: bool = False, unicode: bool = True, detail: Detail = _SUMMARY
 ) -> str:
@@ -330,11 +337,7 @@ def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
     if (run.get("fit") or {}).get("run_eagerly"):
         parts.append("runs eagerly (run_eagerly=True)")
     if run["status"] != "ended":
-        parts.append(
-            {"live": "still running", "lost": "killed: its process ended without closing the recording", "interrupted": "interrupted"}.get(
-                run["status"], run["status"]
-            )
-        )
+        parts.append(_STATUS.get(run["status"], run["status"]))
     return " · ".join(parts)
 
 
