@@ -84,17 +84,25 @@ def _unjudged(run: Mapping) -> str:
 
 
 def _reasons(run: Mapping, check: Check) -> Iterable[str]:
-    findings = [*run["findings"], *run["spans"]]
+    for broken in (_low_utilization, _high_shares, _lost, _slow_steps, _refused_causes):
+        yield from broken(run, check)
+
+
+def _low_utilization(run: Mapping, check: Check) -> Iterable[str]:
+    if check.min_utilization is None:
+        return
+    active = active_pct(run)
+    needed = f"at least {percent(check.min_utilization)} required"
+    if run["gpus"] and not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+        yield f"no GPU was in use, {needed}"
+    elif active is None:
+        yield f"GPU utilization was not measured, {needed}"
+    elif active < check.min_utilization:
+        yield f"GPU active {percent(active)} of the time, {needed}"
+
+
+def _high_shares(run: Mapping, check: Check) -> Iterable[str]:
     times = time_pct(run)
-    if check.min_utilization is not None:
-        active = active_pct(run)
-        required = f"at least {percent(check.min_utilization)} required"
-        if run["gpus"] and not any(gpu["used_by_framework"] for gpu in run["gpus"]):
-            yield f"no GPU was in use, {required}"
-        elif active is None:
-            yield f"GPU utilization was not measured, {required}"
-        elif active < check.min_utilization:
-            yield f"GPU active {percent(active)} of the time, {required}"
     for limit, names, word in (
         (check.max_input_wait, ("input_wait",), "waiting for input"),
         (check.max_stalls, ("validation", "callbacks"), "validation and callbacks"),
@@ -107,28 +115,36 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
         share = sum(times[name] for name in names)
         if share > limit:
             yield f"{word} {percent(share)} of the time, at most {percent(limit)} allowed"
+
+
+def _lost(run: Mapping, check: Check) -> Iterable[str]:
     unjudged = _unjudged(run)
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
     elif check.max_lost is not None:
-        share = (
-            100
-            * sum(finding["lost_s"] or 0 for finding in findings if not finding.get("of_s"))
-            / max(1e-9, run["wall_s"] or 0)
-        )
+        lost_s = sum(finding["lost_s"] or 0 for finding in _found(run) if not finding.get("of_s"))
+        share = 100 * lost_s / max(1e-9, run["wall_s"] or 0)
         if share > check.max_lost:
             yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} allowed"
-    if check.max_step_ms is not None:
-        half = run["step_ms"]["p50"]
-        if half is None:
-            yield "step time was not measured"
-        elif half > check.max_step_ms:
-            yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms allowed"
-    for finding in findings:
+
+
+def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
+    if check.max_step_ms is None:
+        return
+    half = run["step_ms"]["p50"]
+    if half is None:
+        yield "step time was not measured"
+    elif half > check.max_step_ms:
+        yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms allowed"
+
+
+def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
+    for finding in _found(run):
         if check.refuses(finding["cause"]):
-            where = (
-                f", {steps(finding['start_step'], finding['end_step'], run['steps'])}"
-                if "start_step" in finding
-                else ""
-            )
+            spanned = "start_step" in finding
+            where = f", {steps(finding['start_step'], finding['end_step'], run['steps'])}" if spanned else ""
             yield f"{finding['cause']}: {finding['title']}{where}"
+
+
+def _found(run: Mapping) -> list[Mapping]:
+    return [*run["findings"], *run["spans"]]
