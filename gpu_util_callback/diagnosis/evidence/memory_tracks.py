@@ -172,52 +172,24 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         return None
     first = float(steps[0])
     warm = np.searchsorted(steps, first + min(STEPS, 0.1 * (steps[-1] - first)))
-    all_steps, all_low = steps, low
-    steps, low, high = steps[warm:], low[warm:], high[warm:]
-    if len(steps) < POINTS:
+    held = _held(steps[warm:], low[warm:], least)
+    if held is None:
         return None
-    low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
-    judged = _judged(low, least)
-    if judged is None:
-        return None
-    x, levels_held = steps[judged.readings], judged.held
-    if len(x) < POINTS or levels_held[-1] - levels_held[0] < least:
-        return None
-    onset = _onset(x, levels_held)
-    later = _slope(x[onset:], levels_held[onset:])[0]
-    while onset and _slope(x[: onset + 1], levels_held[: onset + 1])[0] >= ALIKE * later:
-        # It grew as fast before: its beginning is there.
-        onset = _onset(x[: onset + 1], levels_held[: onset + 1]) if onset >= POINTS else 0
-    leap = LEAP * (levels_held[-1] - levels_held[onset])
-    if onset and np.diff(levels_held[onset:]).max() >= leap:
-        # The first leap is the onset, not where the line through all of them begins.
-        level = np.median(levels_held[:onset]) + leap / 2
-        onset = max(0, int(np.searchsorted(levels_held, level, side="right")) - 1)
-        risen = np.diff(levels_held)
-        leaps = x[1:][risen >= leap]
-        if (
-            len(leaps) > 1
-            and risen[risen >= leap].sum() >= LEAPING * (levels_held[-1] - levels_held[0])
-            and x[onset] - x[0] <= FIRST_LEAP * np.median(np.diff(leaps))
-        ):
-            onset = 0  # each comes at the end of some steps, as the first one did
-    span, levels = x[onset:], levels_held[onset:]
-    grown = float(levels[-1] - levels[0])
-    if len(span) < POINTS - 2 or span[-1] - span[0] < STEPS or grown < least:
-        return None
-    if not _steady(span, levels, grown):
+    onset = _onset(held.steps, held.levels)
+    span, levels = held.steps[onset:], held.levels[onset:]
+    if not _steady(span, levels, least):
         return None
     slope, low_slope, high_slope = _slope(span, levels)
-    scatter = float(np.median(np.abs(levels - np.interp(span, span[[0, -1]], levels[[0, -1]]))))
-    if slope <= 0 or grown < NOISE * scatter / max(1.0, np.sqrt(len(span)) / 4):
+    grown = float(levels[-1] - levels[0])
+    if slope <= 0 or grown < _noise(span, levels):
         return None
-    recent = max(1, len(high) // LATE)
-    early = judged.whole and x[onset] - x[0] <= EARLY * (x[-1] - x[0])
-    from_start = bool(early) and not _level_before(all_steps, all_low, float(span[0]), slope)
+    recent = max(1, len(high[warm:]) // LATE)
+    early = held.whole and span[0] - held.steps[0] <= EARLY * (span[-1] - held.steps[0])
+    from_start = bool(early) and not _level_before(steps, low, float(span[0]), slope)
     return Growth(
         onset=first if from_start else float(span[0]),
         per_step=slope,
-        peak_per_step=_peak_slope(steps, high, float(span[0]), slope),
+        peak_per_step=_peak_slope(steps[warm:], high[warm:], float(span[0]), slope),
         low_per_step=low_slope,
         high_per_step=high_slope,
         grown=grown,
@@ -226,33 +198,48 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     )
 
 
-class _Judged(NamedTuple):
-    """The readings that show growth apart from a saw-tooth, and what was held since each."""
+class _Held(NamedTuple):
+    """What was held since each of the readings that show growth apart from a saw-tooth."""
 
-    readings: slice
-    held: np.ndarray
+    steps: np.ndarray
+    levels: np.ndarray
     whole: bool  # they begin with the run
 
 
-def _judged(low: np.ndarray, least: float) -> _Judged | None:
+def _held(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
+    """Return what was held, None where the readings are too few or it grew by less than `least`."""
+    if len(steps) < POINTS:
+        return None
+    low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
+    held = _without_teeth(steps, low, least)
+    if held is None or len(held.steps) < POINTS or held.levels[-1] - held.levels[0] < least:
+        return None
+    return held
+
+
+def _without_teeth(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
     released = float((np.maximum.accumulate(low) - low).max())
-    never_below = np.minimum.accumulate(low[::-1])[::-1]
-    if released <= RELEASED * (never_below[-1] - never_below[0]):
-        return _Judged(slice(0, len(low)), never_below, True)
+    levels = _least_of_later(low)
+    if released <= RELEASED * (levels[-1] - levels[0]):
+        return _Held(steps, levels, True)
     troughs = _troughs(low, released / 2)
     if len(troughs) >= TROUGHS:
         begin = troughs[0]
         lows = np.interp(np.arange(begin, troughs[-1] + 1), troughs, low[troughs])
         if begin > FIRST_TOOTH * np.median(np.diff(troughs)):  # nothing was given back until then
-            begin, lows = 0, np.concatenate([never_below[:begin], lows])
-        floor = np.minimum.accumulate(lows[::-1])[::-1]
-        risen = float(floor[-1] - floor[0])
-        lowest = np.minimum.accumulate(low[troughs][::-1])[::-1]
-        if risen >= least and np.diff(lowest).max() <= ONE_STEP * risen:  # not one low alone
-            return _Judged(slice(begin, troughs[-1] + 1), floor, True)
+            begin, lows = 0, np.concatenate([levels[:begin], lows])
+        kept = _least_of_later(lows)
+        risen = float(kept[-1] - kept[0])
+        if risen >= least and np.diff(_least_of_later(low[troughs])).max() <= ONE_STEP * risen:  # not one low alone
+            return _Held(steps[begin : troughs[-1] + 1], kept, True)
     if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
-        return _Judged(slice(troughs[-1], len(low)), never_below[troughs[-1] :], False)
+        return _Held(steps[troughs[-1] :], levels[troughs[-1] :], False)
     return None
+
+
+def _least_of_later(values: np.ndarray) -> np.ndarray:
+    """Return the least of each value and all later ones."""
+    return np.minimum.accumulate(values[::-1])[::-1]
 
 
 def _troughs(low: np.ndarray, depth: float) -> list[int]:
@@ -276,6 +263,37 @@ def _troughs(low: np.ndarray, depth: float) -> list[int]:
 
 
 def _onset(x: np.ndarray, y: np.ndarray) -> int:
+    """Return the index from which it grows: the earliest with the same growth after it."""
+    onset = _bend(x, y)
+    later = _slope(x[onset:], y[onset:])[0]
+    while onset and _slope(x[: onset + 1], y[: onset + 1])[0] >= ALIKE * later:
+        # It grew as fast before: its beginning is there.
+        onset = _bend(x[: onset + 1], y[: onset + 1]) if onset >= POINTS else 0
+    leap = LEAP * (y[-1] - y[onset])
+    if onset and np.diff(y[onset:]).max() >= leap:
+        return _first_leap(x, y, onset, leap)
+    return onset
+
+
+def _first_leap(x: np.ndarray, y: np.ndarray, bend: int, leap: float) -> int:
+    """Return the index of the first leap, not where the line through all of them begins.
+
+    0 where the first leap was due as the later ones were: each ends a number of steps.
+    """
+    level = np.median(y[:bend]) + leap / 2
+    first = max(0, int(np.searchsorted(y, level, side="right")) - 1)
+    rises = np.diff(y)
+    leaps = rises >= leap
+    at = x[1:][leaps]
+    due = (
+        len(at) > 1
+        and rises[leaps].sum() >= LEAPING * (y[-1] - y[0])
+        and x[first] - x[0] <= FIRST_LEAP * np.median(np.diff(at))
+    )
+    return 0 if due else first
+
+
+def _bend(x: np.ndarray, y: np.ndarray) -> int:
     """Return where the growth begins: the hinge of a line that was level before.
 
     The first readings may be something else: a run's warm-up, whose end is searched, too.
@@ -324,14 +342,20 @@ def _hinge(x: np.ndarray, y: np.ndarray) -> tuple[int, float]:
     return k, float(max(0.0, left[k]))
 
 
-def _steady(x: np.ndarray, y: np.ndarray, grown: float) -> bool:
-    """Return whether growth is neither one allocation, nor coming to its end, nor over."""
-    steps = np.diff(y)
-    if steps.max() > ONE_STEP * grown:
+def _steady(x: np.ndarray, y: np.ndarray, least: float) -> bool:
+    """Return whether growth is long and large, and neither one allocation nor coming to its end."""
+    grown = y[-1] - y[0]
+    if len(x) < POINTS - 2 or x[-1] - x[0] < STEPS or grown < least or np.diff(y).max() > ONE_STEP * grown:
         return False
     half, third = np.interp([x[0] + (x[-1] - x[0]) * at for at in (0.5, 2 / 3)], x, y)
     later = y[-1] - half
     return bool(later >= STEADY * (grown - later) and y[-1] - third >= LATEST * grown / 3)
+
+
+def _noise(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the growth that the scatter around a straight line may look like."""
+    scatter = float(np.median(np.abs(y - np.interp(x, x[[0, -1]], y[[0, -1]]))))
+    return NOISE * scatter / max(1.0, np.sqrt(len(x)) / 4)
 
 
 def _level_before(steps: np.ndarray, low: np.ndarray, onset: float, slope: float) -> bool:
@@ -339,7 +363,7 @@ def _level_before(steps: np.ndarray, low: np.ndarray, onset: float, slope: float
 
     Of the first steps the later half counts, since the earlier ones allocate.
     """
-    never_below = np.minimum.accumulate(low[::-1])[::-1]
+    never_below = _least_of_later(low)
     span = (onset - float(steps[0])) / 2
     ends = np.append(onset, steps[steps >= onset + span])
     rises = np.interp(ends, steps, never_below) - np.interp(ends - span, steps, never_below)
