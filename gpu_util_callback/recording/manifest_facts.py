@@ -7,7 +7,7 @@ here (a newer version's) are kept if they are plain JSON with finite numbers.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
@@ -716,21 +716,29 @@ class Facts(TypedDict, total=False):
 # --- checking -------------------------------------------------------------------------------------
 
 
-class _Wrong(Exception):
+# (location, error) of each value that was left out
+_Problems = list[tuple[str, str]]
+
+
+class _NotKept(Exception):
+    """A value that is left out, with the problems that are not listed yet."""
+
+    problems: Sequence[tuple[str, str]] = ()
+
+
+class _Wrong(_NotKept):
     """A value that is not as declared; `where` grows from the inside out."""
 
     def __init__(self, complaint: str, where: str = ""):
         super().__init__(complaint)
-        self.complaint, self.where = complaint, where
+        self.complaint, self.problems = complaint, [(where, complaint)]
 
 
-class _LeftOut(Exception):
+class _LeftOut(_NotKept):
     """The object is left out as a whole; its reason is listed already."""
 
 
-# (location, error) of each value that was left out
-_Problems = list[tuple[str, str]]
-# (value, problems so far) -> the value; raises _Wrong or _LeftOut
+# (value, problems so far) -> the value; raises _NotKept
 _Check = Callable[[Any, _Problems], Any]
 
 
@@ -742,7 +750,7 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
     problems: _Problems = []
     try:
         facts: Facts = _checker(Facts)(manifest, problems)
-    except (_Wrong, _LeftOut) as error:
+    except _NotKept as error:
         raise ValueError("it names no format") from error
     for check in (_check_times, _check_account, _check_gpus):
         check(facts, problems)
@@ -753,7 +761,7 @@ def valid(kind: Any, name: str, value: Any) -> Any:
     """Return a value for this field of a declared object, None where the field cannot hold it."""
     try:
         return None if value is None else _checker(_hints(kind)[name])(value, [])
-    except (_Wrong, _LeftOut):
+    except _NotKept:
         return None
 
 
@@ -879,10 +887,11 @@ def _either(kinds: list[Any]) -> _Check:
     return check_one
 
 
-def _named_from_outside(problems: _Problems, since: int, name: Any) -> None:
-    """Prefix the problems of a part with the part's own name."""
+def _named_from_outside(problems: _Problems, since: int, name: Any) -> int:
+    """Prefix the problems of a part with the part's own name; return how many there are in all."""
     at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
     problems[since:] = [(at + where, complaint) for where, complaint in problems[since:]]
+    return len(problems)
 
 
 def _entries(check: _Check) -> _Check:
@@ -893,13 +902,10 @@ def _entries(check: _Check) -> _Check:
         for at, item in enumerate(value):
             try:
                 good_entries.append(check(item, problems))
-            except _Wrong as error:
-                problems.append((error.where, error.complaint))
-            except _LeftOut:
-                pass
+            except _NotKept as error:
+                problems += error.problems
             if len(problems) > reported:
-                _named_from_outside(problems, reported, at)
-                reported = len(problems)
+                reported = _named_from_outside(problems, reported, at)
         return good_entries
 
     return check_all
@@ -913,13 +919,10 @@ def _named(check: _Check) -> _Check:
         for name, item in value.items():
             try:
                 good_entries[name if name.isascii() else encodable(name)] = check(item, problems)
-            except _Wrong as error:
-                problems.append((error.where, error.complaint))
-            except _LeftOut:
-                pass
+            except _NotKept as error:
+                problems += error.problems
             if len(problems) > reported:
-                _named_from_outside(problems, reported, name)
-                reported = len(problems)
+                reported = _named_from_outside(problems, reported, name)
         return good_entries
 
     return check_all
@@ -950,14 +953,11 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
                 continue
             try:
                 good_fields[key] = (declared or _any)(item, problems)
-            except _Wrong as error:
-                problems.append((error.where, error.complaint))
-                whole = whole and name not in keys and name not in required
-            except _LeftOut:
+            except _NotKept as error:
+                problems += error.problems
                 whole = whole and name not in keys and name not in required
             if len(problems) > reported:
-                _named_from_outside(problems, reported, name)
-                reported = len(problems)
+                reported = _named_from_outside(problems, reported, name)
         if not whole:
             raise _LeftOut
         if required - good_fields.keys():
