@@ -64,6 +64,16 @@ class Sums:
     def to_json(self) -> dict[str, Any]:
         return {"gpu_hours": self.hours(self.gpu_s), "hours": self.hours(self.run_s)}
 
+    def cost(self, cause: str) -> dict[str, float]:
+        """Return the hours that a cause cost, and that fixing it saves."""
+        of_gpus, of_runs = self.gpu_lost[cause], self.run_lost[cause]
+        return {
+            "gpu_hours": _hours(of_gpus[0]),
+            "hours": _hours(of_runs[0]),
+            "saves_gpu_hours": _hours(of_gpus[1]),
+            "saves_hours": _hours(of_runs[1]),
+        }
+
     def causes(self, gpus: bool) -> list[str]:
         """Return the causes, the most expensive first."""
         by = self.gpu_lost if gpus else self.run_lost
@@ -134,25 +144,9 @@ def total(survey: Survey) -> dict:
     """
     rows = [row for row in survey.rows if not row["imported"]]
     gpus = any(row["gpus"] for row in rows)
-    everything = Sums()
-    by: dict[str, dict[str, _Group]] = {name: defaultdict(_Group) for name in DIMENSIONS}
-    runs, joined = [], trainings(rows)
-    unknown: Counter[str] = Counter()
-    with_cause: Counter[str] = Counter()
-    for training in joined:
-        sums = Sums()
-        for start in training.starts:
-            again = start.again
-            for row in start.rows:
-                row_sums = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
-                sums.add(row_sums)
-                for name, value, share in _places(row):
-                    by[name][value].add(row_sums, share, training)
-        everything.add(sums)
-        costly = {*sums.run_lost, *sums.gpu_lost}
-        with_cause.update(costly)
-        unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
-        runs.append(_run(training, sums, gpus))
+    joined = trainings(rows)
+    everything = _Everything()
+    runs = [_run(training, everything.add(training), gpus) for training in joined]
     _add_speeds(runs, joined)
     runs.sort(key=lambda run: -(_saves(run, gpus)))
     unit = "gpu_hours" if gpus else "hours"
@@ -162,24 +156,18 @@ def total(survey: Survey) -> dict:
         "imported": len(survey.rows) - len(rows),
         "trainings": len(joined),
         "unit": unit,
-        **everything.to_json(),
+        **everything.sums.to_json(),
         "without_gpu": {
             "recordings": sum(not row["gpus"] for row in rows),
             "hours": _hours(sum(row["wall_s"] or 0 for row in rows if not row["gpus"])),
         },
         "kernel_active": _kernel_active(rows),
-        "causes": _causes(everything, with_cause, gpus),
+        "causes": everything.causes(gpus),
         "unknown_cost": [
             {"cause": cause, "title": _TITLES.get(cause, cause), "trainings": count}
-            for cause, count in unknown.most_common()
+            for cause, count in everything.unknown.most_common()
         ],
-        "by": {
-            name: sorted(
-                (group.to_json(value, gpus) for value, group in groups.items()),
-                key=lambda group: group["name"] if name == "week" else -group[unit]["total"],
-            )
-            for name, groups in by.items()
-        },
+        "by": everything.by_dimension(gpus),
         "runs": runs,
         "restarts": _restarts(joined),
         "goodput": _goodput_of_all(runs),
@@ -190,22 +178,6 @@ def total(survey: Survey) -> dict:
             "problems": list(map(vars, survey.problems)),
         },
     }
-
-
-def _causes(sums: Sums, trainings: Mapping[str, int], gpus: bool) -> list[dict[str, Any]]:
-    """Return what each cause cost, the costliest first."""
-    return [
-        {
-            "cause": cause,
-            "title": _TITLES.get(cause, cause),
-            "gpu_hours": _hours(sums.gpu_lost[cause][0]),
-            "hours": _hours(sums.run_lost[cause][0]),
-            "saves_gpu_hours": _hours(sums.gpu_lost[cause][1]),
-            "saves_hours": _hours(sums.run_lost[cause][1]),
-            "trainings": trainings[cause],
-        }
-        for cause in sums.causes(gpus)
-    ]
 
 
 @dataclass(slots=True)
@@ -226,6 +198,60 @@ class _Group:
             "trainings": len(self.trainings),
             **self.sums.to_json(),
             "top_cause": causes[0] if causes else None,
+        }
+
+
+@dataclass(slots=True)
+class _Everything:
+    """The sums of all trainings.
+
+    Attributes:
+        by: dimension -> value of it -> sums.
+        costly, unknown: cause -> trainings in which its cost is known, and is not.
+    """
+
+    sums: Sums = field(default_factory=Sums)
+    by: dict[str, dict[str, _Group]] = field(default_factory=lambda: {name: defaultdict(_Group) for name in DIMENSIONS})
+    costly: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def add(self, training: Training) -> Sums:
+        """Add a training; return its own sums."""
+        sums = Sums()
+        for start in training.starts:
+            again = start.again
+            for row in start.rows:
+                row_sums = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
+                sums.add(row_sums)
+                for name, value, share in _places(row):
+                    self.by[name][value].add(row_sums, share, training)
+        self.sums.add(sums)
+        costly = {*sums.run_lost, *sums.gpu_lost}
+        self.costly.update(costly)
+        self.unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
+        return sums
+
+    def causes(self, gpus: bool) -> list[dict[str, Any]]:
+        """Return what each cause cost, the costliest first."""
+        return [
+            {
+                "cause": cause,
+                "title": _TITLES.get(cause, cause),
+                **self.sums.cost(cause),
+                "trainings": self.costly[cause],
+            }
+            for cause in self.sums.causes(gpus)
+        ]
+
+    def by_dimension(self, gpus: bool) -> dict[str, list[dict[str, Any]]]:
+        """Return the groups of each dimension, the costliest first; weeks in their order."""
+        unit = "gpu_hours" if gpus else "hours"
+        return {
+            name: sorted(
+                (group.to_json(value, gpus) for value, group in groups.items()),
+                key=lambda group: group["name"] if name == "week" else -group[unit]["total"],
+            )
+            for name, groups in self.by.items()
         }
 
 
@@ -294,16 +320,7 @@ def _run(training: Training, sums: Sums, gpus: bool) -> dict[str, Any]:
         "gpus": sum(len(row["gpus"]) for row in last.rows),
         "gpu_models": sorted({model for row in rows for model in row["gpus"].values()}),
         **sums.to_json(),
-        "lost": [
-            {
-                "cause": cause,
-                "gpu_hours": _hours(sums.gpu_lost[cause][0]),
-                "hours": _hours(sums.run_lost[cause][0]),
-                "saves_gpu_hours": _hours(sums.gpu_lost[cause][1]),
-                "saves_hours": _hours(sums.run_lost[cause][1]),
-            }
-            for cause in causes
-        ],
+        "lost": [{"cause": cause, **sums.cost(cause)} for cause in causes],
         "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),
         "saves_gpu_hours": _hours(sum(saves for _, saves in sums.gpu_lost.values())),
         "saves_hours": _hours(sum(saves for _, saves in sums.run_lost.values())),
