@@ -190,13 +190,7 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
     traced.add_steps(recording.traced_steps)
     wall_s = account.get("wall_s")
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
-    active = judged.get("gpu_active_pct") or {}
-    gpus = [_gpu(gpu, place, distributions, active) for place, gpu in enumerate(facts.get("gpus") or [])]
-    rates = full_rates(facts)
-    for gpu in gpus:
-        gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
-        parameters = (facts.get("model") or {}).get("parameters")
-        gpu["mfu_yardstick"] = yardstick(gpu, parameters) if gpu["mfu_pct"] else None
+    gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
     mfu = _mfu(facts, gpus)
     return {
         "run": recording.run,
@@ -216,18 +210,7 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
         "mfu": mfu,
         "step_ms": _step_ms(distributions.get("steps", {}).get("duration_ns", {})),
         "time_s": dict(account.get("time_s") or {}),
-        "gpu_time_est": {
-            str(gpu["index"]): _gpu_time(
-                gpu,
-                traced,
-                recording.step_count or 0,
-                wall_s,
-                account,
-                why_idle=explains_idle(facts, recording.step_count or 0),
-            )
-            for gpu in gpus
-            if gpu["used_by_framework"]
-        },
+        "gpu_time_est": _gpu_times(facts, gpus, traced, recording.step_count or 0, account),
         "gpus": gpus,
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(judged)],
@@ -355,6 +338,16 @@ def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
     return f"it alternates faster than the driver's readings of {refresh_ms / 1e3:.1f} s resolve"
 
 
+def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float]) -> list[dict]:
+    """Return the GPUs with what training made of them."""
+    gpus = [_gpu(gpu, place, distributions, active) for place, gpu in enumerate(facts.get("gpus") or [])]
+    rates, parameters = full_rates(facts), (facts.get("model") or {}).get("parameters")
+    for gpu in gpus:
+        gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
+        gpu["mfu_yardstick"] = yardstick(gpu, parameters) if gpu["mfu_pct"] else None
+    return gpus
+
+
 def _gpu(gpu: Mapping, place: int, distributions: Distributions, active: Mapping[str, float]) -> dict:
     """Return a GPU's distributions over its samples.
 
@@ -407,7 +400,15 @@ def _gpu(gpu: Mapping, place: int, distributions: Distributions, active: Mapping
 UNLIKE = Constant(0.15, "of the run: windows that show this much more computing than NVML do not represent it")
 
 
-def _gpu_time(gpu: Mapping, traced: Traced, steps: int, wall_s: float | None, account: Mapping, why_idle: bool) -> dict:
+def _gpu_times(facts: Facts, gpus: Iterable[dict], traced: Traced, steps: int, account: Mapping) -> dict[str, dict]:
+    """Return the estimate for each GPU in use, by its index."""
+    why_idle = explains_idle(facts, steps)
+    return {
+        str(gpu["index"]): _gpu_time(gpu, traced, steps, account, why_idle) for gpu in gpus if gpu["used_by_framework"]
+    }
+
+
+def _gpu_time(gpu: Mapping, traced: Traced, steps: int, account: Mapping, why_idle: bool) -> dict:
     """Return the estimated seconds of the run per category of one GPU.
 
     They add up to the wall time. From profiler windows if there are any (traced steps extrapolated
@@ -416,7 +417,7 @@ def _gpu_time(gpu: Mapping, traced: Traced, steps: int, wall_s: float | None, ac
     input never exceeds the training thread's wait for it, in whatever steps the windows lie;
     windows in steps far busier than the run, as measured by NVML, are not extrapolated.
     """
-    active = gpu["utilization_pct"]["mean"]
+    active, wall_s = gpu["utilization_pct"]["mean"], account.get("wall_s")
     traced_gpu = traced.for_all(gpu["index"], steps)
     times = account.get("time_s") or {}
     in_steps = float(times.get("step") or 0) + float(times.get("input_wait") or 0)
