@@ -142,7 +142,7 @@ class SamplerThreads:
         self._workers = [Worker(open_driver, hz, self.stopped)]
         self._watcher = threading.Thread(target=self._watch, name="gpu-util-host", daemon=True)
         self._watcher_cpu_s = 0.0
-        self._hanging: dict[Worker, tuple[str, str, float]] = {}
+        self._hanging: dict[Worker, _Call] = {}
 
     def start(self) -> None:
         """Start both threads and return at once."""
@@ -197,23 +197,24 @@ class SamplerThreads:
                 return
 
     def _check(self, worker: Worker, now: float) -> None:
-        hanging_call = self._hanging.get(worker)
-        call = worker.gate.calling if worker.gate is not None else None
-        if not worker.opened and worker.gate is None and worker.is_alive():
-            # The sampler of an earlier fit may still be starting it.
-            since = _gate.starting_since()
-            call = ("nvmlInit", "", worker.started_s if since is None else since)
+        hanging_call, call = self._hanging.get(worker), _call_of(worker)
         if hanging_call is not None and call != hanging_call:
             del self._hanging[worker]
-            self._memory.forget(_HANG + hanging_call[0], hanging_call[1])
-            if hanging_call[1] in self._memory.skipped:
-                self._memory.skipped.discard(hanging_call[1])
-                self._memory.found(hanging_call[1])  # the slow call may be retried at once
-                self._begin(self._open_driver, patient=True)
-        if call is None or call == hanging_call or now - call[2] < HANG_S:
-            return
-        symbol, key, _ = call
-        self._hanging[worker] = call
+            self._answered(*hanging_call[:2])
+        if call is not None and call != hanging_call and now - call[2] >= HANG_S:
+            self._hanging[worker] = call
+            self._hangs(worker, *call[:2])
+
+    def _answered(self, symbol: str, key: str) -> None:
+        """Go on with a GPU whose call hung and returned."""
+        self._memory.forget(_HANG + symbol, key)
+        if key in self._memory.skipped:
+            self._memory.skipped.discard(key)
+            self._memory.found(key)  # the slow call may be retried at once
+            self._begin(self._open_driver, patient=True)
+
+    def _hangs(self, worker: Worker, symbol: str, key: str) -> None:
+        """Note a call that hangs, and sample the other GPUs on another thread."""
         call_name = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
         self._memory.note(
             _HANG + symbol,
@@ -250,6 +251,16 @@ class SamplerThreads:
 
 
 _HANG = "no answer to "
+_Call = tuple[str, str, float]  # function, key of its GPU, begin
+
+
+def _call_of(worker: Worker) -> _Call | None:
+    """Return the call of the driver that a worker is in."""
+    if not worker.opened and worker.gate is None and worker.is_alive():
+        # The sampler of an earlier fit may still be starting it.
+        since = _gate.starting_since()
+        return "nvmlInit", "", worker.started_s if since is None else since
+    return worker.gate.calling if worker.gate is not None else None
 
 
 class Sampler:
