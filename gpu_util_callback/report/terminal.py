@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from inspect import cleandoc
@@ -511,6 +511,7 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
 FEW_STEPS, ALIKE = 20, 1.05
 _UNFINISHED = {"live": "still running", "lost": "lost", "interrupted": "interrupted"}
 _COLUMNS = ("run", "speed", "lost", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
+_FLEXIBLE = {"run": 14, "causes": 14}  # columns of text, with the room for a short one
 
 
 def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
@@ -595,6 +596,21 @@ def comparison_table(
     names_of = _names(comparison, apart)
     picked = _costliest(comparison["runs"], most)
     rows = [{**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]} for row in picked]
+    sizes = _sizes(rows, width)
+    lines = [_line(cells, sizes) for cells in [{name: name for name in sizes}, *rows]]
+    more = len(comparison["runs"]) - len(picked)
+    if more:
+        lines.append(f"… and {more:,} more runs that lost less (--all lists them)")
+    lines += textwrap.wrap("; ".join(_column_notes(sizes, picked)), width)
+    for row in picked if not more else ():
+        changes = "; ".join(filter(None, _changes(row)))
+        if changes:
+            lines.append(_cut(f"{names_of[row['id']]}: {changes}", width))
+    return lines
+
+
+def _sizes(rows: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
+    """Return the columns that say something and fit, and the characters of each."""
     names = list(_COLUMNS)
     for dropped in ("ms/sample", "stalls", "lost", "GPU", "ms/step"):
         if _needed(names, rows) <= width:
@@ -603,39 +619,35 @@ def comparison_table(
             names.remove(dropped)
     names = [name for name in names if name == "run" or any(cells[name] for cells in rows)]
     sizes = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in names}
-    remaining = width - sum(sizes[name] + 2 for name in names if name not in ("run", "causes"))
+    remaining = width - sum(size + 2 for name, size in sizes.items() if name not in _FLEXIBLE)
     if "causes" in sizes:
         sizes["run"] = min(sizes["run"], max(8, remaining // 2))
         sizes["causes"] = max(6, remaining - sizes["run"] - 2)
     else:
         sizes["run"] = min(sizes["run"], max(8, remaining))
-    lines = [_line({name: name for name in names}, names, sizes)]
-    for cells in rows:
-        lines.append(_line(cells, names, sizes))
-    more = len(comparison["runs"]) - len(picked)
-    if more:
-        lines.append(f"… and {more:,} more runs that lost less (--all lists them)")
-    notes = []
+    return sizes
+
+
+def _column_notes(names: Container[str], rows: Sequence[Mapping]) -> Iterator[str]:
+    """Yield a line about each column that needs one."""
     if "speed" in names:
-        basis = _basis([row for row in picked if row["speed"]])
+        basis = _basis([row for row in rows if row["speed"]])
         per = f"per {basis}" if basis else "per sample, or per step where a batch size is unknown"
-        notes.append(f"speed: times as fast as the first, {per}, without compilation")
+        yield f"speed: times as fast as the first, {per}, without compilation"
     shown = [name for name in ("ms/step", "ms/sample") if name in names]
     if shown:
-        notes.append(f"{' and '.join(shown)}: {'means' if shown[1:] else 'the mean'} over all steps")
+        yield f"{' and '.join(shown)}: {'means' if shown[1:] else 'the mean'} over all steps"
     if "GPU" in names:
-        notes.append("GPU: mean share of time in which a kernel ran")
-    lines += textwrap.wrap("; ".join(notes), width)
-    for row in picked if not more else ():
-        changes = [
-            _UNFINISHED.get(row["status"], ""),
-            f"without {', '.join(row['gone'])}" if row["gone"] else "",
-            f"new: {', '.join(row['new'])}" if row["new"] else "",
-        ]
-        changed = "; ".join(change for change in changes if change)
-        if changed:
-            lines.append(_cut(f"{names_of[row['id']]}: {changed}", width))
-    return lines
+        yield "GPU: mean share of time in which a kernel ran"
+
+
+def _changes(row: Mapping) -> Iterator[str]:
+    """Yield the state of a run that is not finished, and the causes it lost and got."""
+    yield _UNFINISHED.get(row["status"], "")
+    if row["gone"]:
+        yield f"without {', '.join(row['gone'])}"
+    if row["new"]:
+        yield f"new: {', '.join(row['new'])}"
 
 
 def _costliest(rows: Sequence[Mapping], most: int | None) -> Sequence[Mapping]:
@@ -664,18 +676,16 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
 
 
 def _needed(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
-    """Return the columns needed, with room for a short name of the run and of a cause."""
+    """Return the characters needed, with room for a short name of the run and of a cause."""
     sizes = [max(len(name), *(len(cells[name]) for cells in rows)) for name in names]
-    flexible = {"run": 14, "causes": 14}
-    return sum(min(size, flexible.get(name, size)) + 2 for name, size in zip(names, sizes, strict=True))
+    return sum(min(size, _FLEXIBLE.get(name, size)) + 2 for name, size in zip(names, sizes, strict=True))
 
 
-def _line(cells: Mapping[str, str], names: Sequence[str], sizes: Mapping[str, int]) -> str:
+def _line(cells: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     parts = []
-    for name in names:
-        text = _cut(cells[name], sizes[name])
-        left = name in ("run", "causes")
-        parts.append(text.ljust(sizes[name]) if left else text.rjust(sizes[name]))
+    for name, size in sizes.items():
+        text = _cut(cells[name], size)
+        parts.append(text.ljust(size) if name in _FLEXIBLE else text.rjust(size))
     return "  ".join(parts).rstrip()
 
 
