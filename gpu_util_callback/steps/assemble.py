@@ -6,10 +6,10 @@ Pure functions of numpy arrays, run on the recorder's thread: no framework, no c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -539,33 +539,23 @@ class Assembler:
             wait, ends = _waits_and_ends(requested, delivered, ended, end_ns, function)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
-        starts = np.concatenate([[at["start"]], ends[:-1]])
-        stops = np.concatenate([ends[:-1], [at["end"]]])
-        callbacks = np.zeros(n, np.int64)
-        callbacks[0] += at["hooks_end"] - at["hooks"]
-        callbacks[-1] += at["logs_end"] - at["logs"] if at["logs"] else 0
-        waits = np.maximum(wait, 0)
-        room = np.maximum(stops - starts - waits - callbacks, 0)
-        share = room / max(int(room.sum()), 1)
-        # A wait cannot be longer than its row: the ends are estimates, the sum is not.
-        compute_ns = max(at["call_end"] - at["call"] - int(waits.sum()), 0)
-        body = np.floor(compute_ns * share).astype(np.int64)
-        of_call = np.array([traced]), np.array([new_shape]), np.array([compute_ns // max(n, 1)])
+        parts = _divided(at, np.maximum(wait, 0), ends)
+        of_call = np.array([traced]), np.array([new_shape]), np.array([parts.compute_ns // max(n, 1)])
         compiles = bool(self.compilations.among(*of_call)[0])
         if compiles:
-            self._compilation(phases, call, compute_ns, traced, 0)
+            self._compilation(phases, call, parts.compute_ns, traced, 0)
         has_end, unknown = at["logs"] > 0, np.full(n, ABSENT, np.int64)
-        gpu_wait = max(end_ns - at["call_end"], 0)
+        body, none = parts.of(parts.compute_ns), np.zeros(n, np.int64)
         return {
             "step": np.arange(self.steps, self.steps + n),
-            "start_ns": starts + self.offset_ns,
-            "duration_ns": stops - starts,
+            "start_ns": parts.starts + self.offset_ns,
+            "duration_ns": parts.stops - parts.starts,
             "input_get_ns": get,
             "input_wait_ns": wait,
-            "compile_ns": body if compiles else np.zeros(n, np.int64),
-            "body_ns": np.zeros(n, np.int64) if compiles else body,
-            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64) if has_end else unknown,
-            "callbacks_ns": callbacks if has_end else unknown,
+            "compile_ns": body if compiles else none,
+            "body_ns": none if compiles else body,
+            "gpu_wait_ns": parts.of(max(end_ns - at["call_end"], 0)) if has_end else unknown,
+            "callbacks_ns": parts.callbacks if has_end else unknown,
             "batches": np.full(n, n, np.int64),
             "estimated": np.full(n, int(not function.serial), np.int64),
             "shape_id": shapes,
@@ -601,6 +591,37 @@ class Assembler:
         get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
         edges = np.linspace(start, end, len(get) + 1).astype(np.int64)
         return edges[:-1], np.diff(edges), np.clip(get, 0, end - start)
+
+
+class _Division(NamedTuple):
+    """A call divided among its batches; ns.
+
+    Attributes:
+        starts, stops, callbacks: of each batch's row.
+        share: of each batch in what is known of the call alone.
+        compute_ns: of the call, without waits.
+    """
+
+    starts: np.ndarray
+    stops: np.ndarray
+    callbacks: np.ndarray
+    share: np.ndarray
+    compute_ns: int
+
+    def of(self, ns: int) -> np.ndarray:
+        return np.floor(ns * self.share).astype(np.int64)
+
+
+def _divided(at: Mapping[str, int], waits: np.ndarray, ends: np.ndarray) -> _Division:
+    starts = np.concatenate([[at["start"]], ends[:-1]])
+    stops = np.concatenate([ends[:-1], [at["end"]]])
+    callbacks = np.zeros(len(ends), np.int64)
+    callbacks[0] += at["hooks_end"] - at["hooks"]
+    callbacks[-1] += at["logs_end"] - at["logs"] if at["logs"] else 0
+    room = np.maximum(stops - starts - waits - callbacks, 0)
+    # A wait cannot be longer than its row: the ends are estimates, the sum is not.
+    compute_ns = max(at["call_end"] - at["call"] - int(waits.sum()), 0)
+    return _Division(starts, stops, callbacks, room / max(int(room.sum()), 1), compute_ns)
 
 
 # The parts of a row, in one of which a stop of the process lies.
