@@ -6,7 +6,7 @@ Those are drawn as work per batch of each stage, reading by reading.
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -298,29 +298,14 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")
-    if source:
-        note = f"{note}; {source}" if note else source
+    gpu: Mapping[str, Any] = _gpu(recording, head) or {}
+    if column == "mfu_pct" and gpu.get("peak"):
+        note, source = f"model FLOPs utilization: share of {peak_text(gpu['peak'])}", ""
+    notes = [note, source, *_measured_over(column, gpu)]
     series: dict[str, Any] = {"name": column, "title": title.lower()}
-    top = 100.0 if unit == "%" else None
-    gpu = _gpu(recording, head)
-    highest = summary[group][column]["max"]
-    if column.startswith("memory_") and unit == "bytes" and gpu:
-        total = gpu.get("memory_total_bytes")
-        if total:
-            series["total_bytes"] = top = total
-    if column == "mfu_pct" and gpu and gpu.get("peak"):
-        note = f"model FLOPs utilization: share of {peak_text(gpu['peak'])}"
-    refresh_ms = gpu.get("utilization_refresh_ms") if gpu else None
-    if column == "utilization_pct" and refresh_ms:
-        note = f"{note}; the mean of the {refresh_ms / 1e3:.1f} s before each reading"
-    if column == "power_mw" and gpu and gpu.get("power_instant") is False:
-        note = "; ".join(filter(None, [note, "the driver's mean over up to a second"]))
-    limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column)
-    if limit in summary[group] and summary[group][limit].get("count"):
-        top = summary[group][limit]["max"]
-    if top is not None and highest > top:
-        # A process on several cores, a limit that was raised: never cut off (100.2 % is noise).
-        top = 100.0 * math.ceil(min(highest, 1e9) / 100 - 0.01) if unit == "%" else highest
+    total = gpu.get("memory_total_bytes") if column.startswith("memory_") and unit == "bytes" else None
+    if total:
+        series["total_bytes"] = total
     return {
         "id": f"{group}:{column}",
         "group": head,
@@ -328,9 +313,31 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
         "unit": unit,
         "kind": "band",
         "series": [series],
-        "max": top,
-        "note": note,
+        "max": _top(column, unit, summary[group], total),
+        "note": "; ".join(filter(None, notes)) or None,
     }
+
+
+def _measured_over(column: str, gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the time that each reading of the driver is the mean of, where it is long."""
+    refresh_ms = gpu.get("utilization_refresh_ms")
+    if column == "utilization_pct" and refresh_ms:
+        yield f"the mean of the {refresh_ms / 1e3:.1f} s before each reading"
+    if column == "power_mw" and gpu.get("power_instant") is False:
+        yield "the driver's mean over up to a second"
+
+
+def _top(column: str, unit: str, summary: Mapping[str, Any], total: float | None) -> float | None:
+    """Return the end of a lane's scale; None = that of its values."""
+    top = total or (100.0 if unit == "%" else None)
+    limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column, "")
+    if limit in summary and summary[limit].get("count"):
+        top = summary[limit]["max"]
+    highest = summary[column]["max"]
+    if top is not None and highest > top:
+        # A process on several cores, a limit that was raised: never cut off (100.2 % is noise).
+        top = 100.0 * math.ceil(min(highest, 1e9) / 100 - 0.01) if unit == "%" else highest
+    return top
 
 
 def _gpu(recording: Recording, head: str) -> Gpu | None:
