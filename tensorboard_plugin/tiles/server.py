@@ -5,6 +5,7 @@ import struct
 import threading
 import zlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin.lanes import LANE, STACK, gather_stages, stage_ranges, stages_are_gathered
-from tensorboard_plugin.tiles.recording_tiles import Jobs, RecordingTiles, View
+from tensorboard_plugin.tiles.recording_tiles import Answer, Jobs, RecordingTiles, View
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62
@@ -59,48 +60,23 @@ class TileServer:
 
         Raises: BadTile.
         """
-        if axis not in ("step", "time"):
-            raise BadTile(f"axis is step or time, not {axis[:40]!r}")
-        if not 0 <= level <= MAX_LEVEL:
-            raise BadTile(f"level is 0 to {MAX_LEVEL}, not {level}")
-        if not 1 <= count <= MAX_COUNT:
-            raise BadTile(f"count is 1 to {MAX_COUNT}, not {count}")
-        if first < 0 or (first + count) << level > 2**62:
-            raise BadTile("first is out of range")
-        if len(lanes) > MAX_LANES:
-            raise BadTile(f"at most {MAX_LANES} lanes at once")
-        if sum(len(_series(lane)) for lane in lanes) > MAX_SERIES:
-            raise BadTile(f"at most {MAX_SERIES} series at once")
+        view = View(axis, level, first, count)
+        _check(view, lanes)
         revision = recording.revision
-        columns_by_group: dict[str, list[str]] = {}
-        for lane in lanes:
-            for _, group, column, _ in _series(lane):
-                columns = columns_by_group.setdefault(group, [])
-                if column not in columns:
-                    columns.append(column)
-        answer = self._of(recording).answer(revision, columns_by_group, View(axis, level, first, count))
+        answer = self._of(recording).answer(revision, _columns(lanes), view)
         self._make_room()
-        series: list[dict[str, Any]] = []
-        arrays: list[tuple[np.ndarray, ...]] = []
+        series: list[tuple[dict[str, Any], tuple[np.ndarray, ...]]] = []
         refining: list[str] = []
         for lane in lanes:
             if lane == LANE:
-                if not self._stages_are_gathered(recording):
-                    refining.append(lane)
-                for name, ranges in stage_ranges(recording, axis, level, first, count):
-                    series.append({"lane": lane, "name": name})
-                    arrays.append(tuple(ranges))
-            for name, group, column, scale in _series(lane):
-                columns = answer.columns.get(group, [])
-                if column not in columns:
-                    continue
-                row = columns.index(column)
-                series.append({"lane": lane, "name": name})
-                if answer.bits.get(group):
-                    series[-1]["bits"] = answer.bits[group]
-                arrays.append(tuple(part[row] * np.float32(scale) for part in answer.ranges[group]))
-                if group in answer.coarse and lane not in refining:
-                    refining.append(lane)
+                finest = self._stages_are_gathered(recording)
+                stages = stage_ranges(recording, axis, level, first, count)
+                series += [({"lane": lane, "name": name}, ranges) for name, ranges in stages]
+            else:
+                finest = not any(group in answer.coarse for _, group, _, _ in _answered(lane, answer))
+                series += _lane_series(lane, answer)
+            if not finest and lane not in refining:
+                refining.append(lane)
         edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
         header = {
             "axis": axis,
@@ -108,12 +84,12 @@ class TileServer:
             "first": first,
             "count": count,
             "revision": revision,
-            "series": series,
+            "series": [about for about, _ in series],
             "refining": refining,
             "filled": answer.filled,
         }
         axes = [edges, answer.other] if axis == "time" else [answer.other, edges]
-        return _packed(header, arrays, axes)
+        return _packed(header, [ranges for _, ranges in series], axes)
 
     def prepare(self, recording: Recording) -> None:
         """Begin to read what the tiles of a recording need."""
@@ -148,6 +124,44 @@ class TileServer:
             total = sum(tiles.nbytes for tiles in self._tiles_by_id.values())
             while total > self._max_bytes and len(self._tiles_by_id) > 1:
                 total -= self._tiles_by_id.popitem(last=False)[1].nbytes
+
+
+def _check(view: View, lanes: list[str]) -> None:
+    if view.axis not in ("step", "time"):
+        raise BadTile(f"axis is step or time, not {view.axis[:40]!r}")
+    if not 0 <= view.level <= MAX_LEVEL:
+        raise BadTile(f"level is 0 to {MAX_LEVEL}, not {view.level}")
+    if not 1 <= view.count <= MAX_COUNT:
+        raise BadTile(f"count is 1 to {MAX_COUNT}, not {view.count}")
+    if view.first < 0 or view.end > 2**62:
+        raise BadTile("first is out of range")
+    if len(lanes) > MAX_LANES:
+        raise BadTile(f"at most {MAX_LANES} lanes at once")
+    if sum(len(_series(lane)) for lane in lanes) > MAX_SERIES:
+        raise BadTile(f"at most {MAX_SERIES} series at once")
+
+
+def _columns(lanes: list[str]) -> dict[str, list[str]]:
+    """Return the columns that lanes draw, by group."""
+    wanted: dict[str, dict[str, None]] = {}
+    for lane in lanes:
+        for _, group, column, _ in _series(lane):
+            wanted.setdefault(group, {})[column] = None
+    return {group: list(columns) for group, columns in wanted.items()}
+
+
+def _answered(lane: str, answer: Answer) -> list[tuple[str, str, str, float]]:
+    """Return those of a lane's series whose columns there are."""
+    return [series for series in _series(lane) if series[2] in answer.columns.get(series[1], ())]
+
+
+def _lane_series(lane: str, answer: Answer) -> Iterator[tuple[dict[str, Any], tuple[np.ndarray, ...]]]:
+    for name, group, column, scale in _answered(lane, answer):
+        about: dict[str, Any] = {"lane": lane, "name": name}
+        if answer.bits.get(group):
+            about["bits"] = answer.bits[group]
+        row = answer.columns[group].index(column)
+        yield about, tuple(part[row] * np.float32(scale) for part in answer.ranges[group])
 
 
 def _series(lane: str) -> list[tuple[str, str, str, float]]:
