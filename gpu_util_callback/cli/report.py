@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
     3 where a run and its baseline are not comparable.
     """
-    from gpu_util_callback.diagnosis import comparison, failures, logdir_report
+    from gpu_util_callback.diagnosis import logdir_report
     from gpu_util_callback.report.energy_sentences import Prices
     from gpu_util_callback.report.terminal import render, rules_text
 
@@ -123,11 +124,6 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds = options.thresholds_given(args)
     check = _check(args)
-    for name in ("max_slowdown", "unresolved", "allow_different", "repeats"):
-        if getattr(args, name) not in (None, False) and args.baseline is None:
-            raise UnusableInput(f"--{name.replace('_', '-')} needs --baseline LOGDIR")
-    if args.junit and check is None:
-        raise UnusableInput("--junit needs --check")
     recordings = open_recordings(args.logdir, args.run, args.timeout)
     if args.html:
         _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
@@ -139,43 +135,70 @@ def run(args: argparse.Namespace) -> int:
     named = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: named.index(run["id"]))
     _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
-    broken = failures(report, check) if check is not None else []
-    verdicts = None
-    if args.baseline is not None:
-        verdicts, new = _compared(args, recordings, report, thresholds)
-        broken += [failure for failure in new if failure["reason"] not in {each["reason"] for each in broken}]
-    status = _status(broken, verdicts)
-    if check is not None:
-        _write_outcome(args, report, broken, verdicts)
+    outcome = None if check is None else _judged(args, check, recordings, report, thresholds)
+    if outcome is not None:
+        _write_outcome(args, report, outcome)
     if args.json:
-        if len(report["runs"]) > 1:
-            report["comparison"] = comparison(report["runs"])
-        if check is not None:
-            report["check"] = {"passed": not status, "failures": broken}
-            if verdicts is not None:
-                report["check"]["slowdowns"] = [verdict.to_json() for verdict in verdicts]
-        json.dump(report, sys.stdout, indent=2, allow_nan=False)
-        print()
-    elif check is not None:
-        for failure in _called(broken, args.logdir):
-            print(tame(f"{failure['run']}: {failure['reason']}"))
-        for verdict in verdicts or ():
-            print(tame(verdict.sentence))
-        if not broken and verdicts is None:
-            print(_within(len(report["runs"])))
+        _print_json(report, outcome)
+    elif outcome is not None:
+        _print_outcome(args, report, outcome)
     else:
         color, unicode = options.color(args.color), options.unicode()
         text = render(report, options.width(args.width), color, unicode, options.detail(args))
         print(text, end="")
-    return status
+    return 0 if outcome is None else outcome.status
 
 
-def _status(broken: list[dict], verdicts: "list[Verdict] | None") -> int:
-    from gpu_util_callback.diagnosis.regression import DIFFERENT
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The outcome of a check: the limits that are broken, and the verdicts if there is a baseline."""
 
-    if broken or any(verdict.failed for verdict in verdicts or ()):
-        return FAILED
-    return NOT_COMPARABLE if any(verdict.outcome == DIFFERENT for verdict in verdicts or ()) else 0
+    broken: list[dict]
+    verdicts: "list[Verdict] | None"
+
+    @property
+    def status(self) -> int:
+        """The exit code."""
+        from gpu_util_callback.diagnosis.regression import DIFFERENT
+
+        if self.broken or any(verdict.failed for verdict in self.verdicts or ()):
+            return FAILED
+        return NOT_COMPARABLE if any(verdict.outcome == DIFFERENT for verdict in self.verdicts or ()) else 0
+
+
+def _judged(
+    args: argparse.Namespace, check: "Check", recordings: "Recordings", report: Mapping, thresholds: dict
+) -> _Outcome:
+    from gpu_util_callback.diagnosis import failures
+
+    broken = failures(report, check)
+    if args.baseline is None:
+        return _Outcome(broken, None)
+    verdicts, new = _compared(args, recordings, report, thresholds)
+    reasons = {failure["reason"] for failure in broken}
+    return _Outcome(broken + [failure for failure in new if failure["reason"] not in reasons], verdicts)
+
+
+def _print_json(report: dict, outcome: _Outcome | None) -> None:
+    from gpu_util_callback.diagnosis import comparison
+
+    if len(report["runs"]) > 1:
+        report["comparison"] = comparison(report["runs"])
+    if outcome is not None:
+        report["check"] = {"passed": not outcome.status, "failures": outcome.broken}
+        if outcome.verdicts is not None:
+            report["check"]["slowdowns"] = [verdict.to_json() for verdict in outcome.verdicts]
+    json.dump(report, sys.stdout, indent=2, allow_nan=False)
+    print()
+
+
+def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
+    for failure in _called(outcome.broken, args.logdir):
+        print(tame(f"{failure['run']}: {failure['reason']}"))
+    for verdict in outcome.verdicts or ():
+        print(tame(verdict.sentence))
+    if not outcome.broken and outcome.verdicts is None:
+        print(_within(len(report["runs"])))
 
 
 def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
@@ -226,25 +249,23 @@ def _compared(
     return verdicts, new_causes(report["runs"], logdir_report(before, thresholds)["runs"], verdicts)
 
 
-def _write_outcome(
-    args: argparse.Namespace, report: Mapping, broken: list[dict], verdicts: "list[Verdict] | None"
-) -> None:
+def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
     """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
     from gpu_util_callback.report.ci import junit, markdown
 
-    broken = _called(broken, args.logdir)
+    broken, verdicts = _called(outcome.broken, args.logdir), outcome.verdicts
     if args.junit:
         _write(args.junit, junit(_called(report["runs"], args.logdir), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         slower = {verdict.id for verdict in verdicts or () if verdict.failed}
-        count, runs = len({failure["id"] for failure in broken} | slower), len(report["runs"])
-        outcome = f"{count} of {runs} runs failed" if count else _within(runs)
-        if _status(broken, verdicts) == NOT_COMPARABLE:
-            outcome = "not comparable with the baseline"
+        count, runs = len({one["id"] for one in broken} | slower), len(report["runs"])
+        summed_up = f"{count} of {runs} runs failed" if count else _within(runs)
+        if outcome.status == NOT_COMPARABLE:
+            summed_up = "not comparable with the baseline"
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown(outcome, broken, verdicts))
+                file.write(markdown(summed_up, broken, verdicts))
         except OSError as error:  # the check itself was made
             print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
 
@@ -306,7 +327,13 @@ def _check(args: argparse.Namespace) -> "Check | None":
         forbid=forbid,
         compared=args.baseline is not None,
     )
-    return check if args.check or check.limited else None
+    for name in ("max_slowdown", "unresolved", "allow_different", "repeats"):
+        if getattr(args, name) not in (None, False) and args.baseline is None:
+            raise UnusableInput(f"--{name.replace('_', '-')} needs --baseline LOGDIR")
+    checked = args.check or check.limited
+    if args.junit and not checked:
+        raise UnusableInput("--junit needs --check")
+    return check if checked else None
 
 
 def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> "Recordings":
