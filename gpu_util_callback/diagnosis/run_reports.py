@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.source import CATEGORIES, Traced, TracedGpu, explains_idle
+from gpu_util_callback.diagnosis.evidence.source import Traced, TracedGpu, explains_idle
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
@@ -26,6 +26,7 @@ from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s
 from gpu_util_callback.words import percent
 

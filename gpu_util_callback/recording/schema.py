@@ -12,6 +12,20 @@ FORMAT_MINOR = 0
 # The value of an integer column where nothing is known (floats: NaN, text: "").
 ABSENT_INT = -1
 
+# The disjoint categories of a traced step's time on a GPU.
+CATEGORIES = (
+    "kernel",
+    "copy_h2d",
+    "copy_d2h",
+    "copy_d2d",
+    "collective",
+    "idle_input",
+    "idle_launch",
+    "idle_sync",
+    "idle_host",
+    "other",
+)
+
 # Column types: "int" (stored as deltas), "float", "text" (dictionary-coded).
 TABLES: dict[str, dict[str, str]] = {
     # One row per delivered batch, in order. The row's time line is
@@ -73,16 +87,7 @@ TABLES: dict[str, dict[str, str]] = {
         "gpu": "int",
         "start_ns": "int",
         "duration_ns": "int",
-        "kernel_ns": "int",
-        "copy_h2d_ns": "int",
-        "copy_d2h_ns": "int",
-        "copy_d2d_ns": "int",
-        "collective_ns": "int",
-        "idle_input_ns": "int",
-        "idle_launch_ns": "int",
-        "idle_sync_ns": "int",
-        "idle_host_ns": "int",
-        "other_ns": "int",
+        **{f"{category}_ns": "int" for category in CATEGORIES},
         "kernel_busy_ns": "int",  # union of kernels, regardless of other work at the time
         "any_busy_ns": "int",
         "kernels": "int",

@@ -15,11 +15,10 @@ from typing import IO, Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.source import CATEGORIES
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import ABSENT_INT, STEP_PARTS, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, CATEGORIES, STEP_PARTS, TABLES
 
 Event = dict[str, Any]
 Shift = Callable[[int], int]

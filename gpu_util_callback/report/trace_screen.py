@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from gpu_util_callback.diagnosis.rules import RULE_OF
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.report.screen import COMPARING, Detail, Pen, account_lines, finding_lines, folded, grouped
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 from gpu_util_callback.words import duration
 

@@ -21,22 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_with_first
 from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostKind, Process
 from gpu_util_callback.traces.steps import Steps
-
-CATEGORIES = (
-    "kernel",
-    "copy_h2d",
-    "copy_d2h",
-    "copy_d2d",
-    "collective",
-    "idle_input",
-    "idle_launch",
-    "idle_sync",
-    "idle_host",
-    "other",
-)
 
 # Between two launches of eager code lie tens to hundreds of microseconds of Python and dispatch;
 # during a longer pause the host does something else.

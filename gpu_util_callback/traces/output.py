@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.breakdown import CATEGORIES, longest_gaps
+from gpu_util_callback.traces.breakdown import longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
 
 VERSION = 1

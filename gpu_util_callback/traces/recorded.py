@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.hostside import Wording, culprit
 from gpu_util_callback.traces.intervals import Intervals, union
 from gpu_util_callback.traces.kernels import op_name

@@ -8,9 +8,9 @@ from generated_runs import GPU, Generated, write
 
 import gpu_util_callback.diagnosis
 from gpu_util_callback.diagnosis import RULES, run_report
-from gpu_util_callback.diagnosis.evidence.source import CATEGORIES
 from gpu_util_callback.diagnosis.total_time import REPEATED
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.words import EVIDENCE, evidence_rows, label, quantity, unit_of
 from tensorboard_plugin.replies import recording_reply, vocabulary
 

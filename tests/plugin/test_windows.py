@@ -9,7 +9,7 @@ import pytest
 from make_recording import SyntheticRun, make_recording
 
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.imported import import_trace
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.replies import MAX_KERNELS, strict, window_reply, windows_of

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_util_callback.traces.breakdown import CATEGORIES, account
+from gpu_util_callback.recording.schema import CATEGORIES
+from gpu_util_callback.traces.breakdown import account
 from gpu_util_callback.traces.model import (
     AllocatorEvents,
     Device,

@@ -14,7 +14,7 @@ from gpu_util_callback import trace_handler
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.imported import import_trace
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from xspace_builder import Space
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.kineto import BrokenJson, Document, to_ps
 from gpu_util_callback.traces.output import trace_json

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.output import trace_json
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces import output, read_trace
-from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.recorded import recording_tables
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.schema import CATEGORIES
 
 AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
 LEAST_STEPS = Count(3, "of a trace; fewer are a fragment")
@@ -154,18 +155,6 @@ def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
     )
 
 
-CATEGORIES = (
-    "kernel",
-    "copy_h2d",
-    "copy_d2h",
-    "copy_d2d",
-    "collective",
-    "idle_input",
-    "idle_launch",
-    "idle_sync",
-    "idle_host",
-    "other",
-)
 MAX_KERNELS = 4096
 # Windows kept separately; of more, neighbours are added up. The recorder takes a hundred in a run
 # of ten thousand times the first one's age.
