@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -255,20 +255,14 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
     rows = len(table["time_ns"])
     if not all(name in table for name in ("node", "parent", "op", "stage", "flags")):
         return [None] * rows
-    at = {(int(table["time_ns"][i]), int(table["node"][i])): i for i in range(rows)}
-    openers: list[_Written | None] = []
+    opens = [any(kind in str(op) for kind in ("Interleave", "FlatMap")) for op in table["op"]]
+    consumers = _consumers(table)
+    openers: list[_Written | None] = [None] * rows
     for i in range(rows):
-        opener, row, depth = None, i, 0
-        if "(" not in str(table["stage"][i]):
-            while opener is None and depth < rows:
-                above = at.get((int(table["time_ns"][row]), int(table["parent"][row])))
-                if above is None:
-                    break
-                row, depth = above, depth + 1
-                op = str(table["op"][row])
-                if "Interleave" in op or "FlatMap" in op:
-                    opener = (str(table["stage"][row]), op, str(table["flags"][row]))
-        openers.append(opener)
+        above = () if "(" in str(table["stage"][i]) else consumers(i)
+        row = next((row for row in above if opens[row]), None)
+        if row is not None:
+            openers[i] = str(table["stage"][row]), str(table["op"][row]), str(table["flags"][row])
     return openers
 
 
@@ -277,17 +271,24 @@ def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
     rows = len(table["time_ns"])
     if not all(name in table for name in ("node", "parent", "op")):
         return [""] * rows
-    at = {(int(table["time_ns"][i]), int(table["node"][i])): i for i in range(rows)}
-    behind = [False] * rows
-    for i in range(rows):
-        row, depth = i, 0
-        while not behind[i] and depth < rows:
-            above = at.get((int(table["time_ns"][row]), int(table["parent"][row])))
+    consumers = _consumers(table)
+    return [f",{CACHED}" if any("Cache" in str(table["op"][row]) for row in consumers(i)) else "" for i in range(rows)]
+
+
+def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]]:
+    """Return a function from a row to those of the stages that consume it, the nearest first."""
+    times, nodes, parents = (table[name].tolist() for name in ("time_ns", "node", "parent"))
+    row_of = {key: row for row, key in enumerate(zip(times, nodes, strict=True))}
+
+    def consumers(row: int) -> Iterator[int]:
+        for _ in times:  # no more than that many, also in a circle
+            above = row_of.get((times[row], parents[row]))
             if above is None:
-                break
-            row, depth = above, depth + 1
-            behind[i] = "Cache" in str(table["op"][row])
-    return [f",{CACHED}" if is_behind else "" for is_behind in behind]
+                return
+            yield above
+            row = above
+
+    return consumers
 
 
 def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
