@@ -208,17 +208,9 @@ def _input(process: Process, before: Intervals) -> Intervals:
     """
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
-    if not len(rows) or not len(before):
-        return EMPTY
     # For every wait, the gaps it touches; a wait counts in a gap if it ends by the gap's launch.
     start, end = events.start_ps[rows], events.end_ps[rows]
-    first = np.searchsorted(before.end, start, side="right")
-    last = np.searchsorted(before.start, end, side="left")
-    count = np.maximum(last - first, 0)
-    mine = np.repeat(np.arange(len(rows)), count)
-    if not len(mine):
-        return EMPTY
-    gap = first[mine] + np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    mine, gap = before.overlaps(start, end)
     over = end[mine] <= before.end[gap]
     over |= (before.end - before.start)[gap] > DISPATCH_GAP_PS
     mine, gap = mine[over], gap[over]

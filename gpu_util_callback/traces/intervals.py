@@ -37,17 +37,9 @@ class Intervals:
         return union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
 
     def __and__(self, other: Intervals) -> Intervals:
-        if not len(self) or not len(other):
-            return EMPTY
-        # For each of ours, the run of theirs that overlaps it.
-        first = np.searchsorted(other.end, self.start, side="right")
-        last = np.searchsorted(other.start, self.end, side="left")
-        count = np.maximum(last - first, 0)
-        mine = np.repeat(np.arange(len(self)), count)
+        mine, theirs = other.overlaps(self.start, self.end)
         if not len(mine):
             return EMPTY
-        offset = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
-        theirs = first[mine] + offset
         return Intervals(
             np.maximum(self.start[mine], other.start[theirs]), np.minimum(self.end[mine], other.end[theirs])
         )
@@ -56,6 +48,15 @@ class Intervals:
         if not len(self) or not len(other):
             return self
         return self & other.complement(int(self.start[0]), int(self.end[-1]))
+
+    def overlaps(self, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return all pairs of a window `[start[i], end[i])` and an interval of the set: their indices."""
+        first = np.searchsorted(self.end, start, side="right")
+        last = np.searchsorted(self.start, end, side="left")
+        count = np.maximum(last - first, 0)
+        window = np.repeat(np.arange(len(start)), count)
+        offset = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count)
+        return window, first[window] + offset
 
     def clip(self, low: int, high: int) -> Intervals:
         """Return the part inside `[low, high)`."""
