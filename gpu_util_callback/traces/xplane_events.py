@@ -90,11 +90,12 @@ class PlaneEvents:
     keep: np.ndarray  # bool[n]
     stats: tuple[np.ndarray, np.ndarray, np.ndarray]  # owner, start, end of each stat's bytes
 
-    def metadata_names(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the name of each event: (index into `unique`, int32[n]), and unique name ids."""
+    def kinds(self, kind_of: Callable[[str], int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the kind, int8[n], and the name, int32[n], of each event."""
         unique, inverse = np.unique(self.metadata, return_inverse=True)
-        ids = self.names.ids(self.plane.event_name(key) for key in unique.tolist())
-        return inverse.astype(np.int32), ids
+        names = self.names.ids(self.plane.event_name(key) for key in unique.tolist())
+        kinds = np.array([kind_of(self.names[name]) for name in names.tolist()], np.int8)
+        return kinds[inverse], names[inverse]
 
     def select(self, stat_names: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
         """Decode the wanted stats of the kept events; one that no event has is empty."""
@@ -191,10 +192,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     """
     n = len(batch.metadata)
     names = batch.names
-    which, unique = batch.metadata_names()
-    kinds = np.array([device_kind(names[i]) for i in unique.tolist()], np.int8)
-    kind = kinds[which] if n else np.empty(0, np.int8)
-    name = unique[which] if n else np.empty(0, np.int32)
+    kind, name = batch.kinds(device_kind)
     stats = batch.select(_DEVICE_STATS, batch.keep)
 
     text = partial(_texts, batch, stats)
@@ -290,10 +288,7 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
     """
     n = len(batch.metadata)
     names = batch.names
-    which, unique = batch.metadata_names()
-    classes = np.array([host_kind(names[i]) for i in unique.tolist()], np.int8)
-    kind = classes[which] if n else np.empty(0, np.int8)
-    name = unique[which] if n else np.empty(0, np.int32)
+    kind, name = batch.kinds(host_kind)
     keep = batch.keep & (kind != _DROP)
     stats = batch.select(_HOST_STATS, keep)
 
