@@ -104,11 +104,8 @@ class Preserved:
 
     def _keep(self, value: Any) -> Iterator[Any]:
         """Preserve an object; yield what it holds."""
-        for part in _states():
-            restore = part.preserved(value)
-            if restore is not None:
-                self._restore.append(restore)
-                return
+        if self._keep_in_framework(value):
+            return
         if isinstance(value, np.ndarray):
             self._keep_array(value)
         elif isinstance(value, _CONTAINERS):
@@ -181,18 +178,22 @@ class Preserved:
             numbers = generator.get_state()
             self._restore.append(lambda: generator.set_state(numbers))
 
+    def _keep_in_framework(self, value: Any) -> bool:
+        """Preserve an object that one of the frameworks knows; return False for any other."""
+        for part in _states():
+            restore = part.preserved(value)
+            if restore is not None:
+                self._restore.append(restore)
+                return True
+        return False
+
     def _keep_variable(self, variable: Any) -> None:
         """Preserve the value of a Keras variable: a copy, since training may reuse its memory."""
         from keras import ops
 
         tensor = getattr(variable, "_value", variable)
-        if tensor is None:
+        if tensor is None or self._keep_in_framework(tensor):
             return
-        for part in _states():
-            restore = part.preserved(tensor)
-            if restore is not None:
-                self._restore.append(restore)
-                return
         value = np.array(ops.convert_to_numpy(variable), copy=True)
         self._restore.append(lambda: variable.assign(value))
 
