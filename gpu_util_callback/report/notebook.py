@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.report.screen import Group, grouped, tame
+from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, tame
 from gpu_util_callback.words import HOST_TIME, duration, percent, steps
 
 __all__ = ["Summary", "card"]
@@ -185,7 +185,7 @@ def _subtitle(run: Mapping[str, Any]) -> str:
         elif mean is not None:
             parts.append(f"{name} kernel active {percent(mean)}")
     if run["status"] != "ended":
-        parts.append({"live": "still running"}.get(run["status"], run["status"]))
+        parts.append(UNFINISHED.get(run["status"], run["status"]))
     return " · ".join(parts)
 
 

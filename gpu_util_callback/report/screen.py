@@ -68,6 +68,9 @@ class Detail:
     all: bool = False
 
 
+SUMMARY = Detail()
+UNFINISHED = {"live": "still running", "lost": "killed", "interrupted": "interrupted"}  # by status
+
 _PLAIN = str.maketrans(
     {"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->", "≥": ">=", "≤": "<=", "’": "'", "°": " "}
 )

@@ -25,6 +25,8 @@ from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
+    SUMMARY,
+    UNFINISHED,
     Detail,
     Group,
     Pen,
@@ -41,7 +43,6 @@ _SHOWN_ROWS = 20  # of the table
 _SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
 _MAX_GROUPS = 6  # of workers, of GPUs
 _ALIKE_PCT, _ALIKE_BYTES = 5.0, 0.1  # GPUs that differ by less are shown as one
-_SUMMARY = Detail()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,11 @@ class _Unit:
         return f"rank {self.run['rank']}" if self.session else ""
 
 
-_STATUS = {
-    "live": "still running",
-    "lost": "killed: its process ended without closing the recording",
-    "interrupted": "interrupted",
-}
+_STATUS = {**UNFINISHED, "lost": "killed: its process ended without closing the recording"}
 
 
 def render(
-    report: Mapping, width: int = 80, color: bool = False, unicode: bool = True, detail: Detail = _SUMMARY
+    report: Mapping, width: int = 80, color: bool = False, unicode: bool = True, detail: Detail = SUMMARY
 ) -> str:
     """Render a `logdir_report` as text: a summary that fits one screen.
 
@@ -509,7 +506,6 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
 
 # Fewer steps say little about how fast a run is; runs closer than this are about as fast.
 FEW_STEPS, ALIKE = 20, 1.05
-_UNFINISHED = {"live": "still running", "lost": "lost", "interrupted": "interrupted"}
 _COLUMNS = ("run", "speed", "lost", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
 _FLEXIBLE = {"run": 14, "causes": 14}  # columns of text, with the room for a short one
 
@@ -643,7 +639,7 @@ def _column_notes(names: Container[str], rows: Sequence[Mapping]) -> Iterator[st
 
 def _changes(row: Mapping) -> Iterator[str]:
     """Yield the state of a run that is not finished, and the causes it lost and got."""
-    yield _UNFINISHED.get(row["status"], "")
+    yield UNFINISHED.get(row["status"], "")
     if row["gone"]:
         yield f"without {', '.join(row['gone'])}"
     if row["new"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.total_time import DIMENSIONS
-from gpu_util_callback.report.screen import Pen, tame
+from gpu_util_callback.report.screen import UNFINISHED, Pen, tame
 from gpu_util_callback.words import duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
@@ -20,7 +20,6 @@ _OF = {"script": "By script", "user": "By user", "host": "By host", "gpu_model":
 _SHOWN = 5  # values of a dimension; weeks: the newest ones
 _WEEKS = 8
 _CHECKPOINTS = "Save checkpoints more often: keras.callbacks.BackupAndRestore(..., save_freq=500)"
-_STATUS = {"live": "still running", "lost": "killed", "interrupted": "interrupted"}
 
 
 def amount(hours: float) -> str:
@@ -146,7 +145,7 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
         again = len(run["restarts"])
         about = [f"saves up to {amount(run[f'saves_{unit}'])} of {amount(run[unit]['total'])}"]
         about += [_count(again, "restart")] if again else []
-        about += [_STATUS[run["status"]]] if run["status"] in _STATUS and not again else []
+        about += [UNFINISHED[run["status"]]] if run["status"] in UNFINISHED and not again else []
         cause = run["top"]
         lines += pen.wrap(f"{place}. {name}: {'; '.join(about)}", "     ", "  ")
         fix = what_to_do(cause["advice"]) if cause["advice"] else _CHECKPOINTS

@@ -8,7 +8,16 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.recording.schema import CATEGORIES
-from gpu_util_callback.report.screen import COMPARING, Detail, Pen, account_lines, finding_lines, folded, grouped
+from gpu_util_callback.report.screen import (
+    COMPARING,
+    SUMMARY,
+    Detail,
+    Pen,
+    account_lines,
+    finding_lines,
+    folded,
+    grouped,
+)
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 from gpu_util_callback.words import duration
@@ -17,11 +26,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
 _STEPS_SHOWN, _ROWS_SHOWN = 12, 10  # of the tables of `--all`
 _LISTED_GPUS = 4
-_SUMMARY = Detail()
 
 
 def render(
-    analysis: Analysis, width: int = 100, color: bool = False, unicode: bool = True, detail: Detail = _SUMMARY
+    analysis: Analysis, width: int = 100, color: bool = False, unicode: bool = True, detail: Detail = SUMMARY
 ) -> str:
     """Render the analysis as text for a terminal: a summary that fits one screen.
 
