@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpu_util_callback.recorder.intake import Tables
 from gpu_util_callback.recorder.messages import reason_of, say
 from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
@@ -43,8 +44,6 @@ MOST_SHORTAGES, SHORTAGE_S = 50, 0.1  # how often writing waits for memory, and 
 SILENT_S = 30.0  # after which one line says that log_dir does not answer
 WRITING = "writing the recording"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-
-Tables = dict[str, dict[str, Any]]
 
 
 class Outputs:
