@@ -34,6 +34,15 @@ SHORTEST_WINDOW_NS, LONGEST_REFRESH_NS = 166_666_667, 1_200_000_000
 FEWEST_REFRESHES = 2
 
 
+class _Source:
+    """A kind of readings of one GPU, which the driver is asked for through its gate."""
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+
+
 class Refreshes:
     """Refreshes of utilization that polling shows: where the value changes between two polls.
 
@@ -78,7 +87,7 @@ class Refreshes:
             self.period_ns = round(statistics.fmean(near))
 
 
-class UtilizationBuffer:
+class UtilizationBuffer(_Source):
     """Drains `nvmlDeviceGetSamples`; each sample keeps the driver's time stamp.
 
     The ring runs dry while a GPU idles, and some drivers have none: polled values then take its
@@ -89,9 +98,7 @@ class UtilizationBuffer:
     columns = ("utilization_pct", "memory_utilization_pct")
 
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, store: Store, clock: Clock) -> None:
-        self._gate = gate
-        self._gpu = gpu
-        self._key = key
+        super().__init__(gate, gpu, key)
         self._store = store
         self._clock = clock
         self._last_us = [0, 0]
@@ -245,7 +252,7 @@ REASON_COLUMNS = {
 _HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that distinguish them are newer
 
 
-class Counters:
+class Counters(_Source):
     """Reads the batch into one row of `columns`; NaN where a counter is absent or was reset.
 
     A share of time comes from the driver's own nanosecond counters. Where it has none, or does not
@@ -256,9 +263,7 @@ class Counters:
     columns = (*dict.fromkeys(field.column for field in FIELDS), "event_reasons")
 
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
-        self._gate = gate
-        self._gpu = gpu
-        self._key = key
+        super().__init__(gate, gpu, key)
         self._fields = list(FIELDS)
         self._before: dict[Field, tuple[float, float]] = {}  # field -> (seconds, count)
         self._wrapped: set[Field] = set()
@@ -436,7 +441,7 @@ METRICS: dict[int, tuple[str, float]] = {
 }
 
 
-class Gpm:
+class Gpm(_Source):
     """One row per interval between two chained samples, stamped at the interval's end.
 
     GPM support is queried, not inferred from the GPU's name. The first interval of a run and the
@@ -446,9 +451,7 @@ class Gpm:
     columns = tuple(column for column, _ in METRICS.values())
 
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, store: Store, clock: Clock) -> None:
-        self._gate = gate
-        self._gpu = gpu
-        self._key = key
+        super().__init__(gate, gpu, key)
         self._store = store
         self._clock = clock
         self._metrics = list(METRICS)
@@ -548,7 +551,7 @@ _VOLATILE = 0  # since the last reboot; aggregate counts survive a repair
 _XID = 0x8
 
 
-class Health:
+class Health(_Source):
     """One row of `columns`, NaN where the driver has no answer."""
 
     columns = (
@@ -559,11 +562,6 @@ class Health:
         "ecc_corrected",
         "ecc_uncorrected",
     )
-
-    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
-        self._gate = gate
-        self._gpu = gpu
-        self._key = key
 
     def read(self) -> list[float]:
         """Return [float] * len(columns). An idle link that saves power shows a low generation."""
@@ -661,7 +659,7 @@ def descends(pid: int, ancestor: int) -> bool:
         return False
 
 
-class Processes:
+class Processes(_Source):
     """One row of `columns`; NaN where the driver cannot attribute usage.
 
     What our own children use, workers that open the GPU, is ours.
@@ -685,9 +683,7 @@ class Processes:
     )
 
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, expected: bool = False) -> None:
-        self._gate = gate
-        self._gpu = gpu
-        self._key = key
+        super().__init__(gate, gpu, key)
         self._own_pid = os.getpid()
         self._expected = expected
         self._listed = False  # we were seen in a list, under our own id
@@ -787,7 +783,7 @@ _CORE_SENSOR = 0
 _POWER_INSTANT = 186  # a field, mW
 
 
-class GpuGauges:
+class GpuGauges(_Source):
     """One row of `columns` per tick, NaN where the driver has no answer.
 
     Memory and processes are a MIG device's own; power, temperature and clocks are its board's.
@@ -806,9 +802,7 @@ class GpuGauges:
     )
 
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
-        self._gate = gate
-        self._gpu = gpu
-        self._key = key
+        super().__init__(gate, gpu, key)
         self.instant: bool | None = None  # the driver has instantaneous power; None: not known yet
 
     def read(self) -> list[float]:
