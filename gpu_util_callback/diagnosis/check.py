@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_pct
+from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
 from gpu_util_callback.words import percent, steps
 
@@ -122,7 +123,7 @@ def _lost(run: Mapping, check: Check) -> Iterable[str]:
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
     elif check.max_lost is not None:
-        lost_s = sum(finding["lost_s"] or 0 for finding in _found(run) if not finding.get("of_s"))
+        lost_s = sum(finding["lost_s"] or 0 for finding in own_findings(run))
         share = 100 * lost_s / max(1e-9, run["wall_s"] or 0)
         if share > check.max_lost:
             yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} allowed"
@@ -139,12 +140,8 @@ def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
-    for finding in _found(run):
+    for finding in all_findings(run):
         if check.refuses(finding["cause"]):
             spanned = "start_step" in finding
             where = f", {steps(finding['start_step'], finding['end_step'], run['steps'])}" if spanned else ""
             yield f"{finding['cause']}: {finding['title']}{where}"
-
-
-def _found(run: Mapping) -> list[Mapping]:
-    return [*run["findings"], *run["spans"]]

@@ -1,5 +1,6 @@
 """Results of rules: ranges, findings and advice."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_util_callback.diagnosis.thresholds import Constant
@@ -128,3 +129,13 @@ class Finding:
         slack_ns = self.slack_ns if self.advice.frees_cores else 0
         most = present_ns - max(0.0, after - slack_ns) / MODELLED
         return round(min(least, saved)), round(max(saved, most))
+
+
+def all_findings(report: Mapping) -> list[Mapping]:
+    """Return the findings in a report of one run: about the run, and about its spans."""
+    return [*report["findings"], *report["spans"]]
+
+
+def own_findings(report: Mapping) -> list[Mapping]:
+    """Return those about the recording alone, not about all fits of a script."""
+    return [finding for finding in all_findings(report) if not finding.get("of_s")]

@@ -9,6 +9,7 @@ from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import Traced, TracedGpu, explains_idle
+from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
@@ -276,14 +277,13 @@ def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
 
 def _headline(judged: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
     """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
-    findings = [*judged["findings"], *judged["spans"]]
-    whole = of_script(findings, wall_s, script)
+    whole = of_script(all_findings(judged), wall_s, script)
     if whole is not None:
         return headline([whole], whole["of_s"])
     clear = judged["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE))
     if clear or is_unknown(judged["verdict"]):
         return None
-    lead = headline([finding for finding in findings if not finding.get("of_s")], wall_s)
+    lead = headline(own_findings(judged), wall_s)
     if lead is not None and script is not None and wall_s:
         saves_s = script.saves(wall_s, lead["all_saves_s"])
         lead["faster_up_to"] = gain_of(script.wall_s, saves_s)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence, own_findings
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
@@ -248,7 +248,7 @@ def _pair(ms: float, others_ms: float) -> Evidence:
 
 
 def _causes(run: Mapping) -> set[str]:
-    return {finding["cause"] for finding in _of(run)}
+    return {finding["cause"] for finding in own_findings(run)}
 
 
 def _mean(run: Mapping, column: str) -> float | None:
@@ -402,17 +402,13 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
     return _lost(worst) <= ALIKE_FACTOR * _lost(run) or more <= ALIKE_SHARE * (worst["wall_s"] or 0)
 
 
-def _of(run: Mapping) -> list[Mapping]:
-    return [claim for claim in (*run["findings"], *run["spans"]) if not claim.get("of_s")]
-
-
 def _lost(run: Mapping) -> float:
-    return min(run["wall_s"] or 0.0, sum(claim["lost_s"] or 0.0 for claim in _of(run)))
+    return min(run["wall_s"] or 0.0, sum(claim["lost_s"] or 0.0 for claim in own_findings(run)))
 
 
 def _saves(run: Mapping) -> float:
-    return min(run["wall_s"] or 0.0, sum(claim.get("saves_s") or 0.0 for claim in _of(run)))
+    return min(run["wall_s"] or 0.0, sum(claim.get("saves_s") or 0.0 for claim in own_findings(run)))
 
 
 def _costliest(run: Mapping) -> Mapping | None:
-    return max(_of(run), key=lambda claim: claim["lost_s"] or 0.0, default=None)
+    return max(own_findings(run), key=lambda claim: claim["lost_s"] or 0.0, default=None)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
+from gpu_util_callback.diagnosis.finding import own_findings
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
@@ -320,7 +321,7 @@ def _row(
     times = account["time_s"]
     wall = account["wall_s"]
     # What lies between fits is in none of the hours that are summed up.
-    claims = [claim for claim in (*judged["findings"], *judged["spans"]) if not claim.get("of_s")]
+    claims = own_findings(judged)
     gpus, idle = _held(facts, judged["findings"])
     return {
         "logdir": without_secrets(place.logdir),

@@ -6,6 +6,7 @@ from typing import Any
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
+from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
@@ -126,10 +127,9 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
 
 def named_gpus(report: Mapping) -> set[int]:
     """Return the indices of the GPUs that findings are about, without findings about all GPUs."""
-    findings = [*report["findings"], *report["spans"]]
     return {
         int(gpu)
-        for finding in findings
+        for finding in all_findings(report)
         if len(finding["gpus"] or ()) < len(report["gpus"])
         for gpu in finding["gpus"] or ()
     }

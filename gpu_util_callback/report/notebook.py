@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
@@ -297,7 +298,7 @@ def _area(values: np.ndarray, top: float) -> str:
 
 
 def _findings(run: Mapping[str, Any]) -> Iterator[str]:
-    groups = grouped([*run["findings"], *run["spans"]])
+    groups = grouped(all_findings(run))
     for group in groups[:MOST_FINDINGS]:
         finding, advice = group.first, group.first["advice"]
         code = f'<pre style="{_CODE}">{_lines(advice["code"])}</pre>' if advice["code"] else ""

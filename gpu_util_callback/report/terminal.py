@@ -9,6 +9,7 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
+from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
@@ -61,7 +62,7 @@ class _Unit:
     def groups(self) -> list[Group]:
         """Findings across the workers, then those of the run itself."""
         across = self.session["findings"] if self.session else []
-        return [*grouped(across), *grouped([*self.run["findings"], *self.run["spans"]])]
+        return [*grouped(across), *grouped(all_findings(self.run))]
 
     @property
     def who(self) -> str:
@@ -222,7 +223,7 @@ def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
 
 def two_lines(run: Mapping) -> str:
     """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look)."""
-    groups = grouped([*run["findings"], *run["spans"]])
+    groups = grouped(all_findings(run))
     ids = (run.get("headline") or {}).get("ids", ())
     named = [group for group in groups if run["verdict"].startswith(group.first["title"])]
     about = [group for group in groups if group.first["id"] in ids]
