@@ -87,6 +87,11 @@ def tame(line: str) -> str:
     return _STEERS.sub(lambda match: match[1] or "?", line)
 
 
+def cut(text: str, width: int) -> str:
+    """Return the text, cut to `width` characters."""
+    return text if len(text) <= width else text[: max(1, width - 1)] + "…"
+
+
 class Pen:
     """Colours and characters that the terminal supports."""
 

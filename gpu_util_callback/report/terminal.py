@@ -33,6 +33,7 @@ from gpu_util_callback.report.screen import (
     Pen,
     account_lines,
     code_lines,
+    cut,
     finding_lines,
     folded,
     grouped,
@@ -602,7 +603,7 @@ def comparison_table(
     for row in picked if not more else ():
         changes = "; ".join(filter(None, _changes(row)))
         if changes:
-            lines.append(_cut(f"{names_of[row['id']]}: {changes}", width))
+            lines.append(cut(f"{names_of[row['id']]}: {changes}", width))
     return lines
 
 
@@ -681,10 +682,6 @@ def _needed(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
 def _line(cells: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     parts = []
     for name, size in sizes.items():
-        text = _cut(cells[name], size)
+        text = cut(cells[name], size)
         parts.append(text.ljust(size) if name in _FLEXIBLE else text.rjust(size))
     return "  ".join(parts).rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(1, width - 1)] + "…"

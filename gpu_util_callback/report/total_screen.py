@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.total_time import DIMENSIONS
-from gpu_util_callback.report.screen import UNFINISHED, Pen, tame
+from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, tame
 from gpu_util_callback.words import duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
@@ -97,15 +97,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], pen: Pen) -> lis
     sizes[0] = max(8, min(sizes[0], first_width))
 
     def line(cells: Sequence[str]) -> str:
-        shown = [_cut(cells[0], sizes[0]).ljust(sizes[0])]
+        shown = [cut(cells[0], sizes[0]).ljust(sizes[0])]
         shown += [cell.rjust(size) for cell, size in zip(cells[1:], sizes[1:], strict=True)]
         return "  " + "  ".join(shown).rstrip()
 
     return [pen.dim(line(heads)), *map(line, rows)]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: max(1, width - 1)]}…"
 
 
 def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
