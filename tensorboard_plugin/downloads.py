@@ -21,6 +21,7 @@ from gpu_util_callback.diagnosis.survey import Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
+from gpu_util_callback.recording.manifest import plain
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
@@ -31,7 +32,6 @@ from tensorboard_plugin.replies import (
     problems_of,
     recording_reply,
     static_file,
-    strict,
     total_reply,
     vocabulary,
     window_reply,
@@ -219,7 +219,7 @@ def html_report(
         "shown": [id for id in shown if id in by_id],
         "recordings": by_id,
     }
-    text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
     return PAGE.format(
         policy=POLICY,
         style=style.decode().replace("</", "<\\/"),

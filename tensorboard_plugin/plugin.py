@@ -1,7 +1,6 @@
 """The plugin: routes of the GPU Utilization tab, and nothing else."""
 
 import hashlib
-import json
 import logging
 import threading
 import time
@@ -19,10 +18,10 @@ from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.survey import Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
+from gpu_util_callback.recording.manifest import plain, strict_json
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES
-from gpu_util_callback.redaction import cleaned, without_secrets
 from tensorboard_plugin.downloads import csv_lines, html_report, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.replies import (
@@ -31,7 +30,6 @@ from tensorboard_plugin.replies import (
     problems_of,
     recording_reply,
     static_file,
-    strict,
     total_reply,
     vocabulary,
     window_reply,
@@ -429,13 +427,9 @@ def _json(request: wrappers.Request, value: Any, status: int = 200, download: st
 def _dumped(value: Any) -> str:
     # Respond would write NaN and infinities as strings: unknown values are null.
     try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return strict_json(value)
     except (TypeError, ValueError):  # numpy's numbers, or one that is not finite
-        value = strict(value)
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    if without_secrets(text) != text:
-        text = json.dumps(cleaned(value), separators=(",", ":"), allow_nan=False)
-    return text
+        return strict_json(plain(value))
 
 
 def _row(entry: Known, of_run: int) -> str:

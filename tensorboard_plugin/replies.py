@@ -1,6 +1,5 @@
 """The tab's replies about recordings and their profiler windows, as plain objects for JSON."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib import resources
@@ -177,19 +176,6 @@ def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
 def problems_of(problems: Iterable[Problem]) -> list[dict[str, str]]:
     """Return problems as the tab shows them."""
     return [{"path": problem.path, "message": problem.message} for problem in problems]
-
-
-def strict(value: Any) -> Any:
-    """Return `value` with plain numbers; None for what is not finite: unknown, never a string."""
-    if isinstance(value, dict):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def static_file(name: str) -> bytes | None:

@@ -36,20 +36,28 @@ def dumps(manifest: dict[str, Any]) -> bytes:
 
     No secret of a URL is in it (see `redaction`).
     """
-    plain = _plain(manifest)
-    text = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    return strict_json(plain(manifest)).encode()
+
+
+def strict_json(value: Any) -> str:
+    """Return a plain value as JSON without secrets of URLs.
+
+    Raises: TypeError, ValueError for a value that is not plain.
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if without_secrets(text) != text:
-        text = json.dumps(cleaned(plain), separators=(",", ":"), allow_nan=False)
-    return text.encode()
+        text = json.dumps(cleaned(value), separators=(",", ":"), allow_nan=False)
+    return text
 
 
 _ALREADY = frozenset((str, int, bool, type(None)))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value with numpy's numbers as plain ones, and None for what is not finite."""
     kind = type(value)  # the usual ones first: this runs for every fact at every flush
     if kind is dict:
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if kind in _ALREADY or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, (float, np.floating)):
@@ -59,9 +67,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value)
 
 
