@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,15 +219,7 @@ class Host:
 
 def _held_bytes() -> float | None:
     """Return the bytes of this process that the kernel cannot take back; None without /proc."""
-    total_bytes = None
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name in _HELD:
-                total_bytes = (total_bytes or 0) + 1024 * int(value.split()[0])
-    except (OSError, ValueError):
-        return None
-    return None if total_bytes is None else float(total_bytes)
+    return _sum_of("/proc/self/status", _HELD)
 
 
 def _own_bytes(pid: int) -> int | None:
@@ -235,15 +227,20 @@ def _own_bytes(pid: int) -> int | None:
 
     A forked worker's resident memory has all that its parent had, before it copies any of it.
     """
-    total_bytes = None
+    return _sum_of(f"/proc/{pid}/smaps_rollup", _OWN)
+
+
+def _sum_of(path: str, names: Sequence[str]) -> int | None:
+    """Return the bytes in these lines of a file of the kernel's; None where it has none of them."""
+    sizes = []
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(path).read_text().splitlines():
             name, _, value = line.partition(":")
-            if name in _OWN:
-                total_bytes = (total_bytes or 0) + 1024 * int(value.split()[0])
+            if name in names:
+                sizes.append(1024 * int(value.split()[0]))
     except (OSError, ValueError):
         return None
-    return total_bytes
+    return sum(sizes) if sizes else None
 
 
 def _children_cpu_s() -> float | None:
