@@ -31,6 +31,14 @@ class HostOp:
     max_ps: int
 
 
+def sums(group: np.ndarray, duration: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the total and the longest duration of each group."""
+    total, longest = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    np.add.at(total, group, duration)
+    np.maximum.at(longest, group, duration)
+    return total, longest
+
+
 def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
     """Return the ops that took most time on the host, at most `limit`, busiest first."""
     events = process.events
@@ -39,10 +47,7 @@ def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
         return []
     duration = (events.end_ps - events.start_ps)[rows]
     unique, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
-    total = np.zeros(len(unique), np.int64)
-    np.add.at(total, inverse, duration)
-    longest = np.zeros(len(unique), np.int64)
-    np.maximum.at(longest, inverse, duration)
+    total, longest = sums(inverse, duration, len(unique))
     result = []
     for i in np.argsort(-total, kind="stable")[:limit].tolist():
         name, kind = op_name(names[int(unique[i])])

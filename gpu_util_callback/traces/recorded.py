@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.hostside import Wording, culprit
+from gpu_util_callback.traces.hostside import Wording, culprit, sums
 from gpu_util_callback.traces.intervals import Intervals, union
 from gpu_util_callback.traces.kernels import op_name
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, DeviceKind, HostKind, Names
@@ -215,10 +215,7 @@ def _by_step(p: ProcessAnalysis, events: Any, chosen: np.ndarray, text: list[str
     name = np.unique(events.name[chosen], return_inverse=True)[1][inside]
     step, duration = step[inside], (end - begin)[inside]
     pair, at, count = np.unique(step * max(1, len(text)) + name, return_inverse=True, return_counts=True)
-    total = np.zeros(len(pair), np.int64)
-    np.add.at(total, at, duration)
-    longest = np.zeros(len(pair), np.int64)
-    np.maximum.at(longest, at, duration)
+    total, longest = sums(at, duration, len(pair))
     of_step, of_name = np.divmod(pair, max(1, len(text)))
     order = np.lexsort((-total, of_step))
     # The place of each row within its step: the first LIMIT stay.
