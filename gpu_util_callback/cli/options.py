@@ -6,7 +6,10 @@ import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gpu_util_callback.errors import UnusableInput
 
 if TYPE_CHECKING:
     from gpu_util_callback.report.screen import Detail
@@ -78,6 +81,24 @@ def unicode() -> bool:
     except (UnicodeError, LookupError):
         return False
     return True
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file that the command line names.
+
+    Raises:
+        UnusableInput: it cannot be written.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_page(path: str, page: str) -> None:
+    """Write an HTML page, and its size to stderr."""
+    write_text(path, page)
+    print(f"wrote {path} ({len(page.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
 class StatusLine:

@@ -126,7 +126,9 @@ def run(args: argparse.Namespace) -> int:
     check = _check(args)
     recordings = open_recordings(args.logdir, args.run, args.timeout)
     if args.html:
-        _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
+        from tensorboard_plugin.downloads import html_report
+
+        options.write_page(args.html, html_report(recordings, ", ".join(args.logdir), thresholds))
     report = logdir_report(recordings, thresholds)
     _warn(report.get("problems", ()))
     if not report["runs"]:
@@ -255,11 +257,11 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
 
     broken, verdicts = _called(outcome.broken, args.logdir), outcome.verdicts
     if args.junit:
-        _write(args.junit, junit(_called(report["runs"], args.logdir), broken, verdicts))
+        options.write_text(args.junit, junit(_called(report["runs"], args.logdir), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         slower = {verdict.id for verdict in verdicts or () if verdict.failed}
-        count, runs = len({one["id"] for one in broken} | slower), len(report["runs"])
+        count, runs = len({failure["id"] for failure in broken} | slower), len(report["runs"])
         summed_up = f"{count} of {runs} runs failed" if count else _within(runs)
         if outcome.status == NOT_COMPARABLE:
             summed_up = "not comparable with the baseline"
@@ -268,13 +270,6 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
                 file.write(markdown(summed_up, broken, verdicts))
         except OSError as error:  # the check itself was made
             print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
 
 
 def _warn(problems: Iterable[Mapping[str, str]]) -> None:
@@ -299,14 +294,6 @@ def length(text: str) -> float:
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a non-negative number, got {text!r}")
     return number
-
-
-def _write_html(path: str, recordings: "Recordings", logdir: str, thresholds: dict) -> None:
-    from tensorboard_plugin.downloads import html_report
-
-    page = html_report(recordings, logdir, thresholds)
-    _write(path, page)
-    print(f"wrote {path} ({len(page.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
 def _check(args: argparse.Namespace) -> "Check | None":

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.diagnosis.total_time import total
     from gpu_util_callback.recording.discovery import expanded
     from gpu_util_callback.report.terminal import rules_text
-    from gpu_util_callback.report.total_screen import cost_of, render
+    from gpu_util_callback.report.total_screen import cost_of, page, render
 
     width = options.width(args.width)
     if args.rules:
@@ -107,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if args.price_per_gpu_hour is not None:
         report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
-        _write_html(args.html, report, cleaned(logdirs))
+        options.write_page(args.html, page(report, cleaned(logdirs)))
     if args.json:
         print(_lines({"logdirs": cleaned(logdirs), **report}))
     else:
@@ -145,17 +144,6 @@ def _need_ray() -> None:
         import ray  # noqa: F401
     except ImportError as error:
         raise UnusableInput("--engine ray needs Ray: pip install ray") from error
-
-
-def _write_html(path: str, report: dict, logdirs: list[str]) -> None:
-    from gpu_util_callback.report.total_screen import page
-
-    text = page(report, logdirs)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
-    print(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
 def _progress(line: options.StatusLine, activity: str, count: int, of: int | None) -> None:
