@@ -211,11 +211,11 @@ class DeviceRows:
     def _shape_of(self, arguments: dict) -> int:
         get = arguments.get
         grid, block = get("grid"), get("block")
-        occupancy, blocks = get("est. achieved occupancy %"), get("blocks per SM")
+        occupancy = get("est. achieved occupancy %")
         registers, shared = get("registers per thread"), get("shared memory")
         key: tuple | None
         try:
-            key = (registers, shared, occupancy, blocks, tuple(grid) if grid else None, tuple(block) if block else None)
+            key = (registers, shared, occupancy, tuple(grid) if grid else None, tuple(block) if block else None)
             shape_id = self._launched.get(key)
         except TypeError:  # odd values, which are not hashable
             key, shape_id = None, None
@@ -227,7 +227,6 @@ class DeviceRows:
             grid=_triple(grid),
             block=_triple(block),
             occupancy_pct=number(occupancy),
-            blocks_per_sm=number(blocks),
         )
         index = self._shapes.id(shape)
         if key is not None and index >= 0:
@@ -428,7 +427,7 @@ class _TextReader:
         self.plain = _PlainEvents(names)
         self.kinds: dict[tuple[str, str], int] = {}
         self.window_end: int | None = None
-        self.allocations: dict[tuple[int, int], list[array]] = {}
+        self.allocations: dict[tuple[int, int], tuple[array, array]] = {}
         self.ignored: Counter[str] = Counter()
         self.unusable = 0
         self.count = 0
@@ -557,11 +556,9 @@ class _TextReader:
             self.ignored["device number"] += 1
             return
         key = (device, int(cuda))
-        rows = self.allocations.setdefault(key, [array("q"), array("q"), array("q")])
-        for column, value in zip(
-            rows, (start - self.zero, total, integer(arguments.get("Total Reserved"))), strict=True
-        ):
-            column.append(value)
+        times, totals = self.allocations.setdefault(key, (array("q"), array("q")))
+        times.append(start - self.zero)
+        totals.append(total)
 
     def _metadata(self, event: dict) -> None:
         self.marks += 1
@@ -644,7 +641,7 @@ class _TextReader:
             self.problems.append("no GPU event could be linked to the call that launched it")
         threads = [Thread(self.thread_names.get(key, key[1]), index) for key, index in self.threads.items()]
         process = Process(
-            host=self._host_name(members, rank),
+            host=self._host_name(rank),
             devices=devices,
             threads=threads,
             events=host_events,
@@ -659,7 +656,7 @@ class _TextReader:
         process.facts["group_sizes"] = self.device.group_sizes
         return process
 
-    def _host_name(self, members: dict[str, Any], rank: int) -> str:
+    def _host_name(self, rank: int) -> str:
         for pid, _ in self.threads:
             name = self.process_names.get(pid)
             if name:
@@ -668,7 +665,7 @@ class _TextReader:
 
     def _allocator(self) -> AllocatorEvents:
         parts = []
-        for (device, cuda), (time_ps, allocated, reserved) in self.allocations.items():
+        for (device, cuda), (time_ps, allocated) in self.allocations.items():
             name = self.names.id(f"torch GPU {device}" if cuda else "torch CPU")
             n = len(time_ps)
             parts.append(
@@ -677,7 +674,6 @@ class _TextReader:
                     allocator=np.full(n, name),
                     device=np.full(n, device if cuda else -1),
                     allocated_bytes=np.frombuffer(allocated, np.int64),
-                    reserved_bytes=np.frombuffer(reserved, np.int64),
                 )
             )
         joined = AllocatorEvents.concat(parts)

@@ -50,7 +50,6 @@ MAX_SHARED = 1 << 24
 MAX_GRID = (1 << 31) - 1
 MAX_BLOCK = 1 << 16
 MAX_OCCUPANCY = 100.0
-MAX_BLOCKS_PER_SM = 1e15
 MAX_FACT = 1 << 53  # of a device: bytes, bytes a second, kHz, multiprocessors
 MAX_COUNTER = float(1 << 53)
 

@@ -215,7 +215,6 @@ class AllocatorEvents(Columns):
     device: np.ndarray = field(metadata=_ORDINAL)  # device index, -1 = host memory
     allocated_bytes: np.ndarray = field(metadata=_AMOUNT)
     available_bytes: np.ndarray = field(metadata=_AMOUNT)
-    reserved_bytes: np.ndarray = field(metadata=_AMOUNT)
     peak_bytes: np.ndarray = field(metadata=_AMOUNT)
     fragmentation: np.ndarray = field(metadata=_SHARE)
 
@@ -229,7 +228,6 @@ class KernelShape:
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     occupancy_pct: float | None = None
-    blocks_per_sm: float | None = None
 
     @property
     def blocks(self) -> int | None:

@@ -160,7 +160,6 @@ _SHAPE = (
     ("registers", "register count", limits.MAX_REGISTERS),
     ("shared_bytes", "size of shared memory", limits.MAX_SHARED),
     ("occupancy_pct", "occupancy", limits.MAX_OCCUPANCY),
-    ("blocks_per_sm", "number of blocks", limits.MAX_BLOCKS_PER_SM),
 )
 
 

@@ -190,7 +190,6 @@ class _Stream:
 
     def __init__(self, path: Path):
         self.path = path
-        self.position = 0
         self._raw: BinaryIO | None = None
 
     @contextmanager

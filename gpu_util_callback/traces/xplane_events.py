@@ -54,7 +54,6 @@ _HOST_STATS = (
     "allocator_name",
     "bytes_allocated",
     "bytes_available",
-    "bytes_reserved",
     "peak_bytes_in_use",
     "fragmentation",
 )
@@ -327,7 +326,6 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
         device=_allocator_devices(names, allocator),
         allocated_bytes=stats["bytes_allocated"].numbers(),
         available_bytes=stats["bytes_available"].numbers(),
-        reserved_bytes=stats["bytes_reserved"].numbers(),
         peak_bytes=stats["peak_bytes_in_use"].numbers(),
         fragmentation=stats["fragmentation"].numbers(np.nan, np.float64),
     ).take(readings)
