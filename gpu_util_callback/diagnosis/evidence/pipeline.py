@@ -28,7 +28,6 @@ class Stage:
     work_ms_per_batch: float  # own work, all threads together
     ms_per_batch: float  # divided by its parallelism
     parallelism: float
-    buffered: float  # elements waiting in its buffer, NaN = it has none
     flags: frozenset[str]
     elements_per_batch: float = 1.0
     inside: "Stage | None" = None  # the interleave or flat_map that opens it once per file
@@ -122,9 +121,7 @@ class Pipeline:
                 batches=int(table["elements"][i]) if int(table["parent"][i]) == -1 else 0,
                 elements=elements[i],
                 work_ns=max(0, int(table["processing_ns"][i])),
-                parallelism=_number(table, "parallelism", i, 1.0),
-                buffered=_number(table, "buffered", i, np.nan),
-                limit=_number(table, "buffer_limit", i, np.nan),
+                parallelism=_parallelism(table, i),
             )
 
     def _begin(self, time_ns: int) -> None:
@@ -189,22 +186,19 @@ class _Reading:
         self.since_ns = since_ns  # that of the reading before; its own time if it is the first
         self.readings = 1
         self.batches = 0
-        # key -> [work_ns, elements, parallelism, buffered, limit, with a buffer, rows]
+        # key -> [work_ns, elements, parallelism, rows]
         self.nodes: dict[_Node, list[float]] = {}
 
     def next(self, time_ns: int) -> None:
         self.last_ns, self.readings = time_ns, self.readings + 1
 
-    def add(self, *, stage, op, flags, inside, batches, elements, work_ns, parallelism, buffered, limit):
+    def add(self, *, stage, op, flags, inside, batches, elements, work_ns, parallelism):
         self.batches += max(0, batches)
-        node = self.nodes.setdefault((stage, op, flags, inside), [0.0] * 7)
+        node = self.nodes.setdefault((stage, op, flags, inside), [0.0] * 4)
         node[0] += work_ns
         node[1] += elements
         node[2] += parallelism
-        node[3] += 0.0 if np.isnan(buffered) else buffered
-        node[4] += 0.0 if np.isnan(limit) else limit
-        node[5] += 0 if np.isnan(buffered) else 1
-        node[6] += 1
+        node[3] += 1
 
     def joined(self, other: "_Reading") -> "_Reading":
         reading = _Reading(max(self.last_ns, other.last_ns), min(self.since_ns, other.since_ns))
@@ -212,7 +206,7 @@ class _Reading:
         reading.batches = self.batches + other.batches
         for nodes in (self.nodes, other.nodes):
             for key, node in nodes.items():
-                mine = reading.nodes.setdefault(key, [0.0] * 7)
+                mine = reading.nodes.setdefault(key, [0.0] * 4)
                 reading.nodes[key] = [a + b for a, b in zip(mine, node, strict=True)]
         return reading
 
@@ -222,7 +216,7 @@ class _Reading:
         for place, ((name, op, flags, inside), node) in enumerate(self.nodes.items()):
             if not batches:
                 continue
-            work, elements, parallelism, buffered, _limit, with_buffer, times_read = node
+            work, elements, parallelism, times_read = node
             threads = max(1.0, parallelism / max(1.0, times_read))
             per_batch = work / batches / 1e6
             stages.append(
@@ -232,10 +226,9 @@ class _Reading:
                     per_batch,
                     per_batch / threads,
                     threads,
-                    buffered / with_buffer if with_buffer else float("nan"),
                     _flags(flags),
                     elements / batches,
-                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, np.nan, _flags(inside[2])),
+                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, _flags(inside[2])),
                     place,
                 )
             )
@@ -305,6 +298,6 @@ def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
     return worked
 
 
-def _number(table: Mapping[str, np.ndarray], name: str, row: int, absent: float) -> float:
-    value = float(table[name][row]) if name in table else np.nan
-    return absent if np.isnan(value) or value < 0 else value
+def _parallelism(table: Mapping[str, np.ndarray], row: int) -> float:
+    value = float(table["parallelism"][row]) if "parallelism" in table else np.nan
+    return 1.0 if np.isnan(value) or value < 0 else value
