@@ -665,7 +665,7 @@ class Recorder:
         if last and self._state is State.INTERRUPTED:  # by us, perhaps: a step was under way
             self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
         now = self._ended_ns or self.clock.now()
-        self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
+        self._update_facts()  # first: a fit's only diagnosis needs its GPUs
         if "://" not in self.settings.log_dir:  # the diagnosis may take a while
             outputs.flush()
         outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last, judge)
@@ -756,7 +756,7 @@ class Recorder:
             return trained_s > self._said_s
         return trained_s > max(2 * self._said_s, NEWS_S)
 
-    def _update_facts(self, last: bool) -> None:
+    def _update_facts(self) -> None:
         if not self._outputs.recording:
             return
         try:
