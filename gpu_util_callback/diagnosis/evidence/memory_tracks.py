@@ -219,7 +219,7 @@ def _held(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
 
 def _without_teeth(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
     released = float((np.maximum.accumulate(low) - low).max())
-    levels = _least_of_later(low)
+    levels = least_of_later(low)
     if released <= RELEASED * (levels[-1] - levels[0]):
         return _Held(steps, levels, True)
     troughs = _troughs(low, released / 2)
@@ -228,16 +228,16 @@ def _without_teeth(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | 
         lows = np.interp(np.arange(begin, troughs[-1] + 1), troughs, low[troughs])
         if begin > FIRST_TOOTH * np.median(np.diff(troughs)):  # nothing was given back until then
             begin, lows = 0, np.concatenate([levels[:begin], lows])
-        kept = _least_of_later(lows)
-        risen = float(kept[-1] - kept[0])
-        if risen >= least and np.diff(_least_of_later(low[troughs])).max() <= ONE_STEP * risen:  # not one low alone
-            return _Held(steps[begin : troughs[-1] + 1], kept, True)
+        floor = least_of_later(lows)
+        risen = float(floor[-1] - floor[0])
+        if risen >= least and np.diff(least_of_later(low[troughs])).max() <= ONE_STEP * risen:  # not one low alone
+            return _Held(steps[begin : troughs[-1] + 1], floor, True)
     if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
         return _Held(steps[troughs[-1] :], levels[troughs[-1] :], False)
     return None
 
 
-def _least_of_later(values: np.ndarray) -> np.ndarray:
+def least_of_later(values: np.ndarray) -> np.ndarray:
     """Return the least of each value and all later ones."""
     return np.minimum.accumulate(values[::-1])[::-1]
 
@@ -363,7 +363,7 @@ def _level_before(steps: np.ndarray, low: np.ndarray, onset: float, slope: float
 
     Of the first steps the later half counts, since the earlier ones allocate.
     """
-    never_below = _least_of_later(low)
+    never_below = least_of_later(low)
     span = (onset - float(steps[0])) / 2
     ends = np.append(onset, steps[steps >= onset + span])
     rises = np.interp(ends, steps, never_below) - np.interp(ends - span, steps, never_below)

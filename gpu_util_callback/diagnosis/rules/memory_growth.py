@@ -1,7 +1,7 @@
 """Memory growth: memory is taken and never given back, until there is none left."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
-from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows
+from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
@@ -189,7 +189,7 @@ def _planned(run: Run) -> int | None:
 
 def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bool:
     """Return whether growth outlived the end of an epoch and went on after it."""
-    never_below = np.minimum.accumulate(low[::-1])[::-1]
+    never_below = least_of_later(low)
     for epochs in run.phases.of("epoch").values():
         for end in _steps_at(run, epochs["end_ns"].astype(np.int64)).tolist():
             went_on = steps[-1] - end
@@ -216,13 +216,13 @@ def _is_a_list(run: Run, growth: Growth) -> bool:
         not kept_list.get("bound")
         and float(kept_list.get("per_step") or 0.0) * float(kept_list.get("item_bytes") or 0.0)
         >= NEARLY_ALL * growth.per_step
-        for kept_list in (run.facts.get("memory") or {}).get("kept") or ()
+        for kept_list in _memory_facts(run).get("kept") or ()
     )
 
 
 def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
     """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
-    for kept_list in (run.facts.get("memory") or {}).get("kept") or ():
+    for kept_list in _memory_facts(run).get("kept") or ():
         each, items = float(kept_list.get("item_bytes") or 0.0), int(kept_list.get("items") or 0)
         if not kept_list.get("bound") or float(kept_list.get("per_step") or 0.0) * each < (
             NEARLY_ALL * growth.per_step
@@ -350,61 +350,34 @@ def _began_with(run: Run, forecast: Forecast) -> str | None:
     return event if apart <= near else None
 
 
-def _why(run: Run, forecast: Forecast) -> tuple[str, str | None]:
-    """Return the kind of growth, a key of `GROWING`, and the observation that shows it."""
-    memory_facts: Mapping[str, Any] = run.facts.get("memory") or {}
-    per_step = forecast.growth.per_step
-    if forecast.column == "workers_memory_bytes":
-        workers = run.memory.get("host:workers")
-        number = None if workers is None or not workers.last else f"{workers.last:.0f} "
-        return "workers", f"{number or ''}worker processes"
-    operations = memory_facts.get("graph_operations_per_step")
-    if operations and operations >= EXPLAINS:
-        return "graph", f"{operations:.3g} operations added to the graph in each step"
-    list_kept = _kept(run, memory_facts, per_step)
-    if list_kept is not None:
-        return list_kept
-    times = _compilations(run, forecast.since_ns)
-    if times >= MANY_COMPILATIONS:
-        return "traces", f"{times:,} compilations since then"
-    for name, called in (("functions", "new traces of functions"), ("compilations",) * 2):
-        each = memory_facts.get(f"{name}_per_step") or 0.0
-        if max(TRACES, per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step)) <= each:
-            return "traces", f"{each:.2g} {called} in each step"
-    if forecast.column != "allocator_used_bytes":
-        buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
-        most = run.fit.get("input_shuffle_bytes")
-        if _same_sizes(run) or (most is not None and forecast.growth.grown > most):
-            buffers = [kind for kind in buffers if kind != "Shuffle"]
-        if buffers:
-            return "buffer", f"the buffer of {buffers[0].lower()}()"
-    allocations = run.memory.get(f"{forecast.key.partition(':')[0]}:allocator_live_allocations")
-    if forecast.key.startswith("gpu") and allocations is not None:
-        live = _count_per_step(run, allocations, forecast)
-        if live >= EXPLAINS:
-            return "tensors", f"{live:.3g} more live tensors after each step"
-    blocks = run.memory.get("host:python_blocks")
-    if blocks is not None:
-        more = _count_per_step(run, blocks, forecast)
-        if more >= EXPLAINS:
-            return "objects", f"{more:.3g} more Python objects after each step"
-    return "unknown", None
+_Why = tuple[str, str | None]  # the kind of growth, a key of `GROWING`, and the observation that shows it
 
 
-def _same_sizes(run: Run) -> bool:
-    """Return whether all elements of the input are known to have one size.
-
-    A shuffle fills its buffer before it gives its first element, and then replaces one by another:
-    from the first step on it takes more memory only if they become larger.
-    """
-    dims = run.fit.get("input_dims") or []
-    return bool(dims) and all(shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims)
+def _why(run: Run, forecast: Forecast) -> _Why:
+    explanations = (explain(run, forecast) for explain in _EXPLANATIONS)
+    return next((why for why in explanations if why is not None), ("unknown", None))
 
 
-def _kept(run: Run, memory_facts: Mapping[str, Any], per_step: float) -> tuple[str, str] | None:
+def _workers(run: Run, forecast: Forecast) -> _Why | None:
+    if forecast.column != "workers_memory_bytes":
+        return None
+    workers = run.memory.get("host:workers")
+    number = None if workers is None or not workers.last else f"{workers.last:.0f} "
+    return "workers", f"{number or ''}worker processes"
+
+
+def _graph(run: Run, forecast: Forecast) -> _Why | None:
+    operations = _memory_facts(run).get("graph_operations_per_step")
+    if not operations or operations < EXPLAINS:
+        return None
+    return "graph", f"{operations:.3g} operations added to the graph in each step"
+
+
+def _kept(run: Run, forecast: Forecast) -> _Why | None:
     """Return the list whose items make up the growth."""
     best: tuple[float, str, str] | None = None
-    for kept_list in memory_facts.get("kept") or ():
+    per_step = forecast.growth.per_step
+    for kept_list in _memory_facts(run).get("kept") or ():
         grown = float(kept_list.get("per_step") or 0.0) * float(kept_list.get("item_bytes") or 0.0)
         graph = bool(kept_list.get("graph"))
         share = grown / per_step if per_step else 0.0
@@ -419,6 +392,66 @@ def _kept(run: Run, memory_facts: Mapping[str, Any], per_step: float) -> tuple[s
     return None if best is None else best[1:]
 
 
+def _traces(run: Run, forecast: Forecast) -> _Why | None:
+    times = _compilations(run, forecast.since_ns)
+    if times >= MANY_COMPILATIONS:
+        return "traces", f"{times:,} compilations since then"
+    least = max(TRACES, forecast.growth.per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step))
+    for name, called in (("functions", "new traces of functions"), ("compilations",) * 2):
+        each = _memory_facts(run).get(f"{name}_per_step") or 0.0
+        if each >= least:
+            return "traces", f"{each:.2g} {called} in each step"
+    return None
+
+
+def _buffer(run: Run, forecast: Forecast) -> _Why | None:
+    if forecast.column == "allocator_used_bytes":
+        return None
+    buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
+    most = run.fit.get("input_shuffle_bytes")
+    if _same_sizes(run) or (most is not None and forecast.growth.grown > most):
+        buffers = [kind for kind in buffers if kind != "Shuffle"]
+    return ("buffer", f"the buffer of {buffers[0].lower()}()") if buffers else None
+
+
+def _tensors(run: Run, forecast: Forecast) -> _Why | None:
+    allocations = run.memory.get(f"{forecast.key.partition(':')[0]}:allocator_live_allocations")
+    live = _count_per_step(run, allocations, forecast) if forecast.key.startswith("gpu") else 0.0
+    return ("tensors", f"{live:.3g} more live tensors after each step") if live >= EXPLAINS else None
+
+
+def _objects(run: Run, forecast: Forecast) -> _Why | None:
+    more = _count_per_step(run, run.memory.get("host:python_blocks"), forecast)
+    return ("objects", f"{more:.3g} more Python objects after each step") if more >= EXPLAINS else None
+
+
+# The first that explains the growth counts.
+_EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
+    _workers,
+    _graph,
+    _kept,
+    _traces,
+    _buffer,
+    _tensors,
+    _objects,
+)
+
+
+def _memory_facts(run: Run) -> Mapping[str, Any]:
+    """Return the facts about memory that the recorder found in the program."""
+    return run.facts.get("memory") or {}
+
+
+def _same_sizes(run: Run) -> bool:
+    """Return whether all elements of the input are known to have one size.
+
+    A shuffle fills its buffer before it gives its first element, and then replaces one by another:
+    from the first step on it takes more memory only if they become larger.
+    """
+    dims = run.fit.get("input_dims") or []
+    return bool(dims) and all(shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims)
+
+
 def _compilations(run: Run, since_ns: int) -> int:
     """Return how many steps compiled since then, 0 where they came to an end."""
     blocks = run.steps
@@ -429,11 +462,13 @@ def _compilations(run: Run, since_ns: int) -> int:
     return some if some and int(events[middle:].sum()) >= some / 4 else 0
 
 
-def _count_per_step(run: Run, track: MemoryTrack, forecast: Forecast) -> float:
+def _count_per_step(run: Run, track: MemoryTrack | None, forecast: Forecast) -> float:
     """Return how fast a number of things grows, 0.0 where it does not as the memory does."""
+    if track is None:
+        return 0.0
     steps = _steps_at(run, track.time_ns)
     inside = steps >= forecast.growth.onset
     if inside.sum() < 2:
         return 0.0
-    never_below = np.minimum.accumulate(track.low[::-1])[::-1][inside]
+    never_below = least_of_later(track.low)[inside]
     return float((never_below[-1] - never_below[0]) / max(1.0, steps[-1] - forecast.growth.onset))
