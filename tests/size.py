@@ -1,7 +1,7 @@
 """Size and shape of the two packages: `python -m tests.size` prints them.
 
-Ends with 1 where a function is too long or modules import each other in a circle. Late imports
-count, and those for type checkers or by a module's name in a string.
+Ends with 1 where a function is too long or branches too often, or modules import each other in a
+circle. Late imports count, and those for type checkers or by a module's name in a string.
 """
 
 import ast
@@ -15,15 +15,18 @@ from gpu_util_callback.diagnosis.thresholds import constants, shared_constants
 
 PACKAGES = "gpu_util_callback", "tensorboard_plugin"
 MAX_LINES = 60  # of a function, without its docstring
+MAX_BRANCHES = 20
+_BRANCHING = ast.If | ast.IfExp | ast.For | ast.While | ast.ExceptHandler | ast.match_case
 
 
 def main() -> int:
-    """Print the figures; return 1 for a circle or a long function."""
+    """Print the figures; return 1 for a circle, a long function or one of many branches."""
     texts = {path: path.read_text() for name in PACKAGES for path in sorted(Path(name).rglob("*.py"))}
     trees = {module_name(path): ast.parse(text) for path, text in texts.items()}
     nodes = [(module, node) for module, tree in trees.items() for node in ast.walk(tree)]
     functions = [(m, n) for m, n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = [f"{m}.{n.name}" for m, n in functions if code_lines(n) > MAX_LINES]
+    branchy = [f"{m}.{n.name}" for m, n in functions if branches(n) > MAX_BRANCHES]
     circle = find_circle(trees)
     rules = [constants(type(rule).__module__) for rule in RULES]
     print("lines", sum(text.count("\n") for text in texts.values()))
@@ -34,8 +37,9 @@ def main() -> int:
     print("class names twice", *twice((n.name, m) for m, n in nodes if isinstance(n, ast.ClassDef)))
     print("file names twice", *twice((path.name, path) for path in texts))
     print(f"functions over {MAX_LINES} lines", len(long), *long)
+    print(f"functions over {MAX_BRANCHES} branches", len(branchy), *branchy)
     print("circle", " -> ".join(circle) or "none")
-    return bool(circle or long)
+    return bool(circle or long or branchy)
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -43,6 +47,19 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     first = function.body[0]
     said = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) else 0
     return function.end_lineno - function.lineno + 1 - said
+
+
+def branches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return a function's branches: statements, expressions and comprehensions with a condition, `and`, `or`."""
+    count = 0
+    for node in ast.walk(function):
+        if isinstance(node, _BRANCHING):
+            count += 1
+        elif isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            count += len(node.ifs)
+    return count
 
 
 def module_name(path: Path) -> str:
