@@ -579,7 +579,12 @@ def _basis(rows: Sequence[Mapping]) -> str | None:
 
 
 def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, str]:
-    return {row["id"]: f"{row['run']} {(apart or {}).get(row['id'], '')}".rstrip() for row in comparison["runs"]}
+    """Return what each run is called: by its label alone where it has no folder of its own."""
+    names = {}
+    for row in comparison["runs"]:
+        folder, label = "" if row["run"] == "." else row["run"], (apart or {}).get(row["id"], "")
+        names[row["id"]] = f"{folder} {label}".strip() or "log directory"
+    return names
 
 
 def comparison_table(
