@@ -568,7 +568,7 @@ def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str
         if near
         else (f", {times(factor)} as fast as {names[compared['id']]}")
     )
-    changed = [f"without {', '.join(fastest['gone'])}"] if fastest["gone"] else []
+    changed = [f"without {_titles(fastest['gone'])}"] if fastest["gone"] else []
     return "; ".join([sentence, *changed])
 
 
@@ -585,6 +585,11 @@ def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, st
         folder, label = "" if row["run"] == "." else row["run"], (apart or {}).get(row["id"], "")
         names[row["id"]] = f"{folder} {label}".strip() or "log directory"
     return names
+
+
+def _titles(causes: Sequence[str]) -> str:
+    """Return causes as people call them; one that this version does not know by its id."""
+    return ", ".join(RULE_OF[cause].title if cause in RULE_OF else cause for cause in causes)
 
 
 def comparison_table(
@@ -648,9 +653,9 @@ def _changes(row: Mapping) -> Iterator[str]:
     """Yield the state of a run that is not finished, and the causes it lost and got."""
     yield UNFINISHED.get(row["status"], "")
     if row["gone"]:
-        yield f"without {', '.join(row['gone'])}"
+        yield f"without {_titles(row['gone'])}"
     if row["new"]:
-        yield f"new: {', '.join(row['new'])}"
+        yield f"new: {_titles(row['new'])}"
 
 
 def _costliest(rows: Sequence[Mapping], most: int | None) -> Sequence[Mapping]:
@@ -674,7 +679,7 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
         "GPU": "" if row["gpu_active_pct"] is None else percent(row["gpu_active_pct"]),
         "input": percent(times["input_wait"]) if "input_wait" in times else "",
         "stalls": percent(sum(stalls)) if stalls else "",
-        "causes": ", ".join(row["causes"]) or ("not readable" if row["unreadable"] else "none"),
+        "causes": _titles(row["causes"]) or ("not readable" if row["unreadable"] else "none"),
     }
 
 

@@ -125,7 +125,7 @@ def test_command_compares_log_directories(before_and_after, capsys):
     assert report["comparison"]["runs"][1]["gone"] == ["input_bound"]
     assert main(["report", *folders, "--width", "70"]) == 0
     text = capsys.readouterr().out
-    assert "2 runs" in text and "speed" in text and "without input_bound" in text
+    assert "2 runs" in text and "speed" in text and "without Input-bound" in text
     table = text.split("\n\n")[0]
     assert all(len(line) <= 70 for line in table.splitlines()), table
 
@@ -154,7 +154,7 @@ def test_the_first_line_says_which_of_a_sweep_is_the_fastest(tmp_path):
 
 
 def test_the_first_line_says_whether_a_change_helped(before_and_after, tmp_path):
-    said = "after/run is the faster, 2× as fast as before/run; without input_bound"
+    said = "after/run is the faster, 2× as fast as before/run; without Input-bound"
     assert first_line(before_and_after) == f"2 runs: {said}"
     write(run_of(10, later_s=200), tmp_path / "worse")
     assert first_line(tmp_path).startswith("3 runs: after/run is the fastest, 2× as fast as before")
