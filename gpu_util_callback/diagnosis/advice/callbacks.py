@@ -182,14 +182,9 @@ class StepWork(Work):
         return max(1, self.epochs // self.save_every) if self.save_every > 1 else self.epochs
 
     @property
-    def custom_loop(self) -> bool:
-        """True if a loop of the user's own trains, not `fit`."""
-        return self.run.fit.get("loop") == "custom"
-
-    @property
     def per_epoch(self) -> float:
         """Steps counted from 0; Keras restarts the count in each epoch."""
-        return self.steps / (1 if self.custom_loop else max(1, self.epochs))
+        return self.steps / (1 if self.run.custom_loop else max(1, self.epochs))
 
     @property
     def every(self) -> int:
@@ -332,7 +327,7 @@ STEP_WORK = (
     ),
     Entry(
         "a loop's phase less often",
-        when=lambda w: w.custom_loop,
+        when=lambda w: w.run.custom_loop,
         says="{says}",
         remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
         code='if step % {every} == 0:\n    with monitor.phase("{name}"): ...',

@@ -27,7 +27,7 @@ class SetUp:
     @property
     def kind(self) -> str:
         """Kind of the input, in lower case."""
-        return str(self.run.fit.get("input_kind", "")).lower()
+        return self.run.input_kind
 
     @property
     def each_fit(self) -> bool:

@@ -37,11 +37,11 @@ def advise_kind(wait: InputWait) -> Advice | None:
     Keras makes a tf.data pipeline of a generator or a PyDataset: its stage is not the user's.
     """
     for word, table in _OF_FIT:
-        if word in wait.kind and (not wait.custom_loop or word in _ANYWHERE):
+        if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE):
             return choose(table, wait) or first_holding(loaders.LIMITS, wait)
     if wait.stage is not None or wait.kind == "tf.data":
         return None
-    if wait.kind or wait.custom_loop or wait.run.framework == "jax":
+    if wait.kind or wait.run.custom_loop or wait.run.framework == "jax":
         return choose(loops.LOOP, wait) or first_holding(loops.LIMITS, wait)
     if wait.run.framework == "torch":  # nothing more is known of an imported trace
         return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)

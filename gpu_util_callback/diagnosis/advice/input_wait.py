@@ -86,7 +86,7 @@ class InputWait:
     @property
     def kind(self) -> str:
         """Kind of the input, in lower case: "tf.data", "pydataset", "torch dataloader", ..."""
-        return str(self.run.fit.get("input_kind", "")).lower()
+        return self.run.input_kind
 
     @property
     def input_class(self) -> str:
@@ -99,14 +99,9 @@ class InputWait:
         return int(self.run.fit.get("input_workers") or 0)
 
     @property
-    def custom_loop(self) -> bool:
-        """True if a loop of the user's own trains, not `fit`."""
-        return self.run.fit.get("loop") == "custom"
-
-    @property
     def one_step_a_pass(self) -> bool:
         """True if a loop makes an iterator for each batch: `next(iter(dataset))`."""
-        return self.custom_loop and steps_an_epoch(self.run) == 1
+        return self.run.custom_loop and steps_an_epoch(self.run) == 1
 
     @property
     def fork_safe(self) -> bool:

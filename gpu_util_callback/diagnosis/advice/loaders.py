@@ -459,7 +459,9 @@ GENERATOR = (
 ARRAYS = (
     Entry(
         "bytes",
-        when=lambda wait: wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.custom_loop,
+        when=lambda wait: (
+            wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
+        ),
         says="Keras copies every batch out of the arrays: {pace}. The images hold whole numbers "
         "from 0 to 255 as floats.",
         remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",

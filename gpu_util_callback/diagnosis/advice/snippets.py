@@ -82,9 +82,7 @@ def driver_number(run: Run, gpu: int) -> int:
 
 def has_keras_fit(run: Run) -> bool:
     """Return whether `model.fit` ran the training, not a custom loop."""
-    return run.fit.get("loop") != "custom" and (
-        run.framework_facts.get("keras") is not None or run.framework != "torch"
-    )
+    return not run.custom_loop and (run.framework_facts.get("keras") is not None or run.framework != "torch")
 
 
 def optimizer(run: Run) -> str:
@@ -95,7 +93,7 @@ def optimizer(run: Run) -> str:
 
 def batch_code(run: Run, size: int) -> str:
     """Return the line that sets the batch size, at the place where this run sets it."""
-    kind = str(run.fit.get("input_kind", "")).lower()
+    kind = run.input_kind
     if "dataloader" in kind:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
     if kind == "tf.data":

@@ -53,14 +53,9 @@ class Validations:
     def kind(self) -> str:
         """Kind of the validation data in lower case, or of training's where it is not known."""
         fit = self.run.fit
-        kind = str(fit.get("validation_kind") or fit.get("input_kind", "")).lower()
+        kind = str(fit.get("validation_kind", "")).lower() or self.run.input_kind
         torch = self.run.framework == "torch" and not fit.get("validation_kind")
         return kind or ("unknown" if torch else "tf.data")
-
-    @property
-    def custom_loop(self) -> bool:
-        """True if a loop of the user's own trains, not `fit`."""
-        return self.run.fit.get("loop") == "custom"
 
     @property
     def total(self) -> int:
@@ -128,7 +123,7 @@ class Validations:
     @property
     def every(self) -> str:
         """The same in words: "every 5th epoch"."""
-        if self.custom_loop and not has_epochs(self.run):
+        if self.run.custom_loop and not has_epochs(self.run):
             return f"{self.factor} times less often"
         return f"every {ordinal(self.factor)} epoch"
 
@@ -194,7 +189,7 @@ VALIDATION_DATA = (
     ),
     Entry(
         "threads, asked",
-        when=lambda v: "pydataset" in v.kind and not v.custom_loop,
+        when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
         says="{waits}.",
         asks="Does its __getitem__ mostly wait, for files or a network?",
         remedy="Let several threads prepare it ahead of time",
@@ -215,9 +210,9 @@ VALIDATION_DATA = (
         remedy="Make them once, before training",
         code=lambda v: (
             "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
-            if "pydataset" in v.kind and v.custom_loop
+            if "pydataset" in v.kind and v.run.custom_loop
             else "val_dataset = list(val_dataset)"
-            if v.custom_loop
+            if v.run.custom_loop
             else ""
         ),
         saves=lambda v: v.waiting * (1 - 1 / v.total),
@@ -227,7 +222,7 @@ VALIDATION_DATA = (
 VALIDATION_LESS = (
     Entry(
         "a loop's validation less often",
-        when=lambda v: v.custom_loop and v.total >= LEFT,
+        when=lambda v: v.run.custom_loop and v.total >= LEFT,
         says="Validation takes {pct:.0f} % of the time.",
         remedy="Validate {every}",
         code=lambda v: in_loop(v.run, "validation", v.count, v.factor),
@@ -237,7 +232,7 @@ VALIDATION_LESS = (
     ),
     Entry(
         "less often",
-        when=lambda v: not v.custom_loop and v.total >= LEFT,
+        when=lambda v: not v.run.custom_loop and v.total >= LEFT,
         says="Validation takes {pct:.0f} % of the time.",
         remedy="Validate {every}",
         code="model.fit(..., validation_freq={factor})",
@@ -247,7 +242,7 @@ VALIDATION_LESS = (
     ),
     Entry(
         "fewer batches",
-        when=lambda v: not v.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
+        when=lambda v: not v.run.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
         says="Validation takes {pct:.0f} % of the time.",
         remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
         code=_fewer_steps,

@@ -182,6 +182,16 @@ class Run(Gauges):
         return self.once("fit", lambda: cast(Fit, _known(self.facts.get("fit"))))
 
     @property
+    def custom_loop(self) -> bool:
+        """True if a loop of the user's own trains, not `fit`."""
+        return self.fit.get("loop") == "custom"
+
+    @property
+    def input_kind(self) -> str:
+        """Kind of the input, in lower case: "tf.data", "torch dataloader", ...; "" if unknown."""
+        return str(self.fit.get("input_kind", "")).lower()
+
+    @property
     def model(self) -> Model:
         """The model that is trained."""
         return self.once("model", lambda: cast(Model, _known(self.facts.get("model"))))

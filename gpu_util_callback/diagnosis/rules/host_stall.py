@@ -70,7 +70,7 @@ def unmarked(run: Run) -> Unmarked | None:
     Time before the first step is setup. The account's "other" is its upper bound.
     """
     steps = run.steps
-    if run.fit.get("loop") != "custom" or not len(steps):
+    if not run.custom_loop or not len(steps):
         return None
     spent = _by_block(run)
     stretches = spent[spent >= max(1.0, ALIKE * float(spent.max()))]
@@ -266,9 +266,9 @@ class HostStall(Rule):
             return True
         if run.source is not None:
             return not (run.source.gpus and run.source.idle_judged and run.source.host_traced)
-        own_loop = run.fit.get("loop") == "custom"  # its activity outside steps is observed
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
-        return not (own_loop or phases or run.steps.total("callbacks_known"))
+        # The activity of a custom loop outside steps is observed.
+        return not (run.custom_loop or phases or run.steps.total("callbacks_known"))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:

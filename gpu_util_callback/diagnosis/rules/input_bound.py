@@ -105,7 +105,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     shuffles = any(stage.op.startswith("Shuffle") for stage in wait.stages)
     in_time = stage is None or stage.ms_per_batch < wait.needed_ms
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
-    if not (shuffles and in_time) or wait.custom_loop or part < FILLS_PART:
+    if not (shuffles and in_time) or wait.run.custom_loop or part < FILLS_PART:
         return None
     observation = (
         f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
@@ -156,7 +156,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     if "dataloader" in kind:
         code = loader_line(wait, workers, f", prefetch_factor={math.ceil(ready / workers)}")
         says += spawned_text(wait)
-    elif "pydataset" in kind and not wait.custom_loop:
+    elif "pydataset" in kind and not wait.run.custom_loop:
         code = (
             f"dataset.workers = {workers}  # your PyDataset, before model.fit(dataset)\n"
             f"dataset.max_queue_size = {ready}"
@@ -165,7 +165,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
         name = wait.input_class or "generate"
-        code = ahead_code(kind == "generator", name, ready, fit=not wait.custom_loop)
+        code = ahead_code(kind == "generator", name, ready, fit=not wait.run.custom_loop)
     return Advice(says, code, saves, name="rare")
 
 

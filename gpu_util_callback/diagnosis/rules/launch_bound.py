@@ -375,7 +375,7 @@ def _advice(run: Run, per_step: int) -> Advice:
 
 def _threads_compete(run: Run) -> bool:
     """Return whether tf.data's threads fill all cores, and compete with the launching thread."""
-    if run.framework != "tensorflow" or run.fit.get("input_kind") != "tf.data":
+    if run.framework != "tensorflow" or run.input_kind != "tf.data":
         return False
     host = run.samples.get("host")
     cpu_use = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None

@@ -50,7 +50,7 @@ def advise_shapes(run: Run, times: int) -> Advice:
             "",
             share_saved,
         )
-    if str(run.fit.get("input_kind", "")).lower() == "tf.data":
+    if run.input_kind == "tf.data":
         return _tf_data(run, dims, text)
     return _arrays(run, dims, text, share_saved)
 

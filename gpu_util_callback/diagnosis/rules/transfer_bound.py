@@ -207,7 +207,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             saves=0.0,  # overlapped copies hide no more than the kernels take
         )
     says = "Batches are copied to the GPU while it has nothing else to do. "
-    kind = str(run.fit.get("input_kind", "")).lower()
+    kind = run.input_kind
     unpinned = run.fit.get("input_pin_memory") is not True
     if full:  # larger copies do not help a full link
         says = "The copies to the GPU fill the link, and the GPU waits for them. "
