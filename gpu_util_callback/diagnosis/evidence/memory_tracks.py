@@ -199,7 +199,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
 
 
 class _Held(NamedTuple):
-    """What was held since each of the readings that show growth apart from a saw-tooth."""
+    """The memory held since each of the readings that show growth apart from a saw-tooth."""
 
     steps: np.ndarray
     levels: np.ndarray
@@ -207,7 +207,7 @@ class _Held(NamedTuple):
 
 
 def _held(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
-    """Return what was held, None where the readings are too few or it grew by less than `least`."""
+    """Return the memory held, None where the readings are too few or it grew by less than `least`."""
     if len(steps) < POINTS:
         return None
     low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
