@@ -489,7 +489,7 @@ class _Waiting:
     """Steps that wait for input. Times are ns, summed over the span.
 
     Attributes:
-        rows: steps of the span; in_blocks: of the blocks that hold it.
+        rows: steps of the span.
         input_ns, wait_ns: time in fetching, and of it beyond the floor.
         duration_ns: of the steps; running_ns: the same without compiling.
         lost_ns: the avoidable part of the wait; rests_on: what that was concluded from.
@@ -503,7 +503,6 @@ class _Waiting:
     where: Range
     blocks: slice
     rows: int
-    in_blocks: int
     input_ns: int
     wait_ns: int
     duration_ns: int
@@ -553,7 +552,6 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         where,
         blocks,
         rows,
-        in_blocks,
         input_ns,
         wait_ns,
         duration_ns,
