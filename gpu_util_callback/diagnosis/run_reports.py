@@ -27,7 +27,7 @@ from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import CATEGORIES
+from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s
 from gpu_util_callback.words import percent
 
@@ -431,11 +431,10 @@ def _gpu_time(gpu: Mapping, traced: Traced, steps: int, account: Mapping, why_id
             scale = (in_steps - waited) / other_s
             seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
         parts: dict[str, object] = {
-            name: round(part, 6) for name, part in seconds.items() if why_idle or not name.startswith("idle_")
+            name: round(part, 6) for name, part in seconds.items() if why_idle or name not in IDLE_CATEGORIES
         }
         if not why_idle:
-            idle = [name for name in CATEGORIES if name.startswith("idle_")]
-            parts["idle"] = round(sum(seconds[name] for name in idle), 6)
+            parts["idle"] = round(sum(seconds[name] for name in IDLE_CATEGORIES), 6)
         return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
     if active is not None and wall_s:
         busy = round(wall_s * active / 100, 6)

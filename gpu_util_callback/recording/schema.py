@@ -25,6 +25,7 @@ CATEGORIES = (
     "idle_host",
     "other",
 )
+IDLE_CATEGORIES = tuple(category for category in CATEGORIES if category.startswith("idle_"))
 
 # Column types: "int" (stored as deltas), "float", "text" (dictionary-coded).
 TABLES: dict[str, dict[str, str]] = {

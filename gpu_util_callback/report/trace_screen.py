@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from gpu_util_callback.diagnosis.rules import RULE_OF
-from gpu_util_callback.recording.schema import CATEGORIES
+from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.report.screen import (
     COMPARING,
     SUMMARY,
@@ -154,8 +154,7 @@ def _device(d: DeviceAnalysis, p: ProcessAnalysis, pen: Pen) -> list[str]:
     out = ["", *pen.wrap(f"{_title(d)}   {in_all} of {_time(end - start)}")]
     seconds = {c: int(d.account.steps[c].sum()) / 1e12 for c in CATEGORIES}
     if not p.idle_judged:
-        idle = [c for c in seconds if c.startswith("idle_")]
-        seconds["idle"] = sum(seconds.pop(c) for c in idle)
+        seconds["idle"] = sum(seconds.pop(c) for c in IDLE_CATEGORIES)
     total = sum(seconds.values())
     return out + account_lines(f"Its steps, {duration(total)}", seconds, total, pen, gpu=True)
 

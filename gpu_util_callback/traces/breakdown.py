@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.recording.schema import CATEGORIES
+from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_with_first
 from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostKind, Process
 from gpu_util_callback.traces.steps import Steps
@@ -102,7 +102,7 @@ def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -
     calls = process.events
     busy, first = union_with_first(events.start_ps, events.end_ps)
     gaps = busy.complement(low, high)
-    none = dict.fromkeys(("idle_input", "idle_launch", "idle_sync", "idle_host"), EMPTY)
+    none = dict.fromkeys(IDLE_CATEGORIES, EMPTY)
     if not len(gaps) or not process.has_host:
         return none
 
@@ -165,12 +165,11 @@ def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
     start, end = busy.end[:-1], busy.start[1:]
     rows = np.argsort(start - end, kind="stable")[:limit]
     start, end = start[rows], end[rows]
-    causes = [c for c in CATEGORIES if c.startswith("idle_")]
-    parts = np.stack([result.sets[c].measure(start, end) for c in causes])
+    parts = np.stack([result.sets[c].measure(start, end) for c in IDLE_CATEGORIES])
     unnamed = (end - start) - parts.sum(axis=0)
     best = np.argmax(np.vstack((parts, unnamed)), axis=0)
     return [
-        Gap(int(a), int(b), [*causes, "other"][i])
+        Gap(int(a), int(b), (*IDLE_CATEGORIES, "other")[i])
         for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
     ]
 
