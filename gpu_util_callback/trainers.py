@@ -28,7 +28,7 @@ def trainer_callback(log_dir: str = "logs", **settings: Any) -> Any:
     trainer.train()
     ```
     """
-    return _made("transformers", {"log_dir": log_dir, **settings})
+    return _make_callback("transformers", {"log_dir": log_dir, **settings})
 
 
 def lightning_callback(log_dir: str = "logs", **settings: Any) -> Any:
@@ -46,10 +46,10 @@ def lightning_callback(log_dir: str = "logs", **settings: Any) -> Any:
     ```
     """
     new = "lightning" in sys.modules or "pytorch_lightning" not in sys.modules
-    return _made("lightning.pytorch" if new else "pytorch_lightning", {"log_dir": log_dir, **settings})
+    return _make_callback("lightning.pytorch" if new else "pytorch_lightning", {"log_dir": log_dir, **settings})
 
 
-def _made(library: str, settings: dict[str, Any]) -> Any:
+def _make_callback(library: str, settings: dict[str, Any]) -> Any:
     """Return a callback of this library's own class, which is imported here alone."""
     hooks = _HuggingFace if library == "transformers" else _Lightning
     base = getattr(import_module(library), "TrainerCallback" if hooks is _HuggingFace else "Callback")
@@ -73,7 +73,7 @@ class TrainerHooks:
 
     def __reduce__(self) -> Any:
         """Return the callback without a training, for processes that a trainer starts."""
-        return _made, (self._library, self._settings)
+        return _make_callback, (self._library, self._settings)
 
     def _new_monitor(self) -> GpuUtilMonitor:
         return GpuUtilMonitor(**{"framework": "torch", **self._settings})

@@ -95,12 +95,12 @@ def listed(recording: Recording, of_run: int, status: str | None = None) -> dict
         "framework": facts.get("framework"),
         "label": label,
         "verdict": stored and stored.get("verdict"),
-        **_found(stored),
+        **_stored_findings(stored),
         "revision": recording.revision_as(status),
     }
 
 
-def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+def _stored_findings(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
     findings.sort(key=order)

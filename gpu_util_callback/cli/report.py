@@ -195,7 +195,7 @@ def _print_json(report: dict, outcome: _Outcome | None) -> None:
 
 
 def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
-    for failure in _called(outcome.broken, args.logdir):
+    for failure in _with_logdir_names(outcome.broken, args.logdir):
         print(tame(f"{failure['run']}: {failure['reason']}"))
     for verdict in outcome.verdicts or ():
         print(tame(verdict.sentence))
@@ -221,7 +221,7 @@ def _within(count: int) -> str:
     return f"{count} {'run' if count == 1 else 'runs'} within the limits"
 
 
-def _called(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:
+def _with_logdir_names(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:
     """Return entries about runs, with the log directory's name where it is itself the run."""
     home = _names(logdirs)[logdirs[0]]
     return [{**entry, "run": home if entry["run"] == "." else entry["run"]} for entry in entries]
@@ -255,9 +255,9 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
     """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
     from gpu_util_callback.report.ci import junit, markdown
 
-    broken, verdicts = _called(outcome.broken, args.logdir), outcome.verdicts
+    broken, verdicts = _with_logdir_names(outcome.broken, args.logdir), outcome.verdicts
     if args.junit:
-        options.write_text(args.junit, junit(_called(report["runs"], args.logdir), broken, verdicts))
+        options.write_text(args.junit, junit(_with_logdir_names(report["runs"], args.logdir), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         slower = {verdict.id for verdict in verdicts or () if verdict.failed}

@@ -322,7 +322,7 @@ def _row(
     wall = account["wall_s"]
     # What lies between fits is in none of the hours that are summed up.
     claims = own_findings(judged)
-    gpus, idle = _held(facts, judged["findings"])
+    gpus, idle = _gpus_held(facts, judged["findings"])
     return {
         "logdir": without_secrets(place.logdir),
         "run": place.run,
@@ -363,7 +363,7 @@ def _row(
     }
 
 
-def _held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
+def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
     """Return index -> model of the GPUs that the run held, and index -> cause of the idle ones.
 
     GPUs that the framework did not use count where a scheduler had given them to the job:

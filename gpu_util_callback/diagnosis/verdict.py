@@ -492,12 +492,12 @@ class Announcer:
         new = [
             cause
             for cause, streak in self._streaks.items()
-            if streak >= self._needed(costly[cause]) and cause not in self._announced
+            if streak >= self._results_needed(costly[cause]) and cause not in self._announced
         ]
         self._announced.update(new)
         return [_line(costly[cause]) for cause in new]
 
-    def _needed(self, finding: Mapping) -> int:
+    def _results_needed(self, finding: Mapping) -> int:
         blocking = finding["cause"] in BLOCKING
         unknown = finding["lost_s"] is None and not blocking
         if finding["cause"] == MemoryGrowth.cause:

@@ -476,11 +476,11 @@ def check_gpus(nvml: dict[str, Any]) -> list[Line]:
         text += f", {mode}" if mode else ""
         lines.append(Line("GPUs", f"nvml {numbers}", OK, text))
     for gpu in gpus:
-        lines += _one(gpu, nvml)
+        lines += _gpu_lines(gpu, nvml)
     return lines
 
 
-def _one(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
+def _gpu_lines(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
     number = gpu["nvml_index"]
     lines: list[Line] = []
 

@@ -57,7 +57,7 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
         handle = gate.ask("nvmlDeviceGetHandleByIndex", index, gpu=key)
         if handle is None:
             continue
-        gpu = _whole(gate, handle, index, key)
+        gpu = _physical_gpu(gate, handle, index, key)
         mode = gate.ask("nvmlDeviceGetMigMode", handle, gpu=key)
         gpu.mig_mode = bool(mode and mode[0])
         gate.memory.forget("nvmlDeviceGetMigMode", key)  # most GPUs have no MIG: nothing is missing
@@ -109,7 +109,7 @@ def _text(value: Any) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _whole(gate: Gate, handle: Any, index: int, key: str) -> NvmlGpu:
+def _physical_gpu(gate: Gate, handle: Any, index: int, key: str) -> NvmlGpu:
     pci = gate.ask("nvmlDeviceGetPciInfo", handle, gpu=key)
     gpu = NvmlGpu(
         nvml_index=index,

@@ -89,12 +89,12 @@ class Host:
         row = dict.fromkeys(self.columns, NAN)
         first = not self._before
         self._cpu(row)
-        self._own(row)
+        self._read_process(row)
         memory = self._try("memory", self._psutil.virtual_memory)
         if memory is not None:
             row["memory_used_bytes"] = float(memory.total - memory.available)
             row["memory_available_bytes"] = float(memory.available)
-        self._held(row)
+        self._read_held_memory(row)
         self._traffic(row)
         if not first:
             self._store.add("host", self.columns, self._clock.now(), list(row.values()))
@@ -127,7 +127,7 @@ class Host:
             row["cpu_max_pct"] = max(busy)
             row["iowait_pct"] = 100 * waited / total if hasattr(times[0], "iowait") else NAN
 
-    def _own(self, row: dict[str, float]) -> None:
+    def _read_process(self, row: dict[str, float]) -> None:
         def read() -> tuple[Any, Any, int]:
             with self._process.oneshot():
                 times = self._process.cpu_times()
@@ -146,7 +146,7 @@ class Host:
             row["process_read_bytes_per_s"] = self._rate("process_read", io.read_bytes)
             row["process_write_bytes_per_s"] = self._rate("process_write", io.write_bytes)
 
-    def _held(self, row: dict[str, float]) -> None:
+    def _read_held_memory(self, row: dict[str, float]) -> None:
         """Add what this process, its workers and its container hold."""
         held_bytes = _held_bytes()
         row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes

@@ -72,7 +72,7 @@ def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
     chosen: list[NvmlGpu] = []
     problem = ""
     for entry in entries:
-        gpu = _named(entry, ordered)
+        gpu = _gpu_named(entry, ordered)
         if gpu is None:
             if setting.strip() and entry not in ("-1", "NoDevFiles"):
                 problem = f"CUDA_VISIBLE_DEVICES={setting}: no GPU is {entry!r}; CUDA ignores the rest"
@@ -143,7 +143,7 @@ def _by_identity(
     return None, ""
 
 
-def _named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
+def _gpu_named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
     """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names."""
     if re.fullmatch(r"\+?\d+", entry):
         number = int(entry)

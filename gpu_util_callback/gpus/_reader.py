@@ -65,7 +65,7 @@ class Refreshes:
             return self._new([(time_ns - window_ns, polled)], window_ns)
         changed_ns = (before[0] + time_ns) // 2
         if self._changed_ns is not None:
-            self._seen(changed_ns - self._changed_ns)
+            self._add_refresh(changed_ns - self._changed_ns)
         self._changed_ns = changed_ns
         last = self._new([(changed_ns - window_ns, before[1])], window_ns // 2)
         return last + self._new([(changed_ns, polled)], 1)
@@ -76,7 +76,7 @@ class Refreshes:
         self._written_ns = rows[-1][0] if rows else self._written_ns
         return rows
 
-    def _seen(self, apart_ns: int) -> None:
+    def _add_refresh(self, apart_ns: int) -> None:
         if apart_ns > LONGEST_REFRESH_NS:
             return
         self._apart.append(apart_ns)

@@ -451,7 +451,7 @@ def _publish_remote(file: Path, log_dir: str, name: str, target_name: str, strip
     name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
     data = file.read_bytes()
     data = _without_names(data) if strip else data
-    _put(data, log_dir, f"plugins/profile/{name}/{target_name}")
+    _upload(data, log_dir, f"plugins/profile/{name}/{target_name}")
     return name
 
 
@@ -467,7 +467,7 @@ def keep(file: Path, log_dir: str) -> None:
     host, _, kind = file.name.partition(".pt.")
     name = f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"
     if is_remote(log_dir):
-        _put(file.read_bytes(), log_dir, name)
+        _upload(file.read_bytes(), log_dir, name)
         return
     home = Path(storage_for(log_dir)[1])
     home.mkdir(parents=True, exist_ok=True)
@@ -481,7 +481,7 @@ def keep(file: Path, log_dir: str) -> None:
         raise
 
 
-def _put(data: bytes, log_dir: str, name: str) -> None:
+def _upload(data: bytes, log_dir: str, name: str) -> None:
     import fsspec
 
     filesystem, root = fsspec.core.url_to_fs(log_dir)

@@ -817,7 +817,7 @@ def _plain_checker(kind: Any, marks: list[Any]) -> _Check:
     if origin is list:
         return _entries(_checker(get_args(kind)[0]))
     if origin is dict:
-        return _named(_checker(get_args(kind)[1]))
+        return _dictionary(_checker(get_args(kind)[1]))
     if origin in (Union, UnionType):
         return _either([member for member in get_args(kind) if member is not NoneType])
     if is_typeddict(kind):
@@ -911,7 +911,7 @@ def _entries(check: _Check) -> _Check:
     return check_all
 
 
-def _named(check: _Check) -> _Check:
+def _dictionary(check: _Check) -> _Check:
     def check_all(value: Any, problems: _Problems) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "an object")

@@ -436,7 +436,7 @@ class Recording(RecordingFiles):
         start = self.facts.get("started_ns")
         if start is not None:
             return start
-        return self._cached("start", lambda: self._origin() or self._seen()[0])
+        return self._cached("start", lambda: self._origin() or self._time_range()[0])
 
     @property
     def end_ns(self) -> int:
@@ -444,7 +444,7 @@ class Recording(RecordingFiles):
         for end in (self.facts.get("ended_ns"), self.facts.get("heartbeat_ns")):
             if end is not None:
                 return max(self.start_ns, end)
-        return self._cached("end", lambda: max(self.start_ns, self._seen()[1]))
+        return self._cached("end", lambda: max(self.start_ns, self._time_range()[1]))
 
     @property
     def rank(self) -> int | None:
@@ -462,7 +462,7 @@ class Recording(RecordingFiles):
         stored = self._stored_top()
         return 0 if stored is None else stored.index.origin_ns
 
-    def _seen(self) -> tuple[int, int]:
+    def _time_range(self) -> tuple[int, int]:
         """Return the first and the last time in its rows."""
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]

@@ -159,7 +159,7 @@ class RecordingWriter:
         for name, kind in TABLES[table].items():
             if kind == "text":
                 rows[name][:] = [clean(text) for text in rows[name]]
-        self._put(("tables", table), rows)
+        self._keep_rows(("tables", table), rows)
 
     def append_samples(self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray) -> None:
         """Append samples to a group.
@@ -180,7 +180,7 @@ class RecordingWriter:
             return
         rows: dict[str, np.ndarray] = {"time_ns": times}
         rows.update((str(name), table[:, at].copy()) for at, name in enumerate(columns))
-        self._put(("samples", str(group)), rows)
+        self._keep_rows(("samples", str(group)), rows)
 
     def count_dropped(self, table: str, rows: int) -> None:
         """Count dropped rows of a table; the numbers of later rows continue after them."""
@@ -188,7 +188,7 @@ class RecordingWriter:
             self._rows[table] += rows
             self._dropped_rows += rows
 
-    def _put(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
+    def _keep_rows(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
         """Keep new rows for the next flush; the oldest ones go where none comes."""
         with self._lock:
             parts = self._new.setdefault(key, [])

@@ -244,7 +244,7 @@ def _means(recording: Recording, group: str, column: str) -> np.ndarray | None:
     return means if counts.any() else None
 
 
-def _held(means: np.ndarray, took: np.ndarray, length_ns: int) -> np.ndarray:
+def _filled(means: np.ndarray, took: np.ndarray, length_ns: int) -> np.ndarray:
     """Return means with those of long steps in all buckets that the steps take."""
     filled = means.copy()
     for place in np.flatnonzero(np.isfinite(took)):
@@ -264,10 +264,10 @@ def _step_curve(recording: Recording) -> Iterator[str]:
     ran = took if compiled is None else np.maximum(took - np.nan_to_num(compiled), 0)
     top = 1.25 * float(np.nanquantile(ran, 0.98))
     waited = _means(recording, "steps", "input_wait_ns")
-    layers = [(_held(ran, took, length), _COLOURS["step"])]
+    layers = [(_filled(ran, took, length), _COLOURS["step"])]
     caption = "step time without compiling"
     if waited is not None:
-        layers.append((_held(waited, took, length), _COLOURS["input_wait"]))
+        layers.append((_filled(waited, took, length), _COLOURS["input_wait"]))
         caption += ", of it waiting for input"
     yield _curve(layers, top, f"{caption}; the top is {duration(top / 1e9)}")
 

@@ -67,7 +67,7 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
         since: converts its times to nanoseconds since the trace's origin.
     """
     rank = f" rank {recording.rank}" if recording.rank else ""
-    yield _named("process_name", pid, 0, f"{recording.run}{rank} ({recording.id})")
+    yield _metadata("process_name", pid, 0, f"{recording.run}{rank} ({recording.id})")
     tracks = _Tracks(pid, since)
     yield from tracks.slices("steps", _steps(recording.steps))
     yield from _phase_events(tracks, recording.phases)
@@ -104,7 +104,7 @@ class _Tracks:
             if place == len(lanes):
                 self._count += 1
                 lanes.append((self._count, 0))
-                yield _named("thread_name", self._pid, self._count, name)
+                yield _metadata("thread_name", self._pid, self._count, name)
                 yield {
                     "ph": "M",
                     "name": "thread_sort_index",
@@ -127,7 +127,7 @@ class _Tracks:
             }
 
 
-def _named(kind: str, pid: int, tid: int, name: str) -> Event:
+def _metadata(kind: str, pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 

@@ -88,7 +88,7 @@ def render(
     pen = Pen(width, color, unicode)
     units = _units(report)
     if len(units) == 1:
-        return pen.finish(_whole(units[0], pen, detail))
+        return pen.finish(_in_full(units[0], pen, detail))
     runs = [unit.run for unit in units]
     apart = told_apart(runs)
     compared = comparison(runs)
@@ -100,14 +100,14 @@ def render(
         for unit in units:
             lines += rule
             if detail.all:
-                lines += _whole(unit, pen, detail, apart)
+                lines += _in_full(unit, pen, detail, apart)
                 continue
             lines += _brief(unit, pen, apart)
             missing = [gap for gap in unit.run["unavailable"] if gap not in _shared(runs)]
             lines += missing_lines(missing, pen, detail)
         return pen.finish(lines if detail.all else lines + _everywhere(runs, pen, detail))
     if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
-        lines += [*rule, *_whole(units[-1], pen, detail, apart)]
+        lines += [*rule, *_in_full(units[-1], pen, detail, apart)]
         lines += ["", "Only the newest is shown in full; --all shows every run."]
     else:
         costly = sorted((unit for unit in units if unit.groups), key=_lost, reverse=True)
@@ -145,7 +145,7 @@ def _units(report: Mapping) -> list[_Unit]:
     return units
 
 
-def _whole(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | None = None) -> list[str]:
+def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | None = None) -> list[str]:
     """Return everything about a run or a job: verdict, findings, time, GPUs, what is missing."""
     run = unit.run
     lines = _head(unit, pen, apart or {})
@@ -621,7 +621,7 @@ def _sizes(rows: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
     """Return the columns that say something and fit, and the characters of each."""
     names = list(_COLUMNS)
     for dropped in ("ms/sample", "stalls", "lost", "GPU", "ms/step"):
-        if _needed(names, rows) <= width:
+        if _table_width(names, rows) <= width:
             break
         if dropped in names and any(cells[dropped] for cells in rows):
             names.remove(dropped)
@@ -683,7 +683,7 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
     }
 
 
-def _needed(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
+def _table_width(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
     """Return the characters needed, with room for a short name of the run and of a cause."""
     sizes = [max(len(name), *(len(cells[name]) for cells in rows)) for name in names]
     return sum(min(size, _FLEXIBLE.get(name, size)) + 2 for name, size in zip(names, sizes, strict=True))

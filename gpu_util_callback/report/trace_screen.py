@@ -42,7 +42,7 @@ def render(
     pen = Pen(width, color, unicode)
     lines = [pen.bold(line) for line in pen.wrap(analysis.verdict)]
     lines += [pen.dim(pen.cut(_clean(", ".join(analysis.trace.paths))))]
-    lines += finding_lines(grouped(map(_named(analysis), analysis.findings)), pen, detail)
+    lines += finding_lines(grouped(map(_gpus_before_title(analysis), analysis.findings)), pen, detail)
     shown = analysis.processes if detail.all else analysis.processes[:_PROCESSES]
     for p in shown:
         lines += _process(p, len(analysis.processes) > 1, pen, detail)
@@ -66,7 +66,7 @@ def _clean(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
-def _named(analysis: Analysis):
+def _gpus_before_title(analysis: Analysis):
     """Return a function that puts the GPUs of a finding in front of its title."""
 
     def named(finding: dict) -> dict:

@@ -210,13 +210,13 @@ def _library(frame: FrameType) -> bool:
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """Yield the frame's variables, newest first: of two names for one object the later one wins."""
     local_variables = frame.f_locals
-    yield from _named(local_variables, "")
-    yield from _named(getattr(local_variables.get("self"), "__dict__", {}), "self.")
+    yield from _public_names(local_variables, "")
+    yield from _public_names(getattr(local_variables.get("self"), "__dict__", {}), "self.")
     if frame.f_globals is not local_variables:
-        yield from _named(frame.f_globals, "")
+        yield from _public_names(frame.f_globals, "")
 
 
-def _named(variables: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+def _public_names(variables: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
     for name, value in reversed(list(variables.items())):
         public = isinstance(name, str) and name.isidentifier() and not name.startswith("_")
         if public and name != "self" and not keyword.iskeyword(name):

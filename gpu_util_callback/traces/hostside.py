@@ -156,9 +156,11 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
             AllocatorProfile(
                 allocator=names[allocator],
                 device=device,
-                peak_bytes=_known(mine.peak_bytes.max()),
-                max_allocated_bytes=_known(mine.allocated_bytes[top]),
-                min_available_bytes=_known(min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)),
+                peak_bytes=_none_if_negative(mine.peak_bytes.max()),
+                max_allocated_bytes=_none_if_negative(mine.allocated_bytes[top]),
+                min_available_bytes=_none_if_negative(
+                    min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)
+                ),
                 fragmentation_at_peak=fragmentation if np.isfinite(fragmentation) else None,
                 events=len(mine),
                 time_ps=mine.time_ps[edges],
@@ -168,7 +170,7 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
     return sorted(result, key=lambda p: (p.device < 0, p.device, p.allocator))
 
 
-def _known(value) -> int | None:
+def _none_if_negative(value) -> int | None:
     return int(value) if value >= 0 else None
 
 

@@ -87,14 +87,14 @@ def drop_implausible(trace: Trace) -> None:
     counted = [f"{quantity} ({count:,})" for quantity, count in sorted(ignored.items()) if count]
     if counted:
         trace.problems.append(f"impossible numbers were ignored: {', '.join(counted)}")
-    trace.problems = _few(trace.problems)
+    trace.problems = _shortened(trace.problems)
 
 
 def _text(text: str) -> str:
     return text if len(text) <= limits.MAX_TEXT else text[: limits.MAX_TEXT - 1] + "…"
 
 
-def _few(problems: list[str]) -> list[str]:
+def _shortened(problems: list[str]) -> list[str]:
     more = len(problems) - limits.MAX_PROBLEMS
     shown = problems if more <= 0 else problems[: limits.MAX_PROBLEMS]
     lines = [_text(" ".join(problem.split())) for problem in shown]

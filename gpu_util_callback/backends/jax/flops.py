@@ -70,12 +70,12 @@ class _NoTracing:
         if self._code is None:
             raise NotCounted("the step is no plain function")
         self._before = sys.getprofile()
-        sys.setprofile(self._called)
+        sys.setprofile(self._on_call)
 
     def __exit__(self, *_: Any) -> None:
         sys.setprofile(self._before)
 
-    def _called(self, frame: Any, event: str, _: Any) -> None:
+    def _on_call(self, frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code is self._code:
             raise NotCounted("JAX no longer has the step as it traced it")
 
@@ -89,12 +89,12 @@ def _add_all(work: CountedWork, jaxpr: Any, *, recomputes: bool = False) -> None
     Args:
         recomputes: leave out what a `jax.checkpoint` computes again for its gradient.
     """
-    for equation in _needed(jaxpr):
+    for equation in _equations_in_use(jaxpr):
         if not (recomputes and _RECOMPUTED in str(equation.source_info.name_stack)):
             _add(work, equation)
 
 
-def _needed(jaxpr: Any) -> list[Any]:
+def _equations_in_use(jaxpr: Any) -> list[Any]:
     """Return the equations that an output depends on: XLA leaves out all others."""
     needed_ids = {id(variable) for variable in jaxpr.outvars}
     equations = []

@@ -96,7 +96,7 @@ class GraphBatches(Batches):
             if not function.armed:
                 return function.unexpected(inner, args)
             try:
-                timed_iterator = self._given(args[0])
+                timed_iterator = self._timed_iterator(args[0])
             except Exception as error:
                 function.failed(error)
                 timed_iterator = None
@@ -124,7 +124,7 @@ class GraphBatches(Batches):
 
         return timed
 
-    def _given(self, iterator: Any) -> Any:
+    def _timed_iterator(self, iterator: Any) -> Any:
         """Return what the function is given for an iterator; None = the call is not to be timed."""
         newest = self._iterator
         if newest is None or newest() is not iterator:

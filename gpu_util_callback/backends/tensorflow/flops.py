@@ -164,7 +164,7 @@ class _Flat:
                 continue
             inputs = [names[tensor.name] for tensor in op.inputs]
             if op.type in _CALLS:
-                called = _called(graph, op.get_attr("f").name)
+                called = _graph_of(graph, op.get_attr("f").name)
                 returned = self.inline(called, inputs, f"{prefix}{op.name}/")
             elif op.type in _LOOPS or op.type in _BRANCHES:
                 returned = self._flow(graph, op, inputs, prefix)
@@ -186,7 +186,7 @@ class _Flat:
     def _flow(self, graph: Any, op: Any, inputs: list[str], prefix: str) -> list[str]:
         """Note a loop or a branch; return the names of its outputs' placeholders."""
         bodies = {
-            name: [_called(graph, function.name) for function in _listed(op.get_attr(name))]
+            name: [_graph_of(graph, function.name) for function in _listed(op.get_attr(name))]
             for name in ("body", "cond", "then_branch", "else_branch", "branches")
             if name in op.node_def.attr
         }
@@ -277,7 +277,7 @@ def _body(graph: Any, inputs: Sequence[Any]) -> CountedWork:
     return flat.count()
 
 
-def _called(graph: Any, name: str) -> Any:
+def _graph_of(graph: Any, name: str) -> Any:
     """Return the graph of a function by its name."""
     function = graph._get_function(name)
     inside = getattr(function, "graph", None)
@@ -404,7 +404,7 @@ def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
         foreign = op.type[0] != "_" and not hasattr(tf.raw_ops, op.type)
         # One without inputs reads a clock, say: it works on nothing of the model's.
         if (foreign or op.type in _UNKNOWN or op.type in _PYTHON) and len(op.inputs):
-            work.miss(_named(op))
+            work.miss(_described(op))
         return
 
     def shape(place: int) -> Shape:
@@ -418,7 +418,7 @@ def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
     work.add(kind, op.outputs[0].dtype.name, multiply_adds(op, shape, out or [None]))
 
 
-def _named(op: Any) -> str:
+def _described(op: Any) -> str:
     if op.type in _PYTHON:
         return f"a Python function in the graph ({op.name})"
     return f"{op.type} ({op.name})"

@@ -135,7 +135,7 @@ def stamped(fetch: Callable[[], Any], iterator: Any, *, optional: bool):
     try:
         written = _write_down(rows, requested, data, iterator.element_spec, optional)
         if timing.hold:
-            data = _held(data, written)
+            data = _after_row(data, written)
     except Exception as error:
         rows.failure = rows.failure or f"{type(error).__name__}: {error}".splitlines()[0]
     if optional and rows.ends is not None:
@@ -203,7 +203,7 @@ def _wall_clock() -> np.float64:
     return np.float64(time.time())
 
 
-def _held(data, written: tf.Operation):
+def _after_row(data, written: tf.Operation):
     """The same batch once its row is written.
 
     Only what uses the batch waits, as it waits for the batch itself. All else is free to run as

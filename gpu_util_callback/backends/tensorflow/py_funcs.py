@@ -57,14 +57,14 @@ def _users_own(function: Any) -> Callable | None:
     """
     inner: Any = inspect.unwrap(function) if callable(function) else None
     if getattr(inner, "__module__", None) == _AUTOGRAPH:  # around what is no function
-        inner = _held(inner, "func")
+        inner = _closure_variable(inner, "func")
     if getattr(inner, "__name__", "") == _NEXT:
-        inner = getattr(_held(inner, "generator_state"), "_generator", None)
+        inner = getattr(_closure_variable(inner, "generator_state"), "_generator", None)
     home = getattr(inner, "__module__", None) or ""
     return None if not callable(inner) or home.startswith(_LIBRARIES) else inner
 
 
-def _held(function: Any, name: str) -> Any:
+def _closure_variable(function: Any, name: str) -> Any:
     """Return the variable of that name that a nested function refers to; None without it."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     return function.__closure__[names.index(name)].cell_contents if name in names else None

@@ -61,9 +61,9 @@ class RowQueue:
         with self._taking:
             before = self.reader
             if before is not None:
-                self._left.setdefault(before, []).append(self._rest())
+                self._left.setdefault(before, []).append(self._drain_all())
             else:
-                self._rest()  # rows of a fit that nobody asks for any more
+                self._drain_all()  # rows of a fit that nobody asks for any more
             self._reader = weakref.ref(reader)
 
     @property
@@ -76,12 +76,12 @@ class RowQueue:
         with self._taking:
             parts = self._left.pop(reader, [])
             if self.reader is reader:
-                parts.append(self._rest())
+                parts.append(self._drain_all())
         nothing = np.empty((0, self.WIDTH))
         rows, ends = zip(*parts, strict=True) if parts else ((), ())
         return np.concatenate([nothing, *rows]), np.concatenate([nothing, *ends])
 
-    def _rest(self) -> tuple[np.ndarray, np.ndarray]:
+    def _drain_all(self) -> tuple[np.ndarray, np.ndarray]:
         ends = self.ends
         return self.drain(), ends.drain() if ends is not None else np.empty((0, self.WIDTH))
 

@@ -126,7 +126,7 @@ class TorchProfiler(ProfilerSession):
                 "restart the process to get windows again",
             )
         with self._lock:
-            if self._folder is not None or self._others() or self._current() is not None:
+            if self._folder is not None or self._other_profile_active() or self._current() is not None:
                 raise ProfilerBusy("another profiler is running")
             self._yielded = yielded
             self._record(on_device)
@@ -320,7 +320,7 @@ class TorchProfiler(ProfilerSession):
         self._earlier = None
         self._theirs.clear()
 
-    def _others(self) -> bool:
+    def _other_profile_active(self) -> bool:
         """Return whether another profile is prepared or runs, on any thread; torch reports neither.
 
         The entry points are watched from a fit's first window to its end, so that all later

@@ -82,8 +82,8 @@ class Work:
 
     @property
     def as_now(self) -> str:
-        """The code that `_every` replaces."""
-        if _own(self.run, self.who).get("library"):
+        """The code that `_at_every` replaces."""
+        if _callback_facts(self.run, self.who).get("library"):
             return f"callbacks = [{self.who}(...)]"
         return f"...  # in {self.name or 'the callback'}"
 
@@ -244,7 +244,7 @@ EPOCH_WORK = (
         when=lambda w: w.once and w.hook,
         says="{says}",
         remedy="Do it once, at the end of this short training",
-        code=lambda w: _moved(w.run, w.name, "on_train_end"),
+        code=lambda w: _in_later_hook(w.run, w.name, "on_train_end"),
         before=lambda w: w.as_now,
         saves=lambda w: 1 - 1 / w.total,
         wrong_if="later epochs rest on what it does",
@@ -281,7 +281,7 @@ EPOCH_WORK = (
         when=lambda w: True,
         says="{says}",
         remedy="Do it less often, or in a background thread",
-        code=lambda w: _every(w.run, w.name, "epoch", w.every),
+        code=lambda w: _at_every(w.run, w.name, "epoch", w.every),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -340,7 +340,7 @@ STEP_WORK = (
         when=lambda w: w.once_an_epoch,
         says="{says}",
         remedy="Do it once an epoch, or do it in a background thread",
-        code=lambda w: _moved(w.run, w.name, "on_epoch_end"),
+        code=lambda w: _in_later_hook(w.run, w.name, "on_epoch_end"),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -350,7 +350,7 @@ STEP_WORK = (
         when=lambda w: True,
         says="{says}",
         remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
-        code=lambda w: _every(w.run, w.name or "the callback", "batch", w.every),
+        code=lambda w: _at_every(w.run, w.name or "the callback", "batch", w.every),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -386,7 +386,7 @@ def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -
             the interval.
         new_interval: the interval to set.
     """
-    values = _own(run, who).get("every") or _INTERVALS.get(who, {})
+    values = _callback_facts(run, who).get("every") or _INTERVALS.get(who, {})
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in values.items() if isinstance(values, Mapping) else ():
         is_interval = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
@@ -397,7 +397,7 @@ def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -
     return None
 
 
-def _own(run: Run, who: str) -> OwnCallback:
+def _callback_facts(run: Run, who: str) -> OwnCallback:
     """Return what is known of a class of the user's callbacks."""
     return (run.fit.get("callbacks") or {}).get(who) or {}
 
@@ -406,15 +406,15 @@ def _first_argument(run: Run, name: str) -> str:
     """Return a hook's name for its epoch or batch; "" if it takes none."""
     who, hook = _parts(name)
     usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
-    argument_name = (_own(run, who).get("names") or {}).get(hook) or usual
+    argument_name = (_callback_facts(run, who).get("names") or {}).get(hook) or usual
     return str(argument_name) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(argument_name)) else usual
 
 
-def _every(run: Run, name: str, unit: str, every: int) -> str:
+def _at_every(run: Run, name: str, unit: str, every: int) -> str:
     """Return lines that let a hook do its work at every `every`th call."""
     who, hook = _parts(name)
     counted = _first_argument(run, name) or ("" if "." in name else unit)
-    if _own(run, who).get("library"):
+    if _callback_facts(run, who).get("library"):
         if counted:
             return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
         return _subclass(who, hook, f"if self.calls % {every} == 0", "", 'self.calls = getattr(self, "calls", -1) + 1')
@@ -437,14 +437,14 @@ def _subclass(who: str, hook: str, condition: str, first: str, before: str = "")
     return "\n".join(lines)
 
 
-def _moved(run: Run, name: str, to: str) -> str:
+def _in_later_hook(run: Run, name: str, to: str) -> str:
     """Return lines that move a hook's work to a later hook, with the arguments available there."""
     who, hook = _parts(name)
     first = _first_argument(run, name)
     passed = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
     later = "epoch, logs=None" if "epoch" in to else "logs=None"
-    if _own(run, who).get("library"):
+    if _callback_facts(run, who).get("library"):
         return (
             f"class Rare{who}({who}):\n"
             f"    def {hook}(self, {arguments}):\n"

@@ -155,7 +155,7 @@ def _in_process(wait: InputWait) -> str:
     )
 
 
-def _few(wait: InputWait) -> str:
+def _too_few_workers(wait: InputWait) -> str:
     who = f"{wait.workers} worker process{'es' if wait.workers > 1 else ''} of the DataLoader"
     verb = "are" if wait.workers > 1 else "is"
     return f"{who} {verb} too few: {wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
@@ -215,7 +215,7 @@ def _more_workers(name: str, holds: Callable[[InputWait], bool], *, waits: bool 
     return Entry(
         name,
         when=lambda wait: wait.workers > 0 and not _hands_over(wait) and holds(wait),
-        says=_few,
+        says=_too_few_workers,
         asks=asks,
         remedy="Use more",
         code=lambda wait: loader_line(wait, count(wait)),

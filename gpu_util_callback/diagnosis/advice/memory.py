@@ -22,7 +22,7 @@ def _list(run: Run, name: str) -> Advice:
     return Advice(
         f"`{name}` gains items in every step, and each keeps its array alive. Append a Python "
         "number instead, or keep the last ones alone.",
-        f"{_own(name)} = collections.deque(maxlen=100)",
+        f"{_attribute_of_self(name)} = collections.deque(maxlen=100)",
     )
 
 
@@ -30,7 +30,7 @@ def _graphs(run: Run, name: str) -> Advice:
     return Advice(
         f"`{name}` keeps tensors with their history of gradients: each holds all activations of "
         "its step. Keep the number.",
-        f"{_own(name)}.append(loss.item())",
+        f"{_attribute_of_self(name)}.append(loss.item())",
     )
 
 
@@ -47,7 +47,7 @@ def _metric(run: Run, name: str) -> Advice:
     return Advice(
         f"`{name}` gains items in every step, and nothing empties it: a metric's reset_state() has "
         "to clear what it keeps itself. Sums in variables (add_weight) need no list at all.",
-        f"def reset_state(self):\n    super().reset_state()\n    {_own(name)}.clear()",
+        f"def reset_state(self):\n    super().reset_state()\n    {_attribute_of_self(name)}.clear()",
     )
 
 
@@ -127,7 +127,7 @@ def _unknown(run: Run, observed: str) -> Advice:
     )
 
 
-def _own(qualified_name: str) -> str:
+def _attribute_of_self(qualified_name: str) -> str:
     """Return how the class that has a list writes it: "Keeps.losses" -> "self.losses"."""
     owner, _, attribute = qualified_name.rpartition(".")
     return f"self.{attribute}" if owner else attribute

@@ -29,7 +29,7 @@ SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
 OWN_PCT = Constant(5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more")
 
 
-def _known(facts: object) -> dict[str, object]:
+def _without_nulls(facts: object) -> dict[str, object]:
     """Return the facts that are known; none if there are none."""
     named = facts.items() if isinstance(facts, Mapping) else ()
     return {str(name): value for name, value in named if value is not None}
@@ -174,12 +174,12 @@ class Run(Gauges):
     @property
     def manifest(self) -> Facts:
         """The manifest's facts; what is null is left out, here and in its parts."""
-        return self.once("manifest", lambda: cast(Facts, _known(self.facts)))
+        return self.once("manifest", lambda: cast(Facts, _without_nulls(self.facts)))
 
     @property
     def fit(self) -> Fit:
         """The parameters of the training, and its input."""
-        return self.once("fit", lambda: cast(Fit, _known(self.facts.get("fit"))))
+        return self.once("fit", lambda: cast(Fit, _without_nulls(self.facts.get("fit"))))
 
     @property
     def custom_loop(self) -> bool:
@@ -194,17 +194,17 @@ class Run(Gauges):
     @property
     def model(self) -> Model:
         """The model that is trained."""
-        return self.once("model", lambda: cast(Model, _known(self.facts.get("model"))))
+        return self.once("model", lambda: cast(Model, _without_nulls(self.facts.get("model"))))
 
     @property
     def machine(self) -> Machine:
         """The machine it is trained on."""
-        return self.once("machine", lambda: cast(Machine, _known(self.facts.get("machine"))))
+        return self.once("machine", lambda: cast(Machine, _without_nulls(self.facts.get("machine"))))
 
     @property
     def framework_facts(self) -> Framework:
         """The framework that trains; its name alone is `framework`."""
-        return self.once("framework", lambda: cast(Framework, _known(self.facts.get("framework"))))
+        return self.once("framework", lambda: cast(Framework, _without_nulls(self.facts.get("framework"))))
 
     @property
     def framework(self) -> str:

@@ -94,7 +94,8 @@ class Sampled:
             return values
         # Columns of one group are mostly read at the same times.
         bins_at, fresh = self.run.once(
-            ("held", id(self.start_ns), id(places), hold_ns), lambda: _held(bins, places, self.start_ns, hold_ns)
+            ("held", id(self.start_ns), id(places), hold_ns),
+            lambda: _covering_bins(bins, places, self.start_ns, hold_ns),
         )
         return np.where(fresh, values[bins_at], np.nan)
 
@@ -210,7 +211,9 @@ def _rate(times: np.ndarray, samples: Sampled, lost: np.ndarray) -> np.ndarray:
     return np.where(fresh, np.nan_to_num(lost[last_sample]) / samples.length_ns[last_sample], 0.0)
 
 
-def _held(bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int) -> tuple[np.ndarray, np.ndarray]:
+def _covering_bins(
+    bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return which of the bins at `places` covers each of these times, and whether any does."""
     stamps = (bins.origin_ns or 0) + places * bins.bin_ns
     # The bin that contains the time, or the newest one before it; the first one also covers a

@@ -335,7 +335,7 @@ class Traced:
         self._gpus = None
         self._windows_of.clear()
         count = len(table["step"])
-        window, gpu = (_known(table, name, count) for name in ("window", "gpu"))
+        window, gpu = (_column_or_zeros(table, name, count) for name in ("window", "gpu"))
         # A trace has many steps in one window: they are added up a window and GPU at a time.
         change = (np.diff(window, prepend=-1) != 0) | (np.diff(gpu, prepend=-2) != 0)
         edges = np.append(np.flatnonzero(change), count)
@@ -370,7 +370,7 @@ class Traced:
             kernel.total_ns += _positive(table, "total_ns", i)
 
 
-def _known(table: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
+def _column_or_zeros(table: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
     return np.asarray(table[name] if name in table else np.zeros(count), np.int64)
 
 

@@ -46,7 +46,7 @@ class Contention(Rule):
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        each = {gpu: time_taken for gpu in run.working_gpus if (time_taken := _taken(run, gpu, limits))}
+        each = {gpu: time_taken for gpu in run.working_gpus if (time_taken := _time_of_others(run, gpu, limits))}
         enter = limits["others_active_pct"] / 100
         for stretch in together(each, enter=enter, min_s=limits["min_s"]):
             gpu, mask = stretch.gpus[0], stretch.inside
@@ -73,7 +73,7 @@ class Contention(Rule):
             )
 
 
-def _taken(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
+def _time_of_others(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
     """Return a GPU's samples and the time that other programs took in each; None if none did."""
     if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
         return None

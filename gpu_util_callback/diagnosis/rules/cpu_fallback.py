@@ -83,7 +83,7 @@ class CpuFallback(Rule):
         too_few = idle.samples < limits["min_samples"] * len(idle.gpus)
         if too_few or idle.active_pct >= limits["gpu_active_pct"]:
             return
-        memory_held = [_held(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
+        memory_held = [_no_model_in_memory(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
         if any(empty is None for empty in memory_held):
             return
         who, names = (called(run.framework), [str(run.gpu(i).get("name") or "GPU") for i in idle.gpus])
@@ -124,7 +124,7 @@ def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
     return process_mean[0] >= limits["gpu_active_pct"]
 
 
-def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
+def _no_model_in_memory(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
     """Return the evidence that no model lies in a GPU's memory, and the bytes; None without any.
 
     The framework's allocator is the best source. A driver that reports the memory of the process,

@@ -68,7 +68,7 @@ class Imbalance(Rule):
         yield from self._unequal(
             "GPUs",
             "Give every GPU the same share of the batch.",
-            {_named(run, gpu): busy[gpu] for gpu in gpus},
+            {_with_replica(run, gpu): busy[gpu] for gpu in gpus},
             run.steps.total("duration_ns"),
             limits,
             gpus,
@@ -177,15 +177,15 @@ class Imbalance(Rule):
                 confidence=ESTIMATED,
                 evidence={
                     "gap_pct": round(float(spread.max() - spread.min()), 1),
-                    "busiest": _named(run, high),
+                    "busiest": _with_replica(run, high),
                     "busiest_active_pct": round(float(spread.max()), 1),
-                    "least_busy": _named(run, low),
+                    "least_busy": _with_replica(run, low),
                     "least_active_pct": round(float(spread.min()), 1),
                 },
                 threshold=chosen(limits, "gap_pct"),
                 advice=_advice(
-                    f"{_named(run, high)} works {spread.max():.0f} % of the time, "
-                    f"{_named(run, low)} {spread.min():.0f} %, and every step waits for the "
+                    f"{_with_replica(run, high)} works {spread.max():.0f} % of the time, "
+                    f"{_with_replica(run, low)} {spread.min():.0f} %, and every step waits for the "
                     "busiest. Give each the same share of the batch, and keep other work off "
                     "the busiest.",
                     _equal_shares(run, len(gpus)),
@@ -232,7 +232,7 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
     return mean >= gap_pct and mean >= SURELY * scatter / np.sqrt(count)
 
 
-def _named(run: Run, gpu: int) -> str:
+def _with_replica(run: Run, gpu: int) -> str:
     """Return a GPU's name, with its model replica if the framework reports it."""
     replicas = run.fit.get("replicas", [])
     replica_numbers = [

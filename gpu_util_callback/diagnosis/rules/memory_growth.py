@@ -373,7 +373,7 @@ def _graph(run: Run, forecast: Forecast) -> _Why | None:
     return "graph", f"{operations:.3g} operations added to the graph in each step"
 
 
-def _kept(run: Run, forecast: Forecast) -> _Why | None:
+def _growing_list(run: Run, forecast: Forecast) -> _Why | None:
     """Return the list whose items make up the growth."""
     best: tuple[float, str, str] | None = None
     per_step = forecast.growth.per_step
@@ -429,7 +429,7 @@ def _objects(run: Run, forecast: Forecast) -> _Why | None:
 _EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
     _workers,
     _graph,
-    _kept,
+    _growing_list,
     _traces,
     _buffer,
     _tensors,

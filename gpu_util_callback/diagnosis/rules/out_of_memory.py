@@ -82,7 +82,7 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
             fits = room.room if batch and room.room < batch else None
     else:
         evidence |= _of_host(run, where)
-        growing_list = _kept(run)
+        growing_list = _large_list(run)
         if growing_list is not None:
             evidence |= {"grows_with": growing_list["name"], "items_mib": _mib(_bytes(growing_list))}
     return OutOfMemory.finding(
@@ -131,7 +131,7 @@ def _of_host(run: Run, where: str) -> dict[str, object]:
     }
 
 
-def _kept(run: Run) -> Mapping[str, Any] | None:
+def _large_list(run: Run) -> Mapping[str, Any] | None:
     """Return the list of the program's that held much of the memory."""
     track = run.memory.get("host:process_held_bytes")
     lists = (run.facts.get("memory") or {}).get("kept") or ()
@@ -214,7 +214,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     if counted:
         where = " in its container" if "container" in counted else ""
         observed = f"the kernel has counted a kill for memory{where} since"
-    growing_list = _kept(run)
+    growing_list = _large_list(run)
     evidence: dict[str, object] = {
         "seen": observed,
         "grows_with": growing_list["name"] if growing_list else None,

@@ -26,7 +26,7 @@ Dims = list[list[Any]]
 def advise_shapes(run: Run, times: int) -> Advice:
     """Return the advice for a step that was compiled `times` times."""
     dims = _dims(run)
-    if dims is not None and not (_batch_varies(dims) or _others(dims)):
+    if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
         return Advice(
             f"{times} steps had to be compiled first, although the shape of their input stayed the "
             "same: something else that the step gets changes, a Python number or the size of a "
@@ -58,13 +58,13 @@ def advise_shapes(run: Run, times: int) -> Advice:
 def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
     size = run.fit.get("batch_size") or _largest(dims[0][0]) or "batch_size"
     again = "Batch again" if _batch_varies(dims) else "Batch"
-    if not _others(dims):
+    if not _varying_sizes(dims):
         return Advice(
             f"{text}Batches differ in their number of samples: {again.lower()} with one number, "
             "and without what is left over.",
             f"ds = ds.unbatch().batch({size}, drop_remainder=True)",
         )
-    longest = max([512, *(_rounded(size) for _, _, size in _others(dims) if size)])
+    longest = max([512, *(_rounded(size) for _, _, size in _varying_sizes(dims) if size)])
     shapes = ", ".join(str([longest if _varies(size) else size for size in sizes[1:]]) for sizes in dims)
     shapes = f"({shapes})" if len(dims) > 1 else shapes
     return Advice(
@@ -83,7 +83,7 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
         size = _largest(dims[0][0]) or run.fit.get("batch_size")
         says.append(
             "fill smaller batches up with samples that they have"
-            if _others(dims)
+            if _varying_sizes(dims)
             else "Batches differ in their number of samples: fill the smaller ones up with samples "
             "that they have, or leave some out"
         )
@@ -101,9 +101,9 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
             f"(0, -{name}.shape[{axis}] % {multiple})" if axis in axes else "(0, 0)" for axis in range(len(sizes))
         )
         lines.append(f"{name} = np.pad({name}, [{pads}])")
-    if _others(dims):
+    if _varying_sizes(dims):
         says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
-    return Advice(f"{text}{', and '.join(says)}.", "\n".join(lines), share_saved if _others(dims) else 1.0)
+    return Advice(f"{text}{', and '.join(says)}.", "\n".join(lines), share_saved if _varying_sizes(dims) else 1.0)
 
 
 def _dims(run: Run) -> Dims | None:
@@ -128,7 +128,7 @@ def _rounded(size: int) -> int:
 
 def _multiple(dims: Dims) -> int:
     """Return the multiple to which lengths are padded, small enough to leave at least two lengths."""
-    longest = max((size or 2 * MULTIPLE for _, _, size in _others(dims)), default=2 * MULTIPLE)
+    longest = max((size or 2 * MULTIPLE for _, _, size in _varying_sizes(dims)), default=2 * MULTIPLE)
     return min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
 
 
@@ -136,7 +136,7 @@ def _batch_varies(dims: Dims) -> bool:
     return any(bool(sizes) and _varies(sizes[0]) for sizes in dims)
 
 
-def _others(dims: Dims) -> list[tuple[int, int, int | None]]:
+def _varying_sizes(dims: Dims) -> list[tuple[int, int, int | None]]:
     """Return (tensor, axis, largest size if seen) of all that vary but the number of samples."""
     return [
         (tensor, axis, _largest(size))
