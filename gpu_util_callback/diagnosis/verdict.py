@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
-from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
+from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, stack_samples_of
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
@@ -435,7 +435,7 @@ def _not_measured(run: Run, waits: bool) -> str:
         if run.used_gpus
         else "how well they use the CPU was not measured (no GPU in use)"
     )
-    stack_samples = looks(run)
+    stack_samples = stack_samples_of(run)
     if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or SMALL_OP_US) < SMALL_OP_US:
         within += (
             f"; Python starts some {stack_samples.operations:,} operations in each, one every "

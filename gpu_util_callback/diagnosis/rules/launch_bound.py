@@ -142,8 +142,8 @@ class LaunchBound(Rule):
 
     def _predict(self, run: Run, limits: Limits) -> list[Finding]:
         """Return the finding of a loop whose steps call `predict`, which is made for data sets."""
-        stack_samples = looks(run)
-        if stack_samples is None or stack_samples.looks < limits["min_looks"]:
+        stack_samples = stack_samples_of(run)
+        if stack_samples is None or stack_samples.count < limits["min_looks"]:
             return []
         pct = stack_samples.predict_set_up_pct
         if pct < limits["predict_set_up_pct"]:
@@ -153,7 +153,7 @@ class LaunchBound(Rule):
                 title="The steps call predict, which sets itself up each time",
                 lost_ns=round(pct / 100 * run.steps.total("body_ns")),
                 confidence=ESTIMATED,
-                evidence={"predict_set_up_pct": round(pct, 1), "looks": stack_samples.looks},
+                evidence={"predict_set_up_pct": round(pct, 1), "looks": stack_samples.count},
                 threshold=chosen(limits, "predict_set_up_pct", "min_looks"),
                 advice=PREDICT_ADVICE,
                 gpus=run.used_gpus,
@@ -215,15 +215,15 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     by = run.framework_facts.get("eager_by")
     if by:
         return {"eager_by": by}, {}, _undo(str(by))
-    stack_samples = looks(run)
+    stack_samples = stack_samples_of(run)
     if stack_samples is None or not idioms(run).decorator:
         return None
     pct, op_us = stack_samples.eager_pct, stack_samples.op_us
-    if stack_samples.looks < limits["min_looks"] or pct < limits["eager_looks_pct"]:
+    if stack_samples.count < limits["min_looks"] or pct < limits["eager_looks_pct"]:
         return None
     if op_us is not None and op_us >= limits["eager_op_us"]:
         return None
-    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.looks}
+    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.count}
     if stack_samples.operations:
         evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": _rounded(op_us)}
     threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
@@ -235,7 +235,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class StackSamples:
     """Samples of the training thread's activity within steps of a custom loop.
 
     Attributes:
@@ -247,7 +247,7 @@ class Looks:
         function: the function the loop calls for a step; None = not known.
     """
 
-    looks: int
+    count: int
     eager_pct: float
     predict_set_up_pct: float
     operations: int | None
@@ -258,8 +258,8 @@ class Looks:
 COMPILED_TOO = Constant(0.1, "if more functions than these are compiled, the step is compiled; operations surround it")
 
 
-def looks(run: Run) -> Looks | None:
-    """Return None without samples."""
+def stack_samples_of(run: Run) -> StackSamples | None:
+    """Return the stack samples of a run's steps; None without samples."""
     dispatch: Dispatch = run.fit.get("dispatch") or {}
     samples, eager, compiled = (
         int(count or 0) for count in (dispatch.get("samples"), dispatch.get("eager"), dispatch.get("compiled"))
@@ -270,7 +270,7 @@ def looks(run: Run) -> Looks | None:
     operations = dispatch.get("operations")
     rows = run.steps.total_rows
     body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0
-    return Looks(
+    return StackSamples(
         samples,
         100 * eager / samples if mostly else 0.0,
         100 * int(dispatch.get("predict_set_up") or 0) / samples,
@@ -302,7 +302,7 @@ def _eager_advice() -> Advice:
     )
 
 
-def _compile_advice(run: Run, stack_samples: Looks) -> Advice:
+def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
     words = idioms(run)
     some = f"each of some {stack_samples.operations:,} operations" if stack_samples.operations else "each operation"
     name = stack_samples.function or "train_step"
