@@ -233,7 +233,7 @@ def _sums(recordings: Sequence[Recording]) -> dict[str, Any] | None:
     rows = []
     for recording in recordings:
         try:
-            rows.append(row_of_open(recording, anew=True))
+            rows.append(row_of_open(recording, recompute=True))
         except Exception:  # its own problems are listed; the table has its row without sums
             logger.exception("summing up %s failed", recording.path)
     return total_reply(total(Survey(rows))) if len(rows) > 1 else None

@@ -320,7 +320,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                     is_final = row["judged"] or going_on or is_long(recording)
                 if not is_final and row and time.monotonic() < until:
                     is_final = True  # once, also where that fails
-                    row = row_of_open(recording, anew=True)
+                    row = row_of_open(recording, recompute=True)
             except Exception as error:  # it must not hide the others
                 survey.problems.append(unexpected(recording.path, error))
             undiagnosed += not is_final
@@ -367,7 +367,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         cached = self._reports.get(recording.id)
         if cached is None or cached[0] is not recording or cached[1] != revision:
             # Applying newer rules to ten million steps takes too long: long runs keep older ones.
-            cached = (recording, revision, run_report(recording, anew=not is_long(recording)))
+            cached = (recording, revision, run_report(recording, recompute=not is_long(recording)))
             self._reports[recording.id] = cached
             while len(self._reports) > MAX_REPORTS:
                 self._reports.pop(next(iter(self._reports)), None)  # unless another request has

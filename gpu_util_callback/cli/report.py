@@ -16,7 +16,7 @@ from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import without_secrets
-from gpu_util_callback.report.screen import tame
+from gpu_util_callback.report.screen import strip_control
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check, Verdict
@@ -196,9 +196,9 @@ def _print_json(report: dict, outcome: _Outcome | None) -> None:
 
 def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
     for failure in _with_logdir_names(outcome.broken, args.logdir):
-        print(tame(f"{failure['run']}: {failure['reason']}"))
+        print(strip_control(f"{failure['run']}: {failure['reason']}"))
     for verdict in outcome.verdicts or ():
-        print(tame(verdict.sentence))
+        print(strip_control(verdict.sentence))
     if not outcome.broken and outcome.verdicts is None:
         print(_within(len(report["runs"])))
 
@@ -210,7 +210,7 @@ def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
     for run in runs:
         run["cost"] = prices.of(run)
         if prices.per_kwh is not None and run["cost"]["energy"] is None:
-            name = tame(run["run"])
+            name = strip_control(run["run"])
             print(
                 f"gpu-util report: {name}: no price: its energy was not measured (no power samples of a GPU in use)",
                 file=sys.stderr,
@@ -274,7 +274,7 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
 
 def _warn(problems: Iterable[Mapping[str, str]]) -> None:
     for problem in problems:
-        print(tame(f"gpu-util report: {problem['path']}: {problem['message']}"), file=sys.stderr)
+        print(strip_control(f"gpu-util report: {problem['path']}: {problem['message']}"), file=sys.stderr)
 
 
 def _share(text: str) -> float:

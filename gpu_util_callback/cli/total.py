@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         surveyed = survey(
             logdirs,
             thresholds=thresholds,
-            anew=args.rejudge,
+            recompute=args.rejudge,
             engine=args.engine,
             cache=None if args.no_cache else Cache(logdirs),
             progress=partial(_progress, line),

@@ -139,7 +139,7 @@ class Diagnosis:
         }
 
 
-def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
+def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> dict:
     """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
@@ -148,7 +148,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
 
     Args:
         thresholds: on top of the recording's own.
-        anew: False: accept the findings of older rules, too, unless other thresholds are given;
+        recompute: False: accept the findings of older rules, too, unless other thresholds are given;
             the rows of a long run take long to read. `rules_version` shows which rules were used.
     """
     stored = recording.stored or {}
@@ -156,7 +156,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     limits = resolve(_DECLARED, thresholds, before=stored_limits)
     up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
     lost = recording.status == "lost"  # its last moments were never judged
-    if "verdict" in stored and ((up_to_date and not lost) or not (anew or thresholds)):
+    if "verdict" in stored and ((up_to_date and not lost) or not (recompute or thresholds)):
         return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {}, **stored}
     facts = recording.facts
     if lost:

@@ -179,14 +179,14 @@ _AS_RECORDED = (
 _AS_DIAGNOSED = "rules_version", "thresholds", "thresholds_set", "silent", "findings", "spans"
 
 
-def run_report(recording: Recording | Recorded, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
+def run_report(recording: Recording | Recorded, thresholds: Mapping | None = None, *, recompute: bool = True) -> dict:
     """Return one run of the report: its account, its GPUs, its findings and the advice.
 
     Args:
-        anew: as for `diagnose`.
+        recompute: as for `diagnose`.
     """
     facts = recording.facts
-    judged = diagnose(recording, thresholds, anew=anew)
+    judged = diagnose(recording, thresholds, recompute=recompute)
     account = recording.account
     traced = Traced()
     traced.add_steps(recording.traced_steps)

@@ -108,7 +108,7 @@ def survey(
     logdirs: Sequence[str],
     *,
     thresholds: Mapping | None = None,
-    anew: bool = False,
+    recompute: bool = False,
     engine: str = "local",
     cache: Cache | None = None,
     progress: Progress = lambda what, done, of: None,
@@ -120,7 +120,7 @@ def survey(
 
     Args:
         thresholds: overrides of the rules' thresholds; every run is diagnosed with them.
-        anew: diagnose every run by today's rules unless its diagnosis was made by them.
+        recompute: diagnose every run by today's rules unless its diagnosis was made by them.
         engine: "local", or "ray" to spread the reading over the Ray cluster.
         cache: of runs that have not changed, only a listing is read.
         progress: is called with a word, how many are done, and of how many (None = not known).
@@ -130,7 +130,7 @@ def survey(
     rows: dict[str, tuple[Found, Row]] = {}
     unread: list[tuple[Storage, Found]] = []
     keys: set[str] = set()
-    if thresholds or anew:
+    if thresholds or recompute:
         cache = None
     for logdir in logdirs:
         storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(keys)))
@@ -148,7 +148,9 @@ def survey(
     damaged: set[str] = set()  # to be read, and reported, each time
     result.read = len(unread)
     if unread:
-        answers = _by_ray(unread, thresholds, anew) if engine == "ray" else _by_threads(unread, thresholds, anew)
+        answers = (
+            _by_ray(unread, thresholds, recompute) if engine == "ray" else _by_threads(unread, thresholds, recompute)
+        )
         for count, (place, row, problems) in enumerate(answers, 1):
             result.problems += problems
             if problems:
@@ -170,20 +172,22 @@ def _say_found(progress: Progress, before: int, count: int) -> None:
 Answer = tuple[Found, Row | None, list[Problem]]
 
 
-def _by_threads(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
+def _by_threads(
+    unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool
+) -> Iterable[Answer]:
     """Read rows here: several at a time from a remote store, which answers late."""
     remote = [item for item in unread if item[0].remote]
     with ThreadPoolExecutor(REQUESTS, "gpu-util-read") as pool:
-        waiting = {pool.submit(row_of, *item, thresholds, anew): item for item in remote}
+        waiting = {pool.submit(row_of, *item, thresholds, recompute): item for item in remote}
         for future in as_completed(waiting):
             _, place = waiting.pop(future)
             yield (place, *future.result())
     for storage, place in unread:
         if not storage.remote:
-            yield (place, *row_of(storage, place, thresholds, anew))
+            yield (place, *row_of(storage, place, thresholds, recompute))
 
 
-def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool) -> Iterable[Answer]:
+def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool) -> Iterable[Answer]:
     """Have a Ray cluster read the rows; its nodes must reach the log directories."""
     import ray
 
@@ -191,7 +195,7 @@ def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None,
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
     task = ray.remote(num_cpus=1)(_rows_of_folders)
     parts = [unread[at : at + TASK_RUNS] for at in range(0, len(unread), TASK_RUNS)]
-    waiting = {task.remote([place for _, place in part], dict(thresholds or {}), anew): part for part in parts}
+    waiting = {task.remote([place for _, place in part], dict(thresholds or {}), recompute): part for part in parts}
     while waiting:
         [ready], _ = ray.wait(list(waiting), num_returns=1)
         part = waiting.pop(ready)
@@ -200,20 +204,20 @@ def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None,
 
 
 def _rows_of_folders(
-    places: Sequence[Found], thresholds: Mapping, anew: bool
+    places: Sequence[Found], thresholds: Mapping, recompute: bool
 ) -> list[tuple[Row | None, list[Problem]]]:
     storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {place.logdir for place in places}}
-    return [row_of(storages[place.logdir], place, thresholds, anew) for place in places]
+    return [row_of(storages[place.logdir], place, thresholds, recompute) for place in places]
 
 
 def row_of(
-    storage: Storage, place: Found, thresholds: Mapping | None = None, anew: bool = False
+    storage: Storage, place: Found, thresholds: Mapping | None = None, recompute: bool = False
 ) -> tuple[Row | None, list[Problem]]:
     """Return the row of one recording, and its problems; None = it cannot be read at all."""
     path = storage.join(place.path, "manifest.json")
     try:
         if not thresholds:
-            row, problems = _from_manifest(storage, place, path, anew)
+            row, problems = _from_manifest(storage, place, path, recompute)
             if row is not None:
                 return row, problems
         return _from_rows(storage, place, thresholds)
@@ -227,7 +231,7 @@ def row_of(
         return None, [unexpected(place.path, error)]
 
 
-def _from_manifest(storage: Storage, place: Found, path: str, anew: bool) -> tuple[Row | None, list[Problem]]:
+def _from_manifest(storage: Storage, place: Found, path: str, recompute: bool) -> tuple[Row | None, list[Problem]]:
     """Return the row from the manifest alone; None where it lacks something."""
     try:
         facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
@@ -236,7 +240,7 @@ def _from_manifest(storage: Storage, place: Found, path: str, anew: bool) -> tup
     except (FileNotFoundError, ManifestError):
         return None, []
     judged: Mapping[str, Any] = facts.get("diagnosis") or {}
-    if anew and judged.get("rules_version") != RULES_VERSION:
+    if recompute and judged.get("rules_version") != RULES_VERSION:
         return None, []
     status = facts.get("status") or "lost"
     if status == "live":
@@ -265,19 +269,19 @@ def _from_rows(storage: Storage, place: Found, thresholds: Mapping | None) -> tu
     return _of_recording(place, recording, judged, diagnosed=True), recording.problems
 
 
-def row_of_open(recording: Recording, anew: bool = False) -> Row:
+def row_of_open(recording: Recording, recompute: bool = False) -> Row:
     """Return the row of an open recording, from what its recorder diagnosed.
 
     Args:
-        anew: diagnose it where its recorder did not; without that it is not judged.
+        recompute: diagnose it where its recorder did not; without that it is not judged.
     """
     place = Found("", recording.run, recording.path, ())
     row = _of_facts(place, recording.facts, recording.status)
     if row is not None:
         return row | {"id": recording.id}
-    judged = diagnose(recording) if anew else {"findings": [], "spans": []}
-    row = _of_recording(place, recording, judged, diagnosed=anew)
-    return row | {"id": recording.id, "judged": row["judged"] and anew}
+    judged = diagnose(recording) if recompute else {"findings": [], "spans": []}
+    row = _of_recording(place, recording, judged, diagnosed=recompute)
+    return row | {"id": recording.id, "judged": row["judged"] and recompute}
 
 
 def _of_recording(place: Found, recording: Recording, judged: Mapping, *, diagnosed: bool) -> Row:

@@ -683,7 +683,7 @@ class Recorder:
                 from gpu_util_callback.diagnosis import run_report
                 from gpu_util_callback.report import terminal  # noqa: F401 - ready for the verdict
 
-                self.run = run_report(self.recorded, anew=False)
+                self.run = run_report(self.recorded, recompute=False)
         except Exception as error:
             self.fail("the verdict", error)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED, Verdict
-from gpu_util_callback.report.screen import tame
+from gpu_util_callback.report.screen import strip_control
 
 # Characters that XML 1.0 cannot hold, not even as references.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -74,4 +74,4 @@ def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Verdic
 
 
 def _md(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", tame(text))
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", strip_control(text))

@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, tame
+from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, strip_control
 from gpu_util_callback.words import HOST_TIME, duration, percent, steps
 
 __all__ = ["Summary", "card"]
@@ -167,7 +167,7 @@ def _from_here(path: str) -> str:
 
 def _text(text: object) -> str:
     """Return text for HTML; names in a recording may hold any character."""
-    return escape(tame(str(text)))
+    return escape(strip_control(str(text)))
 
 
 def _subtitle(run: Mapping[str, Any]) -> str:

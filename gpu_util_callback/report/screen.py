@@ -82,7 +82,7 @@ _HELD = "\u00a0"
 _STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def tame(line: str) -> str:
+def strip_control(line: str) -> str:
     """Remove control sequences from a line, except our colours."""
     return _STEERS.sub(lambda match: match[1] or "?", line)
 
@@ -131,7 +131,7 @@ class Pen:
         return text if len(text) <= room else text[: max(1, room - len(dots))].rstrip() + dots
 
     def finish(self, lines: Sequence[str]) -> str:
-        text = "\n".join(tame(line).rstrip() for line in lines)
+        text = "\n".join(strip_control(line).rstrip() for line in lines)
         text = text.replace(_HELD, " ") + "\n"
         if not self.unicode:
             text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")

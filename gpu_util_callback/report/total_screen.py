@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.total_time import DIMENSIONS
-from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, tame
+from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, strip_control
 from gpu_util_callback.words import duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
@@ -341,7 +341,7 @@ def page(report: Mapping, logdirs: Sequence[str]) -> str:
     return _PAGE.format(
         policy=_POLICY,
         style=_STYLE,
-        logdirs=html.escape(tame(", ".join(logdirs))),
+        logdirs=html.escape(strip_control(", ".join(logdirs))),
         text=html.escape(render(report, 100, color=False, unicode=True)),
         heads="".join(map(_table_head, heads)),
         version=__version__,
@@ -379,12 +379,12 @@ def _row(run: Mapping, unit: str) -> dict:
 
 
 def _cell(text: str, small: str = "") -> dict:
-    shown = tame(str(text))
-    return {"v": shown, "t": shown} | ({"s": tame(small)} if small else {})
+    shown = strip_control(str(text))
+    return {"v": shown, "t": shown} | ({"s": strip_control(small)} if small else {})
 
 
 def _number(value: float | None, unit: str = "", small: str = "", digits: int = 2) -> dict:
     if value is None:
         return {"v": None, "t": ""}
     cell = {"v": value, "t": f"{value:,.{digits}f}{unit}"}
-    return cell | ({"s": tame(small)} if small else {})
+    return cell | ({"s": strip_control(small)} if small else {})

@@ -404,11 +404,11 @@ def test_a_long_run_keeps_what_older_rules_found(path, tmp_path):
     facts["diagnosis"] |= {"rules_version": -1, "verdict": "by older rules"}
     manifest.write_text(json.dumps(facts))
     (one,) = read_recordings(tmp_path / "copy")
-    report = run_report(one, anew=False)
+    report = run_report(one, recompute=False)
     assert (report["rules_version"], report["verdict"]) == (-1, "by older rules")
     assert "rules version -1" in report["unavailable"][-1]["reason"], "and says so"
     anew = run_report(one)
     assert "current rules" not in {one["source"] for one in anew["unavailable"]}
     assert anew["rules_version"] == RULES_VERSION
     assert [span["cause"] for span in anew["spans"]] == [span["cause"] for span in report["spans"]]
-    assert run_report(one, {"input_bound.wait_pct": 50}, anew=False)["rules_version"] > 0
+    assert run_report(one, {"input_bound.wait_pct": 50}, recompute=False)["rules_version"] > 0

@@ -159,7 +159,7 @@ def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class SharedSpan:
     """Stretch in which GPUs of one training lost time.
 
     Attributes:
@@ -175,31 +175,33 @@ class Together:
     inside: np.ndarray
 
 
-def together(each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float) -> list[Together]:
+def shared_spans(
+    losses_by_gpu: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float
+) -> list[SharedSpan]:
     """Return the stretches in which the slowest GPU lost the share `enter` of the time.
 
     Args:
-        each: GPU -> its samples, and ns that it lost in each of them (NaN = not known).
+        losses_by_gpu: GPU -> its samples, and ns that it lost in each of them (NaN = not known).
     """
-    if not each:
+    if not losses_by_gpu:
         return []
-    base = max((samples for samples, _ in each.values()), key=len)
-    rates = np.stack([_rate(base.start_ns, samples, lost) for samples, lost in each.values()])
+    base = max((samples for samples, _ in losses_by_gpu.values()), key=len)
+    rates = np.stack([_rate(base.start_ns, samples, lost) for samples, lost in losses_by_gpu.values()])
     lost = base.length_ns * rates.max(axis=0)
     stretches = []
     for where, mask in base.spans(lost, enter=enter, min_s=min_s):
         first, last = int(base.start_ns[mask][0]), int(base.start_ns[mask][-1])
         inside = {
             gpu: (samples.start_ns + samples.length_ns > first) & (samples.start_ns <= last)
-            for gpu, (samples, _) in each.items()
+            for gpu, (samples, _) in losses_by_gpu.items()
         }
         share = {
             gpu: float(np.nansum(lost[inside[gpu]])) / max(1, int(samples.length_ns[inside[gpu]].sum()))
-            for gpu, (samples, lost) in each.items()
+            for gpu, (samples, lost) in losses_by_gpu.items()
         }
         order = sorted(share, key=lambda gpu: -share[gpu])
         gpus = [gpu for gpu in order if share[gpu] >= enter] or order[:1]
-        stretches.append(Together(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
+        stretches.append(SharedSpan(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
     return stretches
 
 

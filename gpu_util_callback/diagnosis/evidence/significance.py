@@ -23,13 +23,13 @@ LEAST_S = Threshold(
     "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is reported "
     f"only if it came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
 )
-SIGNIFICANT = {  # what `worth_telling` reads
+SIGNIFICANT = {  # what `significant` reads
     "min_run_pct": Threshold(2, "below 2 % of the run, fixing it does not show"),
     "least_s": LEAST_S,
 }
 
 
-def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) -> list[Finding]:
+def significant(findings: Iterable[Finding], present_ns: int, limits: Limits) -> list[Finding]:
     """Return the findings whose kind cost enough of the run.
 
     That is at least `min_run_pct` of the run or `always_s` seconds, and `least_s` seconds in any
@@ -49,16 +49,16 @@ def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) 
     for finding in findings:
         if finding.lost_ns:
             by_kind.setdefault(finding.detail, []).append(finding)
-    significant = []
+    listed = []
     for kind in by_kind.values():
         total = sum(finding.lost_ns or 0 for finding in kind)
-        if total >= enough and not too_little(kind, limits):
+        if total >= enough and not negligible(kind, limits):
             least = PART * min(enough, total / len(kind))
-            significant += [finding for finding in kind if (finding.lost_ns or 0) >= least]
-    return significant
+            listed += [finding for finding in kind if (finding.lost_ns or 0) >= least]
+    return listed
 
 
-def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
+def negligible(findings: Iterable[Finding], limits: Limits) -> bool:
     """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
     share = STATE_LEAST if any(finding.state for finding in findings) else 1

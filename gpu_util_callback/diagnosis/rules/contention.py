@@ -7,8 +7,8 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_S, Constant, Limits, Threshold, chosen
@@ -43,14 +43,16 @@ class Contention(Rule):
         return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+        return significant(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        each = {gpu: time_taken for gpu in run.working_gpus if (time_taken := _time_of_others(run, gpu, limits))}
+        losses_by_gpu = {
+            gpu: time_taken for gpu in run.working_gpus if (time_taken := _time_of_others(run, gpu, limits))
+        }
         enter = limits["others_active_pct"] / 100
-        for stretch in together(each, enter=enter, min_s=limits["min_s"]):
+        for stretch in shared_spans(losses_by_gpu, enter=enter, min_s=limits["min_s"]):
             gpu, mask = stretch.gpus[0], stretch.inside
-            samples = each[gpu][0]
+            samples = losses_by_gpu[gpu][0]
             others_active, use = samples.at(OTHERS), samples.at("utilization_pct")
             memory = samples.at("memory_other_bytes")[mask]
             has_memory = np.isfinite(memory).any()

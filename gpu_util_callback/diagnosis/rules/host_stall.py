@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, significant
 from gpu_util_callback.diagnosis.evidence.source import Once, Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
@@ -279,7 +279,7 @@ class HostStall(Rule):
             *self._in_steps(run, limits),
             *self._unmarked(run, limits),
         ]
-        return worth_telling(findings, run.present_ns, limits)
+        return significant(findings, run.present_ns, limits)
 
     # -- a trace ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice.snippets import batch_code
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
@@ -58,7 +58,7 @@ class Imbalance(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:
             return self._at_work(run, limits)
-        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+        return significant(self._spans(run, limits), run.present_ns, limits)
 
     # -- of traces -------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from gpu_util_callback.diagnosis.evidence.significance import (
     MANY_TIMES,
     PART,
     in_many_steps,
-    too_little,
-    worth_telling,
+    negligible,
+    significant,
 )
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
@@ -371,7 +371,7 @@ class InputBound(Rule):
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
         spans = self._spans(run, limits)
-        set_ups = worth_telling(input_setup(run, limits), run.present_ns, limits)
+        set_ups = significant(input_setup(run, limits), run.present_ns, limits)
         return [*spans, *set_ups, *(() if spans else self._one_fetch(run, limits))]
 
     def _one_fetch(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -452,7 +452,7 @@ class InputBound(Rule):
             finding = self._finding(run, limits, waiting)
             if finding is not None and (finding.lost_ns or 0) >= PART * enough:
                 findings.append(finding)
-        if too_little(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
+        if negligible(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
             return []
         _one_remedy(findings)
         return findings

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
@@ -49,13 +49,13 @@ class MemorySpill(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.machine.get("system") not in SYSTEMS:
             return
-        each = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
-        for stretch in together(each, enter=0.5, min_s=limits["min_s"]):
+        losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
+        for stretch in shared_spans(losses_by_gpu, enter=0.5, min_s=limits["min_s"]):
             gpu = stretch.gpus[0]
             slowdown = _slowdown(run, stretch.where)
             if slowdown is None or slowdown < limits["slowdown"]:
                 continue
-            samples, mask = each[gpu][0], stretch.inside
+            samples, mask = losses_by_gpu[gpu][0], stretch.inside
             used = float(np.nanmax(samples.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
             length = stretch.where.end_ns - stretch.where.start_ns
             yield self.finding(

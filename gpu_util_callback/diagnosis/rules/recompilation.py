@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, worth_telling
+from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
@@ -196,7 +196,7 @@ class Recompilation(Rule):
         return not any(run.steps.total(name) for name in columns)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        yield from worth_telling(self._spans(run, limits), run.present_ns, limits)
+        yield from significant(self._spans(run, limits), run.present_ns, limits)
         yield from self._each_fit(run, limits)
 
     def _each_fit(self, run: Run, limits: Limits) -> Iterable[Finding]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, together
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, significant
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_S, Limits, Threshold
@@ -55,18 +55,18 @@ class Throttled(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+        return significant(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         slowed = [gpu_slowed for gpu in run.working_gpus if (gpu_slowed := _slowed(run, gpu, limits)) is not None]
         for column, (word, fault) in _REASONS.items():
-            each = {
+            losses_by_gpu = {
                 gpu_slowed.gpu: (gpu_slowed.samples, gpu_slowed.lost[column])
                 for gpu_slowed in slowed
                 if column in gpu_slowed.lost
             }
             least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
-            for stretch in together(each, enter=least / 100, min_s=limits["min_s"]):
+            for stretch in shared_spans(losses_by_gpu, enter=least / 100, min_s=limits["min_s"]):
                 gpu_slowed = next(gpu_slowed for gpu_slowed in slowed if gpu_slowed.gpu == stretch.gpus[0])
                 mask = stretch.inside
                 time, share = gpu_slowed.samples.length_ns[mask], gpu_slowed.samples.at(column)[mask]

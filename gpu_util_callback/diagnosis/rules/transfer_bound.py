@@ -9,8 +9,8 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.host import traced_too_early
 from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, has_keras_fit, idioms, images_as_floats
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, together
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, worth_telling
+from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
@@ -49,7 +49,7 @@ class TransferBound(Rule):
         traced = list(self._traced(run, limits))
         yield from traced
         if not traced_gpus(run):
-            yield from worth_telling(self._full_links(run, limits), run.present_ns, limits)
+            yield from significant(self._full_links(run, limits), run.present_ns, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         limit = limits["exposed_copy_pct"]
@@ -96,9 +96,9 @@ class TransferBound(Rule):
 
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Finding]:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
-        each = {gpu: (link.samples, link.lost) for gpu, link in links.items()}
+        losses_by_gpu = {gpu: (link.samples, link.lost) for gpu, link in links.items()}
         enter = limits["idle_pct"] / 100
-        for span in together(each, enter=enter, min_s=limits["min_s"]):
+        for span in shared_spans(losses_by_gpu, enter=enter, min_s=limits["min_s"]):
             link, mask = links[span.gpus[0]], span.inside
             full = mask & link.full
             degraded = _degraded(run, span.gpus[0])
