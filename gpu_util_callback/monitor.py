@@ -109,7 +109,7 @@ class GpuUtilMonitor:
         self._recorder: Recorder | None = None
         self._loop: Loop | None = None
         self._described: set[bool] = set()  # of the training's input, of a validation's
-        self._named: set[bool] = set()
+        self._has_names: set[bool] = set()
         self._looked = False
 
     # ---- begin and end ---------------------------------------------------------------------
@@ -160,7 +160,7 @@ class GpuUtilMonitor:
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: an error from here on ends the recording.
         self._recorder, self._loop = recorder, loop
-        self._described, self._named, self._looked = set(), set(), False
+        self._described, self._has_names, self._looked = set(), set(), False
         recorder.dispatch = adapter.dispatch(loop, caller)
         recorder.start(watch)
         try:
@@ -277,9 +277,9 @@ class GpuUtilMonitor:
         recorder, loop = self._recorder, self._loop
         if recorder is None or loop is None or self._settings.redact:
             return
-        if loop.validating in self._named:
+        if loop.validating in self._has_names:
             return
-        self._named.add(loop.validating)
+        self._has_names.add(loop.validating)
         inner = seen_through(dataset)
         names = names_in_loop(frame, self, inner, source_of(inner), loop.validating)
         fit = recorder.facts.get("fit") or {}

@@ -111,10 +111,10 @@ def without_secrets(text: str) -> str:
             break
         text = shorter
     lowered = text.lower()
-    named = any(word in lowered for word in _SECRET_WORDS)
-    if named or "=" in text:
-        text = _without_values(text, _SIGN if named else _EQUALS)
-    if named and "-" in text:
+    has_secret_word = any(word in lowered for word in _SECRET_WORDS)
+    if has_secret_word or "=" in text:
+        text = _without_values(text, _SIGN if has_secret_word else _EQUALS)
+    if has_secret_word and "-" in text:
         text = _without_options(text)
     for option, client in _CLIENTS.items():
         if option in text:
@@ -343,8 +343,8 @@ def _first_words(text: str) -> str:
 def error_text(error: BaseException) -> str:
     """Return an error's type and text in one line, by which a `Redactor` recognises it."""
     name, text = type(error).__name__, " ".join(str(error).split())
-    named = f"{name}: {text}"
-    return named if _ERROR.match(f"{name}: …") else f"error {named}"
+    type_and_text = f"{name}: {text}"
+    return type_and_text if _ERROR.match(f"{name}: …") else f"error {type_and_text}"
 
 
 class Redactor:

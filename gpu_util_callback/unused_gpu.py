@@ -43,7 +43,7 @@ def why_unused(
     environ = environ or {}
     who = called(framework)
     count = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-    there = f"there {'are' if gpus > 1 else 'is'} {count}"
+    gpus_present = f"there {'are' if gpus > 1 else 'is'} {count}"
     if visible == 0:
         value = environ.get("CUDA_VISIBLE_DEVICES", "")
         return Unused(
@@ -55,7 +55,7 @@ def why_unused(
     platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
     if framework == "jax" and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return Unused(
-            f"{there}, and JAX_PLATFORMS={platforms} keeps JAX from using {'them' if gpus > 1 else 'it'}",
+            f"{gpus_present}, and JAX_PLATFORMS={platforms} keeps JAX from using {'them' if gpus > 1 else 'it'}",
             "unset JAX_PLATFORMS",
             "unset JAX_PLATFORMS JAX_PLATFORM_NAME",
             chosen=True,
@@ -65,12 +65,12 @@ def why_unused(
         if framework == "tensorflow":
             code = f"pip uninstall -y tensorflow tensorflow-cpu; {code}"
         return Unused(
-            f"{there}, and {who} was built without CUDA",
+            f"{gpus_present}, and {who} was built without CUDA",
             "install the build that has it" + (f": {code}" if code else ""),
             code,
         )
     return Unused(
-        f"{there}, and {who} sees none",
+        f"{gpus_present}, and {who} sees none",
         "run `gpu-util doctor`: it says which library is missing or does not fit",
         "gpu-util doctor",
     )

@@ -178,10 +178,10 @@ class TimedBatches:
     __slots__ = (
         "_came",
         "_ended",
+        "_fetches_until_ask",
         "_finished",
         "_first",
         "_idle",
-        "_left",
         "_probe",
         "_quick",
         "_requesting",
@@ -219,7 +219,7 @@ class TimedBatches:
         self._shapes: tuple[Any, ...] | None = ()  # of the last batch; None = one was not plain
         self._signature = 0.0  # of these shapes
         nothing = requesting is None and probe is None and finished is None
-        self._left = _NEVER if nothing else 0  # fetches before the next that `_ask`s
+        self._fetches_until_ask = _NEVER if nothing else 0  # fetches before the next that `_ask`s
 
     def __iter__(self) -> TimedBatches:
         return self
@@ -227,8 +227,8 @@ class TimedBatches:
     def __next__(self) -> Any:
         # Little code runs every step: what a step's own puts out of the cache is slow.
         entered = requested = _clock()
-        if self._left:
-            self._left -= 1
+        if self._fetches_until_ask:
+            self._fetches_until_ask -= 1
         else:
             self._ask()
             requested = _clock()
@@ -285,7 +285,7 @@ class TimedBatches:
         if self._quick < _QUICK_ONES:
             self._quick += 1
         elif self._requesting is None and self._finished is None:
-            self._left = _QUERIED_EVERY - 1
+            self._fetches_until_ask = _QUERIED_EVERY - 1
         else:
             self._skip = _QUERIED_EVERY - 1
 
@@ -297,7 +297,7 @@ class TimedBatches:
             return 0
         if delivered - requested > _QUICK_NS:
             self._quick = max(self._quick - _LONG_ONE, 0)
-            self._left = self._skip = 0
+            self._fetches_until_ask = self._skip = 0
             if not self._idle and self._probe.idle():
                 return ENDED_MEANWHILE
         return 0 if self._idle else delivered
@@ -366,7 +366,7 @@ class PythonBatches(Batches):
                 inside.iterator, inside.stamps, inside.own_ns = args[-1], (), 0
                 args = (*args[:-1], inside)
             compiled = compiling.ns
-            called = clock() if timeline.sampled else start
+            call_start = clock() if timeline.sampled else start
             try:
                 result = inner(*args)
             except BaseException as error:
@@ -384,7 +384,7 @@ class PythonBatches(Batches):
                 timeline.flags |= TRACED
             if timeline.sampled:
                 fetching = self.fetches.own_ns if self.fetches is not None else 0
-                timeline.own_step_ns += called - start + fetching + clock() - end
+                timeline.own_step_ns += call_start - start + fetching + clock() - end
             return result
 
         return timed

@@ -116,12 +116,12 @@ class InputCalls:
         """
         return self._timers.setdefault((name, identity), CallTimer(name))
 
-    def replace(self, put: Callable[[], None], back: Callable[[], None]) -> None:
-        """Call `put`, and `back` when the fit ends; neither where it has ended."""
+    def replace(self, install: Callable[[], None], back: Callable[[], None]) -> None:
+        """Call `install`, and `back` when the fit ends; neither where it has ended."""
         with self._lock:
             if self._open:
                 self._undo.append(back)
-                put()
+                install()
 
     def replace_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute for the time of the fit."""
@@ -250,10 +250,10 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: Any, first: 
             if owner is not None:
                 calls.replace_attribute(owner, "py_dataset", timed)
     elif kind == "GeneratorDataAdapter":
-        batches, made = data_adapter.generator, len(data_adapter._first_batches)
+        batches, batches_made = data_adapter.generator, len(data_adapter._first_batches)
         timer = calls.timer(*_next_of(generator_input))
         first(data_adapter._first_batches[0])
-        calls.replace_attribute(data_adapter, "generator", lambda: _TimedIterator(batches(), timer, made))
+        calls.replace_attribute(data_adapter, "generator", lambda: _TimedIterator(batches(), timer, batches_made))
     elif kind == "TorchDataLoaderAdapter" and data_adapter._dataloader.num_workers == 0:
         calls.replace_attribute(
             data_adapter,

@@ -134,14 +134,14 @@ class PythonAdapter(KerasAdapter):
             data_adapter = self._datasets.pop()
             data_adapter._dataset = data_adapter._dataset._dataset
 
-    def _watch(self, which: str, data_adapter: Any) -> None:
+    def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
         dataset = getattr(data_adapter, "_dataset", None)
         if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
             return
         if not isinstance(dataset, WatchedDataset):
-            self._pipelines.given(which, dataset)
-            data_adapter._dataset = WatchedDataset(dataset, self._pipelines, which)
+            self._pipelines.given(phase, dataset)
+            data_adapter._dataset = WatchedDataset(dataset, self._pipelines, phase)
             self._datasets.append(data_adapter)
 
 

@@ -35,22 +35,22 @@ class TfDataPipelines:
         self._looking = threading.Lock()
         self._unavailable = unavailable
 
-    def given(self, which: str, dataset: Any) -> None:
+    def given(self, phase: str, dataset: Any) -> None:
         """Note the dataset of a pipeline; on the training thread."""
         if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
-            self._unread[which] = dataset
+            self._unread[phase] = dataset
 
-    def seen(self, which: str, iterator: Any) -> None:
+    def seen(self, phase: str, iterator: Any) -> None:
         """Note a new iterator; on the training thread.
 
         Args:
-            which: "train" or "validation".
+            phase: "train" or "validation".
             iterator: of any kind: those without a tf.data pipeline are ignored.
         """
         pipeline_iterator = _with_pipeline(iterator)
         if pipeline_iterator is not None:
-            self._iterators[which] = weakref.ref(pipeline_iterator)
-            self.given(which, getattr(pipeline_iterator, "_dataset", None))
+            self._iterators[phase] = weakref.ref(pipeline_iterator)
+            self.given(phase, getattr(pipeline_iterator, "_dataset", None))
         elif _parts(iterator) and HIDDEN not in self._unavailable:
             self._unavailable.append(HIDDEN)
 
@@ -62,10 +62,10 @@ class TfDataPipelines:
         """
         tokens: list[str] = []
         with self._looking:
-            for which in list(self._unread):
-                reader = self._reader(which)
-                reader.look(self._unread.pop(which))
-                if which == "train" and reader.written is not None:
+            for phase in list(self._unread):
+                reader = self._reader(phase)
+                reader.look(self._unread.pop(phase))
+                if phase == "train" and reader.written is not None:
                     tokens += [function for stage in reader.written.all() for function in stage.py_functions]
         return tokens
 
@@ -85,17 +85,17 @@ class TfDataPipelines:
         Raises: TensorFlow's error where a pipeline keeps no model.
         """
         rows: list[dict[str, Any]] = []
-        for which, reference in list(self._iterators.items()):
+        for phase, reference in list(self._iterators.items()):
             iterator = reference()
             if iterator is None:  # exhausted, and its pipeline gone
                 continue
-            rows += self._reader(which).read(iterator)
+            rows += self._reader(phase).read(iterator)
         return rows
 
-    def _reader(self, which: str) -> Any:
-        if which not in self._readers:
-            self._readers[which] = part_of("tensorflow", "written_stages").Reader(which)
-        return self._readers[which]
+    def _reader(self, phase: str) -> Any:
+        if phase not in self._readers:
+            self._readers[phase] = part_of("tensorflow", "written_stages").Reader(phase)
+        return self._readers[phase]
 
 
 @uncounted
@@ -105,13 +105,13 @@ class WatchedDataset:
     Args:
         dataset: the dataset.
         pipelines: notified of the iterators.
-        which: "train" or "validation".
+        phase: "train" or "validation".
     """
 
-    def __init__(self, dataset: Any, pipelines: TfDataPipelines, which: str):
+    def __init__(self, dataset: Any, pipelines: TfDataPipelines, phase: str):
         self._dataset = dataset
         self._pipelines = pipelines
-        self._which = which
+        self._phase = phase
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_dataset"], name)
@@ -121,7 +121,7 @@ class WatchedDataset:
 
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self._dataset)
-        self._pipelines.seen(self._which, iterator)
+        self._pipelines.seen(self._phase, iterator)
         return iterator
 
 

@@ -59,8 +59,8 @@ class CountedWork:
         """
         if self.missing:
             more = len(self.missing) - 3
-            named = ", ".join(self.missing[:3]) + (f" and {more} more" if more > 0 else "")
-            raise NotCounted(f"the work of {named} is not known")
+            operations = ", ".join(self.missing[:3]) + (f" and {more} more" if more > 0 else "")
+            raise NotCounted(f"the work of {operations} is not known")
         if not self.samples:
             raise NotCounted("the size of the batch is not known")
         if not self.total:
@@ -91,8 +91,8 @@ def einsum_multiply_adds(equation: str, shapes: Sequence[Sequence[int | None]]) 
     sizes: dict[str, int | None] = {}
     for labels, shape in zip(operands, shapes, strict=True):
         head, dots, tail = labels.partition("...")
-        named = len(head) + len(tail)
-        batch = [f"#{-place}" for place in range(len(shape) - named, 0, -1)] if dots else []
+        labelled = len(head) + len(tail)
+        batch = [f"#{-place}" for place in range(len(shape) - labelled, 0, -1)] if dots else []
         for label, size in zip([*head, *batch, *tail], shape, strict=True):
             earlier = sizes.get(label)
             sizes[label] = size if earlier in (None, 1) else earlier

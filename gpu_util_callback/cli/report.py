@@ -134,8 +134,8 @@ def run(args: argparse.Namespace) -> int:
     if not report["runs"]:
         raise UnusableInput("none of these recordings can be shown")
     # In the order given: the first one is the baseline.
-    named = [recording.id for recording in recordings]
-    report["runs"].sort(key=lambda run: named.index(run["id"]))
+    ids_in_order = [recording.id for recording in recordings]
+    report["runs"].sort(key=lambda run: ids_in_order.index(run["id"]))
     _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
     outcome = None if check is None else _judged(args, check, recordings, report, thresholds)
     if outcome is not None:

@@ -256,5 +256,5 @@ class Trainings:
 
         if any(isinstance(callback, TrainerHooks) for callback in owner.callbacks):
             return
-        made = lightning_callback if hasattr(owner, "fit") else trainer_callback
-        owner.callbacks.append(made(**self._settings))
+        make_callback = lightning_callback if hasattr(owner, "fit") else trainer_callback
+        owner.callbacks.append(make_callback(**self._settings))

@@ -203,9 +203,9 @@ def _same_job(run: Mapping) -> tuple | None:
     if model.get("parameters") is None:
         return None
     # Only a user-given name is stable: launchers give another one at each start.
-    named = run.get("job") if run.get("job_source") == "argument" else None
+    job_name = run.get("job") if run.get("job_source") == "argument" else None
     backend = framework.get("backend") or framework.get("name")
-    return backend, model["parameters"], run.get("rank"), run.get("world_size") or 1, named
+    return backend, model["parameters"], run.get("rank"), run.get("world_size") or 1, job_name
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:

@@ -461,8 +461,8 @@ def _serve(claimed: int, pieces: np.ndarray, edges: np.ndarray, room: np.ndarray
     free = room[inside]
     taken_ns = np.minimum(claimed * length / max(1.0, length.sum()), free)
     missing = claimed - taken_ns.sum()
-    left = free - taken_ns
-    if missing > 0 and left.sum() > 0:
-        taken_ns += left * min(1.0, missing / left.sum())
+    room_left = free - taken_ns
+    if missing > 0 and room_left.sum() > 0:
+        taken_ns += room_left * min(1.0, missing / room_left.sum())
     room[inside] = free - taken_ns
     return float(taken_ns.sum())

@@ -47,15 +47,15 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
     judged, problems = run_reports(recordings, thresholds)
     runs = [run for _, run in judged]
     sessions: dict[str, list[dict]] = {}
-    made: dict[str, list] = {}
+    recordings_of: dict[str, list] = {}
     for recording, run in judged:
         sessions.setdefault(run["session"], []).append(run)
-        made.setdefault(run["session"], []).append(recording)
+        recordings_of.setdefault(run["session"], []).append(recording)
     add_promises(runs)
     return {
         "version": REPORT_VERSION,
         "runs": runs,
-        "sessions": [_session(name, members, made[name]) for name, members in sessions.items()],
+        "sessions": [_session(name, members, recordings_of[name]) for name, members in sessions.items()],
         **({"problems": list(map(vars, problems))} if problems else {}),
     }
 

@@ -323,22 +323,22 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dic
     least = min(_lost(run) for run in ranked)
     if holding is not None and least < OUTWEIGHS * (holding["lost_s"] or 0.0) + 1e-9:
         first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
-        named: Mapping | None = holding
+        shown_finding: Mapping | None = holding
         text = _holding(holding, first)
         groups.sort(key=lambda group: first not in group)
     else:
-        holding, named = None, _costliest(first)
+        holding, shown_finding = None, _costliest(first)
         text = _of_group(groups[0], len(ranked))
     return {
         "text": text,
         "id": first["id"],
         "rank": first["rank"],
         "finding": holding and holding["id"],
-        "lost_s": named and named["lost_s"],
-        "saves_s": named and named.get("saves_s"),
+        "lost_s": shown_finding and shown_finding["lost_s"],
+        "saves_s": shown_finding and shown_finding.get("saves_s"),
         "wall_s": first["wall_s"],
         "faster_up_to": gain_of(first["wall_s"], holding["saves_s"] if holding else _saves(first)),
-        "advice": named and named["advice"],
+        "advice": shown_finding and shown_finding["advice"],
         "groups": [
             {
                 "ids": [run["id"] for run in group],

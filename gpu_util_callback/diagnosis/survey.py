@@ -373,16 +373,16 @@ def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str
     GPUs that the framework did not use count where a scheduler had given them to the job:
     elsewhere, others may have used them.
     """
-    named = {
+    idle_causes = {
         str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
     }
     models: dict[str, str] = {}
     for place, gpu in enumerate(facts.get("gpus") or ()):
         position = gpu.get("index")
         index = str(place if position is None else position)
-        if gpu.get("used_by_framework") or (index in named and facts.get("scheduler")):
+        if gpu.get("used_by_framework") or (index in idle_causes and facts.get("scheduler")):
             models[index] = gpu.get("name") or "unknown GPU"
-    return models, {index: cause for index, cause in named.items() if index in models}
+    return models, {index: cause for index, cause in idle_causes.items() if index in models}
 
 
 def _active(active_pct: Mapping[str, float], gpus: Mapping[str, str]) -> list[float]:

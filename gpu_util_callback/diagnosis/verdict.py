@@ -138,7 +138,7 @@ def named_gpus(report: Mapping) -> set[int]:
 def _on_gpus(lead: Mapping, findings: Sequence[Mapping], count: int) -> str:
     """Return " on gpu37" where all that the verdict is about concerns some of `count` GPUs."""
     about = [finding.get("gpus") or () for finding in findings if finding["id"] in lead["ids"]]
-    gpus = {int(gpu) for named in about for gpu in named}
+    gpus = {int(gpu) for indices in about for gpu in indices}
     return f" on {gpu_names(sorted(gpus))}" if all(about) and 0 < len(gpus) < count else ""
 
 

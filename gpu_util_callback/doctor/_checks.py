@@ -233,9 +233,9 @@ def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[
     """Return one line per variable that is wrong or slow, and one for all the others."""
     gpus = nvml.get("gpus") or []
     lines = [*_visible(environ, nvml, gpus), *_settings(environ, gpus)]
-    named = {line.check for line in lines}
+    reported = {line.check for line in lines}
     harmless = {
-        name: value for name, value in relevant(environ).items() if name not in named and name != "LD_LIBRARY_PATH"
+        name: value for name, value in relevant(environ).items() if name not in reported and name != "LD_LIBRARY_PATH"
     }
     if harmless or not lines:
         text = ", ".join(f"{name}={value}" for name, value in harmless.items()) or "none that matter is set"

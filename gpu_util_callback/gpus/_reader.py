@@ -405,9 +405,9 @@ class Counters(_Source):
             return
         row[-1] = float(bits)
         for column in uncounted:
-            named = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
+            is_reason = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
             unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
-            row[self.columns.index(column)] = 100.0 if named or unnamed else 0.0
+            row[self.columns.index(column)] = 100.0 if is_reason or unnamed else 0.0
 
 
 _PCIE = "nvmlDeviceGetPcieThroughput"
@@ -950,10 +950,10 @@ class GpuReader:
         self._processes = Processes(gate, gpu, key, self._expected)
         self._health = Health(gate, gpu, key)
 
-    def _is_due(self, which: int, now_s: float, period_s: float) -> bool:
-        if now_s < self._due[which]:
+    def _is_due(self, reading: int, now_s: float, period_s: float) -> bool:
+        if now_s < self._due[reading]:
             return False
-        self._due[which] = now_s + period_s
+        self._due[reading] = now_s + period_s
         return True
 
     def _mark(self, lost: bool) -> None:

@@ -445,8 +445,8 @@ class Planner:
         first, stop = _middle(max(1, steps))
         cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
-            named = self._pending[0][0] if self._pending else schedule.first
-            return f"the fit ended after {steps} steps, before step {named} of trace", cure
+            first_asked = self._pending[0][0] if self._pending else schedule.first
+            return f"the fit ended after {steps} steps, before step {first_asked} of trace", cure
         elapsed_s = (now_ns - self._begin_ns) / 1e9
         wait_s = self.budget.opens_at_s(self._length())
         if wait_s > elapsed_s:

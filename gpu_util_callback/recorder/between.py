@@ -69,7 +69,7 @@ class ProcessTime:
         # Nanoseconds that samples stand for, by name: of all pauses, and of one that goes on.
         self._weights: Counter[str] = Counter()
         self._newest: Counter[str] = Counter()
-        self._called = OTHER  # the last call of Keras that was sampled
+        self._last_call = OTHER  # the last call of Keras that was sampled
         self._samples = 0
         self._random = random.Random(0x6A09E667)  # the program's own generator is left alone
 
@@ -161,9 +161,9 @@ class ProcessTime:
                 before_ns = now_ns
                 self._samples += 1
                 if name == LEAVING:  # a call's objects are freed after its frame is gone
-                    name = self._called
+                    name = self._last_call
                 elif name not in (OTHER, WAITING):
-                    self._called = name
+                    self._last_call = name
                 self._newest[name] += stands_for_ns
                 if set_up:
                     self._newest[SET_UP] += stands_for_ns

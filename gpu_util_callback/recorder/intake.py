@@ -123,17 +123,17 @@ class Intake:
 
     def _take_rows(self, last: bool) -> Tables:
         queue, parts = self._timeline.queue, list[Tables]()
-        left = len(queue)
+        items_left = len(queue)
         while self.assembler is not None:
             again, items = bool(self._again), self._again
-            surplus = min(len(queue) - MOST_QUEUED, left)
+            surplus = min(len(queue) - MOST_QUEUED, items_left)
             if surplus > 0 and not again:
                 items, count_taken = self.assembler.skip(queue, surplus)
-                left -= count_taken
+                items_left -= count_taken
             if not (again or items):
-                items = [queue.popleft() for _ in range(min(left, MOST_ITEMS))]
-                left -= len(items)
-            complete = not left and not again
+                items = [queue.popleft() for _ in range(min(items_left, MOST_ITEMS))]
+                items_left -= len(items)
+            complete = not items_left and not again
             if complete:
                 finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
                 for sums in (*finished, *self.hook_sums):

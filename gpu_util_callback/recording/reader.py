@@ -467,8 +467,8 @@ class Recording(RecordingFiles):
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]
         if not times and not len(steps["step"]):
-            named = manifests.named_start(self.folder)
-            return named, named
+            start_in_name = manifests.named_start(self.folder)
+            return start_in_name, start_in_name
         starts = [t[0] for t in (steps["start_ns"], *times) if len(t)]
         ends = [t[-1] for t in times if len(t)]
         if len(steps["step"]):

@@ -91,12 +91,14 @@ def complete(table: str, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     unknown = [name for name in columns if name not in kinds]
     if unknown:
         raise ValueError(f"table {table} has no column {', '.join(map(repr, unknown))}")
-    made = {name: _column(kinds[name], values) for name, values in columns.items()}
-    lengths = {len(values) for values in made.values()}
+    given_columns = {name: _column(kinds[name], values) for name, values in columns.items()}
+    lengths = {len(values) for values in given_columns.values()}
     if len(lengths) > 1:
         raise ValueError(f"columns of {table} differ in length: {sorted(lengths)}")
     rows = lengths.pop() if lengths else 0
-    return {name: made[name] if name in made else empty_column(kind, rows) for name, kind in kinds.items()}
+    return {
+        name: given_columns[name] if name in given_columns else empty_column(kind, rows) for name, kind in kinds.items()
+    }
 
 
 def _column(kind: str, values: Any) -> np.ndarray:

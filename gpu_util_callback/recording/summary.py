@@ -214,9 +214,9 @@ class Account:
         not hidden, so that checks see it.
         """
         wall = max(0, end_ns - start_ns - self._between_ns - self._stopped_ns)
-        named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
-        other = wall - sum(named.values())
-        times = {name: value / 1e9 for name, value in named.items()}
+        ns_by_account = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
+        other = wall - sum(ns_by_account.values())
+        times = {name: value / 1e9 for name, value in ns_by_account.items()}
         result: AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
         if self._between_ns:
             result["between_fits_s"] = self._between_ns / 1e9

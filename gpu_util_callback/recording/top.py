@@ -85,10 +85,10 @@ class Top:
 
     def samples(self, group: str) -> Fold | None:
         """Return the samples of a group, None where there are none."""
-        made = self._samples.get(group)
-        if made is None and group in self._stored:
-            made = self._samples[group] = self._stored[group]()
-        return made
+        fold = self._samples.get(group)
+        if fold is None and group in self._stored:
+            fold = self._samples[group] = self._stored[group]()
+        return fold
 
     @property
     def nbytes(self) -> int:

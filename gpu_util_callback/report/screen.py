@@ -188,8 +188,8 @@ def finding_lines(
     for place, (group, cost, title) in enumerate(zip(shown, costs, titles, strict=True), 1):
         fix = _fix(group.first["advice"])
         details = " · ".join(filter(None, [_who(group, who), _where(group, run), fix]))
-        left = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
-        lines.append(pen.cut(f"{left}{' '.join(details.split())}"))
+        line_start = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
+        lines.append(pen.cut(f"{line_start}{' '.join(details.split())}"))
     if len(shown) < len(groups):
         rest_s = sum(group.total("lost_s") or 0.0 for group in groups[len(shown) :])
         together = f", {duration(rest_s)} together" if rest_s else ""
@@ -284,10 +284,10 @@ def _evidence(finding: Mapping, room: int | None) -> str:
     rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
     rows.sort(key=lambda row: not row["rule"])
     facts = [f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "") for row in rows]
-    named = culprit(finding)
+    culprit_text = culprit(finding)
     if room is not None:
-        if named and not any(named in fact for fact in facts):
-            facts.insert(1, named)
+        if culprit_text and not any(culprit_text in fact for fact in facts):
+            facts.insert(1, culprit_text)
         while len(facts) > 1 and len("; ".join(facts)) > room:
             facts.pop()
     prose = "; ".join(facts)

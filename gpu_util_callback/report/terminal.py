@@ -226,9 +226,9 @@ def two_lines(run: Mapping) -> str:
     """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look)."""
     groups = grouped(all_findings(run))
     ids = (run.get("headline") or {}).get("ids", ())
-    named = [group for group in groups if run["verdict"].startswith(group.first["title"])]
+    in_verdict = [group for group in groups if run["verdict"].startswith(group.first["title"])]
     about = [group for group in groups if group.first["id"] in ids]
-    group = next(iter([*named, *about, *groups]), None)
+    group = next(iter([*in_verdict, *about, *groups]), None)
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith(NOTHING_LARGE) or is_unknown(run["verdict"])
@@ -383,12 +383,17 @@ def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
 
 def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     """Return the GPUs: alike ones as one, and the least busy ones' account of time."""
-    named = named_gpus(run)
+    indices_in_findings = named_gpus(run)
     kinds: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        of_finding = gpu["index"] in named
+        of_finding = gpu["index"] in indices_in_findings
         kind = next(
-            (kind for kind in kinds if (kind[0]["index"] in named) == of_finding and _alike(kind[0], gpu)), None
+            (
+                kind
+                for kind in kinds
+                if (kind[0]["index"] in indices_in_findings) == of_finding and _alike(kind[0], gpu)
+            ),
+            None,
         )
         if kind is None or detail.all:
             kinds.append([gpu])
@@ -396,7 +401,7 @@ def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
             kind.append(gpu)
     used = [kind for kind in kinds if kind[0]["used_by_framework"]]
     if len(used) > 1 and not detail.all:  # what a finding names, then the least busy
-        used.sort(key=lambda kind: (kind[0]["index"] not in named, _mean(kind, "utilization_pct") or 0.0))
+        used.sort(key=lambda kind: (kind[0]["index"] not in indices_in_findings, _mean(kind, "utilization_pct") or 0.0))
     shown = [*used, *(kind for kind in kinds if not kind[0]["used_by_framework"])]
     lines = []
     for kind in shown if detail.all else shown[:_MAX_GROUPS]:
@@ -517,11 +522,11 @@ def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
 
     They come from a script run again with the same log directory, or fitting several times.
     """
-    named = defaultdict(list)
+    runs_by_name = defaultdict(list)
     for run in runs:
-        named[run["run"]].append(run)
+        runs_by_name[run["run"]].append(run)
     apart: dict[str, str] = {}
-    for namesakes in named.values():
+    for namesakes in runs_by_name.values():
         ways = zip(*map(_ways, namesakes), strict=True) if len(namesakes) > 1 else ()
         labels = next((way for way in ways if len({*way}) == len(namesakes) and None not in way), ())
         apart.update(zip((run["id"] for run in namesakes), labels, strict=False))

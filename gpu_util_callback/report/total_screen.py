@@ -161,8 +161,8 @@ def _name(run: Mapping, several: bool) -> str:
 
 
 def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> list[str]:
-    named = [group for group in groups if group["name"] != "unknown"]
-    if len(groups) < 2 or not named:
+    known_groups = [group for group in groups if group["name"] != "unknown"]
+    if len(groups) < 2 or not known_groups:
         return []
     shown = groups[-_WEEKS:] if name == "week" else groups[:_SHOWN]
     rows = [

@@ -206,14 +206,14 @@ def _kernel_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     for k, d in rows[:most]:
         mark = {"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core]
         gpu = f"{d.index:3d}  " if several else ""
-        left = (
+        row_start = (
             f"{_time(k.total_ps):>9} {100 * k.total_ps / total:4.1f} % {k.count:7d} "
             f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
         )
-        room = pen.width - len(left) - 2
+        room = pen.width - len(row_start) - 2
         origin = f"  ← {_tail(_clean(k.op), room // 2 - 4)}" if k.op else ""
         name = _clean(k.name.removeprefix("void "))
-        out.append("  " + left + pen.cut(name, room - len(origin)) + origin)
+        out.append("  " + row_start + pen.cut(name, room - len(origin)) + origin)
     if len(rows) > most:
         out.append(f"  … {len(rows) - most:,} more (--json has all)")
     return out
@@ -226,8 +226,8 @@ def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     most = _ROWS_SHOWN if detail.all else _KERNELS
     for op in p.host_ops[:most]:
         kind = f" ({op.kind})" if op.kind else ""
-        left = f"  {_time(op.total_ps):>9} {op.count:7d}  "
-        out.append(left + pen.cut(_clean(op.name + kind), pen.width - len(left)))
+        row_start = f"  {_time(op.total_ps):>9} {op.count:7d}  "
+        out.append(row_start + pen.cut(_clean(op.name + kind), pen.width - len(row_start)))
     if p.stages:
         out += ["", pen.bold("Input pipeline"), "       self   calls  stage"]
         for stage in p.stages[:most]:

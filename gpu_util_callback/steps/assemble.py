@@ -303,9 +303,9 @@ class Assembler:
             self._early.pop(function.which, None)
         self._functions[function.which] = function
 
-    def _block(self, which: str, calls: _Calls) -> _Block:
+    def _block(self, phase: str, calls: _Calls) -> _Block:
         table, stamps, counts = calls
-        block = _Block(table, self._functions[which], stamps, counts)
+        block = _Block(table, self._functions[phase], stamps, counts)
         if block.function.rows is not None:
             self._read_graph(block)
         elif len(stamps):
@@ -642,11 +642,11 @@ def leave_out_stop(columns: Columns, start_ns: int, end_ns: int) -> None:
     for row in np.flatnonzero(inside > 0):
         columns[length][row] -= inside[row]
         parts = [name for name in _PARTS if name in columns]
-        left = int(inside[row])
+        ns_left = int(inside[row])
         for name in sorted(parts, key=lambda part: -columns[part][row]):
-            part_ns = min(left, max(0, int(columns[name][row])))
+            part_ns = min(ns_left, max(0, int(columns[name][row])))
             columns[name][row] -= part_ns
-            left -= part_ns
+            ns_left -= part_ns
             if name == "input_wait_ns" and "input_get_ns" in columns:
                 columns["input_get_ns"][row] = max(0, columns["input_get_ns"][row] - part_ns)
 

@@ -42,13 +42,13 @@ class Compilations:
         new = np.zeros(len(signatures), bool)
         at = np.flatnonzero(signatures != 0)
         if len(at):
-            distinct, first, which = np.unique(signatures[at], return_index=True, return_inverse=True)
+            distinct, first, inverse = np.unique(signatures[at], return_index=True, return_inverse=True)
             ids_of_distinct = np.empty(len(distinct), np.int64)
             for k in np.argsort(first):  # numbered as they come
                 signature = float(distinct[k])
                 new[at[first[k]]] = signature not in self.shapes
                 ids_of_distinct[k] = self.shapes.setdefault(signature, len(self.shapes))
-            ids[at] = ids_of_distinct[which]
+            ids[at] = ids_of_distinct[inverse]
         return ids, new
 
     def among(self, traced: np.ndarray, new_shape: np.ndarray, own_ns: np.ndarray) -> np.ndarray:

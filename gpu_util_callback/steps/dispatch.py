@@ -107,9 +107,9 @@ class DispatchWatch:
         Returns: the result of `stopped`.
         """
         until = time.monotonic() + pause_s
-        while (left := until - time.monotonic()) > 0:
+        while (seconds_left := until - time.monotonic()) > 0:
             # Aperiodic, to avoid aliasing with the loop.
-            if stopped(min(left, self._pause_s() * self._random.uniform(0.5, 1.5))):
+            if stopped(min(seconds_left, self._pause_s() * self._random.uniform(0.5, 1.5))):
                 return True
             self.look()
         return stopped(0.0)

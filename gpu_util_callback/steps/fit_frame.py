@@ -194,10 +194,10 @@ def names_of(frame: FrameType | None, objects: Mapping[str, Any]) -> dict[str, s
         frame = frame.f_back
     if frame is None:
         return {}
-    left = {id(value): role for role, value in objects.items() if value is not None}
+    roles_by_id = {id(value): role for role, value in objects.items() if value is not None}
     names: dict[str, str] = {}
     for name, value in _variables(frame):
-        role = left.get(id(value))
+        role = roles_by_id.get(id(value))
         if role is not None and role not in names:
             names[role] = name
     return names

@@ -133,8 +133,8 @@ def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -
     # polls): the host had nothing queued behind it.
     read_back = events.end_ps[events.kind == DeviceKind.COPY_D2H]
     drained = sync.contains(gaps.start - 1) | np.isin(gaps.start, read_back)
-    left = remaining.measure(before.start, before.end) - (remaining & sync).measure(before.start, before.end)
-    short = left <= DISPATCH_GAP_PS
+    unexplained = remaining.measure(before.start, before.end) - (remaining & sync).measure(before.start, before.end)
+    short = unexplained <= DISPATCH_GAP_PS
     straddles = _straddles(gaps, steps)
     idle_sync = remaining & (sync | _part(before, drained & short))
     remaining = remaining - idle_sync
@@ -224,8 +224,8 @@ def _syncs(process: Process, device: Device) -> Intervals:
     events = device.events
     copies = np.isin(events.kind, (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H))
     if copies.any():
-        called, returned = launches(process, device)
-        blocking = copies & (called > UNLINKED) & (returned >= events.end_ps)
+        call_start, returned = launches(process, device)
+        blocking = copies & (call_start > UNLINKED) & (returned >= events.end_ps)
         start = np.concatenate((start, events.start_ps[blocking]))
         end = np.concatenate((end, returned[blocking]))
     return union(start, end)

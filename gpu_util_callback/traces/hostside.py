@@ -74,10 +74,10 @@ def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
     if not len(rows):
         return []
     # "FlatMap[3]::TFRecord" is the fourth element opened by FlatMap: all of them are one stage.
-    unique, which = np.unique(events.name[rows], return_inverse=True)
+    unique, inverse = np.unique(events.name[rows], return_inverse=True)
     paths = [_ELEMENT.sub("", names[name]) for name in unique.tolist()]
     numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
-    stage = np.array([numbers[path] for path in paths])[which]
+    stage = np.array([numbers[path] for path in paths])[inverse]
     active = {}
     paths_of_stages = list(numbers)
     spent = np.bincount(stage, (events.end_ps - events.start_ps)[rows])

@@ -187,17 +187,17 @@ def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     of_graph = names.matching(_GRAPH_LAUNCH.match)[process.events.name]
     replays = process.events.correlation[of_graph & (process.events.correlation >= 0)]
     graph = (events.graph != 0) | np.isin(events.correlation, replays)
-    called, returned = launches(process, device)
-    linked = kernel & (called > UNLINKED)
+    call_start, returned = launches(process, device)
+    linked = kernel & (call_start > UNLINKED)
     duration = (events.end_ps - events.start_ps)[kernel]
     busy = device.busy()
     gaps = busy.complement(int(busy.start[0]), int(busy.end[-1])) if len(busy) else EMPTY
     # Work still running a launch delay after the call: the kernel could be queued behind it.
-    queued = busy.contains(called[linked]) & (events.start_ps[linked] - called[linked] > QUEUE_DELAY_PS // 100)
+    queued = busy.contains(call_start[linked]) & (events.start_ps[linked] - call_start[linked] > QUEUE_DELAY_PS // 100)
     return LaunchStats(
         kernels=int(kernel.sum()),
         linked=int(linked.sum()),
-        call_ps=_spread((returned - called)[linked]),
+        call_ps=_spread((returned - call_start)[linked]),
         delay_ps=_spread(np.maximum(events.start_ps - returned, 0)[linked]),
         queued_share=float(queued.mean()) if len(queued) else None,
         short_share=float((duration < SHORT_KERNEL_PS).mean()) if len(duration) else None,

@@ -166,23 +166,23 @@ class Export:
 
     def _fetched(self, query: str) -> Iterator[tuple]:
         """Yield rows of a query, up to the amount of text that the file can hold."""
-        left = self._max_text
+        text_left = self._max_text
         for rows in self._chunks(query):
             for row in rows:
-                left -= sum(len(value) for value in row if isinstance(value, str | bytes))
-                if left < 0:
+                text_left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+                if text_left < 0:
                     raise _Overfull("its pages hold more text than they can")
                 yield row
 
     def _chunks(self, query: str) -> Iterator[list[tuple]]:
         """Yield rows of a query in chunks, up to the number that the file can hold."""
-        left = self._max_rows
+        rows_left = self._max_rows
         with closing(self._connection.execute(query)) as cursor:
             while rows := cursor.fetchmany(_ROWS):
-                left -= len(rows)
-                if left < 0 and self._max_rows == MAX_ROWS:
+                rows_left -= len(rows)
+                if rows_left < 0 and self._max_rows == MAX_ROWS:
                     raise UnusableInput(f"{self.path}: more than {MAX_ROWS:,} rows in a table; export a shorter range")
-                if left < 0:
+                if rows_left < 0:
                     raise _Overfull("its pages hold more rows than they can")
                 yield rows
 

@@ -166,10 +166,10 @@ _SHAPE = (
 def _sane_shape(shape: KernelShape) -> tuple[KernelShape, list[str]]:
     """Return the shape without impossible values, and the names of the removed values."""
     wild = {}
-    for name, called, most in _SHAPE:
+    for name, quantity, most in _SHAPE:
         value = getattr(shape, name)
         if value is not None and not 0 <= value <= most:
-            wild[name] = called
+            wild[name] = quantity
     for name, most in (("grid", limits.MAX_GRID), ("block", limits.MAX_BLOCK)):
         size = getattr(shape, name)
         if size is not None and not (all(0 < part <= most for part in size) and math.prod(size) <= _MOST_OF[name]):

@@ -280,7 +280,7 @@ def _capability(d: DeviceAnalysis) -> Any:
 def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dict[str, Any]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
     stage = next((stage for stage in p.stages if stage.self_ps > 0 and stage.name != "Root"), None)
-    calls, called = p.host_calls
+    calls, call_name = p.host_calls
     return {
         "steps_from": p.steps.basis,
         "steps_judged": p.has_steps,
@@ -294,12 +294,12 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
         "late_rank": p.late_rank,
         "once": _once(p),
         "host_calls": {
-            "name": called,
+            "name": call_name,
             "total_ns": int(calls.measure(p.steps.start_ps, p.steps.end_ps).sum()) // PS_PER_NS,
             "idle_ns": _mean_idle(p, calls, *_IDLE) // PS_PER_NS,
             "idle_host_ns": _mean_idle(p, calls, "idle_host") // PS_PER_NS,
         }
-        if called
+        if call_name
         else None,
         "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
         "slowest_stage": stage and {"name": stage.name, "path": stage.path, "self_ms": stage.self_ps / PS_PER_MS},

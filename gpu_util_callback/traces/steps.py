@@ -110,19 +110,19 @@ def _by_call(process: Process, names: Names) -> Steps | None:
     rows = rows[~process.of_pipeline(rows)]
     # Python calls the step; what other threads call meanwhile are parts of it.
     python = np.array([t.name.startswith("python") for t in process.threads], bool)
-    called = python[events.thread[rows]]
-    rows = rows[called] if called.any() else rows
+    is_from_python = python[events.thread[rows]]
+    rows = rows[is_from_python] if is_from_python.any() else rows
     best: np.ndarray | None = None
     best_score = -1
     for _, on_thread in groups(events.thread[rows]):
         mine = rows[on_thread]
         mine = mine[_outermost(events.start_ps[mine], events.end_ps[mine])]
-        unique, which = np.unique(events.name[mine], return_inverse=True)
+        unique, inverse = np.unique(events.name[mine], return_inverse=True)
         scores = np.zeros(len(unique), np.int64)
-        np.add.at(scores, which, events.end_ps[mine] - events.start_ps[mine])
+        np.add.at(scores, inverse, events.end_ps[mine] - events.start_ps[mine])
         top = int(np.argmax(scores))
         if scores[top] > best_score:
-            best, best_score = mine[which == top], int(scores[top])
+            best, best_score = mine[inverse == top], int(scores[top])
     if best is None:
         return None
     start, end = _calls(process, best)
@@ -144,10 +144,10 @@ def _calls(process: Process, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     events = process.events
     ids = events.value[rows]
     call_ids = np.where(ids == -1, np.iinfo(np.int64).min + np.arange(len(rows)), ids)
-    _, first, which = np.unique(call_ids, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(call_ids, return_index=True, return_inverse=True)
     start = events.start_ps[rows][first]
     end = np.zeros(len(first), np.int64)
-    np.maximum.at(end, which, _call_ends(process, rows))
+    np.maximum.at(end, inverse, _call_ends(process, rows))
     order = np.argsort(start, kind="stable")
     start, end, has_id = start[order], end[order], (ids[first] != -1)[order]
     following = np.append(start[1:], np.iinfo(np.int64).max)
@@ -195,8 +195,8 @@ def _trains(process: Process, names: Names, call: int) -> bool:
         & (events.start_ps <= events.start_ps[call])
         & (events.end_ps >= events.end_ps[call])
     )
-    called = [match for row in around.tolist() if (match := _CALLED.match(names[events.name[row]]))]
-    functions = [match[1] or match[2] for match in called]
+    matches = [match for row in around.tolist() if (match := _CALLED.match(names[events.name[row]]))]
+    functions = [match[1] or match[2] for match in matches]
     return any(_TRAINS.search(name) and not _EVALUATES.search(name) for name in functions)
 
 

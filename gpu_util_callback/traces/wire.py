@@ -139,10 +139,10 @@ def split(
     Raises: BadMessage; TooMany when the message has more than `limit` fields.
     """
     positions = {number: (array("q"), array("q")) for number in numbers}
-    left = limit
+    entries_left = limit
     for number, wire, a, b in fields(data, at, end):
-        left -= 1
-        if left < 0:
+        entries_left -= 1
+        if entries_left < 0:
             raise TooMany(f"more than {limit:,} entries")
         if wire == 2 and number in positions:
             starts, ends = positions[number]
@@ -314,13 +314,13 @@ def _decode_slowly(
     Returns: (owner, start, end) of the repeated field, if it occurs.
     """
     occurrences: list[tuple[int, int, int]] = []
-    left = _FEW_FIELDS + MAX_ROUNDS * len(position)
+    fields_left = _FEW_FIELDS + MAX_ROUNDS * len(position)
     for row in rows:
         base, stop = int(position[row]), int(end[row])
         data = buffer.slice(base, stop)
         for number, wire, a, b in fields(data, 0, len(data)):
-            left -= 1
-            if left < 0:
+            fields_left -= 1
+            if fields_left < 0:
                 raise TooMany("messages of many thousand fields")
             if number == repeated and wire == 2 and a < b:
                 occurrences.append((row, base + a, base + b))

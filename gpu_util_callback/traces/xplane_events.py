@@ -454,8 +454,8 @@ class _Entries:
         return raw.decode("utf-8", "replace")
 
     def items(self) -> dict[int, str]:
-        named = self._name.present
-        return {key: self._text(row) for key, row in self._row.items() if named[row]}
+        is_present = self._name.present
+        return {key: self._text(row) for key, row in self._row.items() if is_present[row]}
 
     @cached_property
     def stats(self) -> tuple[np.ndarray, dict[int, wire.Fields]]:

@@ -157,9 +157,9 @@ def _is_foreign(primitive: Any) -> bool:
 
 def _dot(equation: Any) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    left = equation.invars[0].aval.shape
+    left_shape = equation.invars[0].aval.shape
     shape = equation.outvars[0].aval.shape
-    return math.prod(shape) * math.prod(left[axis] for axis in contracted)
+    return math.prod(shape) * math.prod(left_shape[axis] for axis in contracted)
 
 
 def _convolution(equation: Any) -> int:
@@ -170,12 +170,12 @@ def _convolution(equation: Any) -> int:
     many of these inputs are not zero.
     """
     params = equation.params
-    left, kernel = (variable.aval.shape for variable in equation.invars[:2])
+    left_shape, kernel = (variable.aval.shape for variable in equation.invars[:2])
     outputs, inputs = (kernel[axis] for axis in params["dimension_numbers"].rhs_spec[:2])
     groups = params["feature_group_count"] * params["batch_group_count"]
     each = math.prod(kernel)
     of_outputs = math.prod(equation.outvars[0].aval.shape) * each // max(1, outputs)
-    of_inputs = math.prod(left) * each // max(1, inputs * groups)
+    of_inputs = math.prod(left_shape) * each // max(1, inputs * groups)
     if of_inputs <= of_outputs:
         return of_inputs
     return of_outputs // math.prod(params["lhs_dilation"] or (1,))

@@ -30,11 +30,11 @@ def immutable(value: Any) -> Callable[[], Any] | None:
     def again() -> Any:
         if not any(array.is_deleted() for array in arrays):
             return value
-        made = [
+        arrays_again = [
             jax.numpy.asarray(copy, dtype=leaf.dtype) if isinstance(leaf, jax.Array) else leaf
             for copy, leaf in zip(copies, leaves, strict=True)
         ]
-        return jax.tree_util.tree_unflatten(tree, made)
+        return jax.tree_util.tree_unflatten(tree, arrays_again)
 
     return again
 

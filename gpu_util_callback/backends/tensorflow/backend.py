@@ -272,8 +272,8 @@ class TensorFlowAdapter(KerasAdapter):
 
     def _timed(self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]) -> TimedFunction:
         assert self._timeline is not None
-        which = "train" if name == "train_function" else "validation"
-        batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.seen(which, iterator))
+        phase = "train" if name == "train_function" else "validation"
+        batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.seen(phase, iterator))
         self._batches.append(batches)
         return TimedFunction(
             self._model,

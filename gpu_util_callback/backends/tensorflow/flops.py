@@ -164,8 +164,8 @@ class _Flat:
                 continue
             inputs = [names[tensor.name] for tensor in op.inputs]
             if op.type in _CALLS:
-                called = _graph_of(graph, op.get_attr("f").name)
-                returned = self.inline(called, inputs, f"{prefix}{op.name}/")
+                function_graph = _graph_of(graph, op.get_attr("f").name)
+                returned = self.inline(function_graph, inputs, f"{prefix}{op.name}/")
             elif op.type in _LOOPS or op.type in _BRANCHES:
                 returned = self._flow(graph, op, inputs, prefix)
             else:
@@ -306,8 +306,8 @@ def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
 
 def _matmul(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
     turned = any(op.get_attr(name) for name in ("transpose_a", "adj_x") if name in op.node_def.attr)
-    left = shape(0)
-    return product([*out, left[-2] if turned else left[-1]])
+    left_shape = shape(0)
+    return product([*out, left_shape[-2] if turned else left_shape[-1]])
 
 
 def _einsum(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:

@@ -35,7 +35,7 @@ class RowQueue:
         self._taking = threading.Lock()
         self._reader: weakref.ref[Any] | None = None
         # By reader: rows that were still in the queue when the next one came.
-        self._left: weakref.WeakKeyDictionary[Any, list] = weakref.WeakKeyDictionary()
+        self._unread_by_reader: weakref.WeakKeyDictionary[Any, list] = weakref.WeakKeyDictionary()
         with tf.init_scope(), tf.device("CPU:0"):
             _free_collected()
             self._handle = tf.raw_ops.FIFOQueueV2(
@@ -61,7 +61,7 @@ class RowQueue:
         with self._taking:
             before = self.reader
             if before is not None:
-                self._left.setdefault(before, []).append(self._drain_all())
+                self._unread_by_reader.setdefault(before, []).append(self._drain_all())
             else:
                 self._drain_all()  # rows of a fit that nobody asks for any more
             self._reader = weakref.ref(reader)
@@ -74,7 +74,7 @@ class RowQueue:
     def take(self, reader: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and the ends written for `reader` since its last call, oldest first."""
         with self._taking:
-            parts = self._left.pop(reader, [])
+            parts = self._unread_by_reader.pop(reader, [])
             if self.reader is reader:
                 parts.append(self._drain_all())
         nothing = np.empty((0, self.WIDTH))

@@ -141,8 +141,8 @@ def _rebuilt(dataset: tf.data.Dataset) -> tf.data.Dataset:
                     _replace(node, operation)
         elif node.op.startswith("Cache") and len(node.input) > 1:
             _move_cache(nodes.get(node.input[1].partition(":")[0]))
-    made = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
-    return _VariantDataset(made, dataset.element_spec).with_options(dataset.options())
+    rebuilt_variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+    return _VariantDataset(rebuilt_variant, dataset.element_spec).with_options(dataset.options())
 
 
 # What datasets share by a handle, and the operation that gives each its own.

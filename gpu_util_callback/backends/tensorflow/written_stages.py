@@ -129,13 +129,13 @@ def written(dataset: Any) -> WrittenStage | None:
     """Return the tree of stages behind a dataset, as it was written; None without a dataset."""
     if dataset is None:
         return None
-    left = _MOST_STAGES
+    stages_left = _MOST_STAGES
     root = _stage(dataset)
     open_ends = [(root, dataset)]
-    while open_ends and left > 0:
+    while open_ends and stages_left > 0:
         stage, current = open_ends.pop()
         for below in current._inputs() if hasattr(current, "_inputs") else []:
-            left -= 1
+            stages_left -= 1
             stage.inputs.append(_stage(below))
             open_ends.append((stage.inputs[-1], below))
     return root
@@ -310,8 +310,8 @@ def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenSta
 class Reader:
     """Reader of an iterator's stages, with what each did since that iterator's last reading."""
 
-    def __init__(self, which: str):
-        self._which = which
+    def __init__(self, phase: str):
+        self._phase = phase
         self._resource: Any = None
         self._last: dict[int, tuple[int, int]] = {}
         self._dataset: weakref.ref | None = None
@@ -327,7 +327,7 @@ class Reader:
     def functions(self) -> list[dict[str, Any]]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""
         return [
-            {"name": stage.title, "which": self._which, "random": stage.random, "python": bool(stage.py_functions)}
+            {"name": stage.title, "which": self._phase, "random": stage.random, "python": bool(stage.py_functions)}
             for stage in (self.written.all() if self.written is not None else ())
             if stage.random is not None
         ]
@@ -371,7 +371,7 @@ class Reader:
                 flags.add("autotuned")
             rows.append(
                 {
-                    "which": self._which,
+                    "which": self._phase,
                     "node": node.id,
                     "parent": parents.get(node.id, -1),
                     "stage": stage.title if stage else word(node.name),

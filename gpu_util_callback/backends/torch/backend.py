@@ -136,14 +136,14 @@ class TorchAdapter(PythonAdapter):
         if self._train_loader is not None:
             self._train_loader.requesting = requested
 
-    def _time_loader(self, which: str, data_adapter: Any) -> LoaderTimer | None:
+    def _time_loader(self, phase: str, data_adapter: Any) -> LoaderTimer | None:
         timeline = self._timeline
         if not hasattr(data_adapter, _GET) or not timeline:
             return None
-        self._watch(which, data_adapter)
+        self._watch(phase, data_adapter)
         # Not reported for validation.
-        handed = timeline.handed if which == "train" else HandedOver()
-        loader = LoaderTimer(data_adapter, self._batches[which], timeline, handed)
+        handed = timeline.handed if phase == "train" else HandedOver()
+        loader = LoaderTimer(data_adapter, self._batches[phase], timeline, handed)
         loader.attach()
         return loader
 

@@ -67,7 +67,7 @@ class TorchProfiler(ProfilerSession):
         self._stopped: Any = None  # to be written
         self._lost = False  # a profile was replaced, and can never be stopped
         self._over = threading.Event()  # it no longer records
-        self._left = False  # nothing waits for its recording
+        self._is_abandoned = False  # nothing waits for its recording
         self._behind: Any = None  # an event behind the last step but one
         self._requests: list[Any] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
@@ -135,17 +135,17 @@ class TorchProfiler(ProfilerSession):
 
     def _record(self, on_device: bool) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
-        self._stopped, self._left = None, False
+        self._stopped, self._is_abandoned = None, False
         self._over.clear()
         try:
-            made = profile(activities=activities, **_options())
+            new_profile = profile(activities=activities, **_options())
             self._starting = True
             with _quiet():
-                made.start()
-            self._profile = made
+                new_profile.start()
+            self._profile = new_profile
         except BaseException as error:
             if torch.autograd._profiler_enabled():
-                made.stop()
+                new_profile.stop()
             self._profile = None
             self._over.set()
             if not isinstance(error, Exception):  # Ctrl+C
@@ -165,16 +165,16 @@ class TorchProfiler(ProfilerSession):
         """Stop recording; call on the main thread only."""
         if self._profile is None or threading.current_thread() is not threading.main_thread():
             return
-        made, self._profile = self._profile, None
+        ended_profile, self._profile = self._profile, None
         try:
             if torch.autograd._profiler_enabled():  # else already stopped: no trace is left
-                made.stop()
-                self._stopped = made
+                ended_profile.stop()
+                self._stopped = ended_profile
         except Exception as error:
             self._stopped = error
         finally:
             waits.mark = None
-            if self._left:
+            if self._is_abandoned:
                 self._folder = self._stopped = None
             if self._ended:
                 self._unwatch()
@@ -186,7 +186,7 @@ class TorchProfiler(ProfilerSession):
             if self._folder != folder:
                 return None
             if late and not self._over.is_set():  # it still records: no window can open meanwhile
-                self._left = True
+                self._is_abandoned = True
                 raise ProfilerFailed(
                     "the main thread did not return in time to stop torch's profiler",
                     'trace="off" trains without profiler windows',

@@ -286,8 +286,8 @@ class InputWait:
         """Return the share of the wait that is gone when batches are `arrives_ms` apart."""
         if self.lost_ms <= 0:
             return 1.0
-        left = max(0.0, arrives_ms - self.needed_ms)
-        return max(0.0, min(1.0, 1 - left / self.lost_ms))
+        wait_left_ms = max(0.0, arrives_ms - self.needed_ms)
+        return max(0.0, min(1.0, 1 - wait_left_ms / self.lost_ms))
 
     def after(self, stage: Stage, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
         """Return the time between batches if a stage works ahead and takes `stage_ms` per batch.
@@ -547,5 +547,5 @@ def brief(ms: float) -> str:
 
 def function_of(stage: Stage | None) -> str:
     """Return the user's name of a stage's function; "your_function" where it has none."""
-    named = re.search(r"\((\w+)\)", stage.name) if stage is not None else None
-    return named[1] if named and named[1] != "lambda" else "your_function"
+    name_match = re.search(r"\((\w+)\)", stage.name) if stage is not None else None
+    return name_match[1] if name_match and name_match[1] != "lambda" else "your_function"

@@ -215,7 +215,7 @@ def _split_generator(wait: InputWait) -> str:
     parts = _calls(wait)
     opener = next((stage for stage in wait.stages if "Interleave" in stage.op), None)
     several = f"cycle_length={parts}, num_parallel_calls={parts}"
-    made = (
+    interleaved = (
         f"ds = files.interleave({function_of(opener)}, {several})"
         if opener is not None
         else "def part(k):\n"
@@ -227,7 +227,7 @@ def _split_generator(wait: InputWait) -> str:
     return (
         "options = tf.data.Options()\n"
         f"options.threading.private_threadpool_size = {parts + 1}\n"
-        f"{made}\nds = ds.with_options(options)"
+        f"{interleaved}\nds = ds.with_options(options)"
     )
 
 
@@ -273,9 +273,9 @@ def _cache(wait: InputWait) -> str:
 
 def _cache_question(wait: InputWait) -> str:
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
-    made = python if _is_map(wait) else "Are the elements the same in every epoch"
+    question = python if _is_map(wait) else "Are the elements the same in every epoch"
     room = "" if wait.fits_memory else f", and does an epoch{wait.size} fit into memory"
-    return f"{made}{room}?"
+    return f"{question}{room}?"
 
 
 # -- remedies --------------------------------------------------------------------------------------

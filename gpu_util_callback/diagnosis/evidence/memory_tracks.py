@@ -337,9 +337,9 @@ def _hinge(x: np.ndarray, y: np.ndarray) -> tuple[int, float]:
     h -= h.mean(axis=1, keepdims=True)
     norm = (h**2).sum(axis=1)
     slope = np.maximum((h @ dy) / np.maximum(norm, 1e-12), 0.0)
-    left = (dy @ dy) - slope * (h @ dy)
-    k = int(np.argmin(left))
-    return k, float(max(0.0, left[k]))
+    squares_left = (dy @ dy) - slope * (h @ dy)
+    k = int(np.argmin(squares_left))
+    return k, float(max(0.0, squares_left[k]))
 
 
 def _steady(x: np.ndarray, y: np.ndarray, least: float) -> bool:

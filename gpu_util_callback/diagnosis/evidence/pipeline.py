@@ -104,10 +104,10 @@ class Pipeline:
         cached = _cached(table) if rows else []
         elements = _elements(table) if rows else []
         for i in range(rows):
-            which = str(table["which"][i] if "which" in table else "train")
+            phase = str(table["which"][i] if "which" in table else "train")
             cache = "op" in table and "Cache" in str(table["op"][i])
-            self._caches[which] = self._caches.get(which, False) or cache
-            if which != "train":
+            self._caches[phase] = self._caches.get(phase, False) or cache
+            if phase != "train":
                 continue
             time_ns = int(table["time_ns"][i])
             if self._open is None or self._open.last_ns != time_ns:
@@ -138,9 +138,9 @@ class Pipeline:
     def __bool__(self) -> bool:
         return bool(self._readings)
 
-    def has_cache(self, which: str) -> bool | None:
+    def has_cache(self, phase: str) -> bool | None:
         """Return whether the pipeline of "train" or "validation" has a cache; None = not read."""
-        return self._caches.get(which)
+        return self._caches.get(phase)
 
     def stages(self, start_ns: int, end_ns: int) -> list[Stage]:
         """Return the stages over a time, slowest first; those of the whole run if no reading fits.

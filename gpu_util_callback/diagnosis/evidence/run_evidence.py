@@ -31,8 +31,8 @@ OWN_PCT = Constant(5, "of the time: contexts and copies take 1-2 % of a GPU, a t
 
 def _without_nulls(facts: object) -> dict[str, object]:
     """Return the facts that are known; none if there are none."""
-    named = facts.items() if isinstance(facts, Mapping) else ()
-    return {str(name): value for name, value in named if value is not None}
+    items = facts.items() if isinstance(facts, Mapping) else ()
+    return {str(name): value for name, value in items if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +286,8 @@ class Run(Gauges):
         steps = self.steps
         size = steps.rows_per_block
         a, b = int(first // size), min(len(steps), int(-(-end // size)))
-        into, left = first - a * size, b * size - end
-        left = max(0.0, left - (b * size - min(b * size, steps.total_rows)))
+        into, rows_after = first - a * size, b * size - end
+        rows_after = max(0.0, rows_after - (b * size - min(b * size, steps.total_rows)))
         inner = slice(a, b)
         # Time is allotted from the far end: the rows of the span are the slow ones of its blocks.
         row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
@@ -295,12 +295,12 @@ class Run(Gauges):
         if into:
             kept_ns = (int(steps["rows"][a]) - into) * row_ns
             start_ns += max(0, int(steps["duration_ns"][a] - kept_ns))
-        if left:
-            kept_ns = (int(steps["rows"][b - 1]) - left) * row_ns
+        if rows_after:
+            kept_ns = (int(steps["rows"][b - 1]) - rows_after) * row_ns
             end_ns -= max(0, int(steps["duration_ns"][b - 1] - kept_ns))
         where = Range(
             int(steps["first_step"][a] + into),
-            int(steps["end_step"][b - 1] - left),
+            int(steps["end_step"][b - 1] - rows_after),
             start_ns,
             max(end_ns, start_ns + 1),
         )

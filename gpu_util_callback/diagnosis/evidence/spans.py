@@ -103,8 +103,8 @@ def _at_scale(
         else:
             merged.append((first, end))
     if len(merged) > MANY:
-        left = Series(rows, total, lost, top, events, series.step_rows)
-        merged = _joined(left, merged, enter, window)
+        remaining = Series(rows, total, lost, top, events, series.step_rows)
+        merged = _joined(remaining, merged, enter, window)
     for first, end in merged:
         first, end = _settled(lost, total, first, end, window)
         if end <= first or rows[first:end].sum() < min_rows:

@@ -103,8 +103,8 @@ def _by_block(run: Run) -> np.ndarray:
     """Return unnamed ns of each block and before it, without setup; shape `(n,)`."""
     steps = run.steps
     edges = np.concatenate([steps["start_ns"][:1], steps["end_ns"]])
-    named = np.diff(run.phases.accounted_ns(edges))
-    spent = np.maximum(steps["between_ns"] - named, 0)
+    accounted_ns = np.diff(run.phases.accounted_ns(edges))
+    spent = np.maximum(steps["between_ns"] - accounted_ns, 0)
     for block in np.flatnonzero(spent >= 1e9) if run.present_ns < run.wall_ns else ():
         absent = run.absent_ns(int(edges[block]), int(edges[block + 1]))
         spent[block] = max(0.0, spent[block] - absent)
@@ -114,8 +114,8 @@ def _by_block(run: Run) -> np.ndarray:
 def _tail(run: Run, last_ns: int) -> float:
     """Return the same after the last step."""
     edges = np.array([last_ns, max(last_ns, run.end_ns)])
-    named = float(np.diff(run.phases.accounted_ns(edges))[0])
-    return max(0.0, float(edges[1] - edges[0]) - named - run.absent_ns(*edges.tolist()))
+    accounted_ns = float(np.diff(run.phases.accounted_ns(edges))[0])
+    return max(0.0, float(edges[1] - edges[0]) - accounted_ns - run.absent_ns(*edges.tolist()))
 
 
 def _other_ns(run: Run) -> float:
@@ -203,10 +203,10 @@ def _outside(run: Run, epochs: Occurrences) -> float:
     starts, ends = epochs["start_ns"], epochs["end_ns"]
     if epochs.joined:
         edges = np.array([starts[0], ends[-1]])
-        named = float(np.diff(run.phases.accounted_ns(edges))[0])
-        return max(0.0, float(edges[1] - edges[0]) - epochs.self_ns - named)
-    named = run.phases.accounted_ns(starts[1:]) - run.phases.accounted_ns(ends[:-1])
-    return float(np.maximum(starts[1:] - ends[:-1] - named, 0).sum())
+        accounted_ns = float(np.diff(run.phases.accounted_ns(edges))[0])
+        return max(0.0, float(edges[1] - edges[0]) - epochs.self_ns - accounted_ns)
+    accounted_ns = run.phases.accounted_ns(starts[1:]) - run.phases.accounted_ns(ends[:-1])
+    return float(np.maximum(starts[1:] - ends[:-1] - accounted_ns, 0).sum())
 
 
 # -- the rule ----------------------------------------------------------------------------------
@@ -417,8 +417,8 @@ class HostStall(Rule):
             rows = max(1, where.end_step - where.start_step)
             if took < limits["ms_per_step"] * 1e6 * rows:
                 continue
-            name, of_it, named = _heaviest_hook(run, where)
-            if run.framework in _DISPATCHED and named < 0.5 * took:
+            name, of_it, hook_ns = _heaviest_hook(run, where)
+            if run.framework in _DISPATCHED and hook_ns < 0.5 * took:
                 continue  # Keras' own dispatch, or threads that compete for Python's lock
             idle = run.idle(where.start_ns, where.end_ns)
             lost = min(took, idle.idle_ns) if idle else took
@@ -438,7 +438,7 @@ class HostStall(Rule):
             span_ns = run.present_in(where)
             epochs = _epochs_in(run, where)
             advice = in_steps(StepWork(run, name, worked, took, span_ns, rows, epochs))
-            others_stay = of_it * min(1.0, named / took) if name else 1.0
+            others_stay = of_it * min(1.0, hook_ns / took) if name else 1.0
             advice = replace(advice, saves=advice.saves * others_stay)
             often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
             yield self._loss(

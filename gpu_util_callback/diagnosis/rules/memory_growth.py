@@ -144,27 +144,27 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
         return None
     since_ns = int(np.interp(growth.onset, steps_done, times))
     room = _room(run, group, column, growth)
-    left = None if room is None else max(0.0, room.left)
-    taken_pct = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
-    if _fills_a_bound(run, growth, left):
+    room_bytes = None if room is None else max(0.0, room.left)
+    taken_pct = 0.0 if room_bytes is None else 100 * growth.grown / (room_bytes + growth.grown)
+    if _fills_a_bound(run, growth, room_bytes):
         return None
     lasting = _lasting(run, growth, steps, low) or (run.over and _is_a_list(run, growth))
-    if not lasting and (taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, left)):
+    if not lasting and (taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, room_bytes)):
         return None
     full_step = full_s = ends_step = None
-    if left is not None:
-        to_go = left / growth.peak_per_step
+    if room_bytes is not None:
+        to_go = room_bytes / growth.peak_per_step
         ns_per_step = (times[-1] - since_ns) / max(1.0, steps[-1] - growth.onset)
         full_step, full_s = round(steps[-1] + to_go), float(to_go * ns_per_step / 1e9)
         planned = _planned(run)
         if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):
             return None
         fastest = max(growth.peak_per_step, growth.high_per_step)
-        if planned is not None and steps[-1] + left / fastest > BEYOND * planned:
+        if planned is not None and steps[-1] + room_bytes / fastest > BEYOND * planned:
             if not run.over:
                 return None
             ends_step = planned
-    limit = None if left is None else growth.level + left
+    limit = None if room_bytes is None else growth.level + room_bytes
     by = "" if room is None else room.by
     return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step)
 
@@ -201,13 +201,13 @@ def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bo
     return False
 
 
-def _fills_a_cache(run: Run, growth: Growth, left: float | None) -> bool:
+def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     """Return whether a `cache()` of tf.data is filling up, and has room for the rest."""
     per_epoch = run.fit.get("steps_per_epoch")
     cached = any("Cache" in stage.op for stage in _stages(run))
-    if not cached or run.phases.of("epoch") or left is None:
+    if not cached or run.phases.of("epoch") or room_bytes is None:
         return False
-    return per_epoch is None or left > growth.per_step * max(0, per_epoch - run.end_step)
+    return per_epoch is None or room_bytes > growth.per_step * max(0, per_epoch - run.end_step)
 
 
 def _is_a_list(run: Run, growth: Growth) -> bool:
@@ -220,7 +220,7 @@ def _is_a_list(run: Run, growth: Growth) -> bool:
     )
 
 
-def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
+def _fills_a_bound(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
     for kept_list in _memory_facts(run).get("kept") or ():
         each, items = float(kept_list.get("item_bytes") or 0.0), int(kept_list.get("items") or 0)
@@ -228,7 +228,7 @@ def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
             NEARLY_ALL * growth.per_step
         ):
             continue
-        return left is None or (int(kept_list["bound"]) - items) * each <= left
+        return room_bytes is None or (int(kept_list["bound"]) - items) * each <= room_bytes
     return False
 
 
@@ -336,8 +336,8 @@ def _began_with(run: Run, forecast: Forecast) -> str | None:
     for kind in ("validation", "checkpoint", "callback"):
         for name, group in run.phases.of(kind).items():
             if len(group):
-                called = "the first validation" if kind == "validation" else name
-                events.append((abs(int(group["start_ns"][0]) - forecast.since_ns), called))
+                event_name = "the first validation" if kind == "validation" else name
+                events.append((abs(int(group["start_ns"][0]) - forecast.since_ns), event_name))
     for epochs in run.phases.of("epoch").values():
         for number, start in enumerate(epochs["start_ns"].tolist()):
             if number and not epochs.joined:

@@ -158,23 +158,23 @@ def _full_clock(run, gpu: int, samples: Sampled, unthrottled, clock, use, loaded
 
 def _advice(run: Run, gpus: list[int], word: str) -> Advice:
     names, is_single = gpu_names(gpus), len(gpus) == 1
-    which = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
+    gpu_numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
     if word == "thermal":
         return Advice(
             f"{names} {'is' if is_single else 'are'} too hot and {'slows itself' if is_single else 'slow'} "
             f"{'down' if is_single else 'themselves down'}. Check the fans and the air in front of "
             f"{'it' if is_single else 'them'}; a lower power limit often loses less than the heat does.",
-            f"nvidia-smi -i {which} -q -d TEMPERATURE,PERFORMANCE",
+            f"nvidia-smi -i {gpu_numbers} -q -d TEMPERATURE,PERFORMANCE",
         )
     if word == "power limit":
         default = run.gpu(gpus[0]).get("power_default_mw") or 0
         return Advice(
             f"The power limit of {names} was set below the board's own, and "
             f"{'it slows' if is_single else 'they slow'} down for it. Set it back.",
-            f"sudo nvidia-smi -i {which} -pl {default / 1000:.0f}",
+            f"sudo nvidia-smi -i {gpu_numbers} -pl {default / 1000:.0f}",
         )
     return Advice(
         f"A signal of the board (power brake or slowdown) slows {names} down: "
         f"{'its' if is_single else 'their'} power supply or cooling needs a look.",
-        f"nvidia-smi -i {which} -q -d PERFORMANCE,POWER",
+        f"nvidia-smi -i {gpu_numbers} -q -d PERFORMANCE,POWER",
     )

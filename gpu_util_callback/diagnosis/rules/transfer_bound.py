@@ -245,11 +245,11 @@ def _as_uint8(run: Run, kind: str) -> str:
     words = idioms(run)
     if not has_keras_fit(run):
         return f"{words.to_uint8}  # before the copy\n{words.from_uint8}" if words.to_uint8 else ""
-    made = (
+    conversion = (
         "ds = ds.map(lambda x, y: (tf.cast(x, tf.uint8), y), num_parallel_calls=tf.data.AUTOTUNE)"
         if kind == "tf.data"
         else f"{words.to_uint8}  # where batches are made"
         if "dataloader" in kind
         else 'x = x.astype("uint8")'
     )
-    return f"{made}\n{AS_FLOATS}"
+    return f"{conversion}\n{AS_FLOATS}"
