@@ -413,11 +413,11 @@ def stage_ranges(recording: Recording, axis: str, level: int, first: int, count:
     if readings is None:
         return []
     edges = readings.edges[axis]
-    some = np.flatnonzero(np.diff(edges) > 0)  # readings with a length on this axis
+    has_length = np.flatnonzero(np.diff(edges) > 0)  # readings with a length on this axis
     shape = (len(readings.stages), count)
     low, high, mean = (np.full(shape, np.nan, np.float32) for _ in range(3))
-    if len(some):
-        edges, ms = np.append(edges[some], edges[-1]), readings.ms[:, some]
+    if len(has_length):
+        edges, ms = np.append(edges[has_length], edges[-1]), readings.ms[:, has_length]
         buckets = np.arange(first, first + count + 1) * 2.0**level
         # Readings [begin, end) reach into a bucket.
         begin = np.searchsorted(edges[1:], buckets[:-1], "right")
@@ -441,8 +441,8 @@ def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray
         weight = np.append(0.0, np.cumsum(measured * lengths))
         total = np.append(0.0, np.cumsum(np.where(measured, values, 0.0) * lengths))
         covered = np.diff(np.interp(buckets, edges, weight))
-        some = covered > 1e-9 * (buckets[1] - buckets[0])
-        means[row, some] = np.diff(np.interp(buckets, edges, total))[some] / covered[some]
+        is_covered = covered > 1e-9 * (buckets[1] - buckets[0])
+        means[row, is_covered] = np.diff(np.interp(buckets, edges, total))[is_covered] / covered[is_covered]
     return means
 
 

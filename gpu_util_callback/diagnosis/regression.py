@@ -170,13 +170,13 @@ def slowdowns(
         groups.setdefault(key, []).append(run)
     failing = (SLOWER, UNKNOWN, UNRESOLVED) if fail_unresolved else (SLOWER, UNKNOWN)
     verdicts = []
-    for some in groups.values():
-        before = _comparable(some[0], baseline, repeats)
-        alike = [recording for recording in before if allow_different or not differences(some[0], recording)]
+    for repeats_of_run in groups.values():
+        before = _comparable(repeats_of_run[0], baseline, repeats)
+        alike = [recording for recording in before if allow_different or not differences(repeats_of_run[0], recording)]
         if before and not alike:
-            verdict = _different(some[0], before[-1])
+            verdict = _different(repeats_of_run[0], before[-1])
         else:
-            verdict = _verdict(some, alike, max_slowdown)
+            verdict = _verdict(repeats_of_run, alike, max_slowdown)
         verdicts.append(replace(verdict, failed=verdict.outcome in failing))
     return verdicts
 
@@ -225,9 +225,9 @@ def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool = F
     ranked = [other for other in baseline if (other.rank or 0) == (run.rank or 0)]
     same_job = [other for other in ranked if _job(other) == _job(run)]
     same_name = [] if repeats else [other for other in same_job if other.run == run.run]
-    for some in (same_name, same_job):
-        if some:
-            return sorted(some, key=lambda other: other.start_ns)[-MOST_RUNS:]
+    for candidates in (same_name, same_job):
+        if candidates:
+            return sorted(candidates, key=lambda other: other.start_ns)[-MOST_RUNS:]
     return []
 
 
@@ -249,8 +249,8 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
     compared = []
     for measure, of_block in MEASURES.items():
         after, before = (
-            [level for level in (_measure(run, of_block, per_sample, same_work) for run in some) if level]
-            for some in (runs, baseline)
+            [level for level in (_measure(run, of_block, per_sample, same_work) for run in side) if level]
+            for side in (runs, baseline)
         )
         if not after or not before:
             short_run = baseline[-1] if after else run
@@ -408,11 +408,11 @@ def _bounds(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> tuple[f
     sides = (runs, baseline)
     every_run = (*runs, *baseline)
     fewest = min(map(len, sides))
-    levels = [np.array([run.level for run in some]) for some in sides]
+    levels = [np.array([run.level for run in side]) for side in sides]
     change = float(levels[0].mean() - levels[1].mean())
     squares = sum(float(((of - of.mean()) ** 2).sum()) for of in levels)
     freedom = len(every_run) - 2
-    by_blocks = max(_mean([run.scatter**2 for run in some]) for some in sides) + PROCESS**2
+    by_blocks = max(_mean([run.scatter**2 for run in side]) for side in sides) + PROCESS**2
     spread = [run.between**2 for run in every_run if run.between is not None]
     quantile, assumed = _quantile(sum(run.blocks - 1 for run in every_run)), by_blocks
     if len(spread) == len(every_run):
@@ -430,7 +430,7 @@ def _bounds(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> tuple[f
 
 def _cpu_slower(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> float | None:
     """Return the log of how much longer the CPU took for the same work; None = not known."""
-    logs = [[run.logs for run in some if run.logs is not None] for some in (runs, baseline)]
+    logs = [[run.logs for run in side if run.logs is not None] for side in (runs, baseline)]
     return _mean(logs[0]) - _mean(logs[1]) if all(logs) else None
 
 

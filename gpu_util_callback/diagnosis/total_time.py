@@ -619,7 +619,7 @@ def _continued(start: Start, earlier: Sequence[Sequence[Training]]) -> Training 
     Args:
         earlier: trainings that share something with it, by what they share.
     """
-    candidates = {id(training): training for some in earlier for training in some}.values()
+    candidates = {id(training): training for trainings_of_key in earlier for training in trainings_of_key}.values()
     within: list[Training] = []
     for training in sorted(candidates, key=lambda training: -training.starts[-1].start_ns):
         before = training.starts[-1]

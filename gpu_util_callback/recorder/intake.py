@@ -139,8 +139,8 @@ class Intake:
                 for sums in (*finished, *self.hook_sums):
                     items += sums.take(self._timeline.calls)
             try:
-                for name, some in self.assembler.add(items, last and complete).items():
-                    parts += [{name: rows} for rows in some]
+                for name, columns_of_rows in self.assembler.add(items, last and complete).items():
+                    parts += [{name: rows} for rows in columns_of_rows]
                 self._again = []
             except MemoryError as error:  # there may be room the next time
                 self._again = [] if again or last else items
@@ -167,6 +167,6 @@ def _joined(parts: list[Tables]) -> Tables:
         for name, table in part.items():
             rows[name].append(table)
     return {
-        name: {column: np.concatenate([table[column] for table in some]) for column in some[0]}
-        for name, some in rows.items()
+        name: {column: np.concatenate([table[column] for table in columns_of_rows]) for column in columns_of_rows[0]}
+        for name, columns_of_rows in rows.items()
     }

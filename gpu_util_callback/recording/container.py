@@ -370,8 +370,8 @@ def _zigzag(values: np.ndarray) -> np.ndarray:
 
 def _cost(values: np.ndarray) -> float:
     """Estimate the bits `values` need from a subset of them."""
-    some = values[:: max(1, len(values) // 512)]
-    return float(np.log2(np.abs(some.astype(np.float64)) + 1.0).sum())
+    subset = values[:: max(1, len(values) // 512)]
+    return float(np.log2(np.abs(subset.astype(np.float64)) + 1.0).sum())
 
 
 def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:

@@ -984,10 +984,10 @@ def _whole(check: _Check, check_apart: _Check, apart: tuple[str, ...]) -> _Check
             problems += inside
             return checked_value
         problems += wrong[:1]
-        some = check_apart(value, problems) if isinstance(value, dict) else None
-        if not some:
+        partly_checked = check_apart(value, problems) if isinstance(value, dict) else None
+        if not partly_checked:
             raise _LeftOut
-        return some
+        return partly_checked
 
     return check_whole
 

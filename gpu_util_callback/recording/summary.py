@@ -100,14 +100,14 @@ def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
     if not values.shape[1]:
         return
     finite = np.isfinite(values)
-    some = finite.any(axis=1)
+    has_finite = finite.any(axis=1)
     numbers = values if finite.all() else np.where(finite, values, 0.0)
     totals = numbers.sum(axis=1).tolist()
     lows = np.where(finite, numbers, np.inf).min(axis=1).tolist()
     highs = np.where(finite, numbers, -np.inf).max(axis=1).tolist()
     at = np.floor(np.log2(np.maximum(numbers, 1)) * _PER_OCTAVE).astype(np.int64)
     at[numbers < 1] = -1
-    for row in np.flatnonzero(some).tolist():
+    for row in np.flatnonzero(has_finite).tolist():
         buckets = at[row] if finite[row].all() else at[row][finite[row]]
         to[row]._take(buckets, totals[row], lows[row], highs[row])
 

@@ -112,10 +112,10 @@ class Top:
         if not self.steps.used:
             return tuple(np.zeros((4, 0), np.int64))  # type: ignore[return-value]
         first, last = (self.steps.of(part, "step") for part in ("first", "last"))
-        some = first <= last
-        start = np.maximum.accumulate(self.steps.of("first", "start")[some])
-        end = np.maximum(self.steps.of("last", "end")[some], start)
-        return first[some], last[some], start, end
+        has_steps = first <= last
+        start = np.maximum.accumulate(self.steps.of("first", "start")[has_steps])
+        end = np.maximum(self.steps.of("last", "end")[has_steps], start)
+        return first[has_steps], last[has_steps], start, end
 
     def start_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return float64: when these steps began; NaN beyond the last one."""

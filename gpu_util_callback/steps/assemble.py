@@ -177,7 +177,7 @@ def _by_function(calls: list[Call]) -> list[tuple[bool, _Calls]]:
     parts = zip(
         np.split(tests, cuts), np.split(table, cuts), np.split(stamps, stamp_cuts), np.split(counts, cuts), strict=True
     )
-    return [(bool(test[0]), (calls, some, n)) for test, calls, some, n in parts]
+    return [(bool(test[0]), (calls, stamps_of_calls, n)) for test, calls, stamps_of_calls, n in parts]
 
 
 @dataclass
@@ -265,8 +265,8 @@ class Assembler:
         calls: list[Call] = []
 
         def complete() -> None:
-            for testing, some in _by_function(calls) if calls else ():
-                block = self._block("validation" if testing else "train", some)
+            for testing, calls_of_function in _by_function(calls) if calls else ():
+                block = self._block("validation" if testing else "train", calls_of_function)
                 if testing:
                     put("validation_steps", self._validation(block, phases))
                 else:

@@ -177,10 +177,10 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
 
     def batches(plane: _Plane, lines: list[_Line]) -> Iterator[tuple[PlaneEvents, list]]:
         nonlocal implausible
-        for some in _batches(lines):
-            batch, dropped = _decode(data, some, plane.metadata, zero_ns, names)
+        for batch_of_lines in _batches(lines):
+            batch, dropped = _decode(data, batch_of_lines, plane.metadata, zero_ns, names)
             implausible += dropped
-            yield batch, some
+            yield batch, batch_of_lines
 
     for plane in planes:
         if plane.name == "Task Environment" and not absolute:
@@ -201,8 +201,8 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
             base = len(process.threads)
             process.threads.extend(Thread(ln.name, ln.id) for ln in plane.lines)
             numbers = {id(ln): base + i for i, ln in enumerate(plane.lines)}
-            for batch, some in batches(plane, plane.lines):
-                threads = np.array([numbers[id(ln)] for ln, _, _ in some])
+            for batch, batch_of_lines in batches(plane, plane.lines):
+                threads = np.array([numbers[id(ln)] for ln, _, _ in batch_of_lines])
                 events, allocations = host_columns(batch, threads)
                 host_parts.append(events)
                 allocator_parts.append(allocations)

@@ -198,12 +198,12 @@ class TopTiles:
             values = np.zeros((len(columns), 0), np.float32)
             return _rows(none, none if group == "steps" else None, columns, values)
         place = "step" if group == "steps" else "time"
-        some = fold.of("first", place) < FAR
-        parts = {part: fold.matrix(part, columns)[:, some] for part in ("low", "high", "total", "count")}
+        has_rows = fold.of("first", place) < FAR
+        parts = {part: fold.matrix(part, columns)[:, has_rows] for part in ("low", "high", "total", "count")}
         if group == "steps":
-            step, since = (fold.of("first", name)[some] for name in ("step", "start"))
+            step, since = (fold.of("first", name)[has_rows] for name in ("step", "start"))
             return Cells(np.maximum.accumulate(since), step, parts)
-        return Cells(np.maximum.accumulate(fold.of("first", "time")[some]), None, parts)
+        return Cells(np.maximum.accumulate(fold.of("first", "time")[has_rows]), None, parts)
 
     def range(self, group: str, columns: Sequence[str], view: View) -> Range:
         """Return min, max and mean of a group's columns in a view's buckets."""
@@ -291,8 +291,8 @@ class RecordingTiles:
         existing = {}
         for group, columns in requested.items():
             there = source.columns(group)
-            if some := [column for column in columns if column in there]:
-                existing[group] = some
+            if existing_columns := [column for column in columns if column in there]:
+                existing[group] = existing_columns
         narrow = {g: existing[g] for g in existing if view.level < source.level_of(g, view.axis)}
         fine = self._fine(source, narrow, view) if narrow else None
         answer = Answer(source.edges(view) if fine is None else fine.other, existing)

@@ -93,10 +93,10 @@ class RowQueue:
         count = int(tf.raw_ops.QueueSizeV2(handle=self._handle))
         parts = [np.empty((0, self.WIDTH))]
         while count > 0:
-            some = min(count, _AT_ONCE)
-            columns = tf.raw_ops.QueueDequeueManyV2(handle=self._handle, n=some, component_types=self.TYPES)
+            row_count = min(count, _AT_ONCE)
+            columns = tf.raw_ops.QueueDequeueManyV2(handle=self._handle, n=row_count, component_types=self.TYPES)
             parts.append(np.stack([column.numpy() for column in columns], 1))
-            count -= some
+            count -= row_count
         return np.concatenate(parts)
 
 

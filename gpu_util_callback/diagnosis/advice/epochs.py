@@ -40,8 +40,8 @@ class SetUp:
         """True if a DataLoader starts its workers in every epoch; None = not known."""
         fit = self.run.fit
         if "dataloader" in self.kind:
-            workers, kept = fit.get("input_workers"), fit.get("input_persistent_workers")
-            return None if workers is None else workers > 0 and not kept
+            workers, are_persistent = fit.get("input_workers"), fit.get("input_persistent_workers")
+            return None if workers is None else workers > 0 and not are_persistent
         return None if self.run.framework == "torch" and not self.kind else False
 
 

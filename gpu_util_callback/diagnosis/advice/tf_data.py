@@ -72,8 +72,8 @@ def _calls_wait(wait: InputWait) -> bool:
     if stage is None or _is_python(wait) or _op(wait).startswith("Generator"):
         return wait.waits is True
     # The stage cannot have computed more than the whole process did.
-    own = wait.own_cpus
-    return own is not None and not wait.cores_full and own * wait.arrives_ms < WAITS * stage.work_ms_per_batch
+    own_cpus = wait.own_cpus
+    return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < WAITS * stage.work_ms_per_batch
 
 
 def _call_us(wait: InputWait) -> float:

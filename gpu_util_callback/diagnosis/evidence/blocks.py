@@ -109,9 +109,9 @@ class StepBlocks:
     def slack_ns(self, blocks: slice = slice(None)) -> int:
         """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
         quickest, rows = self["least_step_ns"][blocks], self["rows"][blocks]
-        taken = sum(int(self[name][blocks].sum()) * sign for name, sign in _WITHOUT_WAIT)
+        steps_ns = sum(int(self[name][blocks].sum()) * sign for name, sign in _WITHOUT_WAIT)
         quickest = quickest[quickest < FAR]
-        return max(0, taken - round(int(rows.sum()) * float(np.median(quickest)))) if len(quickest) else 0
+        return max(0, steps_ns - round(int(rows.sum()) * float(np.median(quickest)))) if len(quickest) else 0
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `steps` table, in order; absent columns and -1 count as unknown."""

@@ -44,8 +44,8 @@ class TimeSums:
 
     def add(self, name: str, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> None:
         """Add int[n] amounts, each spread evenly over the time from start to end, int[n]."""
-        some = (end > start) & (amount > 0)
-        start, end, amount = start[some], end[some], amount[some]
+        is_spread = (end > start) & (amount > 0)
+        start, end, amount = start[is_spread], end[is_spread], amount[is_spread]
         if not len(start):
             return
         self._reach(int(start.min()), int(end.max()))
@@ -140,12 +140,12 @@ class EnergyUse:
         if key not in self._newest:  # counters are first read here, without a rate
             self._newest[key] = int(times[0]), np.nan
         values = np.asarray(block[column], np.float64)
-        some = np.isfinite(values) & (values >= 0)
-        if not some.any():
+        is_valid = np.isfinite(values) & (values >= 0)
+        if not is_valid.any():
             return
         before_ns, before = self._newest[key]
-        at = np.concatenate([[before_ns], times[some]])
-        power = np.concatenate([[before], values[some]])
+        at = np.concatenate([[before_ns], times[is_valid]])
+        power = np.concatenate([[before], values[is_valid]])
         self._newest[key] = int(at[-1]), float(power[-1])
         twice = 2 * power[1:]
         if column == _POWER:

@@ -193,9 +193,9 @@ class SampleBins:
         values = np.array([columns[name] for name in names], dtype=np.float64)
         is_sampled = np.isfinite(values.reshape(len(names), len(times)))
         if not is_sampled.all():
-            some = np.flatnonzero(is_sampled.any(axis=1))
-            names = [names[place] for place in some.tolist()]
-            values, is_sampled = values[some], is_sampled[some]
+            sampled_rows = np.flatnonzero(is_sampled.any(axis=1))
+            names = [names[place] for place in sampled_rows.tolist()]
+            values, is_sampled = values[sampled_rows], is_sampled[sampled_rows]
         if not names:
             self._bins.add(offsets)
             return
@@ -213,14 +213,14 @@ class SampleBins:
         """
         if column not in self._means_by_column:
             count, total = (self._bins.of(part, column) for part in ("count", "total"))
-            some, used = np.count_nonzero(count), len(count)
+            sampled_count, used = np.count_nonzero(count), len(count)
             for at in self._places:
-                if len(at) == some and (some == used or count[at].all()):
+                if len(at) == sampled_count and (sampled_count == used or count[at].all()):
                     break
             else:
                 at = np.flatnonzero(count)
                 self._places.append(at)
-            means = total / count if some == used else total[at] / count[at]
+            means = total / count if sampled_count == used else total[at] / count[at]
             self._means_by_column[column] = at, means
         return self._means_by_column[column]
 

@@ -172,11 +172,11 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         return None
     first = float(steps[0])
     warm = np.searchsorted(steps, first + min(STEPS, 0.1 * (steps[-1] - first)))
-    held = _held(steps[warm:], low[warm:], least)
-    if held is None:
+    lasting = _lasting_levels(steps[warm:], low[warm:], least)
+    if lasting is None:
         return None
-    onset = _onset(held.steps, held.levels)
-    span, levels = held.steps[onset:], held.levels[onset:]
+    onset = _onset(lasting.steps, lasting.levels)
+    span, levels = lasting.steps[onset:], lasting.levels[onset:]
     if not _steady(span, levels, least):
         return None
     slope, low_slope, high_slope = _slope(span, levels)
@@ -184,7 +184,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     if slope <= 0 or grown < _noise(span, levels):
         return None
     recent = max(1, len(high[warm:]) // LATE)
-    early = held.whole and span[0] - held.steps[0] <= EARLY * (span[-1] - held.steps[0])
+    early = lasting.whole and span[0] - lasting.steps[0] <= EARLY * (span[-1] - lasting.steps[0])
     from_start = bool(early) and not _level_before(steps, low, float(span[0]), slope)
     return Growth(
         onset=first if from_start else float(span[0]),
@@ -198,7 +198,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     )
 
 
-class _Held(NamedTuple):
+class _LastingLevels(NamedTuple):
     """The memory held since each of the readings that show growth apart from a saw-tooth."""
 
     steps: np.ndarray
@@ -206,22 +206,22 @@ class _Held(NamedTuple):
     whole: bool  # they begin with the run
 
 
-def _held(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
+def _lasting_levels(steps: np.ndarray, low: np.ndarray, least: float) -> _LastingLevels | None:
     """Return the memory held, None where the readings are too few or it grew by less than `least`."""
     if len(steps) < POINTS:
         return None
     low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
-    held = _without_teeth(steps, low, least)
-    if held is None or len(held.steps) < POINTS or held.levels[-1] - held.levels[0] < least:
+    lasting = _without_teeth(steps, low, least)
+    if lasting is None or len(lasting.steps) < POINTS or lasting.levels[-1] - lasting.levels[0] < least:
         return None
-    return held
+    return lasting
 
 
-def _without_teeth(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | None:
+def _without_teeth(steps: np.ndarray, low: np.ndarray, least: float) -> _LastingLevels | None:
     released = float((np.maximum.accumulate(low) - low).max())
     levels = least_of_later(low)
     if released <= RELEASED * (levels[-1] - levels[0]):
-        return _Held(steps, levels, True)
+        return _LastingLevels(steps, levels, True)
     troughs = _troughs(low, released / 2)
     if len(troughs) >= TROUGHS:
         begin = troughs[0]
@@ -231,9 +231,9 @@ def _without_teeth(steps: np.ndarray, low: np.ndarray, least: float) -> _Held | 
         floor = least_of_later(lows)
         risen = float(floor[-1] - floor[0])
         if risen >= least and np.diff(least_of_later(low[troughs])).max() <= ONE_STEP * risen:  # not one low alone
-            return _Held(steps[begin : troughs[-1] + 1], floor, True)
+            return _LastingLevels(steps[begin : troughs[-1] + 1], floor, True)
     if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
-        return _Held(steps[troughs[-1] :], levels[troughs[-1] :], False)
+        return _LastingLevels(steps[troughs[-1] :], levels[troughs[-1] :], False)
     return None
 
 

@@ -246,8 +246,8 @@ class Run(Gauges):
             return used
         span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
         own_pct = {gpu: self._own_pct(gpu, *span) for gpu in used}
-        some = any(pct is not None and pct >= OWN_PCT for pct in own_pct.values())
-        return [gpu for gpu, pct in own_pct.items() if not some or pct is None or pct >= OWN_PCT]
+        any_at_work = any(pct is not None and pct >= OWN_PCT for pct in own_pct.values())
+        return [gpu for gpu, pct in own_pct.items() if not any_at_work or pct is None or pct >= OWN_PCT]
 
     def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
         utilization = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)

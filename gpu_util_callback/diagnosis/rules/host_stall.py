@@ -554,7 +554,7 @@ def _epochs_in(run: Run, where: Range) -> int:
     if not per_epoch:
         ends = [rows["step"] for rows in run.phases.of("epoch").values()]
         inside = [(steps > where.start_step) & (steps < where.end_step) for steps in ends]
-        return 1 + sum(int(some.sum()) for some in inside)
+        return 1 + sum(int(mask.sum()) for mask in inside)
     first, last = where.start_step // int(per_epoch), (where.end_step - 1) // int(per_epoch)
     return max(1, last - first + 1)
 

@@ -281,10 +281,10 @@ def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:
 def _known_shape_ns(run: Run) -> float | None:
     """Return the median time of a step whose input shape is not new, ns; None with too few steps."""
     rows, spent = run.steps["known_rows"], run.steps["known_ns"]
-    some = rows > 0
+    has_rows = rows > 0
     if int(rows.sum()) < KNOWN_STEPS:
         return None
-    return float(np.median(spent[some] / rows[some]))
+    return float(np.median(spent[has_rows] / rows[has_rows]))
 
 
 def _beyond(run: Run, usual: float) -> np.ndarray:
