@@ -240,7 +240,7 @@ _DROPPED = {
     "control_group",
     "group_inode",
 }
-# Accounts that many machines have: they identify nobody, and are words of other texts.
+# Accounts that many machines have: their names identify no person, and are common words.
 _SHARED_ACCOUNTS = {
     "admin",
     "administrator",

@@ -42,7 +42,7 @@ logger = logging.getLogger("gpu_util_callback")
 MAX_STEPS = 1000
 # A job's reply needs the reports of all its workers and of earlier fits: all must be kept.
 MAX_REPORTS = 2 * MAX_WORKERS
-# A request for the sums of all runs diagnoses recordings this long; the next one goes on.
+# A request for the sums of all runs diagnoses recordings this long; the next request continues.
 DIAGNOSE_S = 1.5
 # A recording of more values than this takes long to diagnose.
 LONG_CELLS = 1 << 20

@@ -156,7 +156,7 @@ def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
     if (finding["lost_s"] or 0) * share < LEAST_S.default:
         return False
-    # Causes at the ends of epochs need such an end to show.
+    # Causes at the ends of epochs show only in a run with such an end.
     epochs = (run.get("fit") or {}).get("epochs") or 0
     seldom = _between_steps(finding) or "setup" in finding.get("id", "")
     return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)

@@ -280,7 +280,7 @@ def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> dict:
     worst = next(run for run in runs if run["rank"] == straggler.rank)
     severity = None if straggler.lost_s is None else min(1.0, straggler.lost_s / worst["wall_s"])
     name, limit = straggler.limit
-    # Work that is shared out is not gone: each worker gets its part of it.
+    # Work that is shared out still takes time: each worker gets a part.
     shared = 1 - 1 / len(runs) if straggler.part == "input_wait" else 1.0
     return {
         "id": f"{Imbalance.cause}:worker{straggler.rank}.{straggler.part}",

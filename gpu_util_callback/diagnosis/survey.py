@@ -324,7 +324,7 @@ def _row(
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
     wall = account["wall_s"]
-    # What lies between fits is in none of the hours that are summed up.
+    # The hours that are summed up do not include the time between fits.
     claims = own_findings(judged)
     gpus, idle = _gpus_held(facts, judged["findings"])
     return {

@@ -22,7 +22,7 @@ _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 WORTH_A_WORD = Constant(1.05, 'a promise of "1× faster" is not worth printing')
 STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
 MOSTLY_STEPS_PCT = Constant(80, "a run of so many steps was not held back around them, if no GPU was measured")
-# What follows concerns one recording, of all fits of a script or of one of them.
+# The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
 UNEXPLAINED = "no single cause explains it"

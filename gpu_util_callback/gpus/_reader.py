@@ -737,7 +737,7 @@ class Processes(_Source):
         ours = self._sampled or (host_pids() and (self._listed or not self._expected))
         if ours:
             return [min(float(our_pct), 100.0), min(float(other_pct), 100.0)]
-        # Foreign ids: one of them may be us, and the busiest at most.
+        # Foreign ids: one of them may be this process, at most the busiest.
         least = sum(sampled.values()) - max(sampled.values())
         return [NAN, min(float(least), 100.0) if len(sampled) > 1 else NAN]
 

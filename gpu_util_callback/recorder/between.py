@@ -66,7 +66,7 @@ class ProcessTime:
         self._thread: threading.Thread | None = None
         self._trains = 0  # identifier of the training thread
         self._paused = threading.Event()
-        # Nanoseconds that samples stand for, by name: of all pauses, and of one that goes on.
+        # Nanoseconds that samples stand for, by name: of all pauses, and of the current pause.
         self._weights: Counter[str] = Counter()
         self._newest: Counter[str] = Counter()
         self._last_call = OTHER  # the last call of Keras that was sampled

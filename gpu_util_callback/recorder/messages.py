@@ -25,7 +25,7 @@ _SHORT_S = 5
 MOST_WAITING = 100  # messages; later ones are dropped where nobody reads the earlier ones
 DRAIN_S = 0.2  # how long the end of a fit waits for its messages, so that they come in order
 
-# What concerns all fits of a script is printed again after so many times as many of them.
+# A verdict on all fits of a script is printed again after this many times as many fits.
 _AGAIN = 4
 _said_of_script: dict[str, int] = {}  # topic -> fits at the last time
 

@@ -55,11 +55,11 @@ IDLE_FIT_S = 2.0  # how long a series waits for its next fit; then the recording
 IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long without a step
 
 _process = ProcessTime()
-# How long the fits of this process and its end wait in vain for storage, all together.
+# Total time that the fits and the end of this process wait for a storage that does not answer.
 _patience_s = CLOSE_S
 _active: dict[int, Recorder] = {}  # by their ids: listing a dictionary's values needs no lock
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
-# The newest ended recordings, which another fit may continue; older ones let go of their memory.
+# The newest ended recordings, which another fit may continue; older ones free their memory.
 _ended: deque[weakref.ref[Recorder]] = deque()
 KEPT = 2
 

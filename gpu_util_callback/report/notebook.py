@@ -359,7 +359,7 @@ class Frame:
         return f"<{self._title}: shown in a notebook; elsewhere, gpu-util report --html FILE>"
 
 
-# The tab keeps its view in the address, which a page inside another one has none of.
+# The tab keeps its view in the address; a page inside another page has no address.
 _NO_ADDRESS = "<script>history.replaceState = () => {}</script>"
 
 

@@ -207,7 +207,7 @@ def measure(trace: Trace) -> Analysis:
     return Analysis(trace, processes, [], problems)
 
 
-# Of the time that all others wait in collectives: so much of it for one rank makes it the late one.
+# The late rank is the one for which the others spend this share of their waits in collectives.
 _MOSTLY_FOR_ONE = 0.5
 
 

@@ -143,7 +143,7 @@ def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -
     calling = union(calls.start_ps[api], calls.end_ps[api])
     dispatch = remaining & (calling | _part(before, short & has_launch & ~straddles))
     idle_launch = dispatch | launching
-    # Where no work is linked to its launch, nobody knows that the host was late.
+    # Without work that is linked to its launch, a late host cannot be shown.
     late_host = remaining - dispatch if has_launch.any() or not has_next.any() else EMPTY
     return {"idle_input": idle_input, "idle_launch": idle_launch, "idle_sync": idle_sync, "idle_host": late_host}
 

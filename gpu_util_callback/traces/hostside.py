@@ -193,7 +193,7 @@ def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5)
     overlap = np.bincount(inverse, weights=covered)
     total = np.bincount(inverse, weights=(events.end_ps - events.start_ps)[rows])
     enough = np.flatnonzero(overlap >= share * idle.total)
-    # Overlap of several threads can exceed the idle time itself; such a name runs in parallel.
+    # A name whose overlap exceeds the idle time runs on several threads.
     enough = enough[overlap[enough] <= 1.05 * idle.total]
     works = [not _WAITS.search(names[name]) for name in unique[enough].tolist()]
     enough = enough[np.array(works, bool)]

@@ -627,7 +627,7 @@ class _TextReader:
         by_external = _ops_by_external(host_events, external)
         groups, shapes, unlinked = self.device.finish(by_external, self.ignored)
         facts, names = device_facts(members.get("deviceProperties"))
-        # Of GPUs that are all alike it does not matter which one of them this is.
+        # If all GPUs are alike, their name and facts hold for this one, too.
         common_name = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
         alike = next(iter(facts.values()), {}) if common_name != "GPU" else {}
         devices = [

@@ -100,7 +100,7 @@ class RowQueue:
         return np.concatenate(parts)
 
 
-# Rows taken at once: a step that writes one meanwhile waits for these.
+# Rows taken at once: a step that writes a row waits until they are taken.
 _AT_ONCE = 64
 
 # Resources of queues that are gone. The garbage collector may run at any moment, also while

@@ -15,7 +15,7 @@ CACHED = "cached"
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 MANY_MORE = Constant(1.25, "some batches of the time before belong to any reading")
 MOST = Constant(0.8, "the same of its time")
-# Stages on threads of their own, so that downstream stages go on meanwhile.
+# Stages on threads of their own: downstream stages run at the same time.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
 

@@ -114,7 +114,7 @@ class Sampled:
         ones = np.ones(len(self), np.int64)
         events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
         series = Series(ones, self.length_ns, lost, lost, events, 1)
-        # Neighbouring samples share the driver's mean: a change needs fewer of them than of steps.
+        # Neighbouring samples share the driver's mean: a change takes fewer samples than steps.
         apart = float(np.median(self.length_ns))
         rows = round(WINDOW_NS / max(1.0, apart))
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))

@@ -176,7 +176,7 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
         pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
         at = np.concatenate([whole[is_one_span], *pieces])
         at = at[np.argsort(at[:, 0])]
-    # And the stretches before the first and after the last of them, to the ends of the run.
+    # The same for the stretches before the first span and after the last one.
     for row, edge in ((0, 0), (-1, len(series.rows))) if len(at) else ():
         span = at[[row]]
         outside = np.array([[0, span[0, 0]] if row == 0 else [span[0, 1], edge]])

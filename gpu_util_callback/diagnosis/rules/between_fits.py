@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
-# Name of the longest part -> what limits the script; nothing shows how much of it is needed.
+# Name of the longest part -> what limits the script; the necessary share is not measured.
 _LIMITS = {
     "predict": "Most of it is the computation of predict: predict less often, or more at a time.",
     "evaluate": "Most of it is in evaluate: evaluate less often, or on fewer batches.",

@@ -45,7 +45,7 @@ class MemoryPressure(Rule):
         }
         if not full:
             return
-        # One line for all of them: they hold the same model.
+        # One line for all GPUs: they hold the same model.
         gpu = max(full, key=lambda index: (len(_fired(full[index], limits)), full[index].used_pct))
         memory, fired = full[gpu], _fired(full[gpu], limits)
         yield self.finding(
