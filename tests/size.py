@@ -35,7 +35,7 @@ def main() -> int:
     print("thresholds", len({id(t) for rule in RULES for t in rule.thresholds.values()}))
     print("constants", sum(map(len, [*rules, *shared_constants().values()])))
     print("class names twice", *twice((n.name, m) for m, n in nodes if isinstance(n, ast.ClassDef)))
-    print("file names twice", *twice((path.name, path) for path in texts))
+    print("file names twice", *twice((path.name, topic(path)) for path in texts))
     print(f"functions over {MAX_LINES} lines", len(long), *long)
     print(f"functions over {MAX_BRANCHES} branches", len(branchy), *branchy)
     print("circle", " -> ".join(circle) or "none")
@@ -89,6 +89,11 @@ def imported(module: str, tree: ast.Module, modules: dict[str, ast.Module]) -> s
         elif isinstance(node, ast.Constant) and "." in str(node.value):  # not a logger's name
             names.add(str(node.value))
     return names & modules.keys() - {module}
+
+
+def topic(path: Path) -> Path:
+    """Return a file's folder; the frameworks' packages, which have the same parts, are one topic."""
+    return path.parents[1] if path.parents[1].name == "backends" else path.parent
 
 
 def twice(named) -> list[str]:
