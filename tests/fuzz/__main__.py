@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz import harness
+from tests.fuzz import fuzzer
 
 FOLDER = Path(__file__).resolve().parent
 CORPUS = FOLDER / "corpus"
@@ -26,7 +26,7 @@ def names() -> list[str]:
     return [path.stem.removeprefix("format_") for path in sorted(FOLDER.glob("format_*.py"))]
 
 
-def load(name: str) -> harness.Format:
+def load(name: str) -> fuzzer.Format:
     return importlib.import_module(f"tests.fuzz.format_{name}").FORMAT
 
 
@@ -35,9 +35,9 @@ def replay(chosen: list[str], files: list[Path]) -> int:
     failed = 0
     for name in chosen:
         format = load(name)
-        harness.warm_up(format)
+        fuzzer.warm_up(format)
         for path in files or sorted((CORPUS / name).glob("*")):
-            outcome, failure = harness.check_one(format, path.read_bytes())
+            outcome, failure = fuzzer.check_one(format, path.read_bytes())
             failed += failure is not None
             line = {"format": name, "file": path.name, "outcome": outcome}
             if failure is not None:
@@ -49,7 +49,7 @@ def replay(chosen: list[str], files: list[Path]) -> int:
 def fuzz(args: argparse.Namespace, chosen: list[str]) -> int:
     failed = 0
     for name in chosen:
-        format, report = load(name), harness.Report()
+        format, report = load(name), fuzzer.Report()
         start = time.monotonic()
         until = start + 60 * args.minutes / len(chosen) if args.minutes else None
         stop = args.first + args.inputs if args.inputs else 1 << 60
@@ -57,15 +57,15 @@ def fuzz(args: argparse.Namespace, chosen: list[str]) -> int:
         while at < stop and (until is None or time.monotonic() < until):
             part = range(at, min(at + _PART, stop))
             before = report.inputs
-            harness.run(format, args.seed, part, until, report)
+            fuzzer.run(format, args.seed, part, until, report)
             at += report.inputs - before
             if args.verbose:
                 print(f"{name}: {_counts(report)}", file=sys.stderr, flush=True)
             if report.inputs == before:
                 break
         for failure in report.failures.values():
-            small = failure if args.as_is else harness.minimise(format, failure)
-            path = harness.save(small, args.out)
+            small = failure if args.as_is else fuzzer.minimise(format, failure)
+            path = fuzzer.save(small, args.out)
             times = report.failed[failure.signature]
             print(f"{name}: {failure.signature} ({times} inputs): {path}")
         rate = report.inputs / max(time.monotonic() - start, 1e-9)
@@ -76,7 +76,7 @@ def fuzz(args: argparse.Namespace, chosen: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _counts(report: harness.Report) -> str:
+def _counts(report: fuzzer.Report) -> str:
     outcomes = ", ".join(f"{count:,} {word}" for word, count in sorted(report.outcomes.items()))
     return f"{report.inputs:,} inputs ({outcomes or 'none'})"
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import mutate, traces
-from tests.fuzz.harness import Format
+from tests.fuzz.fuzzer import Format
 
 _EVENTS = 25  # of a public trace, in a seed
 

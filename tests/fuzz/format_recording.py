@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz import recordings
-from tests.fuzz.harness import Format
+from tests.fuzz.fuzzer import Format
 
 # Ways to show a log directory, one of which each input is shown in.
 _WAYS = 10

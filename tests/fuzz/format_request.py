@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.fuzz import format_recording, mutate, recordings
-from tests.fuzz.harness import Format
+from tests.fuzz.fuzzer import Format
 
 ROUTES = (
     "/runs",

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz import mutate, traces
-from tests.fuzz.harness import Format
+from tests.fuzz.fuzzer import Format
 
 # Fields that are messages, by the message they stand in.
 _MESSAGES = {

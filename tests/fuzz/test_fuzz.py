@@ -21,7 +21,7 @@ def python(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess
 
 TOY = """
 import os, sys, time
-from tests.fuzz import harness
+from tests.fuzz import fuzzer
 
 def check(data, folder):
     word = data.split()[0].decode()
@@ -39,13 +39,13 @@ def check(data, folder):
 
 words = b"read read hang memory endless die raise warn odd".split()
 bounds = {"seconds": 0.5, "memory": 32 << 20}
-toy = harness.Format("toy", lambda random: random.choice(words), check, **bounds)
-report = harness.run(toy, 1, range(40))
-again = harness.run(toy, 1, range(40))
+toy = fuzzer.Format("toy", lambda random: random.choice(words), check, **bounds)
+report = fuzzer.run(toy, 1, range(40))
+again = fuzzer.run(toy, 1, range(40))
 assert report.outcomes == again.outcomes and report.inputs == 40, report
 print(*sorted({f.kind + " " + f.data.decode() for f in report.failures.values()}), sep=",")
-failure = harness.Failure("toy", -1, "raised", "KeyError <string>:check", "", b"raise a b c d e f")
-print(len(harness.minimise(toy, failure, 20).data))
+failure = fuzzer.Failure("toy", -1, "raised", "KeyError <string>:check", "", b"raise a b c d e f")
+print(len(fuzzer.minimise(toy, failure, 20).data))
 """
 
 
