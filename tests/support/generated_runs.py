@@ -13,21 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.recording.schema import TABLES
+from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 
 MS = 1_000_000
-CATEGORIES = (
-    "kernel",
-    "copy_h2d",
-    "copy_d2h",
-    "copy_d2d",
-    "collective",
-    "idle_input",
-    "idle_launch",
-    "idle_sync",
-    "idle_host",
-    "other",
-)
 START_NS = 1_700_000_000_000_000_000
 
 GPU = {

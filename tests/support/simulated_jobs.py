@@ -22,21 +22,9 @@ from simulated_noise import Series, normal
 
 from gpu_util_callback.recording import Clock, RecordingWriter
 from gpu_util_callback.recording.manifest import process_facts
-from gpu_util_callback.recording.schema import TABLES
+from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 
 NAN = float("nan")
-CATEGORIES = (
-    "kernel",
-    "copy_h2d",
-    "copy_d2h",
-    "copy_d2d",
-    "collective",
-    "idle_input",
-    "idle_launch",
-    "idle_sync",
-    "idle_host",
-    "other",
-)
 
 
 class Job(Gauges):
