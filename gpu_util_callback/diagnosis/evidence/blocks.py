@@ -49,7 +49,6 @@ MAX_SHAPES = 100_000
 MAX_TIMED_SHAPES = 256
 
 
-_WITHOUT_WAIT = (("duration_ns", 1), ("input_wait_ns", -1), ("compile_ns", -1))
 _COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
 
 
@@ -109,9 +108,13 @@ class StepBlocks:
     def slack_ns(self, blocks: slice = slice(None)) -> int:
         """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
         quickest, rows = self["least_step_ns"][blocks], self["rows"][blocks]
-        steps_ns = sum(int(self[name][blocks].sum()) * sign for name, sign in _WITHOUT_WAIT)
         quickest = quickest[quickest < FAR]
-        return max(0, steps_ns - round(int(rows.sum()) * float(np.median(quickest)))) if len(quickest) else 0
+        if not len(quickest):
+            return 0
+        duration, wait, compiling = (
+            int(self[name][blocks].sum()) for name in ("duration_ns", "input_wait_ns", "compile_ns")
+        )
+        return max(0, duration - wait - compiling - round(int(rows.sum()) * float(np.median(quickest))))
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `steps` table, in order; absent columns and -1 count as unknown."""
