@@ -86,7 +86,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--table", metavar="FILE", help="write a Markdown table")
     parser.add_argument("--list", action="store_true", help="list the programs")
     parser.add_argument("--verbose", action="store_true", help="show what each program prints")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.rejudge and not (options.keep and options.json):
+        parser.error("--rejudge needs --keep DIR, the recordings, and --json FILE, what was measured of them")
+    return options
 
 
 def measure(program: Program, options: argparse.Namespace) -> Result:
