@@ -46,7 +46,7 @@ def image_directory(run):
         str(jpegs()), image_size=(64, 64), batch_size=8, seed=1, verbose=False
     )
     if run.does("cached"):
-        data = data.cache()
+        data = data.cache().shuffle(data.cardinality(), seed=1)
     model = convnet(64, 8, keras.layers.Rescaling(1 / 255))
     model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
     return model

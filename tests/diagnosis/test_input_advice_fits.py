@@ -130,6 +130,20 @@ INPUTS = [
         ".cache().shuffle(",
         "before shuffle",
     ),
+    (
+        "shuffled by the library's function, of unknown size",
+        waits(LIBRARY, SHUFFLE, epochs=10, machine=MEMORY, **PLAIN, input_dims=[[None, 64, 64, 3]]),
+        ALL_CORES,
+        ".cache().shuffle(",
+        "before shuffle",
+    ),
+    (
+        "shuffled behind it by the program",
+        waits(TUNED, SHUFFLE, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+        ALL_CORES,
+        "ds = ds.cache()  # behind map(decode), before shuffle",
+        ".shuffle(",
+    ),
     ("shuffled before", waits(SHUFFLE, TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN), ALL_CORES, "", None),
     (
         "in memory already",

@@ -274,8 +274,11 @@ def _cache(wait: InputWait) -> str:
 def _cache_question(wait: InputWait) -> str:
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
     question = python if _is_map(wait) else "Are the elements the same in every epoch"
-    room = "" if wait.fits_memory else f", and does an epoch{wait.size} fit into memory"
-    return f"{question}{room}?"
+    return f"{question}{_asked_room(wait)}?"
+
+
+def _asked_room(wait: InputWait) -> str:
+    return "" if wait.fits_memory else f", and does an epoch{wait.size} fit into memory"
 
 
 # -- remedies --------------------------------------------------------------------------------------
@@ -384,9 +387,9 @@ REMEDIES = (
     replace(
         _CACHE,
         name="cache behind a helper's shuffle",
-        when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait) and wait.fits_memory is True,
-        says="{takes}, in every epoch again. The function of the library that made this dataset shuffles it, too.",
-        asks="May the samples of a batch stay together in all epochs?",
+        when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait),
+        says="{takes}, in every epoch again. The library that made this dataset also shuffles it.",
+        asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait)}?",
         remedy="Keep the batches{size}, and shuffle whole ones",
         code="data = data.cache().shuffle({batches})  # as the last step",
         changes="which samples share a batch",
