@@ -17,7 +17,7 @@ from gpu_util_callback.backends.inputs import describe_fit, seen_through, source
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
 from gpu_util_callback.recorder.memory_watch import owners_in_fit
-from gpu_util_callback.recorder.messages import debug, note
+from gpu_util_callback.recorder.messages import debug, drain, note
 from gpu_util_callback.recorder.model_work import TRAINING
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
@@ -56,6 +56,7 @@ def announce_known_failure(backend: str) -> None:
     failure = multi_worker_failure()
     if failure is not None:
         note(": ".join(failure))
+        drain()  # said before Keras' own error
 
 
 def leave_out(callback: Any) -> None:
