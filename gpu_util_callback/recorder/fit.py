@@ -55,8 +55,12 @@ def announce_known_failure(backend: str) -> None:
 
     failure = multi_worker_failure()
     if failure is not None:
-        note(": ".join(failure))
-        drain()  # said before Keras' own error
+        _announce(failure)
+
+
+def _announce(failure: tuple[str, str]) -> None:
+    note(": ".join(failure))
+    drain()  # before Keras' own error
 
 
 def leave_out(callback: Any) -> None:
@@ -248,7 +252,7 @@ class KerasSession:
             adapter.end()
             recorder.fail("input wait", error)
         if adapter.will_fail is not None:
-            note(": ".join(adapter.will_fail))
+            _announce(adapter.will_fail)
         self._function = adapter.train_function
         self._time_callbacks(callbacks, recorder)
 
