@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -12,12 +13,12 @@ from gpu_util_callback.cli import trace
 from gpu_util_callback.cli.report import length, open_recordings
 from gpu_util_callback.errors import UnusableInput
 
-POLL_S = 0.25
+POLL_S, REMOTE_POLL_S = 0.25, 2.0  # between two reads of the recording; a store is asked less often
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("logdir", metavar="LOGDIR", help="a TensorBoard log directory")
+    parser.add_argument("logdir", metavar="LOGDIR", help="a TensorBoard log directory, or the URL of one")
     parser.add_argument(
         "--steps", type=int, default=5, metavar="N", help="steps to profile, at most 20 (default: %(default)s)"
     )
@@ -31,22 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Request a window, wait, and print what it shows; return 1 where none came."""
     from gpu_util_callback.profiling.profiler_windows import MOST_LOOK_STEPS
-    from gpu_util_callback.recording.storage import LocalStorage, is_remote
+    from gpu_util_callback.recording.storage import storage_for
     from gpu_util_callback.recording.writer import LOOK_FILE
 
-    if is_remote(args.logdir):
-        raise UnusableInput(f"{args.logdir} is a URL; look works on a folder, shared or local")
     if not 1 <= args.steps <= MOST_LOOK_STEPS:
         raise UnusableInput(f"--steps {args.steps}: give 1 to {MOST_LOOK_STEPS}")
     recording = _live(args)
-    look, storage = uuid.uuid4().hex, LocalStorage()
+    look = uuid.uuid4().hex
+    storage, _ = storage_for(args.logdir)
     request = storage.join(recording.path, LOOK_FILE)
     try:
         storage.write(request, json.dumps({"look": look, "steps": args.steps}).encode())
     except OSError as error:
-        raise UnusableInput(f"cannot write to {recording.path}: {error.strerror}") from error
+        raise UnusableInput(f"cannot write to {recording.path}: {error.strerror or error}") from error
     try:
-        window, refused = _answer(recording, look, args.timeout)
+        window, refused = _answer(recording, look, args.timeout, REMOTE_POLL_S if storage.remote else POLL_S)
     finally:
         if storage.exists(request):  # nobody has taken it
             storage.remove(request)
@@ -56,11 +56,24 @@ def run(args: argparse.Namespace) -> int:
     first, stop = window["first_step"], window["stop_step"]
     print(f"steps {first}–{stop - 1} were profiled; cost {window['cost_s']:.2g} s")
     if window.get("profile"):
-        folder = Path(recording.path).parents[2] / "plugins" / "profile" / window["profile"]
-        parser = argparse.ArgumentParser()
-        trace.add_arguments(parser)
-        return trace.run(parser.parse_args([str(folder)]))
+        run_folder = Path(recording.path).parents[2].as_posix()
+        return _explain(storage, storage.join(run_folder, "plugins", "profile", window["profile"]))
     return 0
+
+
+def _explain(storage: Any, folder: str) -> int:
+    """Print what the trace in a folder shows; one in a store is copied to this machine meanwhile."""
+    from gpu_util_callback.traces import limits
+
+    parser = argparse.ArgumentParser()
+    trace.add_arguments(parser)
+    with tempfile.TemporaryDirectory() as here:
+        if storage.remote:
+            for name in storage.names(folder):
+                data = storage.read(storage.join(folder, name), limits.MAX_UNPACKED)
+                (Path(here) / Path(name).name).write_bytes(data)
+            folder = here
+        return trace.run(parser.parse_args([folder]))
 
 
 def _live(args: argparse.Namespace) -> Any:
@@ -75,11 +88,11 @@ def _live(args: argparse.Namespace) -> Any:
     return min(live, key=lambda recording: (recording.rank or 0, -recording.start_ns))
 
 
-def _answer(recording: Any, look: str, timeout_s: float) -> tuple[dict[str, Any] | None, str]:
+def _answer(recording: Any, look: str, timeout_s: float, poll_s: float) -> tuple[dict[str, Any] | None, str]:
     """Wait for the window. Returns: its facts, or why there is none."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
         recording.refresh()
         for window in recording.facts.get("windows", []):
             if window.get("look") == look:

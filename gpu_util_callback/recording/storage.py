@@ -233,6 +233,7 @@ class RemoteStorage:
 
     def exists(self, path: str) -> bool:
         with _as_oserror():
+            self._fs.invalidate_cache(posixpath.dirname(path))
             return self._fs.exists(path)
 
     def stamp(self, path: str) -> tuple:

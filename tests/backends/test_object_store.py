@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
 
 import pytest
-from packages import need
+from object_store import empty_bucket
 from processes import results, start
 
 from gpu_util_callback import read_recordings
@@ -18,26 +17,7 @@ from gpu_util_callback.errors import UnusableInput
 
 @pytest.fixture
 def bucket(monkeypatch):
-    """The URL of an empty bucket; the workers' environment leads to it, too."""
-    need("s3fs", "moto", "flask")
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "made")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "up")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    name = f"bucket-{os.getpid()}-{time.monotonic_ns()}"  # the server's buckets outlive it
-    s3fs.S3FileSystem().mkdir(name)
-    yield f"s3://{name}/logs"
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    yield from empty_bucket(monkeypatch)
 
 
 def workers(log_dir, **variables):

@@ -1,0 +1,49 @@
+"""A look at a training that runs: the command from the tab, and its window in the tab."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from gpu_tab import wait_until
+from tensorboard_server import TensorBoardServer
+
+pytestmark = pytest.mark.browser
+
+TRAINING = """
+import keras, numpy as np
+model = keras.Sequential([keras.layers.Dense(512), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+data = (np.ones((4, 3)) for _ in iter(int, 1))
+model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=10_000_000, verbose=0)
+"""
+GPU_UTIL = [sys.executable, "-m", "gpu_util_callback"]
+
+
+def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path):
+    pytest.importorskip("jax")
+    (tmp_path / "t.py").write_text(TRAINING)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    command = [*GPU_UTIL, "run", "--log-dir", str(logs / "one"), "t.py"]
+    training = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
+    try:
+        with TensorBoardServer(logs, load_fast=True) as server:
+            tab = open_tab(server.url)
+            tab.wait_for("button:has-text('look now')", timeout=90)
+            title = tab.button("look now").get_attribute("title")
+            first, *arguments = shlex.split(title[title.index("gpu-util look") :].partition("\n")[0])
+            assert first == "gpu-util"
+            look = subprocess.run([*GPU_UTIL, *arguments], capture_output=True, text=True, timeout=150)
+            assert look.returncode == 0, look.stderr
+            profiled = look.stdout.partition(" were profiled")[0].removeprefix("steps ")
+            start, _ = (int(step) for step in profiled.split("–"))
+            wait_until(lambda: tab.find(".window-button").count(), 30, "the window")
+            tab.find(".window-button").first.click()
+            tab.settle()
+            assert str(start) in tab.text(".window-button")
+            tab.page.close()
+    finally:
+        training.kill()
+        training.wait()
