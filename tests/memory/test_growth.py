@@ -45,7 +45,7 @@ def test_what_is_no_growth(name, course):
         (lambda i: 500 + np.maximum(0, i - 100), 400, 0.25),
         (lambda i: 500 + 2 * np.maximum(0, i - 150), 600, 0.5),
         (lambda i: 500 + 200 * (1 - np.exp(-i / 8)) + np.maximum(0, i - 100), 400, 0.25),
-        (lambda i: 500 + 5 * (i % 40) + i, 0, 0.25),  # with teeth
+        (lambda i: 500 + 5 * (i % 40) + i, 80, 0.25),  # with teeth: shown from the first low on
         (lambda i: 500 + 100 * (i // 25), 0, 1.0),  # a checkpoint kept now and then
         (lambda i: 500 + 60 * np.maximum(0, i // 12 - 5), 272, 1.25),  # ..., from the sixth on
         (lambda i: 500 + 2 * np.maximum(0, i - 50) * (1 + 0.3 * (i % 7 > 3)), 200, 0.5),  # copied
@@ -195,13 +195,13 @@ def test_growth_of_a_process_that_is_gone_is_reported_whatever_was_planned():
     assert len(of_cause(diagnosed(run, ended=False))) == 1
 
 
-def test_growth_soon_after_the_first_steps_began_there():
-    """Ten steps too few for a twentieth of the run, and level until then."""
+def test_growth_that_begins_late_did_not_begin_with_the_training():
     i = np.arange(READINGS)
-    values = (500 + 2.0 * np.maximum(0, i - 28)) * MIB
-    assert grows(i.astype(float), values, values, 32 * MIB).onset == pytest.approx(28, abs=2)
-    begun = (500 + 2.0 * i) * MIB
-    assert grows(i.astype(float), begun, begun, 32 * MIB).from_start
+    late = (500 + 2.0 * np.maximum(0, i - 40)) * MIB
+    growth = grows(i.astype(float), late, late, 32 * MIB)
+    assert growth.onset == pytest.approx(40, abs=2) and not growth.from_start
+    early = (500 + 2.0 * i) * MIB
+    assert grows(i.astype(float), early, early, 32 * MIB).from_start
 
 
 def test_memory_that_is_copied_as_it_grows_is_full_when_its_peaks_are():
