@@ -32,7 +32,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
     Per training step it measures the wall time, how long the step waited for its batch, for
     compilation, for the GPU and for other callbacks; in the background it samples the GPUs.
-    Training is neither stopped nor slowed down: whatever cannot be measured is left out and named.
+    It never stops or changes training: whatever cannot be measured is left out and named.
 
     Args:
         log_dir: Where the recording and the scalars go: a TensorBoard run, as for

@@ -119,7 +119,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "grows_with": ("grows with", ""),
     "held_gib": ("held now", "GiB"),
     "host": ("host", ""),
-    "host_callback_pct": ("calls of the host inside the step, share of a step", "%"),
+    "host_callback_pct": ("calls to the host inside the step, share of a step", "%"),
     "held_up_by": ("held up by", ""),
     "host_activity": ("host activity meanwhile", ""),
     "host_input_pct": ("fetching input on the host, share of a step", "%"),

@@ -1,4 +1,4 @@
-"""`gpu-util total LOGDIR…`: where the GPU-hours of all runs went, and which runs to mend first."""
+"""`gpu-util total LOGDIR…`: where the GPU-hours of all runs went, and which runs to fix first."""
 
 import argparse
 import contextlib
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write one page, with a table of all runs")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="how many runs to list (default: %(default)s)")
     parser.add_argument(
-        "--rejudge", action="store_true", help="judge runs of older rules by the current ones; reads all their steps"
+        "--rejudge", action="store_true", help="re-diagnose runs judged by older rules; reads all their steps"
     )
     options.add_thresholds(parser)
     parser.add_argument(

@@ -286,7 +286,7 @@ class Recorder:
             _patience_s = max(_patience_s - waited_s, 0.0)
             note(
                 f"the recording's end could not be written to {self.settings.log_dir} before the "
-                "end of the process; it is missing"
+                "process ended; it is missing"
             )
         elif self._thread is not None:
             self._thread.join(KNOWN_S)  # it may have a verdict to print

@@ -62,7 +62,7 @@ def _energy(run: Mapping) -> str:
         reverse=True,
     )
     if spent:
-        text += ", of it " + _listed([f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2]])
+        text += ", including " + _listed([f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2]])
     if run.get("energy_j_per_sample"):
         text += f"; {run['energy_j_per_sample']:.3g} J a sample"
     wall = run.get("wall_s") or 0

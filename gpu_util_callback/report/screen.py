@@ -326,7 +326,7 @@ def _saving(group: Group, run: Mapping | None) -> str:
     else:
         subject, whole = "script", [script.saves(run["wall_s"], bound) or 0.0 for bound in saves]
         gain = gain_text(script.wall_s, whole)
-    return "" if not gain else f"{'Then this' if question else 'This'} {subject} gets {gain} faster."
+    return "" if not gain else f"{'If so, this' if question else 'This'} {subject} gets {gain} faster."
 
 
 def code_lines(code: str, pen: Pen, before: str = "") -> list[str]:

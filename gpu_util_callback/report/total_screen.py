@@ -133,7 +133,7 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
     worth = [run for run in report["runs"] if run[f"saves_{unit}"]]
     if not worth or not top:
         return []
-    lines = ["", pen.bold("Mend first")]
+    lines = ["", pen.bold("Fix first")]
     several = len({run["logdir"] for run in report["runs"]}) > 1
     first_places: dict[str, int] = {}  # a fix is written out once
     for place, run in enumerate(worth[:top], 1):

@@ -42,7 +42,7 @@ def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
         # Training begins: the tab finds it by itself or when asked.
         make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
         # Nobody touches it: it looks again in so many seconds, as it says.
-        assert "by itself every 15 seconds" in text
+        assert "checks again every 15 seconds" in text
         tab.wait_for(".tl-value:not(:empty)", timeout=90)
         tab.page.close()
 

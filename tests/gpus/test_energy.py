@@ -162,7 +162,7 @@ def test_the_report_names_energy_and_the_prices_given(step, tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     said = re.search(
-        r"Energy: ([\d.]+) Wh, of it ([\d.]+) Wh while waiting for input; "
+        r"Energy: ([\d.]+) Wh, including ([\d.]+) Wh while waiting for input; "
         r"([\d.]+) J a sample\.",
         text,
     )

@@ -17,7 +17,7 @@ export interface Row {
   /** Of the hours, or seconds of the run where those are not known. */
   lost: number | null;
   saves: number | null;
-  /** The one to mend first comes first. */
+  /** The one to fix first comes first. */
   causes: string[];
   speed: number | null;
 }

@@ -20,7 +20,7 @@ export function Fix({ item, saves, wall }: Props) {
   if (!text && !code) return null;
   return (
     <div class="advice" style={{ '--cause': `var(--${causeStyle(item.cause).colour})` }}>
-      <h3>{item.advice?.question ? 'What to find out' : code ? 'How to fix it' : 'What limits it'}</h3>
+      <h3>{item.advice?.question ? 'What to find out' : code ? 'How to fix it' : 'Why, and what would help'}</h3>
       {text && (
         <p>
           <bdi>{held(text)}</bdi>
@@ -43,7 +43,7 @@ function Saving({ item, saves, wall }: Props) {
   return (
     <p class="saving">
       <b>
-        {item.advice?.question ? 'Then this' : 'This'} {item.of_s ? 'script' : 'run'} gets {faster} faster
+        {item.advice?.question ? 'If so, this' : 'This'} {item.of_s ? 'script' : 'run'} gets {faster} faster
       </b>
       {basis ? <span class="dim"> (estimated from {clean(basis)})</span> : ''}
     </p>

@@ -186,7 +186,7 @@ function typical(alike: Gpu[], active: (gpu: Gpu) => number | null): Gpu {
 
 const USE_HINT = 'NVML utilization: share of time in which any kernel ran. Average, and 5th to 95th percentile.';
 const TRACED_HINT = 'Share of the traced steps in which a kernel ran; utilization was not sampled.';
-const VRAM_HINT = 'Most device memory in use at any sample, of all there is.';
+const VRAM_HINT = 'Highest device memory use in any sample, out of the total.';
 const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, and why.';
 
 const POWER_HINT = 'Power drawn by this GPU, averaged over all samples, and the energy that it used in this run.';

@@ -497,7 +497,7 @@ function Sums({ total, runs, cause, byCause, bySaves }: SumsProps) {
       {worth.length > 0 && (
         <p class="sums-worth">
           <button type="button" class="linklike" title="The table in this order" onClick={bySaves}>
-            Mend first
+            Fix first
           </button>
           {worth.map(({ id, top, saves }) => (
             <button

@@ -51,7 +51,7 @@ export function Empty({ runs }: { runs: RunsReply }) {
         <button type="button" class="pill" onClick={refresh}>
           Look again
         </button>{' '}
-        <span class="dim">The tab looks again by itself every 15 seconds.</span>
+        <span class="dim">The tab checks again every 15 seconds.</span>
       </p>
     </main>
   );
@@ -87,7 +87,7 @@ export function Broken({ message, what }: { message: string; what: string }) {
         <button type="button" class="pill" onClick={refresh}>
           Try again
         </button>{' '}
-        <span class="dim">It is tried again by itself.</span>
+        <span class="dim">Retrying automatically.</span>
       </p>
     </main>
   );

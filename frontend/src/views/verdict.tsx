@@ -70,7 +70,7 @@ export function Accounts({ report }: { report: Report }) {
   );
 }
 
-/** What the page is about, and the findings to mend first: the job's where several workers train together. */
+/** What the page is about, and the findings to fix first: the job's where several workers train together. */
 export function headline(report: Report, job: JobReply | null): { text: string; fix: ReturnType<typeof headlineOf> } {
   const own = { text: clean(report.verdict, 400) || fallback(report), fix: headlineOf(report) };
   const workers = report.world_size ?? 1;

@@ -100,9 +100,9 @@ class CpuFallback(Rule):
             evidence=evidence,
             threshold=chosen(limits, "gpu_active_pct"),
             advice=Advice(
-                f"{capitalized(who)} sees the {name}, but the steps run on the CPU: no "
-                "model lies in its memory, and it idled all the time. Put the model and every "
-                "batch on the GPU.",
+                f"{capitalized(who)} sees the {name}, but the steps run on the CPU: its "
+                "memory holds no model, and it was idle throughout. Put the model and every batch "
+                "on the GPU.",
                 idioms(run).on_gpu,
             ),
             gpus=idle.gpus,
@@ -150,5 +150,5 @@ def _sentence(why: Unused, who: str) -> str:
     if why.code.startswith("pip"):
         return f"{reason} Install the build of {who} that has it."
     if why.code.startswith("unset"):
-        return f"{reason} Take that setting away and start again."
+        return f"{reason} Remove that setting and start again."
     return f"{reason} gpu-util doctor says which library is missing or does not fit."

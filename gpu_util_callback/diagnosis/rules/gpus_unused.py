@@ -66,7 +66,7 @@ def _advice(run: Run, unused: list[int]) -> Advice:
     every, larger = ("both", "twice") if count == 2 else (f"all {count}", f"{count} times")
     text = (
         f"Train on {every} GPUs, with a batch {larger} as large, or leave the idle "
-        f"{'one' if len(unused) == 1 else 'ones'} to somebody else."
+        f"{'one' if len(unused) == 1 else 'ones'} for someone else."
     )
     if run.framework == "torch":
         return Advice(

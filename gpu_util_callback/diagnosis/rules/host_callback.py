@@ -36,7 +36,7 @@ class HostCallback(Rule):
         if pct < limits["host_callback_pct"]:
             return
         yield self.finding(
-            title=f"Calls of the host inside the compiled step take {pct:.0f} % of the {run.source.whole}",
+            title=f"Calls to the host inside the compiled step take {pct:.0f} % of the {run.source.whole}",
             lost_ns=lost,
             evidence={"host_callback_pct": pct, "host_activity": calls.name},
             threshold=chosen(limits, "host_callback_pct"),
@@ -52,6 +52,6 @@ def _advice(run: Run, name: str) -> Advice:
     else:
         calls = "tf.print, tf.py_function and tf.numpy_function"
     return Advice(
-        f"The compiled step waits for code of the host ({name}). Remove what is left from "
+        f"The compiled step waits for code on the host ({name}). Remove what is left from "
         f"debugging ({calls}), or return the value from the step and print it every hundredth time."
     )

@@ -139,7 +139,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     )
     if wait.stage is not None or kind in ("", "numpy", "grain"):
         return replace(usual, text=f"{says} {usual.text}")
-    says += " See what happens only then: a shard is opened, a shuffle buffer is filled again, a network is asked."
+    says += " Check what happens only then: opening a shard, refilling a shuffle buffer, a network request."
     if wait.waits is False and wait.own_cpus is not None and not has_room(wait):
         return Advice(f"{says} {wait.cores_sentence}.", saves=0.0, name="rare")
     steps_covered = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
@@ -401,8 +401,8 @@ class InputBound(Rule):
             evidence={"once_pct": round(100 * longest / run.present_ns, 1), "seconds_each": round(longest / 1e9, 3)},
             threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
             advice=Advice(
-                f"One batch {place} took {duration(longest / 1e9)}; the others came at once. See "
-                "what happens then: a shard is opened, a buffer is filled, a network is asked. It "
+                f"One batch {place} took {duration(longest / 1e9)}; the others came at once. Check "
+                "what happens only then: opening a shard, filling a buffer, a network request. It "
                 "may not come again.",
                 saves=0.0,
             ),

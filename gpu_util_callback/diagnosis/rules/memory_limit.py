@@ -62,7 +62,7 @@ def _share(memory: Allocator) -> float:
 
 def _advice(run: Run, limit: float, total: float) -> Advice:
     text = (
-        f"The framework was allowed {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
-        "uses them up. Raise that limit."
+        f"The framework is limited to {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
+        "has used nearly all of it. Raise that limit."
     )
     return Advice(text, idioms(run).memory_limit)

@@ -73,8 +73,8 @@ class MemorySpill(Rule):
                 threshold={name: limits[name] for name in self.thresholds if name != "min_s"},
                 advice=Advice(
                     f"The memory of gpu{gpu} is full. The driver moved the rest to system memory, "
-                    f"and steps are {slowdown:.1f} times as slow since. Take less memory: smaller "
-                    "batches, gradient accumulation, other programs closed. In NVIDIA's control "
+                    f"and steps are {slowdown:.1f} times as slow since. Use less memory: take smaller "
+                    "batches, accumulate gradients, or close other programs. In NVIDIA's control "
                     'panel, "CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback" makes the '
                     "driver refuse with an error instead.",
                     alters_training=True,
