@@ -6,6 +6,13 @@ from gauntlet.helpers import convnet, images, jpegs, keras, np, records, tf
 from gauntlet.registry import INPUT, program
 
 PARALLEL, CACHE = r"\.map\([^\n]*num_parallel_calls=(\d+)?", r"\.cache\(\)"
+UNTUNED = r"autotune\.enabled = False"
+
+
+def untuned(data):
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
 
 
 def decode(data):
@@ -36,10 +43,10 @@ def image_files(run):
 
 
 @program(
-    "a directory is decoded again in every epoch, on all cores; its shuffle is the helper's",
+    "a directory is decoded again in every epoch, on all cores; autotuning holds up the end of each epoch's iterator",
     "input",
-    INPUT,
-    cures={"cached": CACHE},
+    r"\Ainput_bound",
+    cures={"cached": CACHE, "untuned": UNTUNED},
 )
 def image_directory(run):
     data = keras.utils.image_dataset_from_directory(
@@ -47,6 +54,8 @@ def image_directory(run):
     )
     if run.does("cached"):
         data = data.cache().shuffle(data.cardinality(), seed=1)
+    if run.does("untuned"):
+        data = untuned(data)
     model = convnet(64, 8, keras.layers.Rescaling(1 / 255))
     model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
     return model
@@ -98,12 +107,20 @@ def random_augmentation(run):
     return model
 
 
-@program("random augmentation on all cores already", "input", INPUT, harmful=f"{CACHE}|{PARALLEL}|workers")
+@program(
+    "random augmentation on all cores already; autotuning holds up the end of each epoch's iterator",
+    "input",
+    r"\Ainput_bound",
+    cures={"untuned": UNTUNED},
+    harmful=f"{CACHE}|{PARALLEL}|workers",
+)
 def random_augmentation_full(run):
     data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
-    data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=tf.data.AUTOTUNE)
+    data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=tf.data.AUTOTUNE).batch(8).prefetch(2)
+    if run.does("untuned"):
+        data = untuned(data)
     model = convnet(64)
-    model.fit(data.batch(8).prefetch(2), epochs=8, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=8, verbose=0, callbacks=run.callbacks)
     return model
 
 

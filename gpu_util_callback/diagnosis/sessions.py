@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.words import duration, workers
 
+LEAST_S = Constant(0.5, "s: a single first fetch or scheduling delay may take as long, and weighs much in a short run")
 SAME_PACE = Constant(0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not")
 WAITED_FOR = Constant(0.5, "a wait of which the others share more does not make the straggler's own steps longer")
 TRACED_STEPS = Count(3, "fewer traced steps of a worker give no reliable mean")
@@ -107,7 +108,7 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         others_s = median(seconds for other, seconds in spent.items() if other != rank)
         lost = spent[rank] - others_s
         pct = 100 * lost / worst["wall_s"]
-        if pct < limit:
+        if pct < limit or lost < LEAST_S:
             continue
         ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others_s / worst["steps"]
         longer = pace[rank] - median(ms_per_step for other, ms_per_step in pace.items() if other != rank)

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
-from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, stack_samples_of
+from gpu_util_callback.diagnosis.rules.launch_bound import stack_samples_of
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
@@ -122,7 +122,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.of(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
-    return f"{loss}{gains}{_eager_too(findings)}"
+    return f"{loss}{gains}{_unknown_too(findings)}"
 
 
 def named_gpus(report: Mapping) -> set[int]:
@@ -242,10 +242,10 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
     return f" {capitalized(limit)}." if limit else ""
 
 
-def _eager_too(findings: Sequence[Mapping]) -> str:
-    """Return a note on an eager step: its unknown cost may exceed the largest known one."""
-    eager = [finding for finding in findings if finding["cause"] == LaunchBound.cause and finding["lost_s"] is None]
-    return f" {eager[0]['title']}; its cost is not known." if eager else ""
+def _unknown_too(findings: Sequence[Mapping]) -> str:
+    """Return a note on what may cost more than the largest known loss, and can be tried."""
+    unknown = next((one for one in findings if one["lost_s"] is None and (one.get("advice") or {}).get("code")), None)
+    return f" {_of_unknown_cost(unknown)}" if unknown and unknown["cause"] not in _FORECASTS else ""
 
 
 def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:

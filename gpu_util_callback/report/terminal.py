@@ -228,7 +228,8 @@ def two_lines(run: Mapping) -> str:
     ids = (run.get("headline") or {}).get("ids", ())
     in_verdict = [group for group in groups if run["verdict"].startswith(group.first["title"])]
     about = [group for group in groups if group.first["id"] in ids]
-    group = next(iter([*in_verdict, *about, *groups]), None)
+    ordered = [*in_verdict, *about, *groups]
+    group = next((one for one in ordered if _can_be_followed(one)), next(iter(ordered), None))
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith(NOTHING_LARGE) or is_unknown(run["verdict"])
@@ -247,6 +248,13 @@ def two_lines(run: Mapping) -> str:
         lost = duration(group.total("lost_s") or 0)
         second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
     return f"{verdict}\n          {second}"
+
+
+def _can_be_followed(group: Group) -> bool:
+    """Return whether a finding is a cause for alarm, or says something to do or to find out."""
+    finding = group.first
+    advice = finding["advice"]
+    return bool(finding["cause"] in BLOCKING or advice["code"] or advice.get("question") or group.total("saves_s"))
 
 
 def _lead_in(group: Group) -> str:

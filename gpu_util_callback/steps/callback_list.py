@@ -61,6 +61,8 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
             facts["monitor"] = watched
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
             facts |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
+        elif kind.__name__ == "TensorBoard" and getattr(callback, "histogram_freq", None):
+            facts["every"] = {"histogram_freq": int(callback.histogram_freq)}
         if any(facts.values()):
             described[kind.__name__] = {name: value for name, value in facts.items() if value}
     return described

@@ -47,11 +47,18 @@ def test_set_ups_of_which_some_take_long_are_told_by_their_mean_and_their_longes
     assert "takes 354 ms on average, 940 ms at most" in finding["advice"]["text"]
 
 
-@pytest.mark.parametrize("facts", [{"input_kind": "numpy"}, {"input_kind": "tf.data"}])
+@pytest.mark.parametrize("facts", [{"input_kind": "numpy"}, {"input_kind": "tf.data", "input_autotune": False}])
 def test_nothing_is_promised_where_no_remedy_was_seen_to_gain(facts):
     """A dataset of rows in place of arrays was slower; repeating gained 1.1 and changed weights."""
     finding = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")
     assert finding["advice"]["code"] == "" and finding["saves_s"] == 0
+
+
+def test_autotuning_that_may_hold_up_the_end_of_an_iterator_is_asked_for():
+    """Without it 12 epochs of images from files took 5.2 s in place of 7.1 s."""
+    finding = found(set_up_beside_validation([0.5] * 5, input_kind="tf.data"), "input_bound")
+    assert "options.autotune.enabled = False" in finding["advice"]["code"]
+    assert finding["advice"]["question"] and finding["saves_s"] == 0
 
 
 def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
@@ -116,7 +123,7 @@ def test_workers_that_are_kept_are_not_advised_to_be():
 @pytest.mark.parametrize(
     "facts, code, question",
     [
-        (DATALOADER | {"input_workers": 2}, "persistent_workers=True", False),
+        (DATALOADER | {"input_workers": 2}, "persistent_workers=True", True),
         (DATALOADER | {"input_workers": 0}, "", False),
         (DATALOADER | {"input_workers": None}, "persistent_workers=True", True),
         ({"framework": TORCH, "input_kind": ""}, "persistent_workers=True", True),

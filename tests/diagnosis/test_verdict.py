@@ -218,6 +218,7 @@ def test_a_large_loss_is_the_headline_of_an_unsteady_run():
 
 def test_the_headline_is_the_finding_whose_cure_saves_most(tmp_path):
     run = run_of([GPU], wait_ms=20)
+    run.facts.setdefault("fit", {})["callbacks"] = {"Export": {"every": {"period": 1}}}
     run.slow_map(600, 40)
     for _ in range(6):
         run.steps(60, step_ms=20)

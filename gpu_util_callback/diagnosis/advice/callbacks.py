@@ -13,6 +13,7 @@ from gpu_util_callback.diagnosis.advice.snippets import in_loop, steps_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.manifest_facts import OwnCallback
 from gpu_util_callback.words import duration, ordinal
 
@@ -34,6 +35,10 @@ callbacks = [OncePerEpoch(..., update_freq="epoch", write_steps_per_second=False
 # Arguments that set the interval of well-known callbacks, for recordings that hold none.
 _INTERVALS = {"WandbMetricsLogger": {"log_freq": 1}}
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+# Keras' own, whose code a program subclasses instead of editing it.
+_OF_KERAS = ("CSVLogger", "EarlyStopping", "LambdaCallback", "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard")
+SHORT = Constant(1800, "s: a training this short is repeated rather than resumed; a longer one keeps its saves")
+_AS_BEFORE = "Does training go on the same where it is left out?"
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,16 @@ class Work:
         """Another way to keep the best weights, where the model is saved only once."""
         if self.who != "ModelCheckpoint":
             return ""
-        return ". To keep only the best weights, use EarlyStopping(restore_best_weights=True); it holds them in memory"
+        epochs = int(self.run.fit.get("epochs") or 1)
+        return (
+            f". To keep only the best weights, use EarlyStopping(patience={epochs}, restore_best_weights=True); "
+            "it holds them in memory"
+        )
 
     @property
     def as_now(self) -> str:
         """The code that `_at_every` replaces."""
-        if _callback_facts(self.run, self.who).get("library"):
+        if _from_library(self.run, self.who):
             return f"callbacks = [{self.who}(...)]"
         return f"...  # in {self.name or 'the callback'}"
 
@@ -111,7 +120,7 @@ class EpochWork(Work):
     @property
     def once(self) -> bool:
         """True if the training is so short that it should work once."""
-        return self.every >= self.total > 1
+        return self.every >= self.total > 1 and self.span_ns / self.times * self.total < SHORT * 1e9
 
     @property
     def saved(self) -> float:
@@ -171,6 +180,11 @@ class StepWork(Work):
         return max(self.epochs, int(self.run.fit.get("epochs", self.epochs)))
 
     @property
+    def save_once(self) -> bool:
+        """True if the training is so short that it should be saved once."""
+        return self.save_every >= self.total > 1 and self.span_ns / max(1, self.epochs) * self.total < SHORT * 1e9
+
+    @property
     def save_every(self) -> int:
         """Interval in epochs at which saving no longer shows."""
         saved_ns = self.took_ns / max(1, self.times) * self.epochs  # if it were once an epoch
@@ -219,7 +233,13 @@ ARGUMENT = Entry(
     saves=lambda w: w.saved,
     wrong_if="the argument counts something else: its value is not the interval that was seen",
 )
+_SWAPS = Entry(
+    "swapped weights",
+    when=lambda w: w.who == "SwapEMAWeights",
+    says="{says} It swaps the weights for their averages and back.",
+)
 EPOCH_WORK = (
+    _SWAPS,
     Entry(
         "save once",
         when=lambda w: w.saver and w.once,
@@ -231,7 +251,7 @@ EPOCH_WORK = (
     ),
     Entry(
         "no histograms",
-        when=lambda w: w.who == "TensorBoard",
+        when=lambda w: "histogram_freq" in (_callback_facts(w.run, w.who).get("every") or {}),
         says="{says}",
         remedy="Histograms and images of all weights take most of that: write none",
         code="keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
@@ -243,6 +263,7 @@ EPOCH_WORK = (
         "once, at the end",
         when=lambda w: w.once and w.hook,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy="Do it once, at the end of this short training",
         code=lambda w: _in_later_hook(w.run, w.name, "on_train_end"),
         before=lambda w: w.as_now,
@@ -254,7 +275,10 @@ EPOCH_WORK = (
         when=lambda w: w.saver,
         says="{says}",
         remedy=lambda w: f"Save every {ordinal(w.every)} epoch{w.slim}",
-        code=lambda w: _save_every(w.run, w.who, w.every),
+        code=lambda w: (
+            _save_every(w.run, w.who, w.every)
+            + ('\nmodel.save("model.keras")  # after fit, which ends between two saves' if w.total % w.every else "")
+        ),
         saves=lambda w: 1 - (w.times // w.every) / w.times,
         wrong_if="an epoch is too long to lose",
     ),
@@ -262,6 +286,7 @@ EPOCH_WORK = (
         "a loop's phase once",
         when=lambda w: not w.hook and w.once and w.run.ended,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy="Do it once, at the end of this short training, or in a background thread",
         code=lambda w: in_loop(w.run, w.name, w.total, last=True),
         saves=lambda w: 1 - 1 / w.total,
@@ -271,6 +296,7 @@ EPOCH_WORK = (
         "a loop's phase less often",
         when=lambda w: not w.hook,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy="Do it less often, or in a background thread",
         code=lambda w: in_loop(w.run, w.name, w.times, w.every),
         saves=lambda w: w.saved,
@@ -280,6 +306,7 @@ EPOCH_WORK = (
         "less often",
         when=lambda w: True,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy="Do it less often, or in a background thread",
         code=lambda w: _at_every(w.run, w.name, "epoch", w.every),
         before=lambda w: w.as_now,
@@ -288,9 +315,10 @@ EPOCH_WORK = (
     ),
 )
 STEP_WORK = (
+    _SWAPS,
     Entry(
         "save once",
-        when=lambda w: w.saver and w.save_every >= w.total > 1,
+        when=lambda w: w.saver and w.save_once,
         says="{says}",
         remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
         code='model.save("model.keras")  # after fit, instead of {who}',
@@ -329,6 +357,7 @@ STEP_WORK = (
         "a loop's phase less often",
         when=lambda w: w.run.custom_loop,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
         code='if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
         saves=lambda w: w.saved,
@@ -339,6 +368,7 @@ STEP_WORK = (
         "once an epoch",
         when=lambda w: w.once_an_epoch,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy="Do it once an epoch, or do it in a background thread",
         code=lambda w: _in_later_hook(w.run, w.name, "on_epoch_end"),
         before=lambda w: w.as_now,
@@ -349,6 +379,7 @@ STEP_WORK = (
         "less often",
         when=lambda w: True,
         says="{says}",
+        asks=_AS_BEFORE,
         remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
         code=lambda w: _at_every(w.run, w.name or "the callback", "batch", w.every),
         before=lambda w: w.as_now,
@@ -402,6 +433,11 @@ def _callback_facts(run: Run, who: str) -> OwnCallback:
     return (run.fit.get("callbacks") or {}).get(who) or {}
 
 
+def _from_library(run: Run, who: str) -> bool:
+    """Return whether a callback's class is not the program's own."""
+    return who in _OF_KERAS or bool(_callback_facts(run, who).get("library"))
+
+
 def _first_argument(run: Run, name: str) -> str:
     """Return a hook's name for its epoch or batch; "" if it takes none."""
     who, hook = _parts(name)
@@ -414,7 +450,7 @@ def _at_every(run: Run, name: str, unit: str, every: int) -> str:
     """Return lines that let a hook do its work at every `every`th call."""
     who, hook = _parts(name)
     counted = _first_argument(run, name) or ("" if "." in name else unit)
-    if _callback_facts(run, who).get("library"):
+    if _from_library(run, who):
         if counted:
             return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
         return _subclass(who, hook, f"if self.calls % {every} == 0", "", 'self.calls = getattr(self, "calls", -1) + 1')
@@ -423,11 +459,15 @@ def _at_every(run: Run, name: str, unit: str, every: int) -> str:
     return f'self.calls = getattr(self, "calls", -1) + 1\nif self.calls % {every} == 0: ...  # in {name}'
 
 
+def _base(who: str) -> str:
+    return f"keras.callbacks.{who}" if who in _OF_KERAS else who
+
+
 def _subclass(who: str, hook: str, condition: str, first: str, before: str = "") -> str:
     """Return a class that does the work of a library's hook under a condition."""
-    counted = f"{first}, " if first else ""
+    counted, base = f"{first}, " if first else "", _base(who)
     lines = [
-        f"class Rare{who}({who}):",
+        f"class Rare{who}({base}):",
         f"    def {hook}(self, {counted}logs=None):",
         *([f"        {before}"] if before else []),
         f"        {condition}:",
@@ -444,9 +484,9 @@ def _in_later_hook(run: Run, name: str, to: str) -> str:
     passed = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
     later = "epoch, logs=None" if "epoch" in to else "logs=None"
-    if _callback_facts(run, who).get("library"):
+    if _from_library(run, who):
         return (
-            f"class Rare{who}({who}):\n"
+            f"class Rare{who}({_base(who)}):\n"
             f"    def {hook}(self, {arguments}):\n"
             f"        self.last = {passed}\n"
             f"    def {to}(self, {later}):\n"

@@ -104,11 +104,6 @@ class InputWait:
         return self.run.custom_loop and steps_an_epoch(self.run) == 1
 
     @property
-    def fork_safe(self) -> bool:
-        """False where JAX holds a GPU: a forked child would hang or abort."""
-        return (self.run.framework, self.run.device) != ("jax", "gpu")
-
-    @property
     def epoch_s(self) -> float:
         """Duration of an epoch in seconds; 0 = not known."""
         steps = steps_an_epoch(self.run)
@@ -362,7 +357,8 @@ class InputWait:
     def epoch_bytes(self) -> float | None:
         """Bytes of the batches of an epoch; None = unknown."""
         dims, batches = self.run.fit.get("input_dims"), steps_an_epoch(self.run)
-        if not dims or not batches:
+        dtypes = {str(array.get("dtype")) for array in self.run.fit.get("input_first") or []}
+        if not dims or not batches or dtypes & {"object", "string"}:
             return None
         values = 0
         for shape in dims:
@@ -538,6 +534,18 @@ class InputWait:
                 f"model could take one every {needed_text}"
             )
         return f"{each}; {self.pace}"
+
+
+def fork_safe(run: Run) -> bool:
+    """Return False where JAX holds a GPU: a forked child would hang or abort."""
+    return (run.framework, run.device) != ("jax", "gpu")
+
+
+def starts_fresh(run: Run) -> bool:
+    """Return whether Python starts worker processes by importing the script, which needs a guard then."""
+    version = re.match(r"3\.(\d+)", str(run.framework_facts.get("python", "")))
+    newer = version is not None and int(version[1]) >= 14
+    return newer or run.machine.get("system") in ("Windows", "Darwin")
 
 
 def brief(ms: float) -> str:

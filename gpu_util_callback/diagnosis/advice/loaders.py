@@ -2,8 +2,23 @@
 
 from collections.abc import Callable
 
-from gpu_util_callback.diagnosis.advice.input_wait import FIGHTS, MOST_WORKERS, ROOM, InputWait, brief
-from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, images_as_floats, larger_batch
+from gpu_util_callback.diagnosis.advice.input_wait import (
+    FIGHTS,
+    MOST_WORKERS,
+    ROOM,
+    InputWait,
+    brief,
+    fork_safe,
+    starts_fresh,
+)
+from gpu_util_callback.diagnosis.advice.snippets import (
+    ALL_BYTES,
+    AS_FLOATS,
+    TO_BYTES,
+    WRAPPED,
+    images_as_floats,
+    larger_batch,
+)
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
@@ -13,6 +28,7 @@ GRAIN_EPOCH_S = Constant(60.0, "Grain's workers import script and framework in e
 KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
 
 NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
+IN_WORKERS = "the dataset's random numbers, and hides its later changes"
 GUARD = '  # under if __name__ == "__main__":'
 CORE_FREE = "Is a CPU core free for each of them?"
 
@@ -67,12 +83,14 @@ def loader_line(wait: InputWait, workers: int, more: str = "") -> str:
     pin = "" if pinned else ", pin_memory=True"
     arguments = f"num_workers={workers}, persistent_workers=True{pin}{more}"
     line = f"loader = DataLoader(dataset, ..., {arguments}"
-    return f"{line})" if wait.fork_safe else f'{line}, multiprocessing_context="spawn"){GUARD}'
+    if not fork_safe(wait.run):
+        return f'{line}, multiprocessing_context="spawn"){GUARD}'
+    return f"{line}){GUARD if starts_fresh(wait.run) else ''}"
 
 
 def spawned_text(wait: InputWait) -> str:
     """Return the note on processes that cannot be forked, with a space in front; "" elsewhere."""
-    return "" if wait.fork_safe else f" {NO_FORK}."
+    return "" if fork_safe(wait.run) else f" {NO_FORK}."
 
 
 def with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
@@ -80,7 +98,8 @@ def with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
     if "tf_keras" in str(run.framework_facts.get("keras", "")):
         return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
     line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
-    return line + (f"\n{name}.use_multiprocessing = True" if processes else "")
+    guard = GUARD if starts_fresh(run) else ""
+    return line + (f"\n{name}.use_multiprocessing = True{guard}" if processes else "")
 
 
 def spawned(name: str, count: int) -> str:
@@ -195,7 +214,7 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
         says=_in_process,
         asks=asks,
         remedy="Let worker processes make them ahead of time",
-        changes="random numbers that the dataset draws, if any",
+        changes=IN_WORKERS,
         code=lambda wait: loader_line(wait, count(wait)),
         saves=lambda wait: workers_save(wait, wait.lost_ms, count(wait), waits=bool(waits)),
         wrong_if="making a batch computes, and no core is free",
@@ -218,6 +237,7 @@ def _more_workers(name: str, holds: Callable[[InputWait], bool], *, waits: bool 
         says=_too_few_workers,
         asks=asks,
         remedy="Use more",
+        changes=IN_WORKERS,
         code=lambda wait: loader_line(wait, count(wait)),
         saves=lambda wait: workers_save(wait, _workers_busy_ms(wait), count(wait), waits=waits),
         wrong_if="they compute, and no core is free",
@@ -250,9 +270,11 @@ DATA_LOADER = (
         "worker threads",
         when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores_full,
         says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores}.",
-        asks="Do NumPy, OpenCV or PyTorch operations in the dataset run on several threads?",
+        asks="Do NumPy, SciPy or OpenCV operations in the dataset run on several threads?",
         remedy="Limit each worker to one",
-        code="loader = DataLoader(dataset, ..., worker_init_fn=lambda _: torch.set_num_threads(1))",
+        # PyTorch limits its own threads in workers; NumPy, SciPy and OpenCV have others.
+        code="import threadpoolctl  # pip install threadpoolctl\n"
+        "loader = DataLoader(dataset, ..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits(1))",
         saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
         wrong_if="there are few workers, and each needs its threads",
     ),
@@ -329,7 +351,7 @@ def _first_batch(wait: InputWait) -> str:
 
 
 def _dataset_workers(wait: InputWait, count: int, processes: bool) -> str:
-    if wait.fork_safe or not processes:
+    if fork_safe(wait.run) or not processes:
         return with_workers(wait.run, "dataset", count, processes=processes)
     return spawned("dataset", count)
 
@@ -423,7 +445,7 @@ PY_DATASET = (
 
 def _generator_processes(wait: InputWait) -> str:
     count = _process_count(wait)
-    if wait.fork_safe:
+    if fork_safe(wait.run):
         return batches_class(wait, count, processes=True)
     return f"{batches_class(wait, 0, processes=False)}\n{spawned('dataset', count)}"
 
@@ -462,10 +484,12 @@ ARRAYS = (
         when=lambda wait: (
             wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
         ),
-        says="Keras copies every batch out of the arrays: {pace}. The images hold whole numbers "
-        "from 0 to 255 as floats.",
+        says="Keras copies every batch out of the arrays: {pace}. The first images hold whole "
+        "numbers from 0 to 255 as floats.",
+        asks=ALL_BYTES,
         remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",
-        code=f'x = x.astype("uint8")\n{AS_FLOATS}',
+        code=f"{TO_BYTES}\n{AS_FLOATS}",
+        changes=WRAPPED,
         saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
         wrong_if="values are not whole numbers from 0 to 255, or are no images",
     ),

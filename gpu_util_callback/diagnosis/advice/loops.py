@@ -123,7 +123,7 @@ def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "")
         ),
         says="{loop_input} while the loop waits: {pace}.",
         asks=asks,
-        remedy="Let a thread make the next one during the step",
+        remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
         code=_ahead,
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
         wrong_if="a thread makes them already, or batch and step compete for Python's lock",

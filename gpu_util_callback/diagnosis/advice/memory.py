@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import batch_code, has_keras_fit, idioms, mixed_precision, optimizer
+from gpu_util_callback.diagnosis.advice.snippets import (
+    accumulates,
+    batch_code,
+    has_keras_fit,
+    idioms,
+    mixed_precision,
+    optimizer,
+)
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
@@ -75,13 +82,13 @@ def _graph(run: Run, observed: str) -> Advice:
 def _buffer(run: Run, observed: str) -> Advice:
     if "cache" in observed.lower():
         return Advice(
-            f"{capitalized(observed)} keeps the whole dataset in memory. Keep it in a file, "
-            "or cache what is smaller: before decoding and augmentation.",
+            f"{capitalized(observed)} keeps the whole dataset in memory. Keep it in a file (delete that after a "
+            "change of the preprocessing), or cache what is smaller: before decoding and augmentation.",
             'ds = ds.cache("cache_file")',
         )
     return Advice(
         f"{capitalized(observed)} holds whole elements: shuffle what is small (paths, keys) "
-        "before it is read, or make the buffer smaller.",
+        "before it is read, or make the buffer smaller, which shuffles less well.",
         "ds = ds.shuffle(1000)",
     )
 
@@ -168,11 +175,13 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
     if 0 < size < batch:
         parts = -(-batch // size)
         text = f"A batch of {size:,} would have fitted" if fits else f"Try a batch of {size:,}"
-        text += f"; adding up the gradients of {parts} of them trains as before."
-        code = batch_code(run, size)
-        if has_keras_fit(run):
+        code, keras_adds = batch_code(run, size), has_keras_fit(run) and accumulates(run)
+        torch_loop = run.framework == "torch" and not has_keras_fit(run)
+        adds = f"; adding up the gradients of {parts} of them trains nearly as before (not batch normalization)."
+        text += adds if keras_adds or torch_loop else "."
+        if keras_adds:
             code += f"\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps={parts})"
-        elif run.framework == "torch":
+        elif torch_loop:
             code += (
                 f"\n(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
                 "    optimizer.step()\n    optimizer.zero_grad()"

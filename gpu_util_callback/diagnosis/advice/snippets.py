@@ -152,12 +152,18 @@ def keras_policy(kind: str) -> str:
     return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
 
 
+# Only the first images were looked at: the line checks all of them.
+ALL_BYTES = "Are all of them so, and is the model's train_step Keras' own?"
+TO_BYTES = 'assert (x == x.astype("uint8")).all()\nx = x.astype("uint8")'
+WRAPPED = "the model: it is wrapped"
 AS_FLOATS = "model = keras.Sequential([keras.layers.Rescaling(1.0), model])  # to floats, before compile"
 
 
 def images_as_floats(run: Run) -> bool:
     """Return whether the first array of the input holds images as floats that are all bytes."""
     arrays = run.fit.get("input_first") or []
+    if len(arrays) > 2:  # more inputs than one, which the line would not name
+        return False
     image: Mapping = arrays[0] if arrays else {}
     low, high = image.get("min"), image.get("max")
     return (
@@ -169,6 +175,12 @@ def images_as_floats(run: Run) -> bool:
         and low >= 0
         and 1 < high <= 255
     )
+
+
+def accumulates(run: Run) -> bool:
+    """Return whether Keras adds up gradients of several steps: Keras 2 lacks it, Keras 3 fails under a strategy."""
+    legacy = "tf_keras" in str(run.framework_facts.get("keras", ""))
+    return not legacy and not (run.framework == "tensorflow" and run.fit.get("strategy"))
 
 
 def larger_batch(run: Run, factor: int) -> str:

@@ -15,6 +15,7 @@ READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
 MANY_ELEMENTS = Count(16, "elements a batch from which working on whole batches pays off")
 LEAST_FILES = Count(4, "files to read at a time where one at a time is too slow")
+_ENDLESS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")  # a cache behind it is never complete
 _IN_MEMORY = re.compile(r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window")
 
 
@@ -28,10 +29,8 @@ def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice
     if not maps:
         return None
     slowest = replace(wait, stage=maps[0], not_the_bottleneck=False)
-    entry = next(entry for entry in REMEDIES if entry.name == "waiting calls")
-    if not entry.when(slowest):
-        return None
-    return entry.advice(slowest, calls_save(_calls(slowest)))
+    entry = next((entry for entry in (_WAITING_CALLS, _WAITING_PYTHON) if entry.when(slowest)), None)
+    return None if entry is None else entry.advice(slowest, calls_save(_calls(slowest)))
 
 
 def advise_pipeline(wait: InputWait) -> Advice:
@@ -74,6 +73,14 @@ def _calls_wait(wait: InputWait) -> bool:
     # The stage cannot have computed more than the whole process did.
     own_cpus = wait.own_cpus
     return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < WAITS * stage.work_ms_per_batch
+
+
+def _calls_can_wait_together(wait: InputWait) -> bool:
+    """Return whether the slow stage is a map whose calls wait, more of which could wait at a time."""
+    stage = wait.stage
+    if stage is None or not (_to_blame(wait) and _is_map(wait) and _calls_wait(wait)):
+        return False
+    return stage.inside is None and wait.cpus > 0 and _calls(wait) > stage.parallelism
 
 
 def _call_us(wait: InputWait) -> float:
@@ -127,6 +134,23 @@ def _opener(wait: InputWait) -> Stage | None:
     return opener
 
 
+def _opens_files(wait: InputWait) -> bool:
+    """Return whether a function of the user opens inputs one or a few at a time, windows apart."""
+    opener = _opener(wait)
+    if opener is None or "(" not in opener.name or opener.name.startswith("from_generator"):
+        return False
+    return not any(other.op.startswith("Window") and other.place > opener.place for other in wait.stages)
+
+
+def _reads_inside(wait: InputWait) -> bool:
+    """Return whether files are read by what the opener opens."""
+    opener = _opener(wait)
+    return opener is not None and any(
+        other.inside is not None and other.inside.place == opener.place and other.op.startswith(READERS)
+        for other in wait.stages
+    )
+
+
 def _reader(wait: InputWait) -> str:
     return next((name for name in READERS if _op(wait).startswith(name)), "")
 
@@ -147,16 +171,31 @@ def _kept_already(wait: InputWait) -> bool:
     return any(stage.cached or "Cache" in stage.op for stage in wait.stages)
 
 
+def _epoch_fits(wait: InputWait) -> bool | None:
+    """Return whether an epoch of the slow stage's results fits into memory; None = not known.
+
+    Only the batches' size was seen: a stage behind it may make them smaller.
+    """
+    stage = wait.stage
+    assert stage is not None
+    behind = [other for other in wait.stages if other.place < stage.place]
+    same_size = all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
+    return wait.fits_memory if same_size else None
+
+
 def _can_be_kept(wait: InputWait) -> bool:
-    """Return whether a cache behind the slow stage would spare work, and freeze no order."""
+    """Return whether a cache behind the slow stage would spare work, end, and freeze no order."""
     stage = wait.stage
     if wait.later_epochs <= 0 or _kept_already(wait) or stage is None:
         return False
     if wait.not_the_bottleneck or _IN_MEMORY.match(stage.op):
         return False
-    if any(other.op.startswith("Shuffle") and other.place >= stage.place for other in wait.stages):
+    before = [other for other in wait.stages if other.place >= stage.place]
+    zipped = min((other.place for other in before if other.op.startswith("Zip")), default=math.inf)
+    # Zipped with what ends, a dataset that is repeated ends, too.
+    if any((_ENDLESS.match(other.op) and other.place < zipped) or other.op.startswith("Shuffle") for other in before):
         return False
-    return wait.input_random is not True and wait.fits_memory is not False
+    return wait.input_random is not True and _epoch_fits(wait) is not False
 
 
 def _helper_shuffles(wait: InputWait) -> bool:
@@ -278,7 +317,9 @@ def _cache_question(wait: InputWait) -> str:
 
 
 def _asked_room(wait: InputWait) -> str:
-    return "" if wait.fits_memory else f", and does an epoch{wait.size} fit into memory"
+    fits = _epoch_fits(wait)
+    size = "" if fits is None and wait.fits_memory is not None else wait.size
+    return "" if fits else f", and does an epoch of it{size} fit into memory"
 
 
 # -- remedies --------------------------------------------------------------------------------------
@@ -286,14 +327,46 @@ def _asked_room(wait: InputWait) -> str:
 _CACHE = Entry(
     "cache",
     when=lambda wait: (
-        _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and wait.fits_memory is True
+        _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and _epoch_fits(wait) is True
     ),
     says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory{size}.",
     remedy="Keep its result: the first epoch stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
     frees_cores=True,
-    wrong_if="a stage is random, the order is shuffled before, or the data does not fit",
+    wrong_if="a stage is random, the order is shuffled or repeated before, or the data does not fit",
+)
+
+_SEVERAL_FILES = Entry(
+    "several files",
+    when=lambda wait: _opens_files(wait) and _reads_inside(wait),
+    says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
+    remedy="Read several at a time",
+    code=_interleaved,
+    before=_opened_now,
+    saves=_reading_files,
+    changes="the order of samples",
+    wrong_if="the elements are no files, all cores are busy with what comes behind, or the calls are parallel already",
+)
+
+_WAITING_CALLS = Entry(
+    "waiting calls",
+    when=lambda wait: _calls_can_wait_together(wait) and not _is_python(wait),
+    says="{takes}. It mostly waits, for files or a network.",
+    remedy="Let several of its calls wait at the same time",
+    code=_waiting_calls,
+    before=_written,
+    saves=lambda wait: _with_calls(wait, _calls(wait)),
+    changes=_random_numbers,
+    wrong_if="the calls compute",
+)
+_WAITING_PYTHON = replace(
+    _WAITING_CALLS,
+    name="waiting Python calls",
+    when=lambda wait: _calls_can_wait_together(wait) and _is_python(wait),
+    asks="May several threads call {function} at the same time?",
+    changes="which random numbers each element gets, if it draws any",
+    wrong_if="the calls compute, or share a file handle, a connection or a buffer",
 )
 
 REMEDIES = (
@@ -322,25 +395,8 @@ REMEDIES = (
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
         wrong_if="a stage works ahead already, or batch and step compete for Python's lock",
     ),
-    Entry(
-        "waiting calls",
-        when=lambda wait: (
-            _to_blame(wait)
-            and _is_map(wait)
-            and _calls_wait(wait)
-            and wait.stage.inside is None
-            and wait.cpus > 0
-            and wait.stage is not None
-            and _calls(wait) > wait.stage.parallelism
-        ),
-        says="{takes}. It mostly waits, for files or a network.",
-        remedy="Let several of its calls wait at the same time",
-        code=_waiting_calls,
-        before=_written,
-        saves=lambda wait: _with_calls(wait, _calls(wait)),
-        changes=_random_numbers,
-        wrong_if="the calls compute",
-    ),
+    _WAITING_CALLS,
+    _WAITING_PYTHON,
     Entry(
         "parallel calls",
         when=lambda wait: (
@@ -361,20 +417,12 @@ REMEDIES = (
         wrong_if="the calls run in parallel already, are shorter than their overhead, compute in "
         "Python, or all cores are busy",
     ),
-    Entry(
-        "several files",
-        when=lambda wait: (
-            (opener := _opener(wait)) is not None
-            and "(" in opener.name
-            and not (opener.name.startswith("from_generator"))
-        ),
-        says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
-        remedy="Read several at a time",
-        code=_interleaved,
-        before=_opened_now,
-        saves=_reading_files,
-        changes="the order of samples",
-        wrong_if="all cores are busy with what comes behind, or the calls are parallel already",
+    _SEVERAL_FILES,
+    replace(
+        _SEVERAL_FILES,
+        name="several files, asked",
+        when=lambda wait: _opens_files(wait) and not _reads_inside(wait),
+        asks="Does each element name a file, and are there several?",
     ),
     _CACHE,
     replace(
@@ -391,20 +439,21 @@ REMEDIES = (
         says="{takes}, in every epoch again. The library that made this dataset also shuffles it.",
         asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait)}?",
         remedy="Keep the batches{size}, and shuffle whole ones",
-        code="data = data.cache().shuffle({batches})  # as the last step",
+        code="ds = ds.cache().shuffle({batches})  # as the last step",
         changes="which samples share a batch",
     ),
     Entry(
         "before the cache",
         when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_epochs > 0,
         says="{takes}. It comes after the cache, so that every epoch does it again.",
-        asks="Does {function} return the same in every epoch, without random numbers?",
+        asks="Does {function} return the same in every epoch, without random numbers, and do its "
+        "results fit into memory?",
         remedy="Do it before the cache",
         code=lambda wait: f"{_written(wait)}.cache()",
         before=lambda wait: f"ds = ds.cache(){_written(wait).removeprefix('ds = ds')}",
         saves=_keeping,
         frees_cores=True,
-        wrong_if="the function draws random numbers",
+        wrong_if="the function draws random numbers, or its results are larger than what is cached now",
     ),
     Entry(
         "whole batches",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait
+from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait, fork_safe, starts_fresh
 from gpu_util_callback.diagnosis.advice.loaders import with_workers
 from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
@@ -157,30 +157,23 @@ def _fewer_steps(validations: Validations) -> str:
 
 
 WAITING = Constant(0.25, "of a validation: a cache gained 2 times where validating half as often gained 1.4")
-_CACHE = Entry(
-    "cache",
-    when=lambda v: v.kind == "tf.data" and v.total > 1 and v.cached is False and v.random is False,
-    says="{waits}, and it reads the same data every time.",
-    remedy="Keep it in memory, if it fits: the first validation stays slow",
-    code="val_ds = val_ds.cache()  # as its last step",
-    saves=lambda v: v.waiting * (1 - 1 / v.total),
-    frees_cores=True,
-    wrong_if="a map is random, the data does not fit into memory, or a cache is there",
-)
 # For validations that wait for their data.
 VALIDATION_DATA = (
-    _CACHE,
-    replace(
-        _CACHE,
-        name="cache, asked",
+    Entry(
+        "cache, asked",
         when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached and v.random is not True,
         says="{waits}.",
-        asks="Is it the same data every time, without random numbers, and does it fit into memory?",
+        asks="Is it the same data every time, all of it (no shuffle, repeat or validation_steps), and does it "
+        "fit into memory?",
         remedy="Keep it in memory: the first validation stays slow",
+        code="val_ds = val_ds.cache()  # as its last step",
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        frees_cores=True,
+        wrong_if="a map is random, it is shuffled, repeated or cut, does not fit into memory, or a cache is there",
     ),
     Entry(
         "workers",
-        when=lambda v: "dataloader" in v.kind and v.cores_free,
+        when=lambda v: "dataloader" in v.kind and v.cores_free and fork_safe(v.run) and not starts_fresh(v.run),
         says="{waits}.",
         remedy="Let worker processes prepare it ahead of time",
         code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",

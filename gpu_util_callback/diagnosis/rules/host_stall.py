@@ -353,6 +353,8 @@ class HostStall(Rule):
             advice = validation(
                 run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait, span_ns=run.present_in(where), pct=pct
             )
+            # What the first one takes longer, to trace and to compile, no remedy saves.
+            advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
             finding = self._loss(
                 "Validation stalls training",
                 where,

@@ -361,7 +361,13 @@ def _advice(run: Run, per_step: int) -> Advice:
     if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
         return _larger(run, f"{says}The step is compiled already. ", "Give each kernel more to do with a larger batch.")
     if has_keras_fit(run):
-        return Advice(f"{says}Compiling the step fuses many of them into few.", "model.compile(..., jit_compile=True)")
+        # Keras compiles by itself where it can: it is switched off, or a layer does not support it.
+        return Advice(
+            f"{says}Does every layer support XLA (layer.supports_jit)? If so, compile the step, which fuses many of "
+            "them into few.",
+            "model.compile(..., jit_compile=True)",
+            question=True,
+        )
     compiled = idioms(run).compiled
     if not compiled and run.source is not None and run.source.other_program:
         return Advice(

@@ -3,7 +3,13 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import batch_code, has_keras_fit, mixed_precision, optimizer
+from gpu_util_callback.diagnosis.advice.snippets import (
+    accumulates,
+    batch_code,
+    has_keras_fit,
+    mixed_precision,
+    optimizer,
+)
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.finding import Advice, Finding
@@ -97,16 +103,10 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
             f"{halved}\n(loss / 2).backward()\nif step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
             alters_training=True,
         )
-    if has_keras_fit(run) and _accumulates(run):
+    if has_keras_fit(run) and accumulates(run):
         return Advice(
             advice_text,
             f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps=2)",
             alters_training=True,
         )
     return Advice(f"{text}Halve the batch, and the learning rate with it.", halved, alters_training=True)
-
-
-def _accumulates(run: Run) -> bool:
-    """Return whether `accumulation` works: Keras 2 lacks it, Keras 3 fails under a strategy."""
-    legacy = "tf_keras" in str(run.framework_facts.get("keras", ""))
-    return not legacy and not (run.framework == "tensorflow" and run.fit.get("strategy"))

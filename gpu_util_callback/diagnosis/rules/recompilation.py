@@ -18,6 +18,7 @@ FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at le
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
 _NAMES = ("x", "y", "sample_weight")
 
+PADDED = "which samples share a batch, and leaves out those of the last one"
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
 # [smallest, largest] if it was observed to.
 Dims = list[list[Any]]
@@ -51,11 +52,11 @@ def advise_shapes(run: Run, times: int) -> Advice:
             share_saved,
         )
     if run.input_kind == "tf.data":
-        return _tf_data(run, dims, text)
+        return _tf_data(run, dims, text, share_saved)
     return _arrays(run, dims, text, share_saved)
 
 
-def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
+def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
     size = run.fit.get("batch_size") or _largest(dims[0][0]) or "batch_size"
     again = "Batch again" if _batch_varies(dims) else "Batch"
     if not _varying_sizes(dims):
@@ -64,13 +65,17 @@ def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
             "and without what is left over.",
             f"ds = ds.unbatch().batch({size}, drop_remainder=True)",
         )
-    longest = max([512, *(_rounded(size) for _, _, size in _varying_sizes(dims) if size)])
+    longest = max((_rounded(size) for _, _, size in _varying_sizes(dims) if size), default=512)
     shapes = ", ".join(str([longest if _varies(size) else size for size in sizes[1:]]) for sizes in dims)
     shapes = f"({shapes})" if len(dims) > 1 else shapes
     return Advice(
-        f"{text}Pad all inputs to one length, and drop the smaller last batch.",
+        f"{text}Does the model mask what is padded? If so, pad all inputs to one length, and drop the "
+        f"smaller last batch; this changes {PADDED}.",
         f"ds = ds.unbatch().padded_batch({size}, padded_shapes={shapes}, drop_remainder=True)"
         f"  # {longest}: your longest input",
+        share_saved,
+        question=True,
+        changes=PADDED,
     )
 
 

@@ -13,6 +13,7 @@ from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
+BY_CALL = "what callbacks see: their batch hooks run once a call"
 
 
 class SyncBound(Rule):
@@ -169,7 +170,8 @@ def _advice(run: Run) -> Advice:
         )
     return Advice(
         "Keras reads the metrics after every step, and the GPU idles until the next one is "
-        f"launched. Let {PER_CALL} steps run in one call.",
+        f"launched. Let {PER_CALL} steps run in one call; this changes {BY_CALL}.",
         f"model.compile(..., steps_per_execution={PER_CALL})",
         1 - max(1, executed) / PER_CALL,
+        changes=BY_CALL,
     )

@@ -7,7 +7,15 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import traced_too_early
-from gpu_util_callback.diagnosis.advice.snippets import AS_FLOATS, has_keras_fit, idioms, images_as_floats
+from gpu_util_callback.diagnosis.advice.snippets import (
+    ALL_BYTES,
+    AS_FLOATS,
+    TO_BYTES,
+    WRAPPED,
+    has_keras_fit,
+    idioms,
+    images_as_floats,
+)
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, shared_spans
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
@@ -232,11 +240,14 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
         )
     if not images_as_floats(run):
         return Advice(f"{says}Send fewer bytes: smaller types, converted on the GPU.", saves=0.0)
+    changes = WRAPPED if has_keras_fit(run) else ""
     return Advice(
-        f"{says}The images hold whole numbers from 0 to 255 as floats: send them as uint8, a "
-        "quarter of the bytes, and convert them on the GPU.",
+        f"{says}The first images hold whole numbers from 0 to 255 as floats. {ALL_BYTES} If so, send them as "
+        f"uint8, a quarter of the bytes, and convert them on the GPU{changes and f'; this changes {changes}'}.",
         _as_uint8(run, kind),
         SMALLER,
+        question=True,
+        changes=changes,
     )
 
 
@@ -250,6 +261,6 @@ def _as_uint8(run: Run, kind: str) -> str:
         if kind == "tf.data"
         else f"{words.to_uint8}  # where batches are made"
         if "dataloader" in kind
-        else 'x = x.astype("uint8")'
+        else TO_BYTES
     )
     return f"{conversion}\n{AS_FLOATS}"
