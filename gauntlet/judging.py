@@ -78,7 +78,8 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     advice = finding.get("advice") or {}
     fix = not advice.get("question")
     whole = lead if lead and fix and finding["id"] in ids else finding  # a fix of all its spans
-    saves_s, wall_s = whole.get("saves_range_s") or (), run["wall_s"] or 0.0
+    saves_s = whole.get("saves_range_s") or ()
+    wall_s = finding.get("of_s") or run["wall_s"] or 0.0  # of all fits of the script, for what holds them all up
     gain = tuple(wall_s / max(1e-3 * wall_s, wall_s - saved) for saved in saves_s)
     return First(
         cause=finding["cause"],

@@ -400,7 +400,7 @@ FILES = ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")
         (
             waits(TUNED, RESIZE, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
             ALL_CORES,
-            "Does decode return the same in every epoch, without random numbers, and does an epoch of it fit into memory?",
+            "Does decode return the same in every epoch, without random numbers, and does an epoch of it fit",
         ),
         (waits(("map", "Map", 40.0, 1.0, ""), FILES), WAITING, "Does each element name a file, and are there several?"),
         (waits(input_kind="numpy", input_first=[ARRAY]), None, "Are all of them so, and is the model's train_step"),
