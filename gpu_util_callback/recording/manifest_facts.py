@@ -364,7 +364,6 @@ class Overhead(TypedDict, total=False):
     """The cost of recording."""
 
     callback_us_per_step: Number
-    lock_wait_us_per_step: Number
     sampler_cpu_pct: Number
     recorder_cpu_pct: Number
     hz: Number

@@ -502,14 +502,8 @@ def _microseconds(us: float) -> str:
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
     cost = run.get("overhead") or {}
     parts = []
-    callback_us = cost.get("callback_us_per_step")
-    if callback_us is not None:
-        waited = cost.get("lock_wait_us_per_step") or 0
-        most = waited > 20 and waited > callback_us / 2
-        parts.append(
-            f"{_microseconds(callback_us)} a step on the training thread"
-            + (f" ({_microseconds(waited)} of it waiting for the GIL or for a core)" if most else "")
-        )
+    if cost.get("callback_us_per_step") is not None:
+        parts.append(f"{_microseconds(cost['callback_us_per_step'])} a step on the training thread")
     if cost.get("sampler_cpu_pct") is not None:
         parts.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
     if cost.get("windows_s"):

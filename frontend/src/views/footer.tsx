@@ -9,16 +9,11 @@ const known = (value: unknown): value is number => typeof value === 'number' && 
 export function overheadParts(report: Report): string[] {
   const cost = report.overhead ?? {};
   const parts: string[] = [];
-  if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread${waits(cost)}`);
+  if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread`);
   if (known(cost.sampler_cpu_pct)) parts.push(`sampler ${percent(cost.sampler_cpu_pct)} of a core`);
   if (known(cost.recorder_cpu_pct)) parts.push(`writer ${percent(cost.recorder_cpu_pct)} of a core`);
   if (known(cost.windows_s) && cost.windows_s > 0) parts.push(`profiler windows ${seconds(cost.windows_s)}`);
   return parts;
-}
-
-/** Where most of the cost of a step was waiting for what the input pipeline holds; as the terminal says it. */
-function waits({ lock_wait_us_per_step: waited, callback_us_per_step: all }: Record<string, unknown>): string {
-  return known(waited) && known(all) && waited > 20 && waited > all / 2 ? ` (${seconds(waited / 1e6)} of it waiting for the GIL, or for a core)` : '';
 }
 
 /** Share of a median step that the callback itself takes; empty where either is not known. */
