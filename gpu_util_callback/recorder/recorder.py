@@ -104,7 +104,7 @@ class ThreadTime:
         return self._before_s
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
     """Owner of a recording: writer, sampler, scalars, diagnosis and the one thread that runs them.
 
@@ -179,12 +179,6 @@ class Recorder:
         self._look = ""  # the request for a window that is not answered yet
         self._looks_at_input = True
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     # ---- the training thread -------------------------------------------------------------
 
