@@ -79,7 +79,7 @@ class Turns:
 
     def _switch(self, wrap: bool) -> None:
         session = self.callback._session
-        recorder, function = session._recorder, session._recorder.adapter._train
+        recorder, function = session.recorder, session.recorder.adapter._train
         if not self.read[1:]:
             self._hooks = [
                 (owner, name, owner.__dict__[name], had, before)

@@ -493,12 +493,12 @@ class Deadline:
         self._lock = threading.Lock()
         self._overdue: Counter[str] = Counter()
 
-    def ask(self, key: str, work: Callable[[], T], limit_s: float | None = None) -> T:
+    def ask(self, key: str, work: Callable[[], T], limit_s: float) -> T:
         """Return or raise what `work` does.
 
         Args:
             what: names what it waits for.
-            limit_s: how long; None = ANSWER_S.
+            limit_s: how long.
         Raises: NoAnswer.
         """
         if self._overdue[key] >= MOST_OVERDUE:
@@ -518,7 +518,7 @@ class Deadline:
 
         # A daemon: TensorBoard may end while a library still waits.
         threading.Thread(target=run, name="gpu-util-request", daemon=True).start()
-        if not finished.wait(ANSWER_S if limit_s is None else limit_s):
+        if not finished.wait(limit_s):
             with self._lock:
                 if not finished.is_set():
                     overdue = True
@@ -536,7 +536,7 @@ class Deadline:
         """
         while True:
             try:
-                line = self.ask(key, lambda: next(lines, None))
+                line = self.ask(key, lambda: next(lines, None), ANSWER_S)
             except NoAnswer as late:
                 yield f"# incomplete: {late}\n"
                 raise

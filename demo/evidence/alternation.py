@@ -64,7 +64,7 @@ class Blocks(keras.callbacks.Callback):
         session = self.recorded._session
         if session is None:
             raise RuntimeError("the callback has stopped recording")
-        recorder, listed = session._recorder, self._listed
+        recorder, listed = session.recorder, self._listed
         if self.recorded_now():
             others = list(listed.callbacks)
             if self.recorded not in others:

@@ -155,7 +155,7 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
   for (const { info } of windows) phases.push({ kind: 'profiler_window', name: `window ${info.window}`, start: info.start_ns - start, end: info.end_ns - start, step: info.first_step });
   return {
     starts, end, windows: windows.map(({ reply }) => reply),
-    summary: { id, run, session: 's1', job: 'abc', fit_index: 0, host: 'node-a', rank: 0, status, start_ns: start, end_ns: start + end, steps, framework: report.framework, label: null, verdict: report.verdict, revision: 1 },
+    summary: { id, run, session: 's1', fit_index: 0, host: 'node-a', rank: 0, status, start_ns: start, end_ns: start + end, steps, label: null, verdict: report.verdict, revision: 1 },
     recording: {
       id, revision: 1, report, extent: { start_ns: start, end_ns: start + end, first_step: 0, last_step: steps - 1 }, lanes: descriptions,
       phases: phases.map((p) => ({ kind: p.kind, name: p.name, start_ns: start + p.start, end_ns: start + p.end, step: p.step, account: p.account ?? '', self_ns: p.end - p.start, count: 1 })),

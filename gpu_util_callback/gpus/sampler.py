@@ -25,15 +25,16 @@ class RateController:
     """The period of ticks: as requested, longer while the driver is slow or our CPU share is high.
 
     hz: the requested rate. A tick may take a quarter of its period (work that waits for a slow
-    driver delays training, too) and `cpu_share` of one core per GPU.
+    driver delays training, too) and `CPU_SHARE` of one core per GPU.
     """
 
     SLOWEST_S = 10.0
+    CPU_SHARE = 0.02
 
-    def __init__(self, hz: float, gpus: int, cpu_share: float = 0.02) -> None:
+    def __init__(self, hz: float, gpus: int) -> None:
         self.asked_s = 1.0 / max(hz, 0.1)
         self.period_s = self.asked_s
-        self._cpu_share = cpu_share * max(gpus, 1)
+        self._cpu_share = self.CPU_SHARE * max(gpus, 1)
         self._wall_s = 0.0
         self._cpu_s = 0.0
         self._ticks = 0

@@ -33,7 +33,7 @@ def run(path: str, out: str) -> int:
 
     Arrays are named `<table>/<column>`, and `allocator<i>/<column>` for the curves of the
     framework's allocators; "about" is a JSON text with `events`, `device_events`, `problems` (lines
-    of the profiler or the reader) and `allocators` (`name`, and `gpu`, -1 = the host).
+    of the profiler or the reader) and `allocators` (the GPU of each, -1 = the host).
 
     Returns: the number of events.
 
@@ -56,7 +56,7 @@ def run(path: str, out: str) -> int:
         "events": device_events + sum(len(p.events) for p in trace.processes),
         "device_events": device_events,
         "problems": list(trace.problems),
-        "allocators": [{"name": a.allocator, "gpu": a.device} for a in allocators],
+        "allocators": [a.device for a in allocators],
     }
     with open(out, "xb") as file:  # noqa: PTH123 (numpy appends .npz to a mere path)
         np.savez(file, about=np.array(json.dumps(about)), **arrays)

@@ -241,7 +241,6 @@ class Planner:
         self.warmup = warmup
         self.window: PlannedWindow | None = None  # the open one
         self.windows_opened = 0
-        self.moved: list[tuple[tuple[int, int], tuple[int, int]]] = []  # (wanted, taken) ranges
         self.refusals = 0
         self._lock = threading.RLock()  # not held while nothing is due
         # ns, of the latest undisturbed calls
@@ -327,8 +326,6 @@ class Planner:
             self._next_first = None if every is None else window.first + every
         elif window.wanted is not None:
             self._pending.popleft()
-            if window.first != window.wanted[0]:
-                self.moved.append((window.wanted, (window.first, window.stop)))
         return self._go_on(window, self._last_step) is Action.MARK
 
     def look(self, request: str, steps: int) -> str | None:

@@ -45,7 +45,6 @@ class ProfilerSession:
     profiling callback would fail, because of us, in its own code.
     """
 
-    name: str
     # Below a schedule's default where stopping or writing holds up the training.
     max_events: int | None = None
 

@@ -25,13 +25,11 @@ class AllocatorCurve:
     """Memory held by one of the framework's allocators over a window.
 
     Args:
-        name: e.g. "GPU_0_bfc".
         gpu: the framework's ordinal; -1 = memory of the host.
         time_ns: int64[n].
         allocated_bytes: int64[n].
     """
 
-    name: str
     gpu: int
     time_ns: np.ndarray
     allocated_bytes: np.ndarray
@@ -84,12 +82,6 @@ class WindowReader:
         self._process: subprocess.Popen | None = None
         self._given_up = False
 
-    @property
-    def pid(self) -> int | None:
-        """Return the process id while the process runs."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
-
     def read(self, file: Path) -> WindowRows:
         """Read a trace and wait for the result; several threads may call.
 
@@ -111,8 +103,8 @@ class WindowReader:
         try:
             tables, about = load(out)
             curves = [
-                AllocatorCurve(allocator["name"], allocator["gpu"], **tables.pop(f"allocator{number}"))
-                for number, allocator in enumerate(about["allocators"])
+                AllocatorCurve(gpu, **tables.pop(f"allocator{number}"))
+                for number, gpu in enumerate(about["allocators"])
             ]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ReadFailed(f"its rows are damaged: {error}") from error

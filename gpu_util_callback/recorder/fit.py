@@ -152,7 +152,7 @@ class KerasSession:
         self._settings = settings
         self._thread = threading.get_ident()
         self._beginning = True
-        self._recorder: Recorder | None = None
+        self.recorder: Recorder | None = None  # where the fit is recorded
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
@@ -171,7 +171,7 @@ class KerasSession:
 
     def goes_on(self) -> bool:
         """Return whether the fit seems to be still running."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is None or self._beginning:
             return self._beginning
         return not recorder.off and not recorder.watch.over()
@@ -210,7 +210,7 @@ class KerasSession:
                 other is recorder or other.idles_elsewhere(recorder.settings.log_dir) or _goes_on(other.watch, watch)
             )
         )
-        self._recorder = recorder
+        self.recorder = recorder
         recorder.on_over = self.restore
         if problem is not None:
             recorder.fail("facts about the input", problem)
@@ -306,14 +306,14 @@ class KerasSession:
 
     def _stale(self) -> None:
         """Close the recording of a training that ended without notice, or by an error."""
-        if self._recorder is not None:
+        if self.recorder is not None:
             where = "validation" if self._testing else "the train function"
-            self._recorder.memory.failed(sys.exc_info()[1], where)
-            self._recorder.end("interrupted", deadline_s=0)
+            self.recorder.memory.failed(sys.exc_info()[1], where)
+            self.recorder.end("interrupted", deadline_s=0)
 
     def restore(self) -> None:
         """Restore model, callbacks and input as they were found. May be called more than once."""
-        recorder, timer, watch = self._recorder, self._timer, self._input
+        recorder, timer, watch = self.recorder, self._timer, self._input
         for undo in (
             timer.detach if timer is not None else None,
             watch.detach if watch is not None else None,
@@ -330,7 +330,7 @@ class KerasSession:
 
     def _batch_begins(self, now: int) -> None:
         """Begin a training batch, now, before all callbacks' hooks; runs every step."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is None or recorder.off:
             return
         try:
@@ -348,7 +348,7 @@ class KerasSession:
 
     def epoch_begin(self, epoch: int) -> None:
         """Begin an epoch; the first one says where in the training the fit begins."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is not None and not recorder.begins_at:
             model = self._callback._model
             recorder.begins_at = {"first_epoch": epoch, "first_iteration": _iteration(model)}
@@ -360,7 +360,7 @@ class KerasSession:
 
     def test_begin(self) -> None:
         """Begin a validation (or the user's own evaluation)."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is None or recorder.off:
             return
         if self._windows is not None:
@@ -370,13 +370,13 @@ class KerasSession:
 
     def test_batch_begin(self) -> None:
         """Begin a validation batch."""
-        recorder = self._recorder
+        recorder = self.recorder
         if self._testing and recorder is not None and not recorder.off:
             recorder.adapter.test_batch_begin()
 
     def test_end(self) -> None:
         """End a validation."""
-        recorder = self._recorder
+        recorder = self.recorder
         if not self._testing or recorder is None:
             return
         self._testing = False
@@ -389,7 +389,7 @@ class KerasSession:
 
     def end(self) -> None:
         """End training: close the recording and print its verdict."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is None or recorder.in_child:
             return
         if self._windows is not None:
@@ -400,14 +400,9 @@ class KerasSession:
             recorder.end("ended")
             recorder.say_verdict()
 
-    @property
-    def recorder(self) -> Recorder | None:
-        """Return what records the fit; None where nothing does."""
-        return self._recorder
-
     def series(self) -> FitSeries | None:
         """Return what the next fit may continue, now that this one has ended."""
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is None or self._settings.trace not in (None, TraceSchedule()):
             return None  # steps to profile are counted in each fit
         return FitSeries(recorder, self._kind) if recorder.may_continue else None

@@ -59,7 +59,7 @@ def checked_settings(
         log_dir=_path(log_dir),
         sample_hz=_number("sample_hz", sample_hz, 0, 100, above=True),
         scalar_freq=_scalar_freq(scalar_freq),
-        trace=_trace(trace),
+        trace=TraceSchedule.of(trace),
         overhead_budget=_number("overhead_budget", overhead_budget, 0, 1),
         thresholds=_thresholds(thresholds),
         job=_job(job),
@@ -114,10 +114,6 @@ def _scalar_freq(value: Any) -> int | str:
     if value < 1:
         raise ValueError(f"scalar_freq must be at least 1 step, got {value!r}")
     return value
-
-
-def _trace(value: Any) -> TraceSchedule | None:
-    return TraceSchedule.of(value)
 
 
 def _thresholds(value: Any) -> dict | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_util_callback.cgroup import kill_count
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, Facts, checked, encodable
-from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
+from gpu_util_callback.recording.schema import FORMAT_MAJOR
 from gpu_util_callback.redaction import cleaned, without_secrets
 
 MAX_BYTES = 32 << 20
@@ -100,11 +100,6 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
             + ("upgrade gpu-util-callback" if version[0] > FORMAT_MAJOR else "record it again")
         )
     return checked(manifest)
-
-
-def format_version() -> list[int]:
-    """Return [major, minor] of the written format."""
-    return [FORMAT_MAJOR, FORMAT_MINOR]
 
 
 def safe_name(text: str) -> str:

@@ -13,7 +13,7 @@ from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import AccountFacts
-from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
+from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR, PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
     Part,
@@ -121,7 +121,6 @@ class RecordingWriter:
         self._status = "live"
         self._ended_ns: int | None = None
         self._failed_writes = False
-        self.bytes_written = 0
         self.answered = 0.0
         if not later:
             self.open()
@@ -400,7 +399,7 @@ class RecordingWriter:
         end = facts.get("ended_ns") or self._ended_ns or now
         return {
             **facts,
-            "format": manifests.format_version(),
+            "format": [FORMAT_MAJOR, FORMAT_MINOR],
             "writer": __version__,
             "folder": self.name,
             "redacted": self._redact is not None,
@@ -437,7 +436,6 @@ class RecordingWriter:
             raise
         self._failed_writes = False
         self.answered = time.monotonic()
-        self.bytes_written += len(data)
 
     def _make_folder(self, root: str, host: str) -> tuple[str, str]:
         """Create a folder with a unique name, without coordination between processes."""

@@ -67,7 +67,7 @@ class Compilations:
         for i, value in enumerate(own_ns.tolist()):
             if traced[i]:
                 continue
-            if new_shape[i] and self.shapes_compile:
+            if new_shape[i]:
                 if not self._usual:
                     # This duration may be a compilation's: not representative of other calls.
                     compiles[i] = self.every_shape_compiles and value > SLOW_NS

@@ -151,7 +151,7 @@ def test_steps_inside_a_call_have_their_own_ends(jit, tmp_path):
 
     class Look(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            adapter = callback._session._recorder.adapter
+            adapter = callback._session.recorder.adapter
             seen.append(adapter._train.batches.rows.take())
 
     callback = ours(tmp_path)
@@ -245,7 +245,7 @@ def test_hooks_go_when_the_recorders_thread_fails(model, tmp_path, monkeypatch):
         def on_train_batch_end(self, batch, logs=None):
             session = callback._session
             deadline = time.monotonic() + 20
-            while not session._recorder.off and time.monotonic() < deadline:
+            while not session.recorder.off and time.monotonic() < deadline:
                 time.sleep(0.05)
             time.sleep(0.05)
             gone.append(untouched(self.model))
@@ -404,7 +404,7 @@ def test_the_pipeline_is_not_kept_alive(model, tmp_path):
     class Watch(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             session = callback._session
-            reference = session._recorder.adapter._pipelines._iterators["train"]
+            reference = session.recorder.adapter._pipelines._iterators["train"]
             if all(reference() is not known() for known in iterators):
                 iterators.append(reference)
 

@@ -318,7 +318,7 @@ def test_hiding_secrets_takes_time_in_proportion():
 
 def test_a_manifest_of_an_older_version_is_read_without_them():
     facts = {
-        "format": manifest.format_version(),
+        "format": [2, 0],
         "unavailable": [{"source": "x", "reason": 'ftp://alice:p"w@host', "cure": "password='a'"}],
     }
     read, problems = manifest.parse(json.dumps(facts).encode())

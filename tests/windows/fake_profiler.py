@@ -24,8 +24,6 @@ class Door:
 
 
 class FakeProfiler(ProfilerSession):
-    name = "fake"
-
     def __init__(self, door, device=False, server=None, stop_s=0.0, fails=None):
         super().__init__()
         self.door = door
@@ -127,7 +125,7 @@ def rows(steps, gpu=0, problems=(), device_events=10, clock_ns=None):
         device_events=device_events,
         problems=list(problems),
         cpu_s=0.2,
-        allocators=[AllocatorCurve("GPU_0_bfc", 0, start, np.arange(n))],
+        allocators=[AllocatorCurve(0, start, np.arange(n))],
     )
 
 

@@ -32,7 +32,7 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     assert result.kernel_times_ms() == [(3, 0, 2.0), (4, 0, 2.0), (5, 0, 2.0)]
     assert result.cost_s >= 0.2
     assert windows.cost_s == result.cost_s
-    assert [curve.name for curve in result.allocators] == ["GPU_0_bfc"]
+    assert [curve.gpu for curve in result.allocators] == [0]
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "host.xplane.pb"
     assert file.parent.name == result.profile

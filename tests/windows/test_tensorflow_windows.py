@@ -331,7 +331,7 @@ class GpuReader:
             "tensor_core": np.array(["yes"]),
         }
         times = found["start_ns"]
-        curve = AllocatorCurve("GPU_0_bfc", 0, times, np.arange(1, n + 1) * 2**20)
+        curve = AllocatorCurve(0, times, np.arange(1, n + 1) * 2**20)
         tables = {"traced_steps": rows, "kernels": kernels}
         return WindowRows(tables, 100, 50, [], 0.1, [curve])
 

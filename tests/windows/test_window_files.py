@@ -35,7 +35,7 @@ def reader():
     reader = WindowReader()
     yield reader
     reader.close()
-    assert reader.pid is None
+    assert reader._process is None
 
 
 def test_reading_in_a_process_gives_what_reading_here_gives(xplane, reader):
@@ -53,14 +53,14 @@ def test_reading_in_a_process_gives_what_reading_here_gives(xplane, reader):
 
 
 def test_one_process_of_the_lowest_priority_reads_all_windows(xplane, reader):
-    assert reader.pid is None  # a fit without windows starts none
+    assert reader._process is None  # a fit without windows starts none
     first = reader.read(xplane)
-    pid = reader.pid
+    pid = reader._process.pid
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     assert os.getsid(pid) != os.getsid(0)  # Ctrl-C is not for it
     xplane.with_name("rows.npz").unlink()
     second = reader.read(xplane)
-    assert reader.pid == pid
+    assert reader._process.pid == pid
     assert second.cpu_s < first.cpu_s  # it has imported numpy by now
     assert second.events == first.events
 
@@ -84,7 +84,7 @@ def test_reading_stops_at_its_deadline(xplane):
 
 def test_a_process_that_dies_is_replaced(xplane, reader):
     reader.read(xplane)
-    pid = reader.pid
+    pid = reader._process.pid
     os.kill(pid, signal.SIGKILL)
     xplane.with_name("rows.npz").unlink()
     try:
@@ -92,7 +92,7 @@ def test_a_process_that_dies_is_replaced(xplane, reader):
     except ReadFailed as error:  # it was asked before its death was seen
         assert "ended with" in str(error)
         reader.read(xplane)
-    assert reader.pid != pid
+    assert reader._process.pid != pid
 
 
 def test_reading_can_be_given_up(xplane, reader):
@@ -109,7 +109,7 @@ def test_the_process_ends_with_its_parent(xplane):
         from gpu_util_callback.profiling.window_reader import WindowReader
         reader = WindowReader()
         reader.read(Path(sys.argv[1]))
-        print(reader.pid, flush=True)
+        print(reader._process.pid, flush=True)
         os.kill(os.getpid(), 9)
         """)
     done = subprocess.run([sys.executable, "-c", script, str(xplane)], capture_output=True, text=True, timeout=60)

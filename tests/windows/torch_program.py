@@ -252,7 +252,7 @@ def within_budget():
         """Ends the fit behind its second window, if there is one."""
 
         def on_train_batch_end(self, batch, logs=None):
-            windows = ours._session._recorder.windows
+            windows = ours._session.recorder.windows
             second = windows.planner.windows_opened == 2 and windows._open is None
             self.model.stop_training = second or time.monotonic() > end
 

@@ -11,7 +11,6 @@ export interface RecordingSummary {
   id: string;
   run: string;
   session: string | null;
-  job?: string | null;
   trial?: string | null;
   trial_config?: string | null;
   fit_index?: number | null;
@@ -25,7 +24,6 @@ export interface RecordingSummary {
   start_ns: number | null;
   end_ns: number | null;
   steps: number | null;
-  framework?: unknown;
   label?: string | null;
   verdict?: string | null;
   /** Causes and titles of what was found, the costliest first, and the seconds it cost in all. */

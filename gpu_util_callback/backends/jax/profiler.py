@@ -56,7 +56,6 @@ class _Queue:
 class JaxProfiler(ProfilerSession):
     """`jax.profiler`, without its Python tracer, which doubles the cost of stopping."""
 
-    name = "jax.profiler"
     _queue: _Queue | None = None  # of the open window, on an accelerator
 
     @property

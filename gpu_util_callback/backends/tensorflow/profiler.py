@@ -54,8 +54,6 @@ class _TrainStep:
 class TensorFlowProfiler(ProfilerSession):
     """`tf.profiler.experimental`; its options are not used, since TensorFlow ignores them."""
 
-    name = "tf.profiler"
-
     @property
     def traces_device(self) -> bool:
         return bool(tf.config.list_physical_devices("GPU"))

@@ -58,7 +58,6 @@ class TorchProfiler(ProfilerSession):
     that other code starts on another thread.
     """
 
-    name = "torch.profiler"
     max_events = 10_000  # some 5 us each of the training's time, to stop and to write
 
     def __init__(self) -> None:
