@@ -49,16 +49,7 @@ LONG_CELLS = 1 << 20
 # The most that the tab compares.
 MAX_COMPARED = 8
 # A fixed table: some Windows registries give .js another type.
-TYPES = {
-    "js": "text/javascript",
-    "css": "text/css",
-    "map": "application/json",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "txt": "text/plain",
-    "json": "application/json",
-    "woff2": "font/woff2",
-}
+TYPES = {"js": "text/javascript", "css": "text/css"}
 METHODS = ("GET", "HEAD")
 # Nothing served here is a page of its own: the tab's module runs in TensorBoard's frame, under
 # TensorBoard's policy. A response opened by its own address gets nothing active.

@@ -80,9 +80,6 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
     """
     try:
         manifest = json.loads(data)
-        text = data.decode("utf-8", "replace")
-        if without_secrets(text) != text:  # older versions wrote them
-            manifest = cleaned(manifest)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"manifest.json is unreadable ({str(error)[:120]})") from error
     if not isinstance(manifest, dict):

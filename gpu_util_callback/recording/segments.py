@@ -473,9 +473,7 @@ def _are_numbers(values: Any, count: int) -> bool:
 
 
 def _tables(index: dict[str, Any], of: list[tuple[int, int]]) -> dict[tuple[int, int], set[str]]:
-    names, holds = index.get("tables"), index.get("holds")
-    if names is None or holds is None:
-        return {}
+    names, holds = index.get("tables"), index.get("holds", [])
     if not isinstance(names, list) or not _are_numbers(holds, len(of)):
         raise Damaged("not a top: what its segments hold makes no sense")
     return {
