@@ -723,8 +723,28 @@ class WindowResult:
     allocators: list[AllocatorCurve]
     look: str = ""
 
-    def tables(self) -> dict[str, dict[str, Any]]:
-        """Return the rows for the recording: those of the window's tables and one of `phases`."""
+    def points(self) -> list[tuple[int, dict[str, float], int]]:
+        """Return the scalars of its steps: (step, {tag: value}, time in ns), by step.
+
+        They are the times in which a kernel ran, by GPU. Where one call trains several batches it is
+        their mean, at the first of them.
+        """
+        rows = self.traced_steps
+        if not rows:
+            return []
+        busy = rows["kernel_busy_ns"]
+        kernel_ms = np.where(busy >= 0, busy, rows["kernel_ns"]) / 1e6 / rows["batches"]
+        ends = dict(zip(rows["step"].tolist(), (rows["start_ns"] + rows["duration_ns"]).tolist(), strict=True))
+        points: dict[int, dict[str, float]] = {}
+        for step, gpu, ms in sorted(zip(*(c.tolist() for c in (rows["step"], rows["gpu"], kernel_ms)), strict=True)):
+            if gpu >= 0 and ms >= 0:
+                points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
+        return [(step, values, ends[step]) for step, values in points.items()]
+
+    def add_to(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+        """Add its rows to those about to be written, and its allocators' curves to the samples."""
+        from gpu_util_callback.gpus import SampleBlock
+
         phases = {
             "kind": ["profiler_window"],
             "name": [f"window {self.window}"],
@@ -735,46 +755,15 @@ class WindowResult:
             "self_ns": [int(self.cost_s * 1e9)],
             "count": [1],
         }
-        tables: dict[str, dict[str, Any]] = {"phases": phases}
-        for name in ("traced_steps", "kernels", "step_kernels"):
-            rows: dict[str, np.ndarray] = getattr(self, name)
-            if rows and len(rows["window"]):
-                tables[name] = rows
-        return tables
-
-    def kernel_times_ms(self) -> list[tuple[int, int, float]]:
-        """Return (step, gpu, ms in which a kernel ran) of each traced step and GPU, by step.
-
-        Where one call trains several batches it is their mean, at the first of them.
-        """
-        rows = self.traced_steps
-        if not rows:
-            return []
-        busy = rows["kernel_busy_ns"]
-        kernel = np.where(busy >= 0, busy, rows["kernel_ns"])
-        times = [
-            (int(step), int(gpu), float(ns) / 1e6 / int(batches))
-            for step, gpu, ns, batches in zip(rows["step"], rows["gpu"], kernel, rows["batches"], strict=True)
-            if gpu >= 0 and ns >= 0
-        ]
-        return sorted(times)
-
-    def points(self) -> list[tuple[int, dict[str, float], int]]:
-        """Return the scalars of its steps: (step, {tag: value}, time in ns), by step."""
-        rows = self.traced_steps
-        if not rows:
-            return []
-        ends = dict(zip(rows["step"].tolist(), (rows["start_ns"] + rows["duration_ns"]).tolist(), strict=True))
-        points: dict[int, dict[str, float]] = {}
-        for step, gpu, ms in self.kernel_times_ms():
-            points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
-        return [(step, values, ends[step]) for step, values in points.items()]
-
-    def add_to(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
-        """Add its rows to those about to be written, and its allocators' curves to the samples."""
-        from gpu_util_callback.gpus import SampleBlock
-
-        for name, rows in self.tables().items():
+        rows_by_table: dict[str, dict[str, Any]] = {
+            "phases": phases,
+            "traced_steps": self.traced_steps,
+            "kernels": self.kernels,
+            "step_kernels": self.step_kernels,
+        }
+        for name, rows in rows_by_table.items():
+            if not rows or not len(next(iter(rows.values()))):
+                continue
             earlier = tables.get(name)
             tables[name] = (
                 {column: np.asarray(values) for column, values in rows.items()}

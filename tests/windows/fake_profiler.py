@@ -156,3 +156,15 @@ def train(windows, steps, begin=0, step_s=0.002):
 
 def reasons(windows):
     return [entry["reason"] for entry in windows.unavailable]
+
+
+def tables_of(result):
+    """The rows that a window adds to a recording."""
+    tables = {}
+    result.add_to(tables, [])
+    return tables
+
+
+def kernel_times_ms(result):
+    """The scalars of a window: (step, GPU, ms)."""
+    return [(step, tag.split("/")[1], ms) for step, values, _ in result.points() for tag, ms in values.items()]

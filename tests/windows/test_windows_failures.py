@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from fake_profiler import Door, FakeProfiler, Reader, reasons, rows, train
+from fake_profiler import Door, FakeProfiler, Reader, reasons, rows, tables_of, train
 
 from gpu_util_callback.profiling.window_reader import ReadFailed
 
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_is_still_in_the_profile_tab(make):
     windows.close(5)
     (result,) = windows.drain()
     assert result.profile
-    assert "traced_steps" not in result.tables()
+    assert "traced_steps" not in tables_of(result)
     assert "damaged" in reasons(windows)[0]
     assert "gpu-util trace" in windows.unavailable[0]["cure"]
 
@@ -122,7 +122,7 @@ def test_a_gpu_without_events_is_named(make):
     train(windows, 10)
     windows.close(5)
     assert reasons(windows) == ["a window holds no event of any GPU"]
-    assert windows.drain()[0].kernel_times_ms() == []  # the host's row is no kernel time of 0
+    assert windows.drain()[0].points() == []  # the host's row is no kernel time of 0
 
 
 def test_a_fit_left_by_an_exception_does_not_leave_the_profiler_running(make):
