@@ -84,18 +84,14 @@ class ScalarWriter:
         event = Event(wall_time=time.time() if wall_time is None else wall_time, step=0, summary=Summary(value=[value]))
         self._write(event.SerializeToString())
 
-    def scalars(self, step: int, values: Mapping[str, float], wall_time: float) -> None:
-        """Write one point for each tag.
+    def points(self, points: Iterable[tuple[int, Mapping[str, float], float]]) -> None:
+        """Write a point for each tag of each step: many at once is far cheaper than one by one.
 
         Args:
-            step: the fit's own batch count plus `next_step_offset`; never goes back.
-            values: tag -> value; NaN, infinities and None are absent and write no point.
-            wall_time: seconds since the epoch.
+            points: (step, values, wall time): the fit's own batch count plus `next_step_offset`, which
+                never goes back; tag -> value, where NaN, infinities and None are absent and write no
+                point; seconds since the epoch.
         """
-        self.points([(step, values, wall_time)])
-
-    def points(self, points: Iterable[tuple[int, Mapping[str, float], float]]) -> None:
-        """Write many points, each the arguments of `scalars`: far cheaper than one by one."""
         events = []
         for step, values, wall_time in points:
             finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
@@ -134,7 +130,7 @@ class ScalarWriter:
         """Continue after `close`, in the same file. Raises: OSError."""
         with self._lock:
             if self._closed:
-                self._file.reopen()
+                self._file.begin()
                 self._closed = False
 
     def _event(self, step: int, values: dict[str, float], wall_time: float) -> bytes:
@@ -212,9 +208,6 @@ class _LocalFile:
         self.flush()
         self._out.close()
 
-    def reopen(self) -> None:
-        self.begin()
-
 
 class _RemoteFiles:
     """Numbered files, each written as a whole; the records of the last one wait in memory."""
@@ -248,13 +241,10 @@ class _RemoteFiles:
         return False
 
     def begin(self) -> None:
-        pass
+        pass  # the last file is still in memory
 
     def close(self) -> None:
         self.flush()
-
-    def reopen(self) -> None:
-        pass  # the last file is still in memory
 
 
 def _file_name(redact: bool) -> str:

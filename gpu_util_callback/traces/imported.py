@@ -226,7 +226,7 @@ def _scalars(p: ProcessAnalysis, writer: Any) -> None:
         values = {"gpu_util/step_time_ms": float(duration[i]) / 1e9, "gpu_util/input_wait_ms": float(wait[i]) / 1e9}
         for d, busy in zip(p.devices, kernels, strict=True):
             values[f"gpu_util/gpu{d.device.index}/kernel_time_ms"] = float(busy[i]) / 1e9
-        writer.scalars(label, values, now)
+        writer.points([(label, values, now)])
 
 
 def trace_handler(

@@ -198,7 +198,7 @@ def test_two_fits_in_one_log_directory_keep_all_their_scalars(tmp_path, start_te
         writer.append("steps", step_rows(50))
         for step in range(50):
             values = {"gpu_util/step_time_ms": fit + step / 100, "gpu_util/none": np.nan}
-            scalars.scalars(offset + step, values, 1e9 + 100 * fit + step)
+            scalars.points([(offset + step, values, 1e9 + 100 * fit + step)])
         writer.close("ended")
         scalars.close()
     server = start_tensorboard(tmp_path, load_fast)

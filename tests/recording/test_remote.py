@@ -58,7 +58,7 @@ def test_scalars_in_an_object_store_are_numbered_files_written_whole(bucket, mon
     writer = ScalarWriter("memory://bucket/run")
     writer.marker()
     for step in range(300):
-        writer.scalars(step, {"gpu_util/step_time_ms": 1.0}, 1e9 + step)
+        writer.points([(step, {"gpu_util/step_time_ms": 1.0}, 1e9 + step)])
         if step % 10 == 0:
             writer.flush()
     writer.close()

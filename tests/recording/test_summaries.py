@@ -30,12 +30,12 @@ def events(path):
 def test_the_marker_and_the_points(tmp_path):
     writer = ScalarWriter(tmp_path)
     writer.marker(wall_time=5.0)
-    writer.scalars(3, {"a": 1.5, "b": np.float32(2), "c": np.nan, "d": None, "e": np.inf}, 7.0)
-    writer.scalars(4, {"a": 2.5}, 8.0)
-    writer.scalars(5, {"c": np.nan}, 9.0)
+    writer.points([(3, {"a": 1.5, "b": np.float32(2), "c": np.nan, "d": None, "e": np.inf}, 7.0)])
+    writer.points([(4, {"a": 2.5}, 8.0)])
+    writer.points([(5, {"c": np.nan}, 9.0)])
     writer.close()
     writer.close()
-    writer.scalars(6, {"a": 1.0}, 10.0)  # after the end: nothing, and no error
+    writer.points([(6, {"a": 1.0}, 10.0)])  # after the end: nothing, and no error
     (path,) = tmp_path.iterdir()
     version, marker, first, second = events(path)
     assert version.file_version == "brain.Event:2"
@@ -118,7 +118,7 @@ def test_the_offset_survives_the_removal_of_the_recordings(tmp_path):
 def test_it_works_where_there_is_no_tensorflow(tmp_path):
     code = (
         "import sys; from gpu_util_callback.recording.event_files import ScalarWriter\n"
-        f"w = ScalarWriter({str(tmp_path)!r}); w.marker(); w.scalars(1, {{'a': 2.0}}, 3.0)\n"
+        f"w = ScalarWriter({str(tmp_path)!r}); w.marker(); w.points([(1, {{'a': 2.0}}, 3.0)])\n"
         "w.close(); print('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
     done = subprocess.run([python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60)

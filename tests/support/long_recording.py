@@ -240,7 +240,7 @@ def _add_scalars(scalars: ScalarWriter, rows: dict, stride: int) -> None:
             f"same/{name.removesuffix('_ns')}_ms": float(rows[name][index]) / MS
             for name in ("duration_ns", "input_wait_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
         }
-        scalars.scalars(int(rows["step"][index]), values, rows["start_ns"][index] / 1e9)
+        scalars.points([(int(rows["step"][index]), values, rows["start_ns"][index] / 1e9)])
 
 
 def main() -> None:

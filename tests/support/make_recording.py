@@ -261,14 +261,12 @@ class SyntheticRun:
             for at in range(0, count, stride):
                 some = slice(at, at + stride)
                 last = min(at + stride, count) - 1
-                self._scalars.scalars(
-                    self._offset + int(steps[last]),
-                    {
-                        "gpu_util/step_time_ms": float(duration[some].mean()) / MS,
-                        "gpu_util/input_wait_ms": float(columns["input_wait_ns"][some].mean()) / MS,
-                    },
-                    (start[last] + duration[last]) / 1e9,
-                )
+                values = {
+                    "gpu_util/step_time_ms": float(duration[some].mean()) / MS,
+                    "gpu_util/input_wait_ms": float(columns["input_wait_ns"][some].mean()) / MS,
+                }
+                end_s = (start[last] + duration[last]) / 1e9
+                self._scalars.points([(self._offset + int(steps[last]), values, end_s)])
         self.done += count
         self.now = end
 
