@@ -50,8 +50,7 @@ def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
     reasons = [(symbol, gpu.board) for symbol in _reader.REASON_CALLS]
     listed = ask("nvmlDeviceGetComputeRunningProcesses")
     return {
-        **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
-        "visible": any(gpu is allowed_gpu or gpu.uuid == allowed_gpu.parent_uuid for allowed_gpu in allowed),
+        **_mapping.describe_listed(gpu, allowed),
         "mode": _devices.mode_of(gate, gpu),
         "mig_devices": [mig.uuid for mig in gpu.migs],
         "memory_used_bytes": None if memory is None else int(memory.used),

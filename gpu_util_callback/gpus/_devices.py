@@ -58,9 +58,8 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
         if handle is None:
             continue
         gpu = _physical_gpu(gate, handle, index, key)
-        mode = gate.ask("nvmlDeviceGetMigMode", handle, gpu=key)
+        mode = gate.ask_quietly("nvmlDeviceGetMigMode", handle, gpu=key)  # most GPUs have none
         gpu.mig_mode = bool(mode and mode[0])
-        gate.memory.forget("nvmlDeviceGetMigMode", key)  # most GPUs have no MIG: nothing is missing
         if gpu.mig_mode:
             gpu.migs = _migs(gate, gpu, key)
         gpus.append(gpu)
@@ -94,9 +93,7 @@ def mode_of(gate: Gate, gpu: NvmlGpu) -> str:
     if gpu.mig or gpu.mig_mode:
         return "MIG"
     key = f"nvml {gpu.nvml_index}"
-    mode = gate.ask("nvmlDeviceGetVirtualizationMode", gpu.handle, gpu=key)
-    gate.memory.forget("nvmlDeviceGetVirtualizationMode", key)
-    if mode == 2:
+    if gate.ask_quietly("nvmlDeviceGetVirtualizationMode", gpu.handle, gpu=key) == 2:
         return "vGPU"
     try:
         kernel = Path("/proc/sys/kernel/osrelease").read_text()
@@ -140,8 +137,7 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
             gi=gate.ask("nvmlDeviceGetGpuInstanceId", handle, gpu=key),
             ci=gate.ask("nvmlDeviceGetComputeInstanceId", handle, gpu=key),
         )
-        attributes = gate.ask("nvmlDeviceGetAttributes_v2", handle, gpu=key)
-        gate.memory.forget("nvmlDeviceGetAttributes_v2", key)
+        attributes = gate.ask_quietly("nvmlDeviceGetAttributes_v2", handle, gpu=key)
         mig.facts = {
             **parent.facts,
             "memory_total_bytes": _memory_total(gate, handle, key),
@@ -176,10 +172,8 @@ def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
     Unknown ones are None, as are numbers that no GPU has: drivers answer nonsense at times.
     """
 
-    def ask(symbol: str, *args: Any) -> Any:
-        answer = gate.ask(symbol, gpu.handle, *args, gpu=key)
-        gate.memory.forget(symbol, key)  # a fact is null; only sampled values need a reason
-        return answer
+    def ask(symbol: str, *args: Any) -> Any:  # a fact is null; only sampled values need a reason
+        return gate.ask_quietly(symbol, gpu.handle, *args, gpu=key)
 
     capability = ask("nvmlDeviceGetCudaComputeCapability")
     facts = {

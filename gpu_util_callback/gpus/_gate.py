@@ -186,6 +186,12 @@ class Gate:
             raise Retired
         return answer
 
+    def ask_quietly(self, symbol: str, *args: Any, gpu: str) -> Any:
+        """Return the driver's answer; None is not reported as missing."""
+        answer = self.ask(symbol, *args, gpu=gpu)
+        self.memory.forget(symbol, gpu)
+        return answer
+
     def first_of(self, *questions: tuple[Any, ...], gpu: str = "") -> Any:
         """Return the answer of the first of several calls for one value that this driver has.
 

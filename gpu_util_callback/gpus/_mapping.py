@@ -215,6 +215,12 @@ def describe(match: Match) -> dict[str, Any]:
     return facts
 
 
+def describe_listed(gpu: NvmlGpu, allowed: Sequence[NvmlGpu]) -> dict[str, Any]:
+    """Return a GPU of NVML's list as facts; "visible": CUDA_VISIBLE_DEVICES allows it, or a part of it."""
+    visible = any(gpu is other or gpu.uuid == other.parent_uuid for other in allowed)
+    return {**describe(Match(gpu.nvml_index, None, gpu, "order")), "visible": visible}
+
+
 def _capability(value: Sequence[int] | str | None) -> str | None:
     if value is None or isinstance(value, str):
         return value

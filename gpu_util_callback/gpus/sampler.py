@@ -371,15 +371,7 @@ class Sampler:
         allowed = _mapping.visible(os.environ, every)
         if allowed.problem:
             self._memory.note("CUDA_VISIBLE_DEVICES", "", allowed.problem, "correct the variable")
-        self._nvml_gpus = [
-            {
-                **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
-                "visible": any(
-                    gpu is allowed_gpu or gpu.uuid == allowed_gpu.parent_uuid for allowed_gpu in allowed.gpus
-                ),
-            }
-            for gpu in every
-        ]
+        self._nvml_gpus = [_mapping.describe_listed(gpu, allowed.gpus) for gpu in every]
         matches = _mapping.match(self._framework_gpus, allowed, every, _mapping.cuda_gpus())
         self._gpus = [_mapping.describe(match) for match in matches]
         readers: list[GpuReader] = []
