@@ -10,7 +10,6 @@ import io
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ logger = logging.getLogger("gpu_util_callback")
 def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]:
     """Return columns of the steps `first` to `last`, both included; absent values are None."""
     parts: dict[str, list] = {name: [] for name in TABLES["steps"]}
-    for rows in _steps_between(recording, first, last):
+    for rows in recording.rows_of("steps", first, last):
         for name, values in rows.items():
             parts[name] += _plain("steps", name, values)
     return parts
@@ -76,48 +75,12 @@ def csv_lines(
     if header:
         writer.writerow(["run"] * len(run_cell) + list(TABLES[table]))
         yield taken()
-    by_step = table == "steps"
-    parts = _steps_between(recording, first, last) if by_step else _rows(recording, table)
-    for rows in parts:
-        if not by_step and "step" in rows:
-            rows = _selected(rows, first, last)
+    for rows in recording.rows_of(table, first, last):
         columns = [_plain(table, name, values) for name, values in rows.items()]
         writer.writerows(
             run_cell + ["" if value is None else value for value in row] for row in zip(*columns, strict=True)
         )
         yield taken()
-
-
-def _rows(recording: Recording, table: str) -> Iterator[dict[str, np.ndarray]]:
-    for info, segment in recording.opened(table=table):
-        tables, _ = segment.readable((table,), partial(recording.damaged, info.name))
-        yield from tables.values()
-
-
-def _steps_between(recording: Recording, first: int | None, last: int | None) -> Iterator[dict[str, np.ndarray]]:
-    for info in recording.segments:
-        if info.steps == 0:
-            continue
-        if info.steps > 0 and (
-            (first is not None and info.last_step < first) or (last is not None and info.first_step > last)
-        ):
-            continue
-        segment = recording.open_segment(info)
-        if segment is None:
-            continue
-        tables, _ = segment.readable(("steps",), partial(recording.damaged, info.name))
-        if "steps" in tables:
-            yield _selected(tables["steps"], first, last)
-
-
-def _selected(rows: dict[str, np.ndarray], first: int | None, last: int | None) -> dict[str, np.ndarray]:
-    numbers = rows["step"]
-    inside = np.ones(len(numbers), bool)
-    if first is not None:
-        inside &= numbers >= first
-    if last is not None:
-        inside &= numbers <= last
-    return {name: values[inside] for name, values in rows.items()}
 
 
 def _plain(table: str, name: str, values: np.ndarray) -> list[Any]:

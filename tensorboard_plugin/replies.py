@@ -1,7 +1,6 @@
 """The tab's replies about recordings and their profiler windows, as plain objects for JSON."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -314,21 +313,16 @@ def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:
 
 def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
     """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
-    parts = list(_parts(recording, table, window))
+    parts = []
+    for rows in recording.rows_of(table):
+        mine = rows["window"] == window
+        if mine.any():
+            parts.append({name: values[mine] for name, values in rows.items()})
     columns = TABLES[table]
     if not parts:
         kinds = {"int": np.int64, "float": np.float64, "text": object}
         return {name: np.empty(0, kinds[kind]) for name, kind in columns.items()}
     return {name: np.concatenate([part[name] for part in parts]) for name in columns}
-
-
-def _parts(recording: Recording, table: str, window: int) -> Iterator[dict[str, np.ndarray]]:
-    for info, segment in recording.opened(table=table):
-        tables, _ = segment.readable((table,), partial(recording.damaged, info.name))
-        for rows in tables.values():
-            mine = rows["window"] == window
-            if mine.any():
-                yield {name: values[mine] for name, values in rows.items()}
 
 
 def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[dict[str, Any]]:

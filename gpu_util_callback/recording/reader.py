@@ -3,6 +3,7 @@
 # Paths may be URLs.
 # ruff: noqa: PTH119
 
+import math
 import os
 import threading
 import time
@@ -542,6 +543,26 @@ class Recording(RecordingFiles):
         """Yield (tables, samples) of each segment in order, without all rows in memory."""
         for info, segment in self.opened():
             yield segment.readable(None, partial(self.damaged, info.name))
+
+    def rows_of(self, table: str, first: int | None = None, last: int | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the rows of a table, segment by segment: those read are not kept in memory.
+
+        Args:
+            table: one of `schema.TABLES`.
+            first, last: the steps, both included, whose rows are wanted; None = all.
+        """
+        low, high = -math.inf if first is None else first, math.inf if last is None else last
+        for info in self.having(table):
+            if table == "steps" and info.steps > 0 and not (low <= info.last_step and info.first_step <= high):
+                continue
+            segment = self.open_segment(info)
+            if segment is None:
+                continue
+            tables, _ = segment.readable((table,), partial(self.damaged, info.name))
+            for rows in tables.values():
+                step = rows.get("step")
+                wanted: slice | np.ndarray = slice(None) if step is None else (step >= low) & (step <= high)
+                yield {name: values[wanted] for name, values in rows.items()}
 
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
         """Return the rows of all segments; they are cached while it grows."""
