@@ -33,7 +33,6 @@ class LeadsOutside(OSError):
 class Storage(Protocol):
     """File system operations of reader and writer; every failure is an OSError."""
 
-    default_flush_s: float
     remote: bool  # served by others, who may be slow or never answer
 
     def join(self, *parts: str) -> str: ...
@@ -80,7 +79,6 @@ def storage_for(path: str | os.PathLike, within: str | os.PathLike | None = None
 class LocalStorage:
     """Plain files; a file is replaced under a temporary name, so readers see old or new."""
 
-    default_flush_s = 2.0
     remote = False
 
     def __init__(self, within: str | os.PathLike | None = None):
@@ -183,7 +181,6 @@ def _is_folder(entry: os.DirEntry) -> bool:
 class RemoteStorage:
     """Any fsspec file system."""
 
-    default_flush_s = 30.0
     remote = True
 
     def __init__(self, fs: Any):

@@ -61,8 +61,7 @@ class RecordingWriter:
         clock: the clock of all times.
         redact: keep the names of host, user and folders, pids and other users' processes out of
             every file and name.
-        flush_s: seconds between flushes, by which readers judge the heartbeat; by default 2 locally
-            and 30 on remote stores.
+        flush_s: seconds between flushes, by which readers judge the heartbeat.
         later: touch no storage yet: `open`, or the first flush, makes the folder.
 
     Attributes:
@@ -81,7 +80,7 @@ class RecordingWriter:
         *,
         clock: Clock,
         redact: bool = False,
-        flush_s: float | None = None,
+        flush_s: float = 2.0,
         later: bool = False,
     ):
         self._log_dir = log_dir
@@ -135,8 +134,6 @@ class RecordingWriter:
         if self.path:
             return
         self._storage, root = storage_for(self._log_dir)
-        if self.flush_s is None:
-            self.flush_s = self._storage.default_flush_s
         self.name, self.path = self._make_folder(root, str(self.facts.get("host") or "unknown"))
 
     # --- appending --------------------------------------------------------------------------------

@@ -19,14 +19,14 @@ def bucket():
 
 
 def test_a_recording_in_an_object_store(bucket, make_writer, scripted_time):
-    writer = make_writer("memory://bucket/logs/run", {"scalar_step_offset": 5})
-    assert writer.flush_s == 30
+    writer = make_writer("memory://bucket/logs/run", {"scalar_step_offset": 5}, flush_s=30)
     for minute in range(3):
         writer.append("steps", step_rows(100, first=minute * 100))
         writer.flush()
         scripted_time.advance(61)
     (one,) = read_recordings("memory://bucket/logs")
     assert one.run == "run"
+    assert one.facts["flush_s"] == 30
     assert one.steps["step"].tolist() == list(range(300))
     writer.append("steps", step_rows(100, first=300))
     writer.append_samples("host", ["cpu_pct"], np.arange(3), np.ones((3, 1)))
