@@ -27,7 +27,7 @@ from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner,
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFailed, ProfilerSession, profile_claims
 from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.storage import is_remote, storage_for
+from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.redaction import redacted_file
 
 log = logging.getLogger("gpu_util_callback")
@@ -416,43 +416,30 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
     Raises:
         OSError: it cannot be written.
     """
-    host = file.name.removesuffix(".xplane.pb")
-    target_name = f"{redact(host) if redact else host}.xplane.pb"
-    if is_remote(log_dir):
-        return _publish_remote(file, log_dir, name, target_name, bool(redact))
-    home = Path(storage_for(log_dir)[1]) / "plugins" / "profile"
-    home.mkdir(parents=True, exist_ok=True)
+    storage, root = storage_for(log_dir)
+    host, data = file.name.removesuffix(".xplane.pb"), file.read_bytes()
+    if redact:
+        host, data = redact(host), _without_names(data)
+    if storage.remote:
+        name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
     for attempt in range(1, 1000):
-        folder = home / (name if attempt == 1 else f"{name}_{attempt}")
+        published = name if attempt == 1 else f"{name}_{attempt}"
+        folder = storage.join(root, "plugins", "profile", published)
         try:
-            folder.mkdir()
+            storage.make_folder(folder)
         except FileExistsError:
             continue
         break
     else:
-        raise FileExistsError(f"{home / name} and 999 more exist")
-    # A half-copied file would be shown as damaged: it is renamed when complete.
-    partial = folder / f"{target_name}.part"
+        raise FileExistsError(f"{name} and 999 more exist")
     try:
-        if redact:
-            partial.write_bytes(_without_names(file.read_bytes()))
-        else:
-            shutil.copyfile(file, partial)
-        partial.replace(folder / target_name)
+        storage.write(storage.join(folder, f"{host}.xplane.pb"), data)
     except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-            folder.rmdir()
+        if not storage.remote:
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
         raise
-    return folder.name
-
-
-def _publish_remote(file: Path, log_dir: str, name: str, target_name: str, strip: bool) -> str:
-    name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
-    data = file.read_bytes()
-    data = _without_names(data) if strip else data
-    _upload(data, log_dir, f"plugins/profile/{name}/{target_name}")
-    return name
+    return published
 
 
 def keep(file: Path, log_dir: str) -> None:
@@ -464,35 +451,11 @@ def keep(file: Path, log_dir: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    storage, root = storage_for(log_dir)
     host, _, kind = file.name.partition(".pt.")
-    name = f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"
-    if is_remote(log_dir):
-        _upload(file.read_bytes(), log_dir, name)
-        return
-    home = Path(storage_for(log_dir)[1])
-    home.mkdir(parents=True, exist_ok=True)
-    partial = home / f"{name}.part"
-    try:
-        shutil.copyfile(file, partial)
-        partial.replace(home / name)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-
-
-def _upload(data: bytes, log_dir: str, name: str) -> None:
-    import fsspec
-
-    filesystem, root = fsspec.core.url_to_fs(log_dir)
-    target = f"{root.rstrip('/')}/{name}"
-    try:
-        filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
-        filesystem.pipe_file(target, data)
-    except OSError:
-        raise
-    except Exception as error:  # each store has its own exceptions
-        raise OSError(f"{type(error).__name__}: {error}") from error
+    with contextlib.suppress(FileExistsError):
+        storage.make_folder(root)
+    storage.write(storage.join(root, f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"), file.read_bytes())
 
 
 def _without_names(data: bytes) -> bytes:

@@ -15,6 +15,7 @@ import pytest
 
 from gpu_util_callback.profiling.profiler_windows import keep, publish
 from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader
+from gpu_util_callback.recording import storage
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
@@ -150,11 +151,10 @@ def test_a_profile_can_go_to_an_object_store(xplane):
 
 
 def test_nothing_is_left_of_a_profile_that_cannot_be_written(xplane, tmp_path, monkeypatch):
-    def full(source, target):
-        Path(target).write_bytes(b"half")
+    def full(temporary, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(storage, "_replace", full)
     with pytest.raises(OSError, match="No space"):
         publish(xplane, str(tmp_path / "logs"), "2026")
     assert list((tmp_path / "logs" / "plugins" / "profile").iterdir()) == []
