@@ -10,7 +10,6 @@ import numpy as np
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
-from gpu_util_callback.recording.manifest_facts import WindowFacts
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
@@ -200,7 +199,7 @@ MAX_STEP_KERNELS = 20_000
 # Names of templated kernels run to kilobytes; longer ones are unreadable.
 MAX_NAME = 1000
 
-_NUMBERS = ("window", "first_step", "stop_step", "events", "cost_s")
+_NUMBERS = ("window", "first_step", "stop_step", "start_ns", "end_ns", "events", "cost_s")
 
 
 def windows_of(recording: Recording) -> list[dict[str, Any]]:
@@ -210,31 +209,12 @@ def windows_of(recording: Recording) -> list[dict[str, Any]]:
     `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
     `cost_s`; None where unknown. At most 1000, evenly chosen.
     """
-    stored = recording.facts.get("windows") or ()
-    by_number = {window["window"]: _entry(window) for window in stored}
-    if not by_number and "source" in recording.facts:  # an imported trace is its own window
-        by_number = _from_rows(recording)
-    if not by_number:
-        return []
-    phases = recording.phases
-    for at in np.flatnonzero(phases["kind"] == "profiler_window").tolist():
-        number = str(phases["name"][at]).removeprefix("window ")
-        plain = number.isascii() and number.isdigit() and len(number) < 16
-        entry = by_number.get(int(number)) if plain else None
-        if entry is not None:
-            entry["start_ns"] = int(phases["start_ns"][at])
-            entry["end_ns"] = int(phases["end_ns"][at])
-    windows = sorted(by_number.values(), key=lambda window: (window["first_step"], window["window"]))
-    for window in windows:
-        if window["profile"] is not None:
-            run = recording.run
-            window["profile_run"] = window["profile"] if run == "." else f"{run}/{window['profile']}"
-    stride = -(-len(windows) // MAX_WINDOWS)
-    return windows[::stride]
+    windows = sorted(_by_number(recording).values(), key=lambda window: (window["first_step"], window["window"]))
+    return windows[:: -(-len(windows) // MAX_WINDOWS) or 1]
 
 
 def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) -> dict[str, Any] | None:
-    """Return what window number `window` traced; None for an unknown window without rows.
+    """Return what window number `window` traced; None for an unknown window.
 
     Returns:
         The window as in `windows_of` with `steps` (rows of `traced_steps`, at most 4096), `kernels`
@@ -242,13 +222,11 @@ def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) 
         `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host), and `step_kernels`:
         `names`, and `rows` of [step, gpu, index into names, count, total_ns, max_ns].
     """
-    about = next((entry for entry in windows_of(recording) if entry["window"] == window), None)
+    about = _by_number(recording).get(window)
+    if about is None:
+        return None
     steps = _of_window(recording, "traced_steps", window)
     rows = _of_window(recording, "kernels", window)
-    if about is None:
-        if not len(steps["step"]) and not len(rows["name"]):
-            return None
-        about = _blank(window, steps)
     order = np.lexsort((steps["gpu"], steps["step"]))[:MAX_STEP_ROWS]
     top = np.argsort(-rows["total_ns"], kind="stable")
     totals = {
@@ -273,42 +251,18 @@ def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
-def _entry(window: WindowFacts) -> dict[str, Any]:
-    profile = window.get("profile")
-    if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
-        profile = None
-    return {
-        **{name: window.get(name) for name in _NUMBERS},
-        "profile": profile,
-        "profile_run": None,
-        "start_ns": None,
-        "end_ns": None,
-    }
-
-
-def _blank(window: int, steps: dict[str, np.ndarray]) -> dict[str, Any]:
-    numbers, starts = steps["step"], steps["start_ns"]
-    some = len(numbers) > 0
-    return {
-        "window": window,
-        "events": None,
-        "cost_s": None,
-        "profile": None,
-        "profile_run": None,
-        "first_step": int(numbers.min()) if some else 0,
-        "stop_step": int(numbers.max()) + 1 if some else 0,
-        "start_ns": int(starts.min()) if some else None,
-        "end_ns": int((starts + steps["duration_ns"]).max()) if some else None,
-    }
-
-
-def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:
-    steps = recording.traced_steps
-    by_number = {}
-    for window in np.unique(steps["window"])[:MAX_WINDOWS].tolist():
-        mine = steps["window"] == window
-        by_number[window] = _blank(window, {name: values[mine] for name, values in steps.items()})
-    return by_number
+def _by_number(recording: Recording) -> dict[int, dict[str, Any]]:
+    windows: dict[int, dict[str, Any]] = {}
+    for window in recording.facts.get("windows") or ():
+        profile = window.get("profile")
+        if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
+            profile = None
+        windows[window["window"]] = {
+            **{name: window.get(name) for name in _NUMBERS},
+            "profile": profile,
+            "profile_run": profile if recording.run == "." or not profile else f"{recording.run}/{profile}",
+        }
+    return windows
 
 
 def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:

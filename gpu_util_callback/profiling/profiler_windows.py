@@ -749,6 +749,8 @@ class WindowResult:
             "window": self.window,
             "first_step": self.first_step,
             "stop_step": self.stop_step,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
             "profile": self.profile,
             "events": self.events,
             "cost_s": round(self.cost_s, 4),

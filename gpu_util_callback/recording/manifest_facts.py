@@ -376,6 +376,8 @@ class WindowFacts(TypedDict, total=False):
     window: Annotated[Required[Count], Key]
     first_step: Annotated[Required[Count], Key]
     stop_step: Annotated[Required[Count], Key]
+    start_ns: Time
+    end_ns: Time
     profile: str
     events: Count
     cost_s: Number

@@ -107,6 +107,8 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
     start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
     manifest = _facts(analysis, p, number, count, start, end, has_time)
+    steps = {"first_step": int(p.steps.label.min()), "stop_step": int(p.steps.label.max()) + 1}
+    manifest["windows"] = [{"window": 0, **steps, "start_ns": start, "end_ns": end}]  # it is one itself
     tables = recording_tables(analysis, process=place, epoch_ns=zero)
     tables["steps"] = step_rows(p, zero)
     writer = RecordingWriter(log_dir, manifest, clock=Clock())

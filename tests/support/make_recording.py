@@ -316,14 +316,8 @@ class SyntheticRun:
                         **{name: one[name] for name in ("window", "gpu", "name", "count", "total_ns", "max_ns")},
                     },
                 )
-        self._phase(
-            "profiler_window",
-            f"window {number}",
-            int(starts[0]) - MS,
-            int(starts[-1] + durations[-1]) + MS,
-            "",
-            step=int(steps[0]),
-        )
+        start, end = int(starts[0]) - MS, int(starts[-1] + durations[-1]) + MS
+        self._phase("profiler_window", f"window {number}", start, end, "", step=int(steps[0]))
         known = self.writer.facts.get("windows", [])
         self.writer.update(
             windows=[
@@ -332,6 +326,8 @@ class SyntheticRun:
                     "window": number,
                     "first_step": int(steps[0]),
                     "stop_step": int(steps[-1]) + 1,
+                    "start_ns": start,
+                    "end_ns": end,
                     "profile": f"2026_01_01_00_00_0{number}_step_{steps[0]}",
                     "events": 2000 * count,
                     "cost_s": 0.21,
