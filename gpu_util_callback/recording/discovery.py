@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -85,51 +85,14 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
     Returns: the recordings, oldest first; empty when there are none.
     Raises: UnusableInput when `logdir` is no directory or cannot be opened.
     """
-    try:
-        storage, root = storage_for(logdir, within=logdir)
-        names = storage.names(root)
-    except NotADirectoryError:
-        raise UnusableInput(f"{os.fspath(logdir)} is a file; give the log directory") from None
-    except FileNotFoundError:
-        raise UnusableInput(f"{os.fspath(logdir)} does not exist") from None
-    except (OSError, ImportError) as error:
-        raise UnusableInput(f"{os.fspath(logdir)} cannot be opened: {error}") from None
     recordings: list[Recording] = []
     problems: list[Problem] = []
-    for run, path in recording_folders(storage, root, names, problems):
-        _open(storage, path, run, recordings, problems)
+    storage, places = find_recordings(os.fspath(logdir), problems, requests=1)
+    for place in places:
+        _open(storage, place.path, place.run, recordings, problems)
     group_sessions(recordings)
     recordings.sort(key=lambda recording: (recording.start_ns, recording.rank or 0, recording.id))
     return Recordings(recordings, problems)
-
-
-def recording_folders(
-    storage: Storage, root: str, names: Sequence[str], problems: list[Problem]
-) -> Iterator[tuple[str, str]]:
-    """Yield (run name, folder) of every recording.
-
-    Args:
-        root: a log directory, one of its runs, or one recording's folder.
-        names: what `root` contains.
-    """
-    if "manifest.json" in names or any(name.startswith("segment-") for name in names):
-        yield ".", root
-    elif os.path.basename(root) == PLUGIN_NAME:
-        yield from ((".", storage.join(root, folder)) for folder in storage.folders(root))
-    else:
-        for run, path in _runs(storage, root, ".", problems):
-            yield from ((run, folder) for folder in _folders_of_run(storage, path, problems))
-
-
-def _folders_of_run(storage: Storage, path: str, problems: list[Problem]) -> list[str]:
-    folder = storage.join(path, "plugins", PLUGIN_NAME)
-    try:
-        return [storage.join(folder, name) for name in storage.folders(folder)]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        problems.append(Problem(folder, unreadable(error)))
-        return []
 
 
 def recording_id(run: str, folder: str) -> str:
@@ -149,23 +112,6 @@ def _open(storage: Storage, path: str, run: str, recordings: list[Recording], pr
         problems.append(Problem(path, unreadable(error)))
     except Exception as error:
         problems.append(unexpected(path, error))
-
-
-def _runs(storage: Storage, path: str, run: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield (run name, directory) of every directory below that has recordings."""
-    try:
-        folders = storage.folders(path)
-    except OSError as error:
-        problems.append(Problem(path, unreadable(error)))
-        return
-    if "plugins" in folders:
-        yield run, path
-    if depth >= 32:  # a cycle of links, or a generated tree
-        return
-    for name in folders:
-        if name != "plugins" and not name.startswith("."):
-            below = name if run == "." else f"{run}/{name}"
-            yield from _runs(storage, storage.join(path, name), below, problems, depth + 1)
 
 
 def group_sessions(recordings: Iterable[Recording]) -> None:
@@ -205,7 +151,7 @@ def _joins(recording: Recording, members: list[Recording], apart_ns: int) -> boo
 
 # Requests to a remote store at a time: each waits some 20 ms for its answer.
 REQUESTS = 32
-_DEEPEST = 32  # a generated tree
+_DEEPEST = 32  # a cycle of links, or a generated tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +202,14 @@ def _matches(pattern: str) -> list[str]:
 
 
 def find_recordings(
-    logdir: str, problems: list[Problem], progress: Callable[[int], None] = lambda found: None
+    logdir: str, problems: list[Problem], progress: Callable[[int], None] = lambda found: None, requests: int = REQUESTS
 ) -> tuple[Storage, list[Found]]:
     """Return the storage of a log directory, and the recordings in it, in order of their folders.
 
     Args:
         problems: folders that cannot be listed are appended.
         progress: is called with the number of recordings found so far.
+        requests: to a remote store at a time.
     Raises: UnusableInput where `logdir` is no directory or cannot be opened.
     """
     try:
@@ -275,13 +222,7 @@ def find_recordings(
         raise UnusableInput(f"{logdir} does not exist") from None
     except (OSError, ImportError) as error:
         raise UnusableInput(f"{logdir} cannot be opened: {error}") from None
-    if listed is not None:
-        places: Iterable[tuple[str, str, tuple]] = _in_listing(root, listed)
-    elif storage.remote:
-        places = _walked(storage, root, problems)
-    else:
-        folders = recording_folders(storage, root, names, problems)
-        places = ((run, path, _stamp(storage, path)) for run, path in folders)
+    places = _walked(storage, root, names, problems, requests) if listed is None else _in_listing(root, listed)
     places_found = []
     for run, path, stamp in places:
         places_found.append(Found(logdir, run, path, stamp))
@@ -326,46 +267,50 @@ def _run_of(root: str, folder: str) -> str | None:
     return run if marker and not beyond and not hidden else None
 
 
-def _walked(storage: Storage, root: str, problems: list[Problem]) -> Iterator[tuple[str, str, tuple]]:
-    """Walk a remote file system's folders, several at a time."""
+def _walked(
+    storage: Storage, root: str, names: Sequence[str], problems: list[Problem], requests: int
+) -> Iterator[tuple[str, str, tuple]]:
+    """Walk the folders: those of a remote store several at a time.
 
-    def look(run: str, path: str, depth: int) -> tuple[list, list]:
+    Args:
+        names: what `root` contains: a log directory, one of its runs, or one recording's folder.
+    """
+    if "manifest.json" in names or any(name.startswith("segment-") for name in names):
+        yield ".", root, _stamp(storage, root)
+        return
+
+    def look(place: tuple[str, str, int]) -> tuple[list[tuple[str, str, tuple]], list[tuple[str, str, int]]]:
         """Return (recordings, folders to look into)."""
-        below: list[tuple[str, str, int]] = []
-        recordings_here: list[tuple[str, str, tuple]] = []
-        try:
-            folders = storage.folders(path)
-            if run != "." or posixpath.basename(path) != PLUGIN_NAME:
-                recordings = []
-                if "plugins" in folders:
-                    home = storage.join(path, "plugins", PLUGIN_NAME)
-                    recordings = [storage.join(home, name) for name in _folders(storage, home)]
-            else:
-                recordings, folders = [storage.join(path, name) for name in folders], []
-            if depth == 0 and "manifest.json" in storage.names(path):
-                recordings, folders = [path], []
-        except OSError as error:
-            problems.append(Problem(path, unreadable(error)))
-            return [], []
-        recordings_here = [(run, recording, _stamp(storage, recording)) for recording in recordings]
-        for name in folders:
-            if name != "plugins" and not name.startswith(".") and depth < _DEEPEST:
-                inside = name if run == "." else f"{run}/{name}"
-                below.append((inside, storage.join(path, name), depth + 1))
-        return recordings_here, below
+        run, path, depth = place
+        home = path
+        recordings = folders = _folders(storage, path, problems)
+        below: list[str] = []
+        if depth or os.path.basename(path) != PLUGIN_NAME:
+            home = storage.join(path, "plugins", PLUGIN_NAME)
+            recordings = _folders(storage, home, problems) if "plugins" in folders else []
+            below = [name for name in folders if name != "plugins" and not name.startswith(".") and depth < _DEEPEST]
+        paths = [storage.join(home, name) for name in recordings]
+        return (
+            [(run, recording, _stamp(storage, recording)) for recording in paths],
+            [(name if run == "." else f"{run}/{name}", storage.join(path, name), depth + 1) for name in below],
+        )
 
-    with ThreadPoolExecutor(REQUESTS, "gpu-util-list") as pool:
-        waiting: set[Future] = {pool.submit(look, ".", root, 0)}
-        while waiting:
-            ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ready:
-                recordings_here, below = future.result()
-                waiting |= {pool.submit(look, *place) for place in below}
-                yield from recordings_here
+    with ThreadPoolExecutor(requests, "gpu-util-list") as pool:
+        each: Callable = pool.map if storage.remote and requests > 1 else map
+        places = [(".", root, 0)]
+        while places:
+            looked, places = each(look, places), []
+            for recordings, below in looked:
+                yield from recordings
+                places += below
 
 
-def _folders(storage: Storage, path: str) -> list[str]:
+def _folders(storage: Storage, path: str, problems: list[Problem]) -> list[str]:
+    """Return the folders in one; none and a problem where it cannot be listed."""
     try:
         return storage.folders(path)
     except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(Problem(path, unreadable(error)))
         return []
