@@ -42,7 +42,7 @@ def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path)
             wait_until(lambda: tab.find(".window-button").count(), 30, "the window")
             tab.find(".window-button").first.click()
             tab.settle()
-            assert str(start) in tab.text(".window-button")
+            assert f"{start:,}" in tab.text(".window-button")
             tab.page.close()
     finally:
         training.kill()
