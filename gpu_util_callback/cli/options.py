@@ -27,18 +27,21 @@ def add_thresholds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", action="store_true", help="list the causes and their thresholds, with reasons")
 
 
-def thresholds_given(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the thresholds of the command line, by cause and name.
+def thresholds_given(args: argparse.Namespace) -> dict[str, str]:
+    """Return the thresholds of the command line: `{"input_bound.wait_pct": "10"}`.
 
     Raises:
-        UnusableInput: one is malformed or not a number.
+        UnusableInput: one is malformed, does not exist or is no number; nothing has been read by then.
     """
-    from gpu_util_callback.diagnosis import parse_threshold
+    from gpu_util_callback.diagnosis import thresholds_in_force
 
-    thresholds: dict[str, dict[str, float]] = {}
+    thresholds: dict[str, str] = {}
     for text in args.threshold:
-        cause, name, value = parse_threshold(text)
-        thresholds.setdefault(cause, {})[name] = value
+        name, equals, value = text.partition("=")
+        if not equals or "." not in name:
+            raise UnusableInput(f"--threshold {text!r}: write CAUSE.NAME=VALUE")
+        thresholds[name.strip()] = value
+    thresholds_in_force(thresholds)
     return thresholds
 
 

@@ -53,11 +53,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
-    from gpu_util_callback.diagnosis import thresholds_in_force
     from gpu_util_callback.traces.imported import analyse
 
     thresholds = options.thresholds_given(args)
-    thresholds_in_force(thresholds)  # an invalid one is reported before a large file is read
     line = options.StatusLine(after_s=1.0)
     try:
         trace = read_trace(

@@ -19,7 +19,7 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding, Range
 from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
-from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
+from gpu_util_callback.diagnosis.thresholds import Threshold, meant
 from gpu_util_callback.diagnosis.verdict import Announcer
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "logdir_report",
     "meant",
     "new_causes",
-    "parse_threshold",
     "run_report",
     "run_reports",
     "slowdowns",

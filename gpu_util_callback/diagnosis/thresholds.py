@@ -81,19 +81,6 @@ def shared_constants() -> dict[str, dict[str, Constant | Count]]:
 Declared = Mapping[str, Mapping[str, Threshold]]  # cause -> name -> threshold
 
 
-def parse_threshold(text: str) -> tuple[str, str, float]:
-    """Parse `"input_bound.wait_pct=10"` into `("input_bound", "wait_pct", 10.0)`.
-
-    Raises:
-        UnusableInput: the text has another form or the value is not a finite number.
-    """
-    name, equals, value = text.partition("=")
-    cause, dot, key = name.strip().partition(".")
-    if not (equals and dot and cause and key):
-        raise UnusableInput(f"--threshold {text!r}: write CAUSE.NAME=VALUE")
-    return cause, key, _number(f"{cause}.{key}", value)
-
-
 def resolve(declared: Declared, given: Mapping | None, before: Mapping | None = None) -> dict[str, dict[str, float]]:
     """Return the thresholds in force: the defaults, overridden by the user's.
 
