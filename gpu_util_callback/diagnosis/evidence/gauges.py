@@ -224,13 +224,6 @@ class SampleBins:
             self._means_by_column[column] = at, means
         return self._means_by_column[column]
 
-    def mean(self, column: str) -> np.ndarray:
-        """Return the mean per bin, NaN where there is no sample; shape `(used,)`."""
-        at, means = self.known(column)
-        means_of_bins = np.full(self.used, np.nan)
-        means_of_bins[at] = means
-        return means_of_bins
-
     def maximum(self, column: str) -> float | None:
         """Return the largest value ever seen, None without any."""
         return self._max.get(column)

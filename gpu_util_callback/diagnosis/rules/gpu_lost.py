@@ -88,12 +88,10 @@ def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
     bins = run.samples.get(f"gpu{index}/lost")
     if bins is None or "lost" not in bins:
         return []
-    values = bins.mean("lost")
+    places, values = bins.known("lost")
     spans: list[tuple[int, int, bool]] = []
     lost_at_ns: int | None = None
-    for start, value in zip(bins.starts().tolist(), values.tolist(), strict=True):
-        if value != value:  # no mark in this bin
-            continue
+    for start, value in zip(bins.starts()[places].tolist(), values.tolist(), strict=True):
         if value >= 0.5 and lost_at_ns is None:
             lost_at_ns = start
         elif value < 0.5 and lost_at_ns is not None:
