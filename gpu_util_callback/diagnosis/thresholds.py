@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
+from typing import Self
 
 from gpu_util_callback.errors import UnusableInput
 
@@ -20,30 +21,25 @@ class Threshold:
     reason: str
 
 
-class Constant(float):
+class _Explained:
     """A number that decides as a threshold does, but is not to be set: it is no matter of taste."""
 
     reason: str
     module: str  # that defines it
 
-    def __new__(cls, value: float, reason: str) -> "Constant":
+    def __new__(cls, value: float, reason: str) -> Self:
         """Return the number with the reason for it."""
-        self = super().__new__(cls, value)
+        self = super().__new__(cls, value)  # type: ignore[call-arg]  # of the number's class
         self.reason, self.module = reason, sys._getframe(1).f_globals["__name__"]
         return self
 
 
-class Count(int):
-    """The same for a whole number."""
+class Constant(_Explained, float):
+    """Such a number."""
 
-    reason: str
-    module: str
 
-    def __new__(cls, value: int, reason: str) -> "Count":
-        """Return the number with the reason for it."""
-        self = super().__new__(cls, value)
-        self.reason, self.module = reason, sys._getframe(1).f_globals["__name__"]
-        return self
+class Count(_Explained, int):
+    """A whole one."""
 
 
 MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
