@@ -235,25 +235,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "workers_memory_mib": ("peak memory of the worker processes", "MiB"),
     "world_size": ("processes in the job", ""),
 }
-# Units of names that are not listed (from a newer recorder), by their endings.
-_ENDINGS = (
-    ("gb_per_s", "GB/s"),
-    ("bytes", "B"),
-    ("ms_per_step", "ms"),
-    ("ms_per_batch", "ms"),
-    ("pct", "%"),
-    ("share", "share"),
-    ("mhz", "MHz"),
-    ("gib", "GiB"),
-    ("mib", "MiB"),
-    ("ms", "ms"),
-    ("us", "µs"),
-    ("ns", "ns"),
-    ("s", "s"),
-    ("w", "W"),
-    ("c", "°C"),
-)
-_SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"B": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 # A few lines of code are shown as one if they are no longer than this together.
 _ONE_LINE = 120
@@ -364,9 +346,7 @@ def label(name: str) -> str:
 
 def unit_of(name: str) -> str:
     """Return the unit in which the values of a piece of evidence are stored."""
-    if name in EVIDENCE:
-        return EVIDENCE[name][1]
-    return next((unit for ending, unit in _ENDINGS if f"_{name}".endswith(f"_{ending}")), "")
+    return EVIDENCE[name][1] if name in EVIDENCE else ""
 
 
 def quantity(name: str, value: object) -> str:
@@ -376,8 +356,8 @@ def quantity(name: str, value: object) -> str:
     if not isinstance(value, (int, float)):
         return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     unit = unit_of(name)
-    if unit in ("%", "share"):
-        return percent(value if unit == "%" else 100 * value)
+    if unit == "%":
+        return percent(value)
     if unit == "×":
         return times(value)
     if unit in _SECONDS:

@@ -76,7 +76,7 @@ def test_every_name_in_a_rules_evidence_has_words(module):
 
 def test_a_name_without_words_is_shown_as_it_is():
     assert label("brand_new_pct") == "brand new pct" and "brand_new_pct" not in EVIDENCE
-    assert quantity("brand_new_pct", 12.0) == "12 %" and unit_of("brand_new") == ""
+    assert quantity("brand_new_pct", 12.0) == "12" and unit_of("brand_new_pct") == ""
 
 
 def test_the_tab_gets_the_words_of_what_it_shows(tmp_path):
