@@ -87,7 +87,7 @@ class ProcessAnalysis:
     @property
     def active(self) -> list[DeviceAnalysis]:
         """The GPUs that computed, or else all with any activity."""
-        at_work = {id(device) for device in self.process.active_devices()}
+        at_work = {id(device) for device in self.process.active_devices}
         return [d for d in self.devices if id(d.device) in at_work] or self.devices
 
     @property

@@ -69,7 +69,7 @@ def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple
         once: times of what is paid for once. A GPU that idles meanwhile waits for the host,
             whatever call that makes.
     """
-    low, high = process.extent()
+    low, high = process.extent
     if len(steps):
         low = min(low, int(steps.start_ps[0]))
         high = max(high, int(steps.end_ps[-1]))
@@ -184,7 +184,7 @@ def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
 def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
     """Return start and end of the call that launched each event of a device, else UNLINKED."""
     calls, events = process.events, device.events
-    order, keys = process.calls_by_correlation()
+    order, keys = process.calls_by_correlation
     start = np.full(len(events), UNLINKED)
     end = np.full(len(events), UNLINKED)
     if not len(order) or not len(events):

@@ -12,6 +12,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -297,9 +298,12 @@ class Thread:
 _AT_WORK = 0.05
 
 
-@dataclass(slots=True)
+@dataclass
 class Process:
-    """One process of the job: its devices and its threads. A trace has one per file, or more."""
+    """One process of the job: its devices and its threads. A trace has one per file, or more.
+
+    What all GPUs' accounts share is computed once, when the trace is complete.
+    """
 
     host: str
     devices: list[Device]
@@ -313,11 +317,6 @@ class Process:
     epoch_ns: int | None = None  # time 0, in nanoseconds since the epoch
     has_host: bool = True  # whether host threads were traced at all
     facts: dict = field(default_factory=dict)
-    # Shared by the accounts of all GPUs, computed once.
-    _calls: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
-    _figures: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    _extent: tuple[int, int] | None = field(default=None, repr=False)
-    _active: list[Device] | None = field(default=None, repr=False)
 
     def of_pipeline(self, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the host events that threads of the input pipeline ran."""
@@ -325,51 +324,39 @@ class Process:
         pipeline = np.array([name.startswith(("tf_data", "tf.data")) for name in names], bool)
         return pipeline[self.events.thread[rows]]
 
+    @cached_property
     def active_devices(self) -> list[Device]:
-        """Return the GPUs that computed, or else all with any work.
+        """The GPUs that computed, or else all with any work.
 
         One that ran a few kernels, while others ran for long, is not what steps wait for.
         """
-        if self._active is None:
-            worked = [d for d in self.devices if len(d.events)]
-            busy = [d.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE).total for d in worked]
-            least = max(1, _AT_WORK * max(busy, default=0))
-            self._active = [d for d, spent in zip(worked, busy, strict=True) if spent >= least]
-            self._active = self._active or worked
-        return self._active
+        worked = [d for d in self.devices if len(d.events)]
+        busy = [d.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE).total for d in worked]
+        least = max(1, _AT_WORK * max(busy, default=0))
+        return [d for d, spent in zip(worked, busy, strict=True) if spent >= least] or worked
 
-    def figures(self, name: str) -> np.ndarray:
-        """Return a float of every launch shape, NaN = absent; plus NaN at the end, for index -1."""
-        if name not in self._figures:
-            values = [getattr(shape, name) for shape in self.shapes]
-            self._figures[name] = np.array([*values, None], np.float64)
-        return self._figures[name]
+    @cached_property
+    def occupancy_pct(self) -> np.ndarray:
+        """The occupancy of every launch shape, NaN = absent; plus NaN at the end, for index -1."""
+        return np.array([*(shape.occupancy_pct for shape in self.shapes), None], np.float64)
 
+    @cached_property
     def calls_by_correlation(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows of calls that submitted GPU work, by correlation, and the correlations."""
-        if self._calls is None:
-            calls = self.events
-            rows = np.flatnonzero(
-                (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
-            )
-            order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest first
-            self._calls = order, calls.correlation[order]
-        return self._calls
+        """Rows of calls that submitted GPU work, by correlation, and the correlations."""
+        calls = self.events
+        rows = np.flatnonzero(
+            (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
+        )
+        order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest first
+        return order, calls.correlation[order]
 
+    @cached_property
     def extent(self) -> tuple[int, int]:
         """First and last time of any event (0, 0 where nothing was recorded)."""
-        if self._extent is None:
-            self._extent = self._find_extent()
-        return self._extent
-
-    def _find_extent(self) -> tuple[int, int]:
-        starts: list[int] = []
-        ends: list[int] = []
-        for events in [d.events for d in self.devices] + [self.events]:
-            if len(events):
-                starts.append(int(events.start_ps.min()))
-                ends.append(int(events.end_ps.max()))
-        return (min(starts), max(ends)) if starts else (0, 0)
+        events = [e for e in [d.events for d in self.devices] + [self.events] if len(e)]
+        if not events:
+            return 0, 0
+        return min(int(e.start_ps.min()) for e in events), max(int(e.end_ps.max()) for e in events)
 
 
 @dataclass(slots=True)

@@ -67,9 +67,9 @@ def _at_work(process: Process) -> tuple[int, int]:
     What precedes the first work is start-up, and what follows the last one is no wait for the GPU.
     A fragment of a few kernels is too little to tell what is between its ends.
     """
-    spans = [d.events for d in process.active_devices()]
+    spans = [d.events for d in process.active_devices]
     if max((int(kernels(events).sum()) for events in spans), default=0) < MIN_KERNELS:
-        return process.extent()
+        return process.extent
     return min(int(e.start_ps.min()) for e in spans), max(int(e.end_ps.max()) for e in spans)
 
 
@@ -162,7 +162,7 @@ def _calls(process: Process, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _holds_work(process: Process, start: int, end: int) -> bool:
     """Return whether most of the GPUs' work, if there is any, lies in this time."""
-    busy = [d.busy() for d in process.active_devices() if len(d.events)]
+    busy = [d.busy() for d in process.active_devices if len(d.events)]
     inside = sum(work.clip(start, end).total for work in busy)
     return 2 * inside >= sum(work.total for work in busy)
 
@@ -253,7 +253,7 @@ def _by_graph(process: Process, names: Names) -> Steps | None:
     sequence of graphs, nor in its amount of other work: layers that share a graph, and
     micro-batches, are no steps.
     """
-    work = DeviceEvents.concat([device.events for device in process.active_devices()])
+    work = DeviceEvents.concat([device.events for device in process.active_devices])
     work = work.take(work.correlation >= 0)
     _, first, launch = np.unique(work.correlation, return_index=True, return_inverse=True)
     start, graph = work.start_ps[first], work.graph[first]

@@ -74,7 +74,7 @@ def test_categories_are_disjoint_and_sum_to_the_step(seed, scale):
     names = Names()
     names.id("work")  # the name of all events
     steps = find_steps(process, names)
-    if process.extent()[0] < process.extent()[1]:
+    if process.extent[0] < process.extent[1]:
         assert len(steps), "something was recorded: there are steps"
     assert (steps.end_ps > steps.start_ps).all()
     assert (steps.start_ps[1:] >= steps.end_ps[:-1]).all()
