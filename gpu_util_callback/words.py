@@ -273,12 +273,12 @@ def energy(joules: float) -> str:
     """Format an energy: `2.1 kWh`, `340 Wh`, `820 J`; three digits."""
     for size, unit in ((3.6e6, "kWh"), (3.6e3, "Wh")):
         if joules >= 0.1 * size:
-            return f"{_three(joules / size)} {unit}"
-    return f"{_three(joules)} J"
+            return f"{rate(joules / size)} {unit}"
+    return f"{rate(joules)} J"
 
 
 def rate(per_s: float) -> str:
-    """Format a number per second with three digits: `1,240`, `98.5`, `0.25`."""
+    """Format a number, such as one per second, with three digits: `1,240`, `98.5`, `0.25`."""
     return f"{per_s:,.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
 
 
@@ -361,13 +361,13 @@ def quantity(name: str, value: object) -> str:
     if unit == "×":
         return times(value)
     if unit in _SECONDS:
-        return _precise(value * _SECONDS[unit])
+        return precise(value * _SECONDS[unit])
     if unit in _BYTES:
-        return _size(value * _BYTES[unit])
+        return size(value * _BYTES[unit])
     return f"{_number(value)} {unit}".rstrip()
 
 
-def _precise(seconds: float) -> str:
+def precise(seconds: float) -> str:
     """Format a measured time with three digits: `23.4 ms`, `1.24 s`, `48 µs`."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= 0.9995 * size:
@@ -376,21 +376,18 @@ def _precise(seconds: float) -> str:
     return "0 ms" if seconds == 0 else f"{seconds * 1e6:.2g} µs"
 
 
-def _size(count: float) -> str:
-    for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= size:
-            return f"{_number(count / size)} {unit}"
+def size(count: float) -> str:
+    """Format an amount of memory with three digits: `1.25 GiB`, `512 MiB`, `100 bytes`."""
+    for one, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= one:
+            return f"{_number(count / one)} {unit}"
     return f"{_number(count)} bytes"
 
 
 def _number(value: float) -> str:
     if isinstance(value, int) or value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _three(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+    return f"{value:,.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def evidence_rows(finding: Mapping) -> list[dict]:

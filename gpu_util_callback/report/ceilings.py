@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from gpu_util_callback.recording.work import another_batch_size
-from gpu_util_callback.words import times
+from gpu_util_callback.words import rate, times
 
 __all__ = ["Ceilings", "ceilings_in_words", "ceilings_sentence"]
 
@@ -188,11 +188,7 @@ def _rates(measured: Ceilings) -> list[tuple[str, float]]:
 def _rate(per_s: float, batch_size: int | None) -> tuple[str, str]:
     """Return a rate in batches, and in samples where a batch's size is known."""
     samples = f"{per_s * batch_size:,.0f} samples/s" if batch_size else ""
-    return f"{_number(per_s)} batches/s", samples
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+    return f"{rate(per_s)} batches/s", samples
 
 
 def _measured(run: Mapping[str, Any]) -> Ceilings | None:
@@ -217,7 +213,7 @@ def ceilings_sentence(run: Mapping[str, Any]) -> str:
     measured = _measured(run)
     if measured is None:
         return ""
-    rates = [_number(per_s) for _, per_s in _rates(measured)]
+    rates = [rate(per_s) for _, per_s in _rates(measured)]
     sentence = (
         f"Measured before training: input alone {rates[0]} batches/s, model alone {rates[1]}, "
         f"both together {rates[2]}. {_verdict(measured)}"

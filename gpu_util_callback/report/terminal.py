@@ -39,7 +39,7 @@ from gpu_util_callback.report.screen import (
     grouped,
     missing_lines,
 )
-from gpu_util_callback.words import duration, gpu_names, percent, rate, times, what_to_do, workers
+from gpu_util_callback.words import duration, gpu_names, percent, precise, rate, times, what_to_do, workers
 
 _SHOWN_ROWS = 20  # of the table
 _SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
@@ -495,15 +495,11 @@ def _thresholds_set(run: Mapping, pen: Pen) -> list[str]:
     return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {settings}.")] if settings else []
 
 
-def _microseconds(us: float) -> str:
-    return f"{us:.3g} µs" if us < 1000 else f"{us / 1000:.3g} ms"
-
-
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
     cost = run.get("overhead") or {}
     parts = []
     if cost.get("callback_us_per_step") is not None:
-        parts.append(f"{_microseconds(cost['callback_us_per_step'])} a step on the training thread")
+        parts.append(f"{precise(cost['callback_us_per_step'] / 1e6)} a step on the training thread")
     if cost.get("sampler_cpu_pct") is not None:
         parts.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
     if cost.get("windows_s"):

@@ -19,8 +19,8 @@ from gpu_util_callback.report.screen import (
     grouped,
 )
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
-from gpu_util_callback.words import duration
+from gpu_util_callback.traces.model import PS_PER_MS
+from gpu_util_callback.words import duration, precise
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
@@ -86,10 +86,7 @@ def _tail(text: str, width: int) -> str:
 
 
 def _time(ps: float) -> str:
-    ms = ps / PS_PER_MS
-    if ms >= 1000:
-        return f"{ms / 1000:.3g} s"
-    return f"{ms:.3g} ms" if ms >= 0.1 or ps == 0 else f"{ps / PS_PER_US:.3g} µs"
+    return precise(ps / 1e12)
 
 
 _BASIS = {

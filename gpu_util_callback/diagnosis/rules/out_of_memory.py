@@ -12,6 +12,7 @@ from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.words import size
 
 MIB = 1 << 20
 NEARLY_FULL_PCT = Constant(75, "of a container's limit in use in the last samples before a kill")
@@ -182,7 +183,7 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
     highest = sorted(peaks, key=lambda phase: (-peaks[phase], phase))
     peaks_shown = {"peak_in": highest[0]}
     if len(highest) > 1:
-        peaks_shown["peak_by_phase"] = ", ".join(f"{_size(peaks[phase])} in {phase}" for phase in highest[:MOST])
+        peaks_shown["peak_by_phase"] = ", ".join(f"{size(peaks[phase])} in {phase}" for phase in highest[:MOST])
     return peaks_shown
 
 
@@ -207,7 +208,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     near = share is not None and share >= (NEARLY_FULL_PCT if counted else limits["host_used_pct"])
     if limit is not None and fuller and (near or "container" in counted):
         title += "" if "container" in counted else ", most likely"
-        title += f" by its container's limit of {_size(limit)}"
+        title += f" by its container's limit of {size(limit)}"
     else:
         title += ", most likely for lack of host memory"
     observed = "memory was full"
@@ -237,10 +238,6 @@ def _container_limit(run: Run) -> float | None:
     """Return the container's limit where it is one: below the machine's memory."""
     limit, total = run.machine.get("memory_limit_bytes"), run.machine.get("memory_total_bytes")
     return None if limit is None or (total and limit > total) else float(limit)
-
-
-def _size(count: float) -> str:
-    return f"{count / 2**30:.3g} GiB" if count >= 2**30 else f"{count / MIB:,.0f} MiB"
 
 
 def _last_used_pct(run: Run) -> dict[str, float]:
