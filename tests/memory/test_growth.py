@@ -156,6 +156,11 @@ def test_growth_in_a_first_epoch_is_reported_when_it_takes_much_of_what_was_free
     assert len(of_cause(diagnosed(tight))) == 1
 
 
+def test_a_large_growth_is_said_without_an_exponent():
+    [finding] = of_cause(diagnosed(leaking(120.0)))
+    assert finding["title"].startswith("Host memory grows by 120 MiB a step")
+
+
 def test_it_is_said_once_and_early():
     result = diagnosed(leaking())
     announcer, said = Announcer(), []

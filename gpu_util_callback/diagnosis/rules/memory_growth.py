@@ -324,7 +324,8 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> F
 
 
 def _rate(mib: float) -> str:
-    return f"{mib:.2g} MiB" if mib >= 0.1 else f"{1024 * mib:.2g} KiB"
+    value, unit = (mib, "MiB") if mib >= 0.1 else (1024 * mib, "KiB")
+    return f"{float(f'{value:.2g}'):,g} {unit}"
 
 
 def _began_with(run: Run, forecast: Forecast) -> str | None:
