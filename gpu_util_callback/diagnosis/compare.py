@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
+from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
@@ -34,12 +35,12 @@ def comparison(runs: Sequence[Mapping]) -> dict:
                 "status": run["status"],
                 "steps": run["steps"],
                 "ms_per_step": run["step_ms"]["mean"],
-                "batch_size": _batch(run),
+                "batch_size": stated_batch(run),
                 "ms_per_sample": ms_per_sample(run),
                 "speed": _speed(base, run),
                 "gpu_active_pct": active_pct(run),
                 "time_pct": time_pct(run),
-                "lost_s": round(sum(finding["lost_s"] or 0 for finding in _own_findings(run)), 6),
+                "lost_s": round(sum(finding["lost_s"] or 0 for finding in own_findings(run)), 6),
                 "causes": causes,
                 "unreadable": bool(run.get("problems")),
                 "gone": [cause for cause in before if cause not in causes],
@@ -103,7 +104,7 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     now = _causes(run)
     resolved = [
         finding
-        for finding in _own_findings(previous)
+        for finding in own_findings(previous)
         if finding["cause"] not in now and _would_show(finding, previous, run) and _went_down(finding, previous, run)
     ]
     stalls = any(_between_steps(finding) for finding in resolved)
@@ -131,7 +132,7 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
     is too short to show.
     """
     by_cause: dict[str, Mapping] = {}
-    for finding in _findings(run):
+    for finding in (*run["spans"], *run["findings"]):
         if all(
             finding["cause"] not in _causes(before)
             and (not finding["lost_s"] or (_would_show(finding, run, before) and _went_down(finding, run, before)))
@@ -194,8 +195,8 @@ def _seconds(run: Mapping, stalls: bool) -> float:
 
 def _samples(run: Mapping, other: Mapping) -> float:
     """Return the samples of a run, or its steps unless both runs know their batch size."""
-    size = _batch(run)
-    return run["steps"] * (size if size and _batch(other) else 1)
+    size = stated_batch(run)
+    return run["steps"] * (size if size and stated_batch(other) else 1)
 
 
 def _same_job(run: Mapping) -> tuple | None:
@@ -213,7 +214,7 @@ def _speed(base: Mapping, run: Mapping) -> float | None:
     old, new = _seconds_per_step(base), _seconds_per_step(run)
     if not old or not new:
         return None
-    before, after = _batch(base), _batch(run)
+    before, after = stated_batch(base), stated_batch(run)
     if before and after:
         old, new = old / before, new / after
     return round(old / new, 3)
@@ -225,14 +226,15 @@ def _seconds_per_step(run: Mapping) -> float | None:
     return (run["wall_s"] - (run["time_s"].get("compile") or 0.0)) / run["steps"]
 
 
-def _batch(run: Mapping) -> int | None:
-    size = (run.get("fit") or {}).get("batch_size")
+def stated_batch(facts: Mapping) -> int | None:
+    """Return the batch size that a fit was given; None if none was."""
+    size = (facts.get("fit") or {}).get("batch_size")
     return int(size) if isinstance(size, (int, float)) and size > 0 else None
 
 
 def ms_per_sample(run: Mapping) -> float | None:
     """Return the mean step time over the batch size; None if either is unknown."""
-    mean, batch = run["step_ms"]["mean"], _batch(run)
+    mean, batch = run["step_ms"]["mean"], stated_batch(run)
     return round(mean / batch, 6) if mean is not None and batch else None
 
 
@@ -253,14 +255,5 @@ def time_pct(run: Mapping) -> dict[str, float]:
     )
 
 
-def _findings(run: Mapping) -> list[Mapping]:
-    return [*run["spans"], *run["findings"]]
-
-
-def _own_findings(run: Mapping) -> list[Mapping]:
-    """Return those about the recording alone, not about all fits of a script."""
-    return [finding for finding in _findings(run) if not finding.get("of_s")]
-
-
 def _causes(run: Mapping) -> list[str]:
-    return sorted({finding["cause"] for finding in _findings(run)})
+    return sorted({finding["cause"] for finding in all_findings(run)})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.compare import stated_batch
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
@@ -195,7 +196,7 @@ def differences(run: Recording, baseline: Recording) -> list[str]:
 
 
 def _set_up(run: Recording) -> dict[str, str | None]:
-    facts, size = run.facts, _batch(run)
+    facts, size = run.facts, stated_batch(run.facts)
     framework, machine = facts.get("framework") or {}, facts.get("machine") or {}
     fit: Mapping[str, Any] = facts.get("fit") or {}
     names = sorted(str(gpu.get("name")) for gpu in facts.get("gpus") or () if gpu.get("used_by_framework"))
@@ -243,7 +244,7 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
     if not baseline:
         sentence = f"{name}: no run of the same script, model and rank in the baseline"
         return Verdict(name, run.id, UNKNOWN, sentence)
-    sizes = [_batch(recording) for recording in (*runs, *baseline)]
+    sizes = [stated_batch(recording.facts) for recording in (*runs, *baseline)]
     per_sample = None not in sizes and len(set(sizes)) > 1
     same_work = len({_versions(recording) for recording in (*runs, *baseline)}) == 1
     compared = []
@@ -323,11 +324,6 @@ def _judged(
     )
 
 
-def _batch(run: Recording) -> float | None:
-    size = (run.facts.get("fit") or {}).get("batch_size")
-    return float(size) if isinstance(size, (int, float)) and size > 0 else None
-
-
 def _versions(run: Recording) -> tuple:
     """Return what the framework's own work in a step depends on."""
     framework = run.facts.get("framework") or {}
@@ -345,7 +341,7 @@ def _measure(run: Recording, of_block: Any, per_sample: bool, same_work: bool) -
         return None
     logs = _logs(run, _quick(took)) if same_work else None
     if per_sample:
-        took = took / (_batch(run) or 1.0)
+        took = took / (stated_batch(run.facts) or 1.0)
     cpu = _cpu_pct(run)
     measure = measured(took, of_block, cpu >= COMPUTES)
     return replace(measure, logs=logs, computing=min(1.0, cpu / 100))

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.compare import active_pct
 from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, strip_control
-from gpu_util_callback.words import HOST_TIME, duration, percent, steps
+from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, strip_control, where
+from gpu_util_callback.words import HOST_TIME, duration, percent
 
 __all__ = ["Summary", "card"]
 
@@ -77,13 +78,11 @@ def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str,
     step_ms, spent = run.get("step_ms") or {}, run.get("time_s") or {}
     wall = run.get("wall_s")
     mfu = run.get("mfu") or {}
-    findings = [*run.get("findings", ()), *run.get("spans", ())]
+    findings = all_findings(run) if "findings" in run else []
     groups = grouped(findings)
     first: Mapping[str, Any] = groups[0].first if groups else {}
     advice = first.get("advice") or {}
     gpus = [gpu for gpu in run.get("gpus", ()) if gpu["used_by_framework"]]
-    use = [gpu["utilization_pct"]["mean"] for gpu in gpus]
-    measured = [percent for percent in use if percent is not None]
     memory = [gpu["memory_used_bytes"]["max"] for gpu in gpus]
     return {
         "run": run.get("run"),
@@ -99,7 +98,7 @@ def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str,
         "mfu_pct": mfu.get("pct"),
         "mfu_peak_tflops": mfu.get("peak_tflops"),
         "flops_per_sample": (run.get("work") or {}).get("flops_per_sample"),
-        "gpu_utilization_pct": round(sum(measured) / len(measured), 2) if measured else None,
+        "gpu_utilization_pct": active_pct(run) if gpus else None,
         "gpu_memory_used_bytes": max((used_bytes for used_bytes in memory if used_bytes is not None), default=None),
         "findings": len(findings) if "findings" in run else None,
         "cause": first.get("cause"),
@@ -314,12 +313,7 @@ def _findings(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _about(group: Group, run: Mapping[str, Any]) -> str:
     """Return where the findings of a group lie, and what they cost together."""
-    parts = []
-    placed = [member for member in group.members if "start_step" in member]
-    if placed:
-        first, last = min(o["start_step"] for o in placed), max(o["end_step"] for o in placed)
-        spans = f"{len(placed)} spans, " if len(placed) > 1 else ""
-        parts.append(spans + steps(first, last, run["steps"]))
+    parts = list(filter(None, [where(group, run)]))
     lost = group.total("lost_s")
     parts.append("cost unknown" if lost is None else f"lost {duration(lost)}")
     if group.first["confidence"] == "estimated":

@@ -187,7 +187,7 @@ def finding_lines(
     title_size = min(max(map(len, titles)), max(16, pen.width // 2 - 14))
     for place, (group, cost, title) in enumerate(zip(shown, costs, titles, strict=True), 1):
         fix = _fix(group.first["advice"])
-        details = " · ".join(filter(None, [_who(group, who), _where(group, run), fix]))
+        details = " · ".join(filter(None, [_who(group, who), where(group, run), fix]))
         line_start = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
         lines.append(pen.cut(f"{line_start}{' '.join(details.split())}"))
     if len(shown) < len(groups):
@@ -236,14 +236,15 @@ def _who(group: Group, who: str) -> str:
     return ", ".join(filter(None, [worker, gpu_names([*gpus]) if more else ""]))
 
 
-def _where(group: Group, run: Mapping | None) -> str:
+def where(group: Group, run: Mapping | None) -> str:
+    """Return the steps of a group: `steps 20–59`, `3 spans, steps 20–99`; "" where it has none."""
     placed = [member for member in group.members if "start_step" in member]
     if not placed:
         return ""
     first = min(member["start_step"] for member in placed)
     last = max(member["end_step"] for member in placed)
-    where = steps(first, last, run["steps"] if run else None)
-    return f"{len(placed)} spans, {where}" if len(placed) > 1 else where
+    place = steps(first, last, run["steps"] if run else None)
+    return f"{len(placed)} spans, {place}" if len(placed) > 1 else place
 
 
 def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping | None) -> list[str]:

@@ -87,7 +87,7 @@ def unmarked(run: Run) -> Unmarked | None:
     lost, active, pieces = took, None, []
     if told_apart:
         occurrences = _occurrences(run, spent, last_ns, tail)
-        pieces = list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(), strict=True))
+        pieces = intervals(occurrences)
         lost, active = lost_in(run, occurrences, where)
         lost = min(lost, took)
     else:

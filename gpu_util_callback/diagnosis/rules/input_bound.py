@@ -34,7 +34,6 @@ from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
-from gpu_util_callback.words import duration as said
 
 # -- rare long fetches -------------------------------------------------------------------------
 RARE = Constant(0.05, "long fetches are rare up to this share of the steps")
@@ -637,7 +636,7 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
         "steps": rows,
     }
     if waiting.long is not None:
-        each = said(waiting.long.each_ms / 1e3)
+        each = duration(waiting.long.each_ms / 1e3)
         evidence["long_fetches"] = f"{waiting.long.count} of {rows}, {each} each"
         evidence["long_fetches_hold_pct"] = round(100 * waiting.long.share, 1)
     active = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
