@@ -178,10 +178,10 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     It is that whose advice saves most, or the costliest one where no advice saves anything: the
     first of `findings`, with the others of its cause.
 
-    Returns: `{"cause", "title", "ids", "lost_s", "saves_s", "saves_range_s", "all_lost_s",
-        "all_saves_s", "faster_up_to"}`: the findings of the cause by their ids, what they cost and
-        what their advice saves, the same of all findings together (`all_…`), and how many times
-        faster the run gets at most.
+    Returns: `{"cause", "title", "ids", "lost_s", "saves_s", "saves_range_s", "all_saves_s",
+        "faster_up_to"}`: the findings of the cause by their ids, what they cost and what their
+        advice saves, what the advice of all findings saves together, and how many times faster the
+        run gets at most.
     """
     kinds: dict[tuple[str, str], list[Mapping]] = {}
     for finding in sorted(findings, key=order):
@@ -198,7 +198,7 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
         "title": lead[0]["title"],
         "ids": [finding["id"] for finding in lead],
         **sums(lead),
-        **{f"all_{name}": value for name, value in sums(findings).items()},
+        "all_saves_s": sums(findings)["saves_s"],
         "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
     }
 

@@ -179,14 +179,13 @@ export interface Unavailable {
 /** Seconds by category; `basis` says what an estimate rests on. */
 export type TimeAccount = Record<string, number | string | null>;
 
-/** The cause whose advice saves most, else the costliest: its findings by id; `all_*` count all findings together. */
+/** The cause whose advice saves most, else the costliest: its findings by id; `all_saves_s` is of all findings together. */
 export interface Headline {
   cause: string;
   title: string;
   ids: string[];
   lost_s: number;
   saves_s: number;
-  all_lost_s: number;
   all_saves_s: number;
   faster_up_to: number | null;
 }

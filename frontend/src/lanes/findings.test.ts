@@ -24,7 +24,7 @@ test('the headline is what the verdict names, or is about by its ids; none where
   const spans = [one('input_bound', 4, 'a', 0), one('input_bound', 5, 'b', 50), one('launch_bound', 6, 'c', 90, 'Launch-bound')];
   const findings = [one('cpu_fallback', 1, 'd', undefined, 'Running on the CPU')];
   const ids = allFindings({ spans, findings }).map(({ id }) => id);
-  const about = { cause: 'input_bound', title: 'Input-bound', ids: ids.slice(0, 2), lost_s: 9, saves_s: 9, all_lost_s: 16, all_saves_s: 16, faster_up_to: 2 };
+  const about = { cause: 'input_bound', title: 'Input-bound', ids: ids.slice(0, 2), lost_s: 9, saves_s: 9, all_saves_s: 16, faster_up_to: 2 };
   const of = (verdict: string, headline: typeof about | null): string | null | undefined => headlineOf({ spans, findings, verdict, headline })?.first.item.advice?.code;
   assert.equal(of('Running on the CPU.', about), 'd');
   assert.equal(of('The input pipeline starves the GPU: 9 s of 20 s.', about), 'b', 'the costlier of two remedies');

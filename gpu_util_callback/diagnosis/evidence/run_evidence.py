@@ -306,29 +306,28 @@ class Run(Gauges):
         )
         return where, inner
 
-    def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
+    def idle(self, start_ns: int, end_ns: int) -> Idle | None:
         """Return the idleness of the GPUs at work; None if utilization has too few samples."""
-        arguments = start_ns, end_ns, at_least
-        return self.once(("idle", *arguments), lambda: self._seen_idle(*arguments))
+        return self.once(("idle", start_ns, end_ns), lambda: self._seen_idle(start_ns, end_ns))
 
-    def use(self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Mean | None:
+    def use(self, gpu: int, start_ns: int, end_ns: int) -> Mean | None:
         """Return a GPU's utilization over a range, by any process; None with too few samples.
 
         A range too short for three samples is judged by the second around it: NVML's utilization is
         a mean over up to a second anyway. A range whose samples end soon after it began is not
         judged.
         """
-        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, at_least, HALF)
+        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, MIN_SAMPLES, HALF)
         if mean is None:
             around = start_ns - AROUND_NS, end_ns + AROUND_NS
-            mean = self.gpu_mean(gpu, "utilization_pct", *around, at_least, HALF)
+            mean = self.gpu_mean(gpu, "utilization_pct", *around, MIN_SAMPLES, HALF)
         return mean
 
-    def _seen_idle(self, start_ns: int, end_ns: int, at_least: int) -> Idle | None:
+    def _seen_idle(self, start_ns: int, end_ns: int) -> Idle | None:
         active: list[float] = []
         samples, gpus = 0, []
         for index in self.working_gpus:
-            utilization = self.use(index, start_ns, end_ns, at_least)
+            utilization = self.use(index, start_ns, end_ns)
             if utilization is not None:
                 # Others may work while we do not: that is not our work.
                 of_others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
@@ -342,9 +341,9 @@ class Run(Gauges):
         idle_ns = round(present * (1 - mean / 100))
         return Idle(mean, idle_ns, samples, tuple(gpus))
 
-    def resolution_ns(self, column: str) -> int:
-        """Return the time resolution of a column's recorded means; 0 without any."""
-        columns = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
+    def resolution_ns(self) -> int:
+        """Return the time resolution of the recorded means of utilization; 0 without any."""
+        columns = [bins for gpu in self.used_gpus if (bins := self.column(gpu, "utilization_pct")) is not None]
         return max((bins.bin_ns for bins in columns), default=0)
 
     def lag_ns(self) -> int:

@@ -194,7 +194,6 @@ class TracedGpu:
     duration_ns: int = 0
     kernels: int = 0
     kernel_busy_ns: int = 0
-    any_busy_ns: int = 0
     first_step: int = -1
     end_step: int = 0
     ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
@@ -205,7 +204,6 @@ class TracedGpu:
         self.duration_ns += other.duration_ns
         self.kernels += other.kernels
         self.kernel_busy_ns += other.kernel_busy_ns
-        self.any_busy_ns += other.any_busy_ns
         if other.first_step >= 0:
             first = other.first_step
             self.first_step = first if self.first_step < 0 else min(self.first_step, first)
@@ -268,7 +266,6 @@ class Kernel:
     """All runs of one kernel on one GPU in all windows."""
 
     name: str
-    op: str
     tensor_core: str
     count: int = 0
     total_ns: int = 0
@@ -278,8 +275,7 @@ class Traced:
     """Sums over the `traced_steps` and `kernels` tables."""
 
     def __init__(self) -> None:
-        self.kernels: dict[tuple[int, str, str], Kernel] = {}
-        self.windows: set[int] = set()
+        self.kernels: dict[tuple[int, str], Kernel] = {}
         # Sums over `_per_slot` windows each: slot -> gpu -> their time.
         self._slots: dict[int, dict[int, TracedGpu]] = {}
         self._per_slot = 1
@@ -341,7 +337,6 @@ class Traced:
         edges = np.append(np.flatnonzero(change), count)
         for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             number = max(0, int(window[first]))
-            self.windows.add(number)
             slot = self._slots.setdefault(number // self._per_slot, {})
             sums = slot.setdefault(int(gpu[first]), TracedGpu())
             sums.add(_sums({name: column[first:end] for name, column in table.items()}))
@@ -359,13 +354,11 @@ class Traced:
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of `kernels`."""
         for i in range(len(table["name"]) if "name" in table else 0):
-            gpu, name = int(table["gpu"][i]), str(table["name"][i])
-            op = str(table["op"][i]) if "op" in table else ""
-            key = (gpu, name, op)
+            key = int(table["gpu"][i]), str(table["name"][i])
             if key not in self.kernels and len(self.kernels) >= MAX_KERNELS:
-                key = (gpu, "others", "")
+                key = key[0], "others"
             used = str(table["tensor_core"][i]) if "tensor_core" in table else ""
-            kernel = self.kernels.setdefault(key, Kernel(key[1], key[2], used))
+            kernel = self.kernels.setdefault(key, Kernel(key[1], used))
             kernel.count += _positive(table, "count", i)
             kernel.total_ns += _positive(table, "total_ns", i)
 
@@ -386,7 +379,6 @@ def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
         total("duration_ns"),
         total("kernels"),
         total("kernel_busy_ns"),
-        total("any_busy_ns"),
         int(step.min()),
         int(step.max()) + 1,
         {name: total(f"{name}_ns") for name in CATEGORIES},

@@ -59,7 +59,7 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     took = occurrences.self_ns
     stalls = intervals(occurrences)
     length = sum(end - start for start, end in stalls)
-    coarse = 2 * run.resolution_ns("utilization_pct") > length / len(stalls) + run.lag_ns()
+    coarse = 2 * run.resolution_ns() > length / len(stalls) + run.lag_ns()
     if coarse or occurrences.joined:
         return _shared_out(run, took, where)
     beside, between = _around(stalls, where.start_ns, run.end_ns, run.lag_ns())

@@ -138,7 +138,7 @@ def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequenc
     if not sums or not steps or not total_ns:
         return None
     spent_ns = sum(gpu.ns[name] for gpu in sums for name in categories) / len(sums)
-    kernels = [kernel for (gpu, *_), kernel in run.traced.kernels.items() if gpu in gpus]
+    kernels = [kernel for (gpu, _), kernel in run.traced.kernels.items() if gpu in gpus]
     count = sum(kernel.count for kernel in kernels)
     return Share(
         None,
@@ -270,22 +270,11 @@ _HELPER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """Mean occupancy of one GPU over the steps.
+def fill(run: Run, gpu: int, at_least: int) -> tuple[float, float] | None:
+    """Return NVML's kernel active over the steps, and GPM's SM active of the time in which kernels ran, %.
 
-    Attributes:
-        active_pct: NVML's kernel active.
-        sm_active_pct: GPM's SM active, of the time in which kernels ran.
+    None if the GPU has no GPM values, or too few of them.
     """
-
-    active_pct: float
-    sm_active_pct: float
-    samples: int
-
-
-def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
-    """Return None if the GPU has no GPM values, or too few of them."""
     if not len(run.steps):
         return None
     start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
@@ -294,8 +283,8 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
     if active is None or sm is None:
         return None
     # GPM averages over all the time; occupancy refers to the time in which kernels run.
-    full = min(100.0, 100 * sm[0] / max(1.0, active[0]))
-    return Fill(active[0], full, min(active[1], sm[1]))
+    full = min(100.0, 100 * sm.value / max(1.0, active.value))
+    return active.value, full
 
 
 def headroom(run: Run, gpu: int) -> tuple[float, str] | None:
@@ -350,7 +339,7 @@ def plain_matrix_pct(run: Run, gpu: int) -> MatrixKernels | None:
     """Return those of a GPU's profiler windows; None without kernels."""
     return matrix_kernels(
         (kernel.name, kernel.tensor_core, kernel.total_ns)
-        for (index, _, _), kernel in run.traced.kernels.items()
+        for (index, _), kernel in run.traced.kernels.items()
         if index == gpu
     )
 

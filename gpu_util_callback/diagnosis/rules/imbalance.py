@@ -77,7 +77,7 @@ class Imbalance(Rule):
     def between(self, runs: Sequence[Run], limits: Limits) -> Iterable[Finding]:
         busy = {}
         for number, run in enumerate(runs):
-            kernels = {gpu for gpu, *_ in run.traced.kernels}
+            kernels = {gpu for gpu, _ in run.traced.kernels}
             work = [run.traced.gpus[gpu].ns["kernel"] for gpu in traced_gpus(run) if gpu in kernels]
             if work and len(run.steps):
                 busy[number] = sum(work) / len(work)

@@ -32,17 +32,11 @@ def empty_gpus(run: Run, limits: Limits) -> Iterator[tuple[int, dict[str, Any]]]
     """Yield the GPUs that are busy but empty, with the evidence for it."""
     for gpu in run.working_gpus:
         mean = fill(run, gpu, int(limits["min_samples"]))
-        if mean is None or mean.active_pct < limits["gpu_active_pct"]:
+        if mean is None:
             continue
-        if mean.sm_active_pct < limits["sm_active_pct"]:
-            yield (
-                gpu,
-                {
-                    "gpu": gpu,
-                    "gpu_active_pct": round(mean.active_pct, 1),
-                    "sm_active_pct": round(mean.sm_active_pct, 1),
-                },
-            )
+        active, sm_active = mean
+        if active >= limits["gpu_active_pct"] and sm_active < limits["sm_active_pct"]:
+            yield gpu, {"gpu": gpu, "gpu_active_pct": round(active, 1), "sm_active_pct": round(sm_active, 1)}
 
 
 class SmallBatch(Rule):
