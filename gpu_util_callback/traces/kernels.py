@@ -64,6 +64,8 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
     low = np.minimum.reduceat(duration, first)
     high = np.maximum.reduceat(duration, first)
     count = np.diff(np.append(first, len(order)))
+    # Of every launch shape, NaN = absent; the last one is for those without, -1.
+    occupancy_of = np.array([*(shape.occupancy_pct for shape in process.shapes), None], np.float64)
     groups = []
     gpus = max(1, len(process.devices))
     judged, listed = limits.MAX_JUDGED // gpus, max(1, limits.MAX_KERNEL_NAMES // gpus)
@@ -86,7 +88,7 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
                 min_ps=int(low[i]),
                 max_ps=int(high[i]),
                 shape=process.shapes[shape] if shape >= 0 else KernelShape(),
-                occupancy_pct=_mean(process.occupancy_pct[events.shape[order[mine]]], weight),
+                occupancy_pct=_mean(occupancy_of[events.shape[order[mine]]], weight),
             )
         )
     unlisted = ranking[listed:]

@@ -37,7 +37,6 @@ from gpu_util_callback.traces.model import (
     Names,
     Process,
     Shapes,
-    Thread,
     Trace,
     groups,
 )
@@ -639,7 +638,7 @@ class _TextReader:
         kernels = sum(len(d.events) for d in devices)
         if kernels and unlinked == kernels and len(host_events):
             self.problems.append("no GPU event could be linked to the call that launched it")
-        threads = [Thread(self.thread_names.get(key, key[1]), index) for key, index in self.threads.items()]
+        threads = [self.thread_names.get(key, key[1]) for key in self.threads]
         process = Process(
             host=self._host_name(rank),
             devices=devices,
@@ -649,9 +648,7 @@ class _TextReader:
             shapes=shapes,
             rank=rank if rank >= 0 else None,
             epoch_ns=_epoch(members, zero),
-            has_host=bool(len(host_events)),
         )
-        process.facts["communication_ops"] = True
         process.facts["tpu"] = self.tpu
         process.facts["group_sizes"] = self.device.group_sizes
         return process
@@ -683,17 +680,7 @@ class _TextReader:
 class _PlainEvents:
     """Events without a category (JAX's, TensorFlow's), until their processes' names are known."""
 
-    _KEPT = (
-        "correlation_id",
-        "kernel_details",
-        "memcpy_details",
-        "tf_op",
-        "hlo_op",
-        "step_num",
-        "_r",
-        "id",
-        "allocator_name",
-    )
+    _KEPT = ("correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r", "id")
 
     def __init__(self, names: Names) -> None:
         self._names = names

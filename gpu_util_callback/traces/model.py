@@ -183,10 +183,6 @@ class DeviceEvents(Columns):
     memory: np.ndarray = field(metadata=_FLAG)  # MemoryKind of a copy's host side
     graph: np.ndarray = field(metadata=_GRAPH)  # id of the CUDA graph, 0 = none, -1 = unknown
 
-    @property
-    def times(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.start_ps, self.end_ps
-
 
 def kernels(events: DeviceEvents) -> np.ndarray:
     """Return a mask of the kernels, those that communicate included."""
@@ -286,14 +282,6 @@ class Device:
         return union(events.start_ps[keep], events.end_ps[keep])
 
 
-@dataclass(slots=True)
-class Thread:
-    """A thread of a traced process."""
-
-    name: str
-    id: int
-
-
 # Of the busiest GPU's kernel time: below, a GPU does not take part in the steps.
 _AT_WORK = 0.05
 
@@ -307,7 +295,7 @@ class Process:
 
     host: str
     devices: list[Device]
-    threads: list[Thread]
+    threads: list[str]  # their names
     events: HostEvents
     allocator: AllocatorEvents
     shapes: list[KernelShape]
@@ -315,13 +303,16 @@ class Process:
     pid: int | None = None
     rank: int | None = None
     epoch_ns: int | None = None  # time 0, in nanoseconds since the epoch
-    has_host: bool = True  # whether host threads were traced at all
     facts: dict = field(default_factory=dict)
+
+    @property
+    def has_host(self) -> bool:
+        """Whether host threads were traced at all."""
+        return bool(len(self.events))
 
     def of_pipeline(self, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the host events that threads of the input pipeline ran."""
-        names = [thread.name for thread in self.threads]
-        pipeline = np.array([name.startswith(("tf_data", "tf.data")) for name in names], bool)
+        pipeline = np.array([name.startswith(("tf_data", "tf.data")) for name in self.threads], bool)
         return pipeline[self.events.thread[rows]]
 
     @cached_property
@@ -334,11 +325,6 @@ class Process:
         busy = [d.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE).total for d in worked]
         least = max(1, _AT_WORK * max(busy, default=0))
         return [d for d, spent in zip(worked, busy, strict=True) if spent >= least] or worked
-
-    @cached_property
-    def occupancy_pct(self) -> np.ndarray:
-        """The occupancy of every launch shape, NaN = absent; plus NaN at the end, for index -1."""
-        return np.array([*(shape.occupancy_pct for shape in self.shapes), None], np.float64)
 
     @cached_property
     def calls_by_correlation(self) -> tuple[np.ndarray, np.ndarray]:
@@ -368,5 +354,4 @@ class Trace:
     names: Names
     processes: list[Process]
     problems: list[str] = field(default_factory=list)  # for the user, one line each
-    facts: dict = field(default_factory=dict)
     ignored: Tally[str] = field(default_factory=Tally)  # impossible numbers, by quantity

@@ -36,7 +36,6 @@ from gpu_util_callback.traces.model import (
     Names,
     Process,
     Shapes,
-    Thread,
     Trace,
     groups,
 )
@@ -570,13 +569,12 @@ class _TableReader:
             Process(
                 host=of_all.hosts.get(pid, "process"),
                 devices=devices,
-                threads=[Thread(labels.get(t, f"thread {t & 0xFFFFFF}"), t) for t in unique.tolist()],
+                threads=[labels.get(t, f"thread {t & 0xFFFFFF}") for t in unique.tolist()],
                 events=host,
                 allocator=of_all.memory.get(pid, AllocatorEvents.concat([])),
                 shapes=of_all.shapes,
                 pid=pid or None,
                 epoch_ns=of_all.epoch,
-                has_host=bool(len(host)),
             )
         )
 

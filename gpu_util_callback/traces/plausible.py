@@ -81,8 +81,7 @@ def drop_implausible(trace: Trace) -> None:
             process.rank = None
             ignored["rank"] += 1
         process.host = _text(process.host)
-        for thread in process.threads:
-            thread.name = _text(thread.name)
+        process.threads = [_text(name) for name in process.threads]
         _durations(process, ignored)
     counted = [f"{quantity} ({count:,})" for quantity, count in sorted(ignored.items()) if count]
     if counted:

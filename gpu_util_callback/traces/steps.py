@@ -109,7 +109,7 @@ def _by_call(process: Process, names: Names) -> Steps | None:
     # Functions that the input pipeline runs are not steps, however often it runs them.
     rows = rows[~process.of_pipeline(rows)]
     # Python calls the step; what other threads call meanwhile are parts of it.
-    python = np.array([t.name.startswith("python") for t in process.threads], bool)
+    python = np.array([name.startswith("python") for name in process.threads], bool)
     is_from_python = python[events.thread[rows]]
     rows = rows[is_from_python] if is_from_python.any() else rows
     best: np.ndarray | None = None

@@ -30,7 +30,6 @@ from gpu_util_callback.traces.model import (
     Names,
     Process,
     Shapes,
-    Thread,
     Trace,
 )
 from gpu_util_callback.traces.plausible import ordinal
@@ -125,9 +124,9 @@ def _align(trace: Trace) -> None:
         if shift >= 1 << 61:
             trace.problems.append(f"{process.host}: recorded at another time; not aligned")
             continue
-        host, devices = process.events, [d.events for d in process.devices]
-        for times in (host.start_ps, host.end_ps, *(t for e in devices for t in e.times)):
-            times += shift
+        for events in [d.events for d in process.devices] + [process.events]:
+            events.start_ps += shift
+            events.end_ps += shift
         process.allocator.time_ps += shift
         process.epoch_ns = zero
 
@@ -199,7 +198,7 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
             process.devices.append(Device(index, _device_name(facts, stats), events, facts))
         elif plane.name in _HOST_PLANES:
             base = len(process.threads)
-            process.threads.extend(Thread(ln.name, ln.id) for ln in plane.lines)
+            process.threads.extend(ln.name for ln in plane.lines)
             numbers = {id(ln): base + i for i, ln in enumerate(plane.lines)}
             for batch, batch_of_lines in batches(plane, plane.lines):
                 threads = np.array([numbers[id(ln)] for ln, _, _ in batch_of_lines])
@@ -213,7 +212,6 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
     allocator = AllocatorEvents.concat(allocator_parts)
     process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
     process.shapes = shapes.known()
-    process.has_host = bool(len(process.events))
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
     return process, problems
@@ -343,15 +341,15 @@ _DEVICE_STATS = (
 def _device_facts(stats: dict[str, Any]) -> dict:
     """Return a plane's facts about its GPU, in our names and units; unknown ones are absent."""
     facts: dict = {}
-    for ours, theirs, scale in (
-        ("sm_count", "core_count", 1),
-        ("memory_bytes", "memory_size", 1),
-        ("memory_bandwidth_bytes_per_s", "memory_bandwidth", 1),
-        ("clock_khz", "clock_rate", 1),
+    for ours, theirs in (
+        ("sm_count", "core_count"),
+        ("memory_bytes", "memory_size"),
+        ("memory_bandwidth_bytes_per_s", "memory_bandwidth"),
+        ("clock_khz", "clock_rate"),
     ):
         value = stats.get(theirs)
         if isinstance(value, int) and value:
-            facts[ours] = value * scale
+            facts[ours] = value
     major, minor = stats.get("compute_cap_major"), stats.get("compute_cap_minor")
     if isinstance(major, int):
         facts["compute_capability"] = [major, minor if isinstance(minor, int) else 0]

@@ -15,7 +15,6 @@ from gpu_util_callback.traces.model import (
     HostKind,
     Names,
     Process,
-    Thread,
 )
 from gpu_util_callback.traces.recorded import _to_ns
 from gpu_util_callback.traces.steps import find_steps
@@ -59,11 +58,10 @@ def random_process(seed: int, scale: int) -> Process:
     return Process(
         host="h",
         devices=[Device(0, "GPU", device)],
-        threads=[Thread("python", 1), Thread("tf_data_x", 2)],
+        threads=["python", "tf_data_x"],
         events=host,
         allocator=AllocatorEvents.concat([]),
         shapes=[],
-        has_host=bool(m),
     )
 
 
