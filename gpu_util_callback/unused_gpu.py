@@ -1,9 +1,10 @@
-"""Reasons why a framework uses no GPU, as worded by the doctor, the log and the report."""
+"""Reasons why a framework uses no GPU, as the recording, the log and the report word them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # How to install a build with CUDA in the training's environment.
 INSTALL = {
@@ -74,3 +75,23 @@ def why_unused(
         "run `gpu-util doctor`: it says which library is missing or does not fit",
         "gpu-util doctor",
     )
+
+
+def checked(
+    framework: str,
+    framework_gpus: Sequence[Mapping[str, Any]] | None,
+    driver_gpus: Sequence[Mapping[str, Any]],
+    cuda_build: bool | None,
+    environ: Mapping[str, str],
+) -> list[dict[str, str]]:
+    """Return why a training uses none of the GPUs, for the manifest; [] if it uses any, or there is none.
+
+    Args:
+        framework_gpus: the framework's; None or empty = it has none.
+        driver_gpus: all that the driver sees, with "visible".
+    """
+    if framework_gpus or not driver_gpus:
+        return []
+    visible = sum(bool(gpu.get("visible", True)) for gpu in driver_gpus)
+    why = why_unused(framework, len(driver_gpus), visible, cuda_build, environ)
+    return [{"cause": "cpu_fallback", "reason": why.reason, "cure": why.cure, "code": why.code}]

@@ -1,5 +1,5 @@
 """Checks that this machine's GPUs, driver and framework work together."""
 
-from gpu_util_callback.doctor._checks import Line, Report, examine, quick_check
+from gpu_util_callback.doctor._checks import Line, Report, examine
 
-__all__ = ["Line", "Report", "examine", "quick_check"]
+__all__ = ["Line", "Report", "examine"]

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from typing import Any
 
 from gpu_util_callback.doctor.probe import MARK
 from gpu_util_callback.gpus import _gate
-from gpu_util_callback.unused_gpu import INSTALL, why_unused
+from gpu_util_callback.unused_gpu import INSTALL
 
 # framework -> the distributions that provide it
 FRAMEWORKS = {
@@ -132,63 +132,6 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         "frameworks": {name: answers[name] for name in present},
     }
     return Report(lines, facts)
-
-
-def quick_check(
-    framework_gpus: Sequence[Any] | None,
-    nvml_gpus: Sequence[Mapping[str, Any]],
-    build_info: Mapping[str, Any] | None,
-    environ: Mapping[str, str] | None = None,
-) -> list[dict[str, Any]]:
-    """Return the problems with the GPUs this training uses.
-
-    Args:
-        framework_gpus: the framework's GPUs; None or empty = it has none.
-        nvml_gpus: `Sampler.nvml_gpus`: all GPUs the driver sees, with "visible".
-        build_info: {"framework", "is_cuda_build", …} of the framework, None = unknown.
-        environ: os.environ of the training.
-
-    Returns:
-        [{"cause": "cpu_fallback" | "gpus_unused", "status": "problem" | "warning", "reason",
-        "cure", "evidence"}] and, for the first, "code": the line to run; [] when all is well or
-        there is no GPU.
-    """
-    environ = os.environ if environ is None else environ
-    used = len(framework_gpus or ())
-    visible = sum(bool(gpu.get("visible", True)) for gpu in nvml_gpus)
-    build = dict(build_info or {})
-    evidence = {
-        "gpus": len(nvml_gpus),
-        "visible_gpus": visible,
-        "framework_gpus": used,
-        "is_cuda_build": build.get("is_cuda_build"),
-    }
-    if not nvml_gpus:
-        return []
-    if used == 0:
-        framework = str(build.get("framework") or "")
-        why = why_unused(framework, len(nvml_gpus), visible, build.get("is_cuda_build"), environ)
-        status = "warning" if why.chosen else "problem"
-        finding = _finding("cpu_fallback", status, why.reason, why.cure, evidence)
-        return [finding | {"code": why.code}]
-    if used < visible:
-        return [
-            _finding(
-                "gpus_unused",
-                "warning",
-                f"{visible} GPUs are free to use and {used} is used"
-                if used == 1
-                else f"{visible} GPUs are free to use and {used} are used",
-                "train on all of them with `tf.distribute.MirroredStrategy` (JAX, torch: "
-                "`keras.distribution`), or set CUDA_VISIBLE_DEVICES to the one you want",
-                evidence,
-            )
-        ]
-    return []
-
-
-def _finding(cause: str, status: str, reason: str, cure: str, evidence: dict[str, Any]) -> dict[str, Any]:
-    return {"cause": cause, "status": status, "reason": reason, "cure": cure, "evidence": evidence}
 
 
 _SECTION = "environment"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.schema import TABLES
+from gpu_util_callback.unused_gpu import checked
 
 
 class GpuSamples:
@@ -108,12 +110,11 @@ class GpuSamples:
             self._facts["machine"] = self._sampler.host
         if not self._sampler.nvml_gpus:
             return self._facts
-        from gpu_util_callback.doctor import quick_check
-
-        name = framework.get("backend") or framework.get("name")
-        build = {"framework": name, "is_cuda_build": framework.get("cuda_build")}
+        name = str(framework.get("backend") or framework.get("name") or "")
         self._facts["driver"] = self._sampler.driver
-        self._facts["gpu_check"] = quick_check(self._devices, self._sampler.nvml_gpus, build)
+        self._facts["gpu_check"] = checked(
+            name, self._devices, self._sampler.nvml_gpus, framework.get("cuda_build"), os.environ
+        )
         return self._facts
 
     @property

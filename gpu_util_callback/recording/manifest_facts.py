@@ -343,10 +343,9 @@ class Driver(TypedDict, total=False):
 
 
 class GpuCheck(TypedDict, total=False):
-    """A finding of the quick check of the GPUs."""
+    """Why the training uses none of the GPUs, as seen on the spot."""
 
     cause: Annotated[Required[str], Key]
-    status: Annotated[Required[str], Key]
     reason: Annotated[Required[str], Key]
     cure: str
     code: str

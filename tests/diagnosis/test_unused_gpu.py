@@ -1,12 +1,12 @@
-"""Why no GPU is used: one wording for the doctor's quick check and the rule, for each framework."""
+"""Why no GPU is used: one wording for the recording and the rule, for each framework."""
 
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.doctor import quick_check
-from gpu_util_callback.unused_gpu import why_unused
+from gpu_util_callback.unused_gpu import checked, why_unused
 
 SEEN = {"nvml_index": 0, "visible": True}
+HIDDEN = {"nvml_index": 0, "visible": False}
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,33 @@ SEEN = {"nvml_index": 0, "visible": True}
 def test_the_cure_is_the_frameworks_own(framework, cuda_build, environ, there, never):
     why = why_unused(framework, 1, 1, cuda_build, environ)
     assert there in why.code and never not in why.code
-    build = {"framework": framework, "is_cuda_build": cuda_build}
-    [found] = quick_check(None, [SEEN], build, environ=environ)
+    [found] = checked(framework, None, [SEEN], cuda_build, environ)
     assert (found["reason"], found["cure"], found["code"]) == (why.reason, why.cure, why.code)
 
 
+@pytest.mark.parametrize(
+    ("framework_gpus", "driver_gpus", "cuda_build", "words"),
+    [
+        (None, [], None, None),
+        ([], [], True, None),
+        ([{}], [SEEN], True, None),
+        ([{}], [SEEN, HIDDEN], None, None),
+        ([{}], [SEEN, SEEN, SEEN], None, None),
+        (None, [SEEN], False, "without CUDA"),
+        ([], [SEEN, SEEN], True, "sees none"),
+        ([], [SEEN], None, "sees none"),
+        ([], [HIDDEN] * 2, None, "CUDA_VISIBLE_DEVICES=-1 hides all"),
+    ],
+)
+def test_the_recording_says_why_none_of_the_gpus_is_used(framework_gpus, driver_gpus, cuda_build, words):
+    found = checked("", framework_gpus, driver_gpus, cuda_build, {"CUDA_VISIBLE_DEVICES": "-1"})
+    assert len(found) == (words is not None)
+    for entry in found:
+        assert entry["cause"] == "cpu_fallback" and words in entry["reason"] and entry["cure"]
+
+
 def test_the_rule_says_what_was_seen_on_the_spot():
-    seen = quick_check(None, [SEEN], {"framework": "jax", "is_cuda_build": None}, environ={"JAX_PLATFORMS": "cpu"})
+    seen = checked("jax", None, [SEEN], None, {"JAX_PLATFORMS": "cpu"})
     run = Generated(
         seed=1,
         gpus=[GPU | {"used_by_framework": False}],

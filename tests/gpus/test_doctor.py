@@ -8,7 +8,7 @@ import pytest
 from cuda import build_cuda, fake_framework, prepend
 from nvml import GIB, Scenario, environment
 
-from gpu_util_callback.doctor import Line, Report, _checks, quick_check
+from gpu_util_callback.doctor import Line, Report, _checks
 from gpu_util_callback.gpus._gate import nvidia_gpus
 
 LIBRARIES = [
@@ -502,33 +502,3 @@ def test_report_status_is_the_worst():
     assert Report([ok, bad, ok]).status == "problem"
     assert Report([]).status == "ok"
     assert Report([bad]).render().endswith("1 problem.")
-
-
-# The quiet check.
-
-GPU = {"nvml_index": 0, "visible": True}
-HIDDEN = {"nvml_index": 0, "visible": False}
-
-
-@pytest.mark.parametrize(
-    ("framework", "gpus", "build", "expected"),
-    [
-        (None, [], None, []),
-        ([], [], {"is_cuda_build": True}, []),
-        ([1], [GPU], {"is_cuda_build": True}, []),
-        ([1, 2], [GPU, GPU], {}, []),
-        ([1], [GPU, HIDDEN], {}, []),
-        (None, [GPU], {"is_cuda_build": False}, [("cpu_fallback", "problem", "without CUDA")]),
-        ([], [GPU, GPU], {"is_cuda_build": True}, [("cpu_fallback", "problem", "sees none")]),
-        ([], [GPU], None, [("cpu_fallback", "problem", "sees none")]),
-        ([], [HIDDEN] * 2, {}, [("cpu_fallback", "warning", "CUDA_VISIBLE_DEVICES=-1 hides all")]),
-        ([1], [GPU, GPU, GPU], {}, [("gpus_unused", "warning", "3 GPUs are free to use and 1 is")]),
-    ],
-)
-def test_quick_check(framework, gpus, build, expected):
-    found = quick_check(framework, gpus, build, environ={"CUDA_VISIBLE_DEVICES": "-1"})
-    assert [(entry["cause"], entry["status"]) for entry in found] == [e[:2] for e in expected]
-    for entry, (_, _, words) in zip(found, expected, strict=True):
-        assert words in entry["reason"]
-        assert entry["cure"]
-        assert entry["evidence"]["visible_gpus"] == sum(gpu["visible"] for gpu in gpus)

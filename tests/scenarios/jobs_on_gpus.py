@@ -184,13 +184,7 @@ def _(job, vary):
 
 
 def _check(reason):
-    check = {
-        "cause": "cpu_fallback",
-        "status": "problem",
-        "reason": reason,
-        "cure": "pip install tensorflow[and-cuda]",
-        "evidence": {"gpus": 1},
-    }
+    check = {"cause": "cpu_fallback", "reason": reason, "cure": "pip install tensorflow[and-cuda]"}
     return {"gpu_check": [check]}
 
 
