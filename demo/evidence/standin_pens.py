@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from gpu_util_callback.traces.xplane import message_class
+from evidence.xspace_messages import message_class
 
 PS_PER_US = 1_000_000
 CALL = 4 * PS_PER_US  # what a call that launches something takes

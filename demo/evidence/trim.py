@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpu_util_callback.traces.xplane import message_class
+from evidence.xspace_messages import message_class
 
 # What a reader of GPU work needs; HLO programs and the profiler's own planes are left out.
 PLANES = re.compile(rb"^(/device:GPU:\d+|/host:CPU|/host:CUPTI|Task Environment)")

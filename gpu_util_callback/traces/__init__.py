@@ -1,7 +1,7 @@
 """Profiler traces: readers into one event model, step breakdown, kernels.
 
 `read_trace(path)` reads any known file; `measure(trace)` accounts for its time, `imported.analyse`
-explains it, too. Needs numpy and protobuf, never TensorFlow: a trace can be read on a laptop.
+explains it, too. Needs numpy, never TensorFlow: a trace can be read on a laptop.
 """
 
 from gpu_util_callback.traces.analysis import Analysis, measure

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from evidence.trim import trim_xspace
+from evidence.xspace_messages import message_class
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
-from gpu_util_callback.traces.xplane import message_class
 
 STEPS = 8
 

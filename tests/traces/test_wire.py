@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xspace_builder import message_class
 
 from gpu_util_callback.traces import wire
-from gpu_util_callback.traces.xplane import message_class
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 small = st.integers(0, 300)

@@ -1,8 +1,13 @@
-"""Writes small XSpace files as profilers do, with the message classes of the reader."""
+"""Writes small XSpace files as profilers do, with the message classes of the demo."""
 
 from __future__ import annotations
 
-from gpu_util_callback.traces.xplane import message_class
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "demo"))
+
+from evidence.xspace_messages import message_class
 
 PS_PER_US = 1_000_000
 
