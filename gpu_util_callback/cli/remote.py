@@ -1,6 +1,7 @@
 """Log directories in object stores: a timely error for one that is unreachable or denies access."""
 
 import logging
+import re
 import threading
 
 from gpu_util_callback.errors import UnusableInput
@@ -37,8 +38,13 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
         longer: a sentence on how to wait longer, where that is possible.
 
     Raises:
-        UnusableInput: it cannot be opened or did not answer in time; with the remedy.
+        UnusableInput: it is a web address, cannot be opened or did not answer in time; with the remedy.
     """
+    if re.match(r"https?://", logdir):
+        raise UnusableInput(
+            f"{logdir} is a web address: give the log directory itself, the one that "
+            "`tensorboard --logdir` was started with"
+        )
     if not is_remote(logdir):
         return
     # Its warnings repeat our error; with a handler of its own they do not reach the terminal.

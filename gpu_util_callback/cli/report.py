@@ -323,6 +323,14 @@ def _check(args: argparse.Namespace) -> "Check | None":
     return check if checked else None
 
 
+def nothing_in(*logdirs: str) -> UnusableInput:
+    """Return the error for log directories without a recording."""
+    return UnusableInput(
+        f"no recording in {', '.join(logdirs)}: looked for <run>/plugins/gpu_utilization/*/"
+        "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
+    )
+
+
 def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> "Recordings":
     """Open the recordings of log directories, or of some of their runs.
 
@@ -337,20 +345,12 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
     unread: list = []
     of_logdir: list[tuple[str, list]] = []
     for logdir in logdirs:
-        if re.match(r"https?://", logdir):
-            raise UnusableInput(
-                f"{logdir} is a web address: give the log directory itself, the one that "
-                "`tensorboard --logdir` was started with"
-            )
         _remote.wait_for_answer(logdir, timeout_s, " --timeout S waits longer.")
         recordings = read_recordings(logdir)
         _warn(vars(problem) for problem in recordings.problems)
         ordered = sorted(recordings, key=lambda recording: recording.start_ns or 0)
         if not ordered:
-            raise UnusableInput(
-                f"no recording in {logdir}: looked for <run>/plugins/gpu_utilization/*/"
-                "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
-            )
+            raise nothing_in(logdir)
         recordings_found += ordered
         unread += recordings.unread
         of_logdir.append((names[logdir], ordered))

@@ -4,14 +4,13 @@ import argparse
 import contextlib
 import gc
 import json
-import re
 import sys
 from collections.abc import Iterator
 from functools import partial
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli.report import length
+from gpu_util_callback.cli.report import add_timeout, length, nothing_in
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import cleaned
 
@@ -45,13 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-cache", action="store_true", help="read every run again, also those that have not changed"
     )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=_remote.ANSWER_S,
-        metavar="S",
-        help="seconds to wait for a URL (default: %(default)g)",
-    )
+    add_timeout(parser)
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
@@ -74,9 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if args.engine == "ray":
         _need_ray()
     for logdir in args.logdir:
-        if re.match(r"https?://", logdir):
-            raise UnusableInput(f"{logdir} is a web address: give the log directory itself")
-        if not any(mark in logdir for mark in "*?["):
+        # Of those that a glob stands for, nobody is asked: it must not be a web address.
+        if logdir.startswith("http") or not any(mark in logdir for mark in "*?["):
             _remote.wait_for_answer(logdir, args.timeout, " --timeout S waits longer.")
     logdirs = expanded(args.logdir)
     line = options.StatusLine()
@@ -97,10 +89,7 @@ def run(args: argparse.Namespace) -> int:
         more = len(surveyed.problems) - _SHOWN_PROBLEMS
         print(f"gpu-util total: {more:,} more such problems (--json has all)", file=sys.stderr)
     if not surveyed.rows:
-        raise UnusableInput(
-            f"no recording in {', '.join(args.logdir)}: looked for <run>/plugins/gpu_utilization/*/"
-            "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
-        )
+        raise nothing_in(*args.logdir)
     with _uncollected():
         report = total(surveyed)
     if args.price_per_gpu_hour is not None:
