@@ -24,25 +24,14 @@ def memory_use(run: Run, limits: Limits) -> dict | None:
 
 
 def _host(run: Run) -> dict | None:
-    def highest(name: str) -> int | None:
-        track = run.memory.get(f"host:{name}")
-        return None if track is None or track.highest is None else int(track.highest)
-
-    held_bytes = highest("process_held_bytes")
-    peak = highest("process_memory_bytes") if held_bytes is None else held_bytes
+    held = run.highest_of("host:process_held_bytes")
+    peak = run.highest_of("host:process_memory_bytes") if held is None else held
     if peak is None:
         return None
-    machine = run.machine
-    limits = {
-        "container": machine.get("memory_limit_bytes"),
-        "ulimit -v": machine.get("address_space_limit_bytes"),
-        "machine": machine.get("memory_total_bytes"),
-    }
-    known_limits = [(limit, name) for name, limit in limits.items() if limit]
-    limit, by = min(known_limits, default=(None, None))
+    limit, by = run.host_limit or (None, None)
     return {
-        "peak_bytes": peak,
-        "workers_peak_bytes": highest("workers_memory_bytes"),
+        "peak_bytes": int(peak),
+        "workers_peak_bytes": _whole(run.highest_of("host:workers_memory_bytes")),
         "limit_bytes": limit,
         "limited_by": by,
     }
@@ -52,21 +41,20 @@ def _gpu(run: Run, gpu: int) -> dict | None:
     memory = allocator(run, gpu)
     if memory is None:
         return None
-
-    def highest(name: str) -> int | None:
-        value = run.highest(gpu, name)
-        return None if value is None else int(value)
-
     batch = batch_memory(run, gpu)
     return {
         "index": gpu,
         "live_peak_bytes": int(memory.peak),
-        "reserved_peak_bytes": highest("allocator_reserved_bytes"),
-        "others_peak_bytes": highest("memory_other_bytes"),
+        "reserved_peak_bytes": _whole(run.highest(gpu, "allocator_reserved_bytes")),
+        "others_peak_bytes": _whole(run.highest(gpu, "memory_other_bytes")),
         "limit_bytes": int(memory.limit),
         "bytes_per_sample": None if batch is None else round(batch.per_sample),
         "room_for_batch": None if batch is None else batch.room,
     }
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _growth(forecast: Forecast) -> dict:

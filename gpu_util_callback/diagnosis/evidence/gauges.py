@@ -107,6 +107,16 @@ class Gauges:
         bins = self.column(index, name)
         return bins.maximum(name) if bins is not None else None
 
+    def highest_of(self, key: str) -> float | None:
+        """Return the largest value of a tracked column, "host:process_held_bytes"; None without any."""
+        track = self.memory.get(key)
+        return track.highest if track is not None else None
+
+    def last_of(self, key: str) -> float | None:
+        """Return its latest value, None without any."""
+        track = self.memory.get(key)
+        return track.last if track is not None else None
+
 
 HOLD_NS = Count(2_000_000_000, "the most time before it that a sample covers: twice the driver's averaging time")
 

@@ -202,6 +202,22 @@ class Run(Gauges):
         return self.once("machine", lambda: cast(Machine, _without_nulls(self.facts.get("machine"))))
 
     @property
+    def container_limit(self) -> float | None:
+        """The container's limit of memory, bytes, where it is one: below the machine's memory."""
+        limit, total = self.machine.get("memory_limit_bytes"), self.machine.get("memory_total_bytes")
+        return None if limit is None or (total and limit > total) else float(limit)
+
+    @property
+    def host_limit(self) -> tuple[float, str] | None:
+        """The lowest limit of the host's memory, bytes, and what sets it."""
+        limits = {
+            "container": self.machine.get("memory_limit_bytes"),
+            "ulimit -v": self.machine.get("address_space_limit_bytes"),
+            "machine": self.machine.get("memory_total_bytes"),
+        }
+        return min(((limit, name) for name, limit in limits.items() if limit), default=None)
+
+    @property
     def framework_facts(self) -> Framework:
         """The framework that trains; its name alone is `framework`."""
         return self.once("framework", lambda: cast(Framework, _without_nulls(self.facts.get("framework"))))

@@ -262,16 +262,13 @@ def allocator(run: Run, gpu: int) -> Allocator | None:
 
 
 def _allocator(run: Run, gpu: int) -> Allocator | None:
-    def highest(name: str) -> float | None:
-        return run.highest(gpu, name)
-
-    peaks = [highest(name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
+    peaks = [run.highest(gpu, name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
     measured = [peak for peak in peaks if peak is not None]
     total = run.gpu(gpu).get("memory_total_bytes")
-    limit = highest("allocator_limit_bytes") or total
+    limit = run.highest(gpu, "allocator_limit_bytes") or total
     if not measured or not limit:
         return None
-    retries, ooms = highest("allocator_retries"), highest("allocator_ooms")
+    retries, ooms = run.highest(gpu, "allocator_retries"), run.highest(gpu, "allocator_ooms")
     return Allocator(
         max(measured),
         float(limit),

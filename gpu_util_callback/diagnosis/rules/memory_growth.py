@@ -241,15 +241,13 @@ def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
     if group != "host":
         return _room_on_gpu(run, group, growth)
     rooms = []
-    machine = run.machine
 
     def reached(name: str) -> float | None:
         track = run.memory.get(f"host:{name}")
         return None if track is None or not len(track) else track.of_late[1]
 
-    limit, container_bytes = machine.get("memory_limit_bytes"), reached("container_memory_bytes")
-    total = machine.get("memory_total_bytes")
-    if limit is not None and not (total and limit > total):
+    limit, container_bytes = run.container_limit, reached("container_memory_bytes")
+    if limit is not None:
         if container_bytes is None:  # without the container's own account: this training is most of it
             process_bytes = reached("process_held_bytes") or reached("process_memory_bytes") or 0.0
             container_bytes = process_bytes + (reached("workers_memory_bytes") or 0.0)
@@ -257,7 +255,7 @@ def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
     available = run.memory.get("host:memory_available_bytes")
     if available is not None and len(available):
         rooms.append(_Room(available.of_late[0], "the machine's memory"))
-    space, used_space = machine.get("address_space_limit_bytes"), reached("process_address_space_bytes")
+    space, used_space = run.machine.get("address_space_limit_bytes"), reached("process_address_space_bytes")
     if space is not None and used_space is not None and column.startswith("process"):
         rooms.append(_Room(space - used_space, "the limit of `ulimit -v`"))
     return min(rooms, default=None)
@@ -265,14 +263,9 @@ def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
 
 def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
     index = int(group.partition("/")[0][3:])
-
-    def last(name: str) -> float | None:
-        track: MemoryTrack | None = run.memory.get(f"{group}:{name}")
-        return None if track is None else track.last
-
     total = run.gpu(index).get("memory_total_bytes")
-    limit = last("allocator_limit_bytes")
-    peak = max(growth.level, last("allocator_peak_bytes") or 0.0)
+    limit = run.last_of(f"{group}:allocator_limit_bytes")
+    peak = max(growth.level, run.last_of(f"{group}:allocator_peak_bytes") or 0.0)
     if limit:
         return _Room(limit - peak, "the allocator's limit")
     if not total:

@@ -117,43 +117,26 @@ def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[st
 
 def _of_host(run: Run, where: str) -> dict[str, object]:
     """Return what held the host's memory."""
-
-    def highest(name: str) -> float | None:
-        track = run.memory.get(f"host:{name}")
-        return None if track is None else track.highest
-
-    limit = _host_limit(run)
-    workers = highest("workers_memory_bytes")
+    peak = run.highest_of("host:process_held_bytes") or run.highest_of("host:process_memory_bytes")
+    limit, workers = run.host_limit, run.highest_of("host:workers_memory_bytes")
     return {
-        "process_peak_mib": _mib(highest("process_held_bytes") or highest("process_memory_bytes")),
+        "process_peak_mib": _mib(peak),
         "workers_memory_mib": _mib(workers) if workers else None,
-        "limit_gib": None if limit is None else round(limit / 2**30, 2),
+        "limit_gib": None if limit is None else round(limit[0] / 2**30, 2),
         **_peaks(run, "host:process_held_bytes", where),
     }
 
 
 def _large_list(run: Run) -> Mapping[str, Any] | None:
     """Return the list of the program's that held much of the memory."""
-    track = run.memory.get("host:process_held_bytes")
+    held = run.highest_of("host:process_held_bytes")
     lists = (run.facts.get("memory") or {}).get("kept") or ()
     largest = max(lists, key=_bytes, default=None)
-    if largest is None or track is None or not track.highest:
-        return None
-    return largest if _bytes(largest) >= MUCH * track.highest else None
+    return largest if largest is not None and held and _bytes(largest) >= MUCH * held else None
 
 
 def _bytes(kept_list: Mapping[str, Any]) -> float:
     return float(kept_list.get("items") or 0) * float(kept_list.get("item_bytes") or 0)
-
-
-def _host_limit(run: Run) -> float | None:
-    machine = run.machine
-    limits = (
-        machine.get("memory_limit_bytes"),
-        machine.get("address_space_limit_bytes"),
-        machine.get("memory_total_bytes"),
-    )
-    return min((float(limit) for limit in limits if limit), default=None)
 
 
 def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
@@ -203,7 +186,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     if not counted and not full:
         return
     title = f"The process was killed at step {run.end_step:,}"
-    limit = _container_limit(run)
+    limit = run.container_limit
     fuller = used.get("container", 100.0) >= used.get("machine", 0.0)  # than the machine
     near = share is not None and share >= (NEARLY_FULL_PCT if counted else limits["host_used_pct"])
     if limit is not None and fuller and (near or "container" in counted):
@@ -234,23 +217,13 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     )
 
 
-def _container_limit(run: Run) -> float | None:
-    """Return the container's limit where it is one: below the machine's memory."""
-    limit, total = run.machine.get("memory_limit_bytes"), run.machine.get("memory_total_bytes")
-    return None if limit is None or (total and limit > total) else float(limit)
-
-
 def _last_used_pct(run: Run) -> dict[str, float]:
     """Return how full the memory of the container, and the machine's, was in the last samples."""
-
-    def last(name: str) -> float | None:
-        track = run.memory.get(f"host:{name}")
-        return None if track is None else track.last
-
     shares = {}
     machine = run.machine
     limit, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
-    container, available = last("container_memory_bytes"), last("memory_available_bytes")
+    container = run.last_of("host:container_memory_bytes")
+    available = run.last_of("host:memory_available_bytes")
     if limit and container is not None:
         shares["container"] = 100 * container / limit
     if total and available is not None:
