@@ -403,7 +403,7 @@ UNLIKE = Constant(0.15, "of the run: windows that show this much more computing 
 
 def _gpu_times(facts: Facts, gpus: Iterable[dict], traced: Traced, steps: int, account: Mapping) -> dict[str, dict]:
     """Return the estimate for each GPU in use, by its index."""
-    why_idle = explains_idle(facts, steps)
+    why_idle = explains_idle(facts)
     return {
         str(gpu["index"]): _gpu_time(gpu, traced, steps, account, why_idle) for gpu in gpus if gpu["used_by_framework"]
     }

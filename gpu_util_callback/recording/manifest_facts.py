@@ -581,25 +581,25 @@ class SourceGpu(TypedDict, total=False):
 class SourceLateRank(TypedDict, total=False):
     """The rank that a trace's collectives wait for."""
 
-    name: str
-    waited_pct: Percent
+    name: Required[str]
+    waited_pct: Required[Percent]
 
 
 class SourceOnce(TypedDict, total=False):
     """Costs in a trace that are paid once."""
 
-    name: str
-    longest_ns: Number
-    idle_ns: Number
+    name: Required[str]
+    longest_ns: Required[Time]
+    idle_ns: Required[Time]  # of the GPUs, in all such costs
 
 
 class SourceHostCalls(TypedDict, total=False):
     """Calls of the host's code by the compiled steps of a trace."""
 
-    name: str
-    total_ns: Number
-    idle_ns: Number
-    idle_host_ns: Number
+    name: Required[str]
+    total_ns: Required[Time]
+    idle_ns: Required[Time]  # of the GPUs meanwhile
+    idle_host_ns: Required[Time]  # the part of it in which nothing was launched
 
 
 class SourceFacts(TypedDict, total=False):

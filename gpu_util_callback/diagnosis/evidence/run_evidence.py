@@ -95,7 +95,7 @@ class Run(Gauges):
     @property
     def source(self) -> Source | None:
         """The trace that this run was made of, whose steps are all timed exactly, or None."""
-        return self.once("source", lambda: source_of(self.facts, self.steps.total_rows))
+        return self.once("source", lambda: source_of(self.facts))
 
     def rounded(self, value: float, places: int | None = None) -> float:
         """Return a number for evidence: as measured if exact, else without digits of chance."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.manifest_facts import SourceHostCalls, SourceOnce, SourceStage
 from gpu_util_callback.recording.schema import CATEGORIES
 
 AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
@@ -34,39 +35,11 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowestStage:
-    """The stage of the input pipeline with most work of its own."""
-
-    name: str  # "Map" of "Iterator::Root::Prefetch::Map"
-    path: str
-    self_ms: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class LateRank:
     """The rank that comes last to collectives."""
 
     name: str
     waited_pct: float  # of this process's collectives: waiting for it
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """Costs that are paid once: start-up, loading of code, a library's first use."""
-
-    name: str
-    longest_ns: int
-    idle_ns: int  # of the GPUs, in all such costs
-
-
-@dataclass(frozen=True, slots=True)
-class HostCalls:
-    """Code of the host that compiled steps call; times are those within steps."""
-
-    name: str
-    total_ns: int
-    idle_ns: int  # of the GPUs meanwhile
-    idle_host_ns: int  # the part of it in which nothing was launched
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +60,9 @@ class Source:
         trains: gradients or an optimizer are seen in it.
         collectives: the kind of most communication, "all_to_all", "gather" or "reduce"; "" = none.
         late_rank: the rank for which this one waits in collectives.
-        once: what is paid for once, at the start of the program.
-        host_calls: code of the host that compiled steps call.
+        slowest_stage: the stage of the input pipeline with most work of its own.
+        once: what is paid for once, at the start of the program; the GPUs idle in all of it together.
+        host_calls: code of the host that compiled steps call; times are those within steps.
         uploaded_ns: copies to a GPU before its first kernel, of a trace without steps.
     """
 
@@ -101,14 +75,14 @@ class Source:
     linked_kernels: int
     short_kernels_pct: float
     copies: Sequence[Copies]
-    slowest_stage: SlowestStage | None
+    slowest_stage: SourceStage | None
     host_activity: str
     tpu: bool
     trains: bool
     collectives: str
     late_rank: LateRank | None
-    once: Once | None
-    host_calls: HostCalls | None
+    once: SourceOnce | None
+    host_calls: SourceHostCalls | None
     uploaded_ns: int
 
     @property
@@ -117,18 +91,13 @@ class Source:
         return not (self.fetches or self.trains)
 
 
-def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
-    """Return the trace that a recording was made of; None for one that a training wrote.
-
-    Args:
-        steps: how many the recording has.
-    """
+def source_of(facts: Mapping[str, Any]) -> Source | None:
+    """Return the trace that a recording was made of; None for one that a training wrote."""
     stored = facts.get("source")
     if not stored:
         return None
-    judged = not shows_no_steps(facts, steps)
+    judged = bool(stored.get("steps_judged"))
     gpus = [gpu for gpu in stored.get("gpus") or () if gpu.get("at_work")]
-    stage = stored.get("slowest_stage")
     return Source(
         whole="step" if judged else "trace",
         steps_judged=judged,
@@ -143,14 +112,14 @@ def source_of(facts: Mapping[str, Any], steps: int) -> Source | None:
             for gpu in gpus
             for copy in gpu.get("copies") or ()
         ],
-        slowest_stage=stage and SlowestStage(stage["name"], stage["path"], stage.get("self_ms")),
+        slowest_stage=stored.get("slowest_stage"),
         host_activity=stored.get("host_activity") or "",
         tpu=bool(stored.get("tpu")),
         trains=bool(stored.get("trains", True)),
         collectives=str(stored.get("collectives") or ""),
         late_rank=LateRank(**late) if (late := stored.get("late_rank")) else None,
-        once=Once(**once) if (once := stored.get("once")) else None,
-        host_calls=HostCalls(**calls) if (calls := stored.get("host_calls")) else None,
+        once=stored.get("once"),
+        host_calls=stored.get("host_calls"),
         uploaded_ns=int(stored.get("uploaded_ns") or 0),
     )
 
@@ -161,29 +130,10 @@ MAX_KERNELS = 4096
 MAX_WINDOWS = 256
 
 
-def explains_idle(facts: Mapping, steps: int) -> bool:
-    """Return whether a recording shows why its GPUs idled: a trace with too little work does not.
-
-    Args:
-        facts: of the recording.
-        steps: how many it has.
-    """
-    source = facts.get("source") or {}
-    return bool(source.get("idle_judged", not shows_no_steps(facts, steps)))
-
-
-def shows_no_steps(facts: Mapping, steps: int) -> bool:
-    """Return whether this is an imported trace without steps: all of it is taken as one.
-
-    Args:
-        facts: of the recording.
-        steps: how many it has.
-    """
-    source = facts.get("source") or {}
-    if "steps_judged" in source:
-        return not source["steps_judged"]
-    basis = source.get("steps_from")  # of versions that judged no single call
-    return basis == "trace" or (basis == "call" and steps < 2)
+def explains_idle(facts: Mapping) -> bool:
+    """Return whether a recording shows why its GPUs idled: a trace with too little work does not."""
+    source = facts.get("source")
+    return not source or bool(source.get("idle_judged"))
 
 
 @dataclass(slots=True)

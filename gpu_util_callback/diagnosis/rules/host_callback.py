@@ -31,16 +31,16 @@ class HostCallback(Rule):
         calls = run.source.host_calls if run.source is not None else None
         if run.source is None or calls is None:
             return
-        lost = calls.idle_ns if run.source.gpus else calls.total_ns
+        lost = calls["idle_ns"] if run.source.gpus else calls["total_ns"]
         pct = 100 * lost / max(1, run.steps.total("duration_ns"))
         if pct < limits["host_callback_pct"]:
             return
         yield self.finding(
             title=f"Calls to the host inside the compiled step take {pct:.0f} % of the {run.source.whole}",
             lost_ns=lost,
-            evidence={"host_callback_pct": pct, "host_activity": calls.name},
+            evidence={"host_callback_pct": pct, "host_activity": calls["name"]},
             threshold=chosen(limits, "host_callback_pct"),
-            advice=_advice(run, calls.name),
+            advice=_advice(run, calls["name"]),
             gpus=run.source.gpus,
             severity=pct / 100,
         )

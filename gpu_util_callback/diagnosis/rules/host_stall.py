@@ -13,12 +13,13 @@ from gpu_util_callback.diagnosis.advice.validation import validation
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, significant
-from gpu_util_callback.diagnosis.evidence.source import Once, Source
+from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, MOSTLY, Constant, Count, Limits, Threshold
+from gpu_util_callback.recording.manifest_facts import SourceOnce
 from gpu_util_callback.words import capitalized, duration
 
 UNMARKED = "unmarked"  # detail of the finding about unnamed time
@@ -284,8 +285,8 @@ class HostStall(Rule):
     # -- a trace ---------------------------------------------------------------------------------
 
     def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
-        calls = source.host_calls.idle_host_ns if source.host_calls else 0  # they have a rule
-        once = source.once.idle_ns if source.once else 0
+        calls = source.host_calls["idle_host_ns"] if source.host_calls else 0  # they have a rule
+        once = source.once["idle_ns"] if source.once else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
             if source.once and 2 * once >= share.lost_ns:
                 yield self._start_up(share, source.once, limits, run)
@@ -300,15 +301,15 @@ class HostStall(Rule):
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does something else",
             )
 
-    def _start_up(self, share: Share, once: Once, limits: Limits, run: Run) -> Finding:
+    def _start_up(self, share: Share, once: SourceOnce, limits: Limits, run: Run) -> Finding:
         """Return what a trace shows of costs that are paid once: it began too early."""
-        start_up = share.without(share.lost_ns - once.idle_ns)
+        start_up = share.without(share.lost_ns - once["idle_ns"])
         return replace(
             self.loss(
                 start_up,
-                traced_too_early(run, once.name, once.longest_ns),
+                traced_too_early(run, once["name"], once["longest_ns"]),
                 threshold={"idle_host_pct": limits["idle_host_pct"]},
-                evidence={"idle_host_pct": start_up.pct, "host_activity": once.name},
+                evidence={"idle_host_pct": start_up.pct, "host_activity": once["name"]},
                 of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
             ),
             detail="start_up",

@@ -427,8 +427,8 @@ class InputBound(Rule):
                 evidence={
                     "wait_pct": pct,
                     "host_input_pct": 100 * run.steps.total("input_get_ns") / total,
-                    "slowest_stage": stage.path if stage else None,
-                    "slowest_stage_self_ms": stage.self_ms if stage else None,
+                    "slowest_stage": stage["path"] if stage else None,
+                    "slowest_stage_self_ms": stage.get("self_ms") if stage else None,
                 },
                 threshold=chosen(limits, "wait_pct"),
                 advice=_in_trace_advice(run, source, lost / steps / 1e6, (total - lost) / steps / 1e6),
@@ -714,7 +714,7 @@ def _judged(source: Source) -> bool:
 def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
     if source.slowest_stage is not None:
-        return advise_traced_stage(source.slowest_stage.name)
+        return advise_traced_stage(source.slowest_stage["name"])
     if run.framework == "torch" and run.fit.get("input_workers") is None:
         return Advice(
             "Batches come too late. Are they made in the training process, or by few workers? If "
