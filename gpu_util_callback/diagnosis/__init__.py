@@ -6,20 +6,13 @@
 
 from gpu_util_callback.diagnosis.check import Check, failures, new_causes
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.engine import (
-    RULES,
-    RULES_VERSION,
-    Diagnosis,
-    diagnose,
-    diagnose_together,
-    thresholds_in_force,
-    thresholds_set,
-)
+from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, Diagnosis, diagnose, diagnose_together
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Range
 from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant
+from gpu_util_callback.diagnosis.user_thresholds import thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import Announcer
 
 __all__ = [

@@ -16,7 +16,8 @@ from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.input_bound import InputBound
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits, changed, resolve, still_known
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits
+from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
@@ -24,28 +25,9 @@ from gpu_util_callback.recording.manifest import killed_since
 RULES_VERSION = 26
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
-_DECLARED = {rule.cause: rule.thresholds for rule in RULES}
-
 
 # Digits of a share, by whether it was measured exactly.
 _SHARE_DIGITS = {False: 4, True: 9}
-
-
-def thresholds_in_force(given: Mapping | None) -> dict[str, dict[str, float]]:
-    """Return all thresholds by cause and name: the defaults, overridden by those given.
-
-    Args:
-        given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
-
-    Raises:
-        UnusableInput: a threshold that does not exist or is no number from 0 on.
-    """
-    return resolve(_DECLARED, given)
-
-
-def thresholds_set(limits: Mapping[str, Limits]) -> dict[str, float]:
-    """Return those that are not the default: `{"input_bound.wait_pct": 10}`."""
-    return changed(_DECLARED, limits)
 
 
 class Diagnosis:
@@ -63,7 +45,7 @@ class Diagnosis:
     """
 
     def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
-        self.thresholds = resolve(_DECLARED, thresholds)
+        self.thresholds = thresholds_in_force(thresholds)
         floor_ms = self.thresholds[InputBound.cause]["floor_ms"]
         self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
 
@@ -127,7 +109,7 @@ class Diagnosis:
         return {
             "rules_version": RULES_VERSION,
             "thresholds": self.thresholds,
-            "thresholds_set": changed(_DECLARED, self.thresholds),
+            "thresholds_set": thresholds_set(self.thresholds),
             "verdict": sentence(run, objects),
             "gpu_active_pct": _active_pct(run),
             "memory": memory_use(run, self.thresholds[MemoryGrowth.cause]),
@@ -152,8 +134,8 @@ def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = 
             the rows of a long run take long to read. `rules_version` shows which rules were used.
     """
     stored = recording.stored or {}
-    stored_limits = still_known(_DECLARED, stored.get("thresholds_set"))
-    limits = resolve(_DECLARED, thresholds, before=stored_limits)
+    stored_limits = still_known(stored.get("thresholds_set"))
+    limits = thresholds_in_force(thresholds, before=stored_limits)
     up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
     lost = recording.status == "lost"  # its last moments were never judged
     if "verdict" in stored and ((up_to_date and not lost) or not (recompute or thresholds)):
