@@ -9,6 +9,7 @@ from gpu_util_callback import GpuUtilMonitor
 from gpu_util_callback.diagnosis import Diagnosis, logdir_report
 from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.segments import complete
 
 START_NS = 1_700_000_000 * 10**9
 # Rank 0 of the two epochs of DLIO's test data, in milliseconds: the time from asking for a batch to
@@ -136,14 +137,13 @@ def test_a_long_run_keeps_its_mean_in_bounded_memory(monkeypatch):
     monkeypatch.setattr(AcceleratorUse, "CAPACITY", 8)
     use = AcceleratorUse()
     at = START_NS + np.arange(1000) * 100  # each row a stretch of its own: 10 of 100 ns between
-    use.add(
-        {
-            "start_ns": at,
-            "duration_ns": np.full(1000, 90),
-            "body_ns": np.full(1000, 45),
-            "input_wait_ns": np.full(1000, 45),
-        }
-    )
+    rows = {
+        "start_ns": at,
+        "duration_ns": np.full(1000, 90),
+        "body_ns": np.full(1000, 45),
+        "input_wait_ns": np.full(1000, 45),
+    }
+    use.add(complete("steps", rows))
     from gpu_util_callback.diagnosis.evidence.phases import Phases
 
     assert use.result(Phases())["pct"] == pytest.approx(45, abs=0.1)

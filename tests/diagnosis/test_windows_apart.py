@@ -7,6 +7,7 @@ from generated_runs import GPU, Generated, write
 from gpu_util_callback.diagnosis import Diagnosis, run_report
 from gpu_util_callback.diagnosis.evidence.source import MAX_WINDOWS, Traced
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.segments import complete
 
 STEPS, STEP_MS, SHARE = 12_000, 20, 0.5
 
@@ -78,13 +79,16 @@ def test_the_gpu_account_weighs_windows_alike(tmp_path):
 def test_windows_of_a_long_run_are_added_up():
     """Memory stays bounded, nothing is lost, and it does not matter how rows came."""
     count = 3 * MAX_WINDOWS
-    rows = {
-        "step": np.arange(count) * 100,
-        "gpu": np.zeros(count, int),
-        "window": np.arange(count),
-        "duration_ns": np.full(count, 10),
-        "idle_sync_ns": np.arange(count),
-    }
+    rows = complete(
+        "traced_steps",
+        {
+            "step": np.arange(count) * 100,
+            "gpu": np.zeros(count, int),
+            "window": np.arange(count),
+            "duration_ns": np.full(count, 10),
+            "idle_sync_ns": np.arange(count),
+        },
+    )
     whole, piecewise = Traced(), Traced()
     whole.add_steps(rows)
     for at in range(0, count, 7):

@@ -34,15 +34,10 @@ class AcceleratorUse:
 
     def add(self, steps: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `steps` table, in order."""
-        if not len(steps.get("start_ns", ())):
+        if not len(steps["start_ns"]):
             return
-        start, length, body, wait = (
-            np.asarray(steps[name], np.int64) if name in steps else np.full(len(steps["start_ns"]), -1, np.int64)
-            for name in ("start_ns", "duration_ns", "body_ns", "input_wait_ns")
-        )
-        compute = np.maximum(body, 0)
-        if "gpu_wait_ns" in steps:
-            compute = compute + np.maximum(np.asarray(steps["gpu_wait_ns"], np.int64), 0)
+        start, length, body, wait = (steps[name] for name in ("start_ns", "duration_ns", "body_ns", "input_wait_ns"))
+        compute = np.maximum(body, 0) + np.maximum(steps["gpu_wait_ns"], 0)
         end = start + np.maximum(length, 0)
         before = np.concatenate([[-1 if self._last_end is None else self._last_end], end[:-1]])
         begins = start != before

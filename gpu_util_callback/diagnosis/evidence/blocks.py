@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 import numpy as np
 
@@ -50,16 +49,6 @@ MAX_TIMED_SHAPES = 256
 
 
 _COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
-
-
-def _integers(table: Mapping[str, np.ndarray], count: int, name: str) -> np.ndarray:
-    """Return a column; -1 where it, or a value, is not known."""
-    if name not in table:
-        return np.full(count, -1, np.int64)
-    values = np.asarray(table[name])
-    if values.dtype.kind == "f":
-        values = np.where(np.isfinite(values), values, -1)
-    return values.astype(np.int64)
 
 
 class StepBlocks:
@@ -117,10 +106,9 @@ class StepBlocks:
         return max(0, duration - wait - compiling - round(int(rows.sum()) * float(np.median(quickest))))
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
-        """Add new rows of the `steps` table, in order; absent columns and -1 count as unknown."""
-        rows = len(table["start_ns"]) if "start_ns" in table else 0
-        for first in range(0, rows, self._SLICE):
-            self._add({name: np.asarray(column)[first : first + self._SLICE] for name, column in table.items()})
+        """Add new rows of the `steps` table, in order; -1 counts as unknown."""
+        for first in range(0, len(table["start_ns"]), self._SLICE):
+            self._add({name: column[first : first + self._SLICE] for name, column in table.items()})
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
         count = len(table["start_ns"])
@@ -132,9 +120,8 @@ class StepBlocks:
         self.total_rows += count
 
     def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-        column = partial(_integers, table, count)
-        counted = {name: np.maximum(column(name), 0) for name in _COUNTED}
-        raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
+        counted = {name: np.maximum(table[name], 0) for name in _COUNTED}
+        raw_wait, start, step = table["input_wait_ns"], table["start_ns"], table["step"]
         duration, compile_ns = counted["duration_ns"], counted["compile_ns"]
         callbacks = counted["callbacks_ns"]
         raw = np.maximum(raw_wait, 0)
@@ -142,11 +129,11 @@ class StepBlocks:
         wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
         event_at = (duration * EVENT_SHARE).astype(np.int64)
-        new, dynamic = self._first_seen(column("shape_id"), start)
+        new, dynamic = self._first_seen(table["shape_id"], start)
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
         parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
-        within = np.where(column("body_ns") >= 0, np.maximum(duration - parts, 0), 0)
+        within = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
         ends = np.concatenate([[before], start + duration])
         between = np.maximum(start - ends[:-1], 0) + within
@@ -156,8 +143,8 @@ class StepBlocks:
             "input_wait_ns": raw,
             "wait_ns": wait,
             "wait_known": (raw_wait >= 0).astype(np.int64),
-            "compile_known": (column("compile_ns") >= 0).astype(np.int64),
-            "callbacks_known": (column("callbacks_ns") >= 0).astype(np.int64),
+            "compile_known": (table["compile_ns"] >= 0).astype(np.int64),
+            "callbacks_known": (table["callbacks_ns"] >= 0).astype(np.int64),
             "wait_events": wait_event.astype(np.int64),
             "event_wait_ns": wait_event * wait,
             "between_ns": between,

@@ -128,8 +128,10 @@ class EnergyUse:
                 for column in (_COUNTER, _POWER):
                     if column in block:
                         self._add_power(group, column, block)
-        self._add_steps(tables.get("steps", {}))
-        self._add_phases(tables.get("phases", {}))
+        if "steps" in tables:
+            self._add_steps(tables["steps"])
+        if "phases" in tables:
+            self._add_phases(tables["phases"])
 
     def _add_power(self, group: str, column: str, block: Mapping[str, np.ndarray]) -> None:
         """Add the energy between samples: of a counter its own, of a gauge the mean of both."""
@@ -158,25 +160,16 @@ class EnergyUse:
         self._sums.add(f"{group}/{column}/covered", start, end, length)
 
     def _add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
-        if not len(steps.get("start_ns", ())):
-            return
-        at = np.asarray(steps["start_ns"], np.int64)
+        at = steps["start_ns"]
         for column, category in _STEP_PARTS:
-            if column in steps:
-                length = np.maximum(np.asarray(steps[column], np.int64), 0)
-                self._sums.add(category, at, at + length, length)
-                at = at + length
+            length = np.maximum(steps[column], 0)
+            self._sums.add(category, at, at + length, length)
+            at = at + length
 
-    def _add_phases(self, phases: Mapping[str, Any]) -> None:
-        rows = len(phases.get("kind", ()))
-        if not rows:
-            return
-        accounts = np.asarray(phases.get("account", [""] * rows)).astype(str)
-        between = np.isin(np.asarray(phases["kind"]).astype(str), (_BETWEEN, "stopped"))
-        accounts = np.where(between, _BETWEEN, accounts)
-        start, end, spent = (  # a column may be lost
-            np.asarray(phases.get(name, np.zeros(rows)), np.int64) for name in ("start_ns", "end_ns", "self_ns")
-        )
+    def _add_phases(self, phases: Mapping[str, np.ndarray]) -> None:
+        between = np.isin(phases["kind"].astype(str), (_BETWEEN, "stopped"))
+        accounts = np.where(between, _BETWEEN, phases["account"].astype(str))
+        start, end, spent = phases["start_ns"], phases["end_ns"], phases["self_ns"]
         for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
             of_category = accounts == category
             self._sums.add(category, start[of_category], end[of_category], np.maximum(spent[of_category], 0))

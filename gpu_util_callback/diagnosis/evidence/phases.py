@@ -76,22 +76,13 @@ class Phases:
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `phases` table."""
-        rows = len(table["kind"]) if "kind" in table else 0
-        if not rows:
-            return
-        blank = np.full(rows, "", object)
-        ones = np.ones(rows, np.int64)
-        zeros = np.zeros(rows, np.int64)
-        kinds, names = table["kind"], table.get("name", blank)
-        accounts = table.get("account", blank)
-        starts, ends = table["start_ns"], table.get("end_ns", zeros)
-        selves, steps = table.get("self_ns", zeros), table.get("step", zeros)
-        counts = table.get("count", ones)
-        for i in range(rows):
-            kind, account = str(kinds[i]), str(accounts[i])
+        columns = "kind", "name", "account", "start_ns", "end_ns", "self_ns", "step", "count"
+        for kind, said, account, start, end, took, step, count in zip(
+            *(table[name].tolist() for name in columns), strict=True
+        ):
             # Epochs, validations and gaps are numbered; a number is not a name.
-            name = str(names[i]) if kind in ("callback", "checkpoint", "compilation") else ""
-            end, spent = int(ends[i]), max(0, int(selves[i]))
+            name = said if kind in ("callback", "checkpoint", "compilation") else ""
+            spent = max(0, took)
             self.end_ns = max(self.end_ns, end)
             key = (kind, name, account)
             if kind == "gap" and account == "validation":
@@ -101,9 +92,7 @@ class Phases:
                     continue
             if key not in self._groups and len(self._groups) >= MAX_NAMES:
                 key = (kind, "others", account)
-            self._groups.setdefault(key, Occurrences()).add(
-                int(starts[i]), end, spent, int(steps[i]), max(1, int(counts[i]))
-            )
+            self._groups.setdefault(key, Occurrences()).add(start, end, spent, step, max(1, count))
 
     def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
         """Return name -> occurrences of these kinds, in one account or in all."""

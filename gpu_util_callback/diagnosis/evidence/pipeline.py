@@ -99,13 +99,10 @@ class Pipeline:
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `pipeline` table; the rows of one reading share `time_ns`."""
-        rows = len(table["time_ns"]) if "time_ns" in table else 0
-        openers = _openers(table) if rows else []
-        cached = _cached(table) if rows else []
-        elements = _elements(table) if rows else []
-        for i in range(rows):
-            phase = str(table["which"][i] if "which" in table else "train")
-            cache = "op" in table and "Cache" in str(table["op"][i])
+        openers, cached, elements = _openers(table), _cached(table), _elements(table)
+        for i in range(len(table["time_ns"])):
+            phase = str(table["which"][i]) or "train"
+            cache = "Cache" in str(table["op"][i])
             self._caches[phase] = self._caches.get(phase, False) or cache
             if phase != "train":
                 continue
@@ -115,8 +112,8 @@ class Pipeline:
             assert self._open is not None
             self._open.add(
                 stage=str(table["stage"][i]),
-                op=str(table["op"][i]) if "op" in table else "",
-                flags=(str(table["flags"][i]) if "flags" in table else "") + cached[i],
+                op=str(table["op"][i]),
+                flags=str(table["flags"][i]) + cached[i],
                 inside=openers[i],
                 batches=int(table["elements"][i]) if int(table["parent"][i]) == -1 else 0,
                 elements=elements[i],
@@ -246,8 +243,6 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
     excludes a stage with a function's name before it in the chain.
     """
     rows = len(table["time_ns"])
-    if not all(name in table for name in ("node", "parent", "op", "stage", "flags")):
-        return [None] * rows
     opens = [any(kind in str(op) for kind in ("Interleave", "FlatMap")) for op in table["op"]]
     consumers = _consumers(table)
     openers: list[_Written | None] = [None] * rows
@@ -261,11 +256,8 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
 
 def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
     """Return per row the flag of stages that work until a cache after them is full, else ""."""
-    rows = len(table["time_ns"])
-    if not all(name in table for name in ("node", "parent", "op")):
-        return [""] * rows
-    consumers = _consumers(table)
-    return [f",{CACHED}" if any("Cache" in str(table["op"][row]) for row in consumers(i)) else "" for i in range(rows)]
+    consumers, ops = _consumers(table), [str(op) for op in table["op"]]
+    return [f",{CACHED}" if any("Cache" in ops[row] for row in consumers(i)) else "" for i in range(len(ops))]
 
 
 def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]]:
@@ -276,7 +268,7 @@ def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]
     def consumers(row: int) -> Iterator[int]:
         for _ in times:  # no more than that many, also in a circle
             above = row_of.get((times[row], parents[row]))
-            if above is None:
+            if above is None or parents[row] < 0:
                 return
             yield above
             row = above
@@ -287,8 +279,6 @@ def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]
 def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
     """Return each row's processed elements: the input's for stages that also make batches."""
     counts = [max(0, int(count)) for count in table["elements"]]
-    if "op" not in table or "node" not in table:
-        return counts
     worked = list(counts)
     for i, op in enumerate(table["op"]):
         if str(op).startswith("MapAndBatch"):
@@ -299,5 +289,5 @@ def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
 
 
 def _parallelism(table: Mapping[str, np.ndarray], row: int) -> float:
-    value = float(table["parallelism"][row]) if "parallelism" in table else np.nan
+    value = float(table["parallelism"][row])
     return 1.0 if np.isnan(value) or value < 0 else value

@@ -17,6 +17,8 @@ from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Machine, Model
+from gpu_util_callback.recording.schema import TABLES
+from gpu_util_callback.recording.segments import complete
 
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -45,6 +47,12 @@ class Idle:
     gpus: tuple[int, ...]
 
 
+def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Return a table with all columns of the schema, as arrays."""
+    is_full = table.keys() >= TABLES[name].keys() and all(isinstance(column, np.ndarray) for column in table.values())
+    return table if is_full else complete(name, table)
+
+
 class Run(Gauges):
     """All data that rules may look at. Rows are added once; memory and cost stay bounded.
 
@@ -70,15 +78,25 @@ class Run(Gauges):
         self.ended = False
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Add new rows of any table and new samples of any group, each row once and in order."""
-        self.steps.add(tables.get("steps", {}))
-        self.validation.add(tables.get("validation_steps", {}))
-        self.phases.add(tables.get("phases", {}))
-        self.pipeline.add(tables.get("pipeline", {}))
-        self.traced.add_steps(tables.get("traced_steps", {}))
-        self.traced.add_kernels(tables.get("kernels", {}))
-        self.energy.add(tables, samples)
-        self.accelerator.add(tables.get("steps", {}))
+        """Add new rows of any table and new samples of any group, each row once and in order.
+
+        A column that a table lacks counts as unknown.
+        """
+        full = {name: _full(name, table) for name, table in tables.items()}
+        if "steps" in full:
+            self.steps.add(full["steps"])
+            self.accelerator.add(full["steps"])
+        if "validation_steps" in full:
+            self.validation.add(complete("steps", full["validation_steps"]))
+        if "phases" in full:
+            self.phases.add(full["phases"])
+        if "pipeline" in full:
+            self.pipeline.add(full["pipeline"])
+        if "traced_steps" in full:
+            self.traced.add_steps(full["traced_steps"])
+        if "kernels" in full:
+            self.traced.add_kernels(full["kernels"])
+        self.energy.add(full, samples)
         self.add_samples(samples)
 
     def update(self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool) -> None:

@@ -281,7 +281,7 @@ class Traced:
         self._gpus = None
         self._windows_of.clear()
         count = len(table["step"])
-        window, gpu = (_column_or_zeros(table, name, count) for name in ("window", "gpu"))
+        window, gpu = table["window"], table["gpu"]
         # A trace has many steps in one window: they are added up a window and GPU at a time.
         change = (np.diff(window, prepend=-1) != 0) | (np.diff(gpu, prepend=-2) != 0)
         edges = np.append(np.flatnonzero(change), count)
@@ -303,25 +303,20 @@ class Traced:
 
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of `kernels`."""
-        for i in range(len(table["name"]) if "name" in table else 0):
+        for i in range(len(table["name"])):
             key = int(table["gpu"][i]), str(table["name"][i])
             if key not in self.kernels and len(self.kernels) >= MAX_KERNELS:
                 key = key[0], "others"
-            used = str(table["tensor_core"][i]) if "tensor_core" in table else ""
-            kernel = self.kernels.setdefault(key, Kernel(key[1], used))
-            kernel.count += _positive(table, "count", i)
-            kernel.total_ns += _positive(table, "total_ns", i)
-
-
-def _column_or_zeros(table: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
-    return np.asarray(table[name] if name in table else np.zeros(count), np.int64)
+            kernel = self.kernels.setdefault(key, Kernel(key[1], str(table["tensor_core"][i])))
+            kernel.count += max(0, int(table["count"][i]))
+            kernel.total_ns += max(0, int(table["total_ns"][i]))
 
 
 def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
     """Return the time of one GPU in some steps of a window."""
 
     def total(name: str) -> int:
-        return int(np.maximum(rows[name], 0).sum(dtype=np.int64)) if name in rows else 0
+        return int(np.maximum(rows[name], 0).sum(dtype=np.int64))
 
     step = rows["step"]
     return TracedGpu(
@@ -333,7 +328,3 @@ def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
         int(step.max()) + 1,
         {name: total(f"{name}_ns") for name in CATEGORIES},
     )
-
-
-def _positive(table: Mapping[str, np.ndarray], name: str, row: int) -> int:
-    return max(0, int(table[name][row])) if name in table else 0
