@@ -198,7 +198,7 @@ def test_sums_over_time_do_not_depend_on_order_or_pieces(monkeypatch):
     start = 1_700_000_000 * SECOND + np.sort(rng.integers(0, 400 * SECOND, 200))
     end = start + rng.integers(0, 3 * SECOND, 200)
     amount = rng.integers(0, 10**12, 200)
-    whole, parts = TimeSums(), TimeSums()
+    whole, parts = TimeSums(1_700_000_000 * SECOND), TimeSums(1_700_000_000 * SECOND)
     whole.add("a", start, end, amount)
     for piece in np.array_split(rng.permutation(200), 23):
         parts.add("a", start[piece], end[piece], amount[piece])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.schema import ACCOUNTS
 
 LONGEST_NS = Count(
@@ -31,79 +32,57 @@ class TimeSums:
 
     Bins are aligned to the clock and sums are integers: the content depends on what was added, not
     on the order or on the pieces in which it came.
+
+    Args:
+        start_ns: of the run; what lies before its bin is left out. None: that of what is added first.
     """
 
     CAPACITY = 8192
     BASE_NS = 100_000_000
 
-    def __init__(self) -> None:
-        self.bin_ns = self.BASE_NS
-        self._first: int | None = None  # number of the first bin: its start over the bins' width
-        self._last = 0
-        self._sums: dict[str, np.ndarray] = {}
+    def __init__(self, start_ns: int | None) -> None:
+        self._fold = Fold(self.CAPACITY, self.BASE_NS, None if start_ns is None else start_ns // self.BASE_NS)
+
+    @property
+    def bin_ns(self) -> int:
+        return self._fold.width
 
     def add(self, name: str, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> None:
         """Add int[n] amounts, each spread evenly over the time from start to end, int[n]."""
         is_spread = (end > start) & (amount > 0)
-        start, end, amount = start[is_spread], end[is_spread], amount[is_spread]
-        if not len(start):
+        if not is_spread.any():
             return
-        self._reach(int(start.min()), int(end.max()))
-        head = start // self.bin_ns
+        self._fold.add(np.array([start[is_spread].min(), end[is_spread].max() - 1]))  # bins widen first
+        origin = (self._fold.first or 0) * self.bin_ns
+        is_spread &= end > origin
+        start, end, amount = start[is_spread], end[is_spread], amount[is_spread]
+        head = np.maximum(start, origin) // self.bin_ns
         count = (end - 1) // self.bin_ns - head + 1
         at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        bins = np.repeat(head, count) + at
-        left = np.maximum(bins * self.bin_ns, np.repeat(start, count))
-        right = np.minimum((bins + 1) * self.bin_ns, np.repeat(end, count))
+        left = (np.repeat(head, count) + at) * self.bin_ns
         row, length = np.repeat(amount, count), np.repeat(end - start, count)
         begin = np.repeat(start, count)
 
         def by(edge: np.ndarray) -> np.ndarray:
-            inside = np.floor(row * ((edge - begin) / length)).astype(np.int64)
-            return np.where(edge - begin == length, row, inside)
+            passed = np.clip(edge - begin, 0, length)
+            return np.where(passed == length, row, np.floor(row * (passed / length)).astype(np.int64))
 
-        sums = self._sums.setdefault(name, np.zeros(self.CAPACITY, np.int64))
-        np.add.at(sums, bins - self._first, by(right) - by(left))
-
-    def _reach(self, start_ns: int, end_ns: int) -> None:
-        """Merge neighbouring bins until `start_ns` to `end_ns` fits into the capacity."""
-        first, last = start_ns // self.bin_ns, (end_ns - 1) // self.bin_ns
-        if self._first is None:
-            self._first, self._last = first, last
-        before = self._first
-        self._first, self._last = min(before, first), max(self._last, last)
-        while self._last - self._first >= self.CAPACITY:
-            self._first, self._last = self._first // 2, self._last // 2
-            self._sums = {name: _joined(sums, before % 2) for name, sums in self._sums.items()}
-            before, self.bin_ns = before // 2, 2 * self.bin_ns
-        shift = before - self._first
-        if shift:
-            empty = np.zeros(shift, np.int64)
-            self._sums = {name: np.concatenate([empty, sums[:-shift]]) for name, sums in self._sums.items()}
+        self._fold.add(left, sum=((name,), (by(left + self.bin_ns) - by(left))[np.newaxis]))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._sums
+        return name in self._fold.columns("sum")
 
     def total(self, name: str) -> int:
         """Return everything added under a name."""
-        return int(self._sums[name].sum()) if name in self else 0
+        return int(self.of(name).sum())
 
     def of(self, name: str) -> np.ndarray:
-        """Return the sums of a name by bin, int[CAPACITY]."""
-        return self._sums.get(name, np.zeros(self.CAPACITY, np.int64))
+        """Return the sums of a name by bin."""
+        return self._fold.of("sum", name) if name in self else np.zeros(self._fold.used, np.int64)
 
     def starts(self) -> np.ndarray:
-        """Return the start of each bin, ns since the epoch, int[CAPACITY]."""
-        return ((self._first or 0) + np.arange(self.CAPACITY)) * self.bin_ns
-
-
-def _joined(sums: np.ndarray, odd: int) -> np.ndarray:
-    """Return the sums of bins twice as wide; odd: 1 where the first is the later half of one."""
-    padded = np.zeros(len(sums) + 2, np.int64)
-    padded[odd : odd + len(sums)] = sums
-    joined = np.zeros_like(sums)
-    joined[: len(padded) // 2] = padded[0::2] + padded[1::2]
-    return joined
+        """Return the start of each bin, ns since the epoch."""
+        return ((self._fold.first or 0) + np.arange(self._fold.used)) * self.bin_ns
 
 
 class EnergyUse:
@@ -112,10 +91,13 @@ class EnergyUse:
     From the driver's energy counter, sampled as the mean power since the reading before: nothing
     between two readings is missed. Without a counter it is the integral of the power samples, an
     estimate. Longer than `LONGEST_NS` between two samples, nothing is measured.
+
+    Args:
+        start_ns: of the run, None = not known.
     """
 
-    def __init__(self) -> None:
-        self._sums = TimeSums()
+    def __init__(self, start_ns: int | None) -> None:
+        self._sums = TimeSums(start_ns)
         # (GPU's group, column) -> time and value of its newest sample
         self._newest: dict[tuple[str, str], tuple[int, float]] = {}
 

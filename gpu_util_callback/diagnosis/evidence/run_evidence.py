@@ -71,7 +71,7 @@ class Run(Gauges):
         self.phases = Phases()
         self.pipeline = Pipeline()
         self.traced = Traced()
-        self.energy = EnergyUse()
+        self.energy = EnergyUse(self.facts.get("started_ns"))
         self.accelerator = AcceleratorUse()
         self.account: Mapping = {}
         self.now_ns: int | None = None
