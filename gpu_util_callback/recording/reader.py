@@ -549,7 +549,8 @@ class Recording(RecordingFiles):
 
         Args:
             table: one of `schema.TABLES`.
-            first, last: the steps, both included, whose rows are wanted; None = all.
+            first: the first step whose rows are wanted; None = from the start.
+            last: the last one, included; None = to the end.
         """
         low, high = -math.inf if first is None else first, math.inf if last is None else last
         for info in self.having(table):
