@@ -307,7 +307,7 @@ class Process:
 
     @property
     def has_host(self) -> bool:
-        """Whether host threads were traced at all."""
+        """True if host threads were traced at all."""
         return bool(len(self.events))
 
     def of_pipeline(self, rows: np.ndarray) -> np.ndarray:

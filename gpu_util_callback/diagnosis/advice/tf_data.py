@@ -375,11 +375,12 @@ REMEDIES = (
         when=lambda wait: wait.run.fit.get("input_autotune") is False,
         says="{paces}. tf.data's autotuning is switched off for this dataset: TensorFlow adds no "
         "threads to its stages and makes no batch ahead of time.",
+        asks="Is an epoch shorter with it?",
         remedy="Switch it on",
         code="options = tf.data.Options()\noptions.autotune.enabled = True\nds = ds.with_options(options)",
         # At least the next batch is made ahead.
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
-        wrong_if="autotuning is on",
+        wrong_if="autotuning is on, or was switched off because it holds up the end of short epochs",
     ),
     Entry(
         "prefetch",

@@ -147,7 +147,7 @@ def _place(
     run: Run, took: int, tail: float, count: int, rare: bool, told_apart: bool
 ) -> tuple[int | None, str, Advice]:
     """Return how often, where in the loop, and the advice for that place."""
-    says = "The monitor cannot tell what the loop does there: validation, saving, logging? "
+    says = "The monitor does not see what the loop does there: validation, saving, logging? "
     mark = "Mark it, so that it is named and judged accordingly."
     epochs = run.phases.of("epoch").get("")
     if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
