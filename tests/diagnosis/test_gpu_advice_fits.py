@@ -145,6 +145,12 @@ RUNS = [
         "ds.",
     ),
     ("shapes", compiles(input_dims=[[None, None], [None]]), "padded_batch(32", "np.pad"),
+    (
+        "shapes of at most 60",
+        compiles(input_dims=[[32, [20, 60]], [32]]),
+        "padded_shapes=([128], []), drop_remainder=True)  # 128",
+        "512",
+    ),
     ("shapes on JAX", compiles(framework=JAX, input_kind="list", input_dims=LENGTHS), "np.pad", "padded_batch"),
     ("shapes of a dataset", compiles(**PYDATASET, input_dims=LENGTHS), "np.pad", "ds."),
     (

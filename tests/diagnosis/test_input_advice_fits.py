@@ -411,6 +411,14 @@ def test_what_was_not_seen_is_asked(run, host, question):
     assert question in advice["text"] and advice["question"] == bool(question)
 
 
+@pytest.mark.parametrize("machine, behind", [(MEMORY, (RESIZE,)), ({"cpus": 8}, (RESIZE,)), ({"cpus": 8}, ())])
+def test_the_size_of_an_epoch_is_said_where_it_was_seen(machine, behind):
+    """Batches of 28 by 28 are known; what a resize behind the slow stage gets may be any size."""
+    text = found(waits(TUNED, *behind, epochs=10, machine=machine, **SMALL, **PLAIN), "input_bound", ALL_CORES)
+    assert "fit into memory?" in text["advice"]["text"]
+    assert ("MB)" in text["advice"]["text"]) == (not behind)
+
+
 def test_a_window_of_elements_is_no_file():
     assert "file" not in found(waits(*WINDOWS), "input_bound", WAITING)["advice"]["text"].partition(" or ")[0]
 

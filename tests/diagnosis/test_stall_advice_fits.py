@@ -194,6 +194,16 @@ def test_a_validation_that_waits_for_its_data(facts, code, question):
     assert code in advice.code and advice.question == question, advice
 
 
+def test_what_the_first_validation_takes_longer_is_saved_by_nothing():
+    """Six validations of a second; one of them took three more, once."""
+    runs = [phases("validation", "validation", 1.0) for _ in range(2)]
+    runs[1].phase("validation", 4.0, name="validation")
+    runs[0].phase("validation", 1.0, name="validation")
+    usual, longer = (found(run, "host_stall") for run in runs)
+    assert longer["lost_s"] == pytest.approx(usual["lost_s"] + 3.0, rel=0.01)
+    assert longer["saves_range_s"][1] <= usual["lost_s"]
+
+
 def test_a_validation_less_often_names_the_callbacks_that_see_fewer():
     assert validated(pct=20, **MONITOR).code == "model.fit(..., validation_freq=2)"
     assert "EarlyStopping see fewer of them" in validated(pct=20, **MONITOR).changes

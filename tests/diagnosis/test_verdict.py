@@ -181,6 +181,26 @@ def lines(run: Generated, folder: Path) -> list[str]:
     return two_lines(run_report(recording)).splitlines()
 
 
+def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
+    """Epochs of arrays set up their input; the cost of half precision is not known."""
+    facts = {"input_kind": "numpy", "mixed_precision": "mixed_float16"}
+    run = Generated(
+        seed=3,
+        framework={"backend": "tensorflow", "device": "cpu"},
+        fit=facts,
+        machine={"cpu": "A", "cpu_float16": False},
+    )
+    for _ in range(6):
+        start = run.now
+        run.steps(60, step_ms=20)
+        run.phase("input_setup", 0.5, name="iterator", account="input_wait")
+        run.epoch(start)
+    first, second = lines(run, tmp_path)
+    assert "Training waits for its input: 3" in first
+    assert first.endswith("Half precision on a CPU; its cost is not known.")
+    assert "To try: " in second and "float32" in second
+
+
 def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):
     run = some_waits(5.0)
     found = run.diagnose()

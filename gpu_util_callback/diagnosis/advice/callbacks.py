@@ -78,6 +78,10 @@ class Work:
         """Time of the span without the work."""
         return self.span_ns - self.took_ns
 
+    def is_short(self, epochs: int, total: int) -> bool:
+        """Return whether a training of `total` epochs is short; `epochs` of them took the span."""
+        return self.span_ns / max(1, epochs) * total < SHORT * 1e9
+
     @property
     def keeping_best(self) -> str:
         """Another way to keep the best weights, where the model is saved only once."""
@@ -120,7 +124,7 @@ class EpochWork(Work):
     @property
     def once(self) -> bool:
         """True if the training is so short that it should work once."""
-        return self.every >= self.total > 1 and self.span_ns / self.times * self.total < SHORT * 1e9
+        return self.every >= self.total > 1 and self.is_short(self.times, self.total)
 
     @property
     def saved(self) -> float:
@@ -182,7 +186,7 @@ class StepWork(Work):
     @property
     def save_once(self) -> bool:
         """True if the training is so short that it should be saved once."""
-        return self.save_every >= self.total > 1 and self.span_ns / max(1, self.epochs) * self.total < SHORT * 1e9
+        return self.save_every >= self.total > 1 and self.is_short(self.epochs, self.total)
 
     @property
     def save_every(self) -> int:

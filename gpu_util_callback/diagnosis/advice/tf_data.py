@@ -171,16 +171,17 @@ def _kept_already(wait: InputWait) -> bool:
     return any(stage.cached or "Cache" in stage.op for stage in wait.stages)
 
 
-def _epoch_fits(wait: InputWait) -> bool | None:
-    """Return whether an epoch of the slow stage's results fits into memory; None = not known.
-
-    Only the batches' size was seen: a stage behind it may make them smaller.
-    """
+def _as_large_as_batches(wait: InputWait) -> bool:
+    """Return whether the slow stage's results are as large as the batches, whose size was seen."""
     stage = wait.stage
     assert stage is not None
     behind = [other for other in wait.stages if other.place < stage.place]
-    same_size = all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
-    return wait.fits_memory if same_size else None
+    return all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
+
+
+def _epoch_fits(wait: InputWait) -> bool | None:
+    """Return whether an epoch of the slow stage's results fits into memory; None = not known."""
+    return wait.fits_memory if _as_large_as_batches(wait) else None
 
 
 def _can_be_kept(wait: InputWait) -> bool:
@@ -313,12 +314,11 @@ def _cache(wait: InputWait) -> str:
 def _cache_question(wait: InputWait) -> str:
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
     question = python if _is_map(wait) else "Are the elements the same in every epoch"
-    return f"{question}{_asked_room(wait)}?"
+    size = wait.size if _as_large_as_batches(wait) else ""
+    return f"{question}{_asked_room(_epoch_fits(wait), size)}?"
 
 
-def _asked_room(wait: InputWait) -> str:
-    fits = _epoch_fits(wait)
-    size = "" if fits is None and wait.fits_memory is not None else wait.size
+def _asked_room(fits: bool | None, size: str) -> str:
     return "" if fits else f", and does an epoch of it{size} fit into memory"
 
 
@@ -438,7 +438,7 @@ REMEDIES = (
         name="cache behind a helper's shuffle",
         when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait),
         says="{takes}, in every epoch again. The library that made this dataset also shuffles it.",
-        asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait)}?",
+        asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait.fits_memory, wait.size)}?",
         remedy="Keep the batches{size}, and shuffle whole ones",
         code="ds = ds.cache().shuffle({batches})  # as the last step",
         changes="which samples share a batch",
