@@ -61,6 +61,38 @@ def test_autotuning_that_may_hold_up_the_end_of_an_iterator_is_asked_for():
     assert finding["advice"]["question"] and finding["saves_s"] == 0
 
 
+ARRAYS = {
+    "input_kind": "numpy",
+    "input_beside": ["y"],
+    "input_first": [{"dtype": "float32", "rank": 2, "rows": 4000}, {"dtype": "float32", "rank": 2, "rows": 4000}],
+    "input_maps": [{"name": "map(permutation)", "which": "train", "random": True, "python": False}],
+    "batch_size": 128,
+}
+
+
+def test_arrays_are_asked_to_be_gathered_without_autotuning():
+    """Without it 30 epochs of 4,000 rows took 9.9 s in place of 15.9 s."""
+    finding = found(set_up_beside_validation([0.5] * 5, **ARRAYS), "input_bound")
+    assert ".shuffle(len(x)).batch(128)\n" in finding["advice"]["code"]
+    assert finding["advice"]["question"] and finding["saves_s"] == 0
+    assert finding["advice"]["changes"].startswith("the order of the samples")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"input_beside": ["y", "sample_weight"]},
+        {"input_first": ARRAYS["input_first"][:1]},
+        {"input_first": [*ARRAYS["input_first"], ARRAYS["input_first"][0]]},
+        {"input_maps": []},  # shuffle=False
+        {"batch_size": None},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_other_arrays_are_not(other):
+    assert found(set_up_beside_validation([0.5] * 5, **ARRAYS | other), "input_bound")["advice"]["code"] == ""
+
+
 def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
     """Two epochs of 4 s; training stands still as the input of the one numbered `at` begins."""
     run = run_of(epochs=2, steps_per_epoch=400)
