@@ -192,7 +192,11 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
     if not kinds:
         return None
 
-    lead = min(kinds.values(), key=lambda kind: order({**kind[0], **sums(kind)}))
+    lead = min(kinds.values(), key=_order_of_all)
+    titles: dict[str, list[Mapping]] = {}
+    for finding in lead:
+        titles.setdefault(finding["title"], []).append(finding)
+    lead = [finding for group in sorted(titles.values(), key=_order_of_all) for finding in group]
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
@@ -201,6 +205,11 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
         "all_saves_s": sums(findings)["saves_s"],
         "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
     }
+
+
+def _order_of_all(kind: Sequence[Mapping]) -> tuple:
+    """Return the sort key of findings that are listed as one, the costliest first."""
+    return order({**kind[0], **sums(kind)})
 
 
 def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
