@@ -605,6 +605,14 @@ def test_calls_that_share_few_cores_are_not_said_to_wait(cpu_pct, told):
     assert told in found(run, "input_bound", host)["advice"]["code"]
 
 
+def test_a_reading_of_more_work_than_the_threads_had_time_for_makes_no_call_wait():
+    """JPEG files decoded on two cores: one reading had 43 ms a batch on two threads, which came every 9 ms."""
+    stage = ("map(decode)", "ParallelMapV2", 43.0, 2.0, "autotuned")
+    run = waits(stage, wait_ms=5, step_ms=4.4, epochs=3, machine={"cpus": 2, "cpus_allowed": 2})
+    advice = found(run, "input_bound", {"process_cpu_pct": 125, "cpu_pct": 64})["advice"]
+    assert "mostly waits" not in advice["text"] and "private_threadpool_size" not in advice["code"]
+
+
 LOADER = DATALOADER | {"input_workers": 2, "input_pin_memory": True}
 
 

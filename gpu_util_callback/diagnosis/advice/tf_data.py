@@ -70,9 +70,11 @@ def _calls_wait(wait: InputWait) -> bool:
     stage = wait.stage
     if stage is None or _is_python(wait) or _op(wait).startswith("Generator"):
         return wait.waits is True
-    # The stage cannot have computed more than the whole process did.
+    # The stage cannot have computed more than the whole process did, nor worked longer than its threads
+    # were there: a reading of a few batches may say so.
+    work_ms = min(stage.work_ms_per_batch, stage.parallelism * wait.arrives_ms)
     own_cpus = wait.own_cpus
-    return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < WAITS * stage.work_ms_per_batch
+    return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < WAITS * work_ms
 
 
 def _calls_can_wait_together(wait: InputWait) -> bool:
