@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.finding import MODELLED, Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 
 LEAST_GAIN = Constant(1.05, "a smaller gain is lost in noise")
@@ -80,10 +80,11 @@ class Entry:
 def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
     """Return the best remedy: the first of those with about the highest gain; None if none helps.
 
-    A question is chosen only where no remedy's conditions were all observed.
+    A question is chosen only where no remedy's conditions were all observed; those whose ranges
+    overlap are equal.
     """
     holding = [(entry, entry.saves(measure)) for entry in entries if entry.when(measure)]
-    for question in (False, True):
+    for question, alike in ((False, ALIKE), (True, MODELLED**2)):
         gains = [
             (measure.gain(saves), entry, saves)
             for entry, saves in holding
@@ -91,7 +92,7 @@ def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
         ]
         highest = max((gain for gain, _, _ in gains), default=0.0)
         for gain, entry, saves in gains:
-            if gain * ALIKE >= highest:
+            if gain * alike >= highest:
                 return entry.advice(measure, saves)
     return None
 
