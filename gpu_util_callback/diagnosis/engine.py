@@ -22,7 +22,7 @@ from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 27
+RULES_VERSION = 28
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 

@@ -613,6 +613,15 @@ def test_a_reading_of_more_work_than_the_threads_had_time_for_makes_no_call_wait
     assert "mostly waits" not in advice["text"] and "private_threadpool_size" not in advice["code"]
 
 
+@pytest.mark.parametrize("stage_ms, blamed", [(1.8, False), (2.0, True)])
+def test_a_stage_is_blamed_that_explains_a_sixth_of_the_wait(stage_ms, blamed):
+    """A model that needs a batch every 1.75 ms waits for 1.3 ms; tf.data times its stages, not what is between them."""
+    stages = ("map(parse) + batch", "Map", stage_ms, 1.0, "sequential"), ("prefetch", "Prefetch", 0.0, 1.0, "")
+    run = waits(*stages, wait_ms=1.2, step_ms=1.65, epochs=3, input_kind="tf.data")
+    text = found(run, "input_bound", {"process_cpu_pct": 100, "cpu_pct": 55})["advice"]["text"]
+    assert ("map(parse)" in text) == blamed and ("outside the pipeline" in text) != blamed
+
+
 LOADER = DATALOADER | {"input_workers": 2, "input_pin_memory": True}
 
 

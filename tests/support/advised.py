@@ -88,13 +88,16 @@ def assert_gone(after: dict, cause: str) -> None:
 def assert_kept(before: dict, after: dict, cause: str) -> None:
     """The finding is gone, and the run is as much faster as its advice promised."""
     assert_gone(after, cause)
-    told = findings(before, cause)
+    assert_saved(paced(before, cause), paced(after, cause), findings(before, cause))
+
+
+def assert_saved(before_s: float, after_s: float, told: list) -> None:
+    """What took `before_s` takes as much less as the advice of findings promised."""
     if any(finding["advice"]["question"] for finding in told):  # the answer is yes: its range counts
         least_s, most_s = (sum(finding["saves_range_s"][end] for finding in told) for end in (0, 1))
-        assert 0.75 * least_s <= paced(before, cause) - paced(after, cause) <= 1.25 * most_s
+        assert 0.75 * least_s <= before_s - after_s <= 1.25 * most_s
         return
-    saves = sum(finding["saves_s"] for finding in told)
-    assert_faster(paced(before, cause), paced(after, cause), saves)
+    assert_faster(before_s, after_s, sum(finding["saves_s"] for finding in told))
 
 
 def assert_compiled_less(before: dict, after: dict, left: int) -> None:

@@ -32,7 +32,7 @@ FULL_CPU_PCT = Constant(75, "with the cores this busy, more threads take time fr
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 EXPLAINED = Constant(1.05, "a model that sees less difference than this cannot know what a remedy gains")
-LITTLE = Constant(0.25, "stages that explain less of the wait are not its cause")
+LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
 FITS = Constant(0.5, "of the memory: the rest is needed by the program and the page cache")
 VALUE_BYTES = Count(4, "of a value whose type is not known: most are float32")
 
