@@ -122,7 +122,9 @@ def test_a_stage_that_computes_in_python_is_written_in_tensorflow(tmp_path):
         return x, x[:, :1]
 
     names = apply(span["advice"]["code"], tf=tf, ds=source, augment_tf=rewritten)
-    assert_kept(before, fit(tmp_path / "after", Timed(30), names["ds"]), "input_bound")
+    after = fit(tmp_path / "after", Timed(30), names["ds"])
+    assert not findings(after, "input_bound")
+    assert paced(after) < 0.7 * paced(before)  # how fast another's rewriting gets is not promised
 
 
 @pytest.mark.slow
