@@ -121,8 +121,7 @@ def test_a_stage_that_computes_in_python_is_written_in_tensorflow(tmp_path):
         x = tf.cast(x, tf.float32) * 1.0
         return x, x[:, :1]
 
-    names = apply(span["advice"]["code"], tf=tf, ds=source, augment_tf=rewritten)
-    after = fit(tmp_path / "after", Timed(30), names["ds"])
+    after = fit(tmp_path / "after", Timed(30), source.map(rewritten))
     assert not findings(after, "input_bound")
     assert paced(after) < 0.7 * paced(before)  # how fast another's rewriting gets is not promised
 
