@@ -144,6 +144,9 @@ DEADLINE_S = 2.0  # answering takes the framework's own locks; the recording mus
 class PipelineReadings:
     """Readings of the adapter's pipeline: early in a short run, rare in a long one.
 
+    None is made as an epoch ends: the training thread would wait for the lock that tf.data's
+    autotuning holds, or a finished iterator would live on, with its buffers and threads.
+
     Args:
         adapter: the framework's.
         clock: the recording's.
