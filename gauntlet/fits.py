@@ -5,7 +5,7 @@ from __future__ import annotations
 from gauntlet.helpers import folder, keras, mlp, np, rows, tf
 from gauntlet.registry import program
 
-PREDICT = {"called": r"model\(|predict_on_batch|tf\.function"}
+PREDICT = {"called": "predict_on_batch"}
 
 
 @program("nothing outside the model: generator and discriminator", "model", None)
@@ -63,10 +63,10 @@ def gan(run):
 def dqn(run):
     model = mlp(8, outputs=2)
     state, memory = np.zeros((1, 8), "float32"), []
-    callbacks, choose = run.callbacks, tf.function(model)
+    callbacks = run.callbacks
     for _ in range(10):
         for _ in range(12):
-            values = choose(state) if run.does("called") else model.predict(state, verbose=0)
+            values = model.predict_on_batch(state) if run.does("called") else model.predict(state, verbose=0)
             state = np.roll(state, 1) + np.float32(np.argmax(values))
             memory.append(state[0])
         batch = np.array(memory[-12:])
@@ -84,13 +84,12 @@ def char_rnn(run):
     text = np.random.default_rng(0).integers(0, 50, (640, 21))
     model = keras.Sequential([keras.layers.Embedding(50, 16), keras.layers.GRU(32), keras.layers.Dense(50)])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    callbacks, call = run.callbacks, tf.function(model)
     for epoch in range(4):
-        model.fit(text[:, :20], text[:, 20], batch_size=32, verbose=0, callbacks=callbacks)
+        model.fit(text[:, :20], text[:, 20], batch_size=32, verbose=0, callbacks=run.callbacks)
         written = list(text[epoch, :20])
         for _ in range(25):
             window = np.array([written[-20:]])
-            logits = call(window) if run.does("called") else model.predict(window, verbose=0)
+            logits = model.predict_on_batch(window) if run.does("called") else model.predict(window, verbose=0)
             written.append(int(np.argmax(logits)))
     return model
 
