@@ -35,7 +35,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all quick bench figures matrix dist docs lock checks lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench figures matrix dist docs lock checks lint schemas frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -51,6 +51,7 @@ help:
 	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"
 	@echo "make docs      build the documentation's site into site/"
 	@echo "make lock      take the newest development tools into tools.txt"
+	@echo "make schemas   make the JSON schemas and the tab's types of the TypedDicts that declare them"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
 	@echo "make screenshots  take the README's pictures of what make demo recorded"
 	@echo "make clean     remove the virtual environments and the demo's logs"
@@ -109,6 +110,10 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.size
 	$(BIN)/vulture
+	$(BIN)/python -m harness.schemas --check
+
+schemas: $(READY)
+	$(BIN)/python -m harness.schemas
 
 frontend: frontend/node_modules/.installed
 	cd frontend && npm run build

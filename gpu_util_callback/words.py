@@ -6,7 +6,7 @@ the tab. A cause's own name is its rule's `title`.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, TypeGuard
 
 
 class Category(NamedTuple):
@@ -390,25 +390,31 @@ def _number(value: float) -> str:
     return f"{value:,.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
-def evidence_rows(finding: Mapping) -> list[dict]:
-    """Return what a finding rests on, ready to show, each number next to the limit it crossed.
+class EvidenceRow(TypedDict):
+    """A piece of evidence, ready to show."""
 
-    Returns: `{"name", "label", "value", "rule", "bar"}` of each; `rule` is a text such as `≥ 5 %`,
-    "" if there is none; `bar` has the value and the limit as numbers, None if there is none.
-    """
-    rows = []
+    name: str
+    label: str
+    value: str
+    rule: str  # the limit that it crossed, such as "≥ 5 %"; "" where nothing was compared
+    bar: tuple[float, float] | None  # value and limit as numbers, for a small chart
+
+
+def evidence_rows(finding: Mapping) -> list[EvidenceRow]:
+    """Return what a finding rests on, ready to show, each number next to the limit it crossed."""
+    rows: list[EvidenceRow] = []
     for name, value in (finding.get("evidence") or {}).items():
         if value is None:
             continue
         limit = (finding.get("threshold") or {}).get(name)
-        has_limit = _is_number(value) and _is_number(limit)
+        bar = (value, limit) if _is_number(value) and _is_number(limit) else None
         rows.append(
             {
                 "name": name,
                 "label": label(name),
                 "value": quantity(name, value),
-                "rule": f"{'≥' if value >= limit else '<'} {quantity(name, limit)}" if has_limit else "",
-                "bar": [value, limit] if has_limit else None,
+                "rule": f"{'≥' if bar[0] >= bar[1] else '<'} {quantity(name, limit)}" if bar else "",
+                "bar": bar,
             }
         )
     return rows
@@ -424,16 +430,7 @@ def same_fix(finding: Mapping) -> str:
     return f"{re.sub(r'[0-9][0-9.,]*', '#', wording)}|{finding.get('ranks')}"
 
 
-def worded(finding: Mapping) -> dict:
-    """Return a finding with its words.
-
-    These are `rows` of evidence, the `culprit` they name, and the key of its `fix`, which findings
-    that one change mends have in common.
-    """
-    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding), "fix": same_fix(finding)}
-
-
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -16,25 +16,19 @@ import numpy as np
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_reports
+from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.survey import Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
 from gpu_util_callback.recording.manifest import plain
-from gpu_util_callback.recording.problems import unexpected
+from gpu_util_callback.recording.problems import reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
 from gpu_util_callback.redaction import without_secrets
 from tensorboard_plugin.jobs import SessionClocks, job_reply
-from tensorboard_plugin.replies import (
-    listed,
-    problems_of,
-    recording_reply,
-    static_file,
-    total_reply,
-    vocabulary,
-    window_reply,
-)
+from tensorboard_plugin.replies import listed, recording_reply, static_file, total_reply, vocabulary, window_reply
+from tensorboard_plugin.reply_types import TotalReply
 from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -175,7 +169,7 @@ def html_report(
             "recordings": [
                 listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id
             ],
-            "problems": problems_of([*recordings.problems, *problems]),
+            "problems": reported([*recordings.problems, *problems]),
         },
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
         "total": None if thresholds else _sums([recording for recording, _ in judged]),
@@ -191,7 +185,7 @@ def html_report(
     )
 
 
-def _sums(recordings: Sequence[Recording]) -> dict[str, Any] | None:
+def _sums(recordings: Sequence[Recording]) -> TotalReply | None:
     """Return the sums above the table of several runs; None where there is nothing to sum up."""
     rows = []
     for recording in recordings:
@@ -202,14 +196,14 @@ def _sums(recordings: Sequence[Recording]) -> dict[str, Any] | None:
     return total_reply(total(Survey(rows))) if len(rows) > 1 else None
 
 
-def _recording(server: TileServer, recording: Recording, report: dict[str, Any], room: int) -> dict[str, Any]:
+def _recording(server: TileServer, recording: Recording, report: RunReport, room: int) -> dict[str, Any]:
     """Return a recording's replies; `room`: bytes its lanes may take."""
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
     series = sum(len(lane["series"]) for lane in lanes) or 1
     buckets = room // (2 * 12 * series)
     buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
-    tiles = {}
+    tiles: dict[str, dict[str, Any]] = {}
     lengths = {"step": extent["last_step"] + 1, "time": extent["end_ns"] - extent["start_ns"]}
     for axis, length in lengths.items():
         level = 0
@@ -229,11 +223,11 @@ def _recording(server: TileServer, recording: Recording, report: dict[str, Any],
                 for first in range(0, count, MAX_COUNT)
             ],
         }
-    finest = {axis: tiles[axis]["level"] for axis in tiles}
     windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
     windows_by_number = {
         str(window["window"]): window_reply(recording, window["window"], MOST_KERNELS) for window in windows
     }
-    problems = problems_of(recording.problems)  # some are found when tiles are made
-    reply = {**reply, "finest": finest, "windows": windows, "problems": problems}
+    reply["finest"] = {"step": tiles["step"]["level"], "time": tiles["time"]["level"]}
+    reply["windows"] = windows
+    reply["problems"] = reported(recording.problems)  # some are found when tiles are made
     return {"reply": reply, "tiles": tiles, "windows": windows_by_number}

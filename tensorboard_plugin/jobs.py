@@ -1,22 +1,24 @@
 """A recording compared with the other workers of its job and with the fit before it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from gpu_util_callback.diagnosis.compare import add_promises
+from gpu_util_callback.diagnosis.report_types import RunReport, Since
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.recording.alignment import Clocks, session_clocks
+from gpu_util_callback.recording.manifest_facts import Claim
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.words import worded
+from tensorboard_plugin.replies import worded
+from tensorboard_plugin.reply_types import JobReply, WorkerClock
 
 # Beyond this many workers the reports of all would take too long: they are judged by what each
 # stored about itself, without a comparison. Their list is complete anyway.
 MAX_WORKERS = 256
 # How many earlier fits of the same model are searched for one that trained.
 MAX_EARLIER = 8
-
-Report = Mapping[str, Any]
 
 
 class SessionClocks:
@@ -43,26 +45,19 @@ class SessionClocks:
 def job_reply(
     recording: Recording,
     recordings: Sequence[Recording],
-    report_of: Callable[[Recording], Report],
+    report_of: Callable[[Recording], RunReport],
     clocks_of: Callable[[Sequence[Recording]], Clocks] = session_clocks,
-) -> dict[str, Any]:
+) -> JobReply:
     """Return what only a comparison with other recordings shows.
 
     Args:
         recordings: all of the log directory, oldest first.
         report_of: the report of one of them, as `run_report` makes it.
         clocks_of: the clocks of the recordings of one session.
-
-    Returns:
-        `workers`: `{"id", "rank", "host", "status", "steps", "end_ns", "clock"}` of each recording
-        of the session, by rank, where `clock` is `{"offset_ns", "drift", "at_ns", "text"}` or None
-        where unknown; `verdict` on all of them, as in the report JSON's sessions, None for a
-        single process; `findings` from comparing them, as in a recording's reply; `since`: as in
-        the report JSON, None for a first fit.
     """
     workers = [worker for worker in recordings if worker.session == recording.session]
     workers.sort(key=lambda worker: (worker.facts.get("rank") or 0, worker.id))
-    findings: list[dict] = []
+    findings: list[Claim] = []
     verdict = None
     clocks = Clocks(None, (), ())
     if 2 <= len(workers) <= MAX_WORKERS:
@@ -91,7 +86,7 @@ def job_reply(
     }
 
 
-def _as_stored(recording: Recording) -> Report | None:
+def _as_stored(recording: Recording) -> Mapping[str, Any] | None:
     """Return what a verdict on the job needs of a worker, as its recorder stored it."""
     stored = recording.stored
     if not stored or "verdict" not in stored:
@@ -106,7 +101,7 @@ def _as_stored(recording: Recording) -> Report | None:
     }
 
 
-def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], Report]) -> list[Report]:
+def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], RunReport]) -> list[RunReport]:
     """Return their reports, leaving out recordings that have none."""
     reports = []
     for recording in recordings:
@@ -117,7 +112,7 @@ def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], R
     return reports
 
 
-def _clock(recording: Recording, clocks: Clocks) -> dict[str, Any] | None:
+def _clock(recording: Recording, clocks: Clocks) -> WorkerClock | None:
     offset = clocks.of(recording.id)
     if offset is None:
         return None
@@ -130,8 +125,8 @@ def _clock(recording: Recording, clocks: Clocks) -> dict[str, Any] | None:
 
 
 def _since(
-    recording: Recording, recordings: Sequence[Recording], report_of: Callable[[Recording], Report]
-) -> dict | None:
+    recording: Recording, recordings: Sequence[Recording], report_of: Callable[[Recording], RunReport]
+) -> Since | None:
     key = _model(recording)
     if key is None:
         return None
@@ -142,8 +137,8 @@ def _since(
         and candidate.session != recording.session
         and _model(candidate) == key
     ]
-    runs = [dict(report) for report in _reports(earlier[-MAX_EARLIER:], report_of)]
-    runs.append(dict(report_of(recording)))
+    # Copies: reports are kept for other requests.
+    runs = [copy(report) for report in [*_reports(earlier[-MAX_EARLIER:], report_of), report_of(recording)]]
     add_promises(runs)
     return runs[-1]["since"]
 

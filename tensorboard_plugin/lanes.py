@@ -8,18 +8,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gpu_util_callback.recording.container import Damaged
-from gpu_util_callback.recording.manifest_facts import Gpu
+from gpu_util_callback.recording.manifest_facts import Gpu, MemoryGrowthFacts
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.words import capitalized
-
-Lane = dict[str, Any]
+from tensorboard_plugin.reply_types import LaneInfo, SeriesInfo
 
 # Series of the step breakdown, from the bottom of the stack to its top: (name, column, title).
 STACK = (
@@ -146,9 +144,9 @@ UNITS = (
 )
 
 
-def lanes_of(recording: Recording) -> list[Lane]:
+def lanes_of(recording: Recording) -> list[LaneInfo]:
     """Return the recording's lanes in drawing order; of a long run without reading its segments."""
-    lanes: list[Lane] = [
+    lanes: list[LaneInfo] = [
         {
             "id": "steps",
             "group": "training",
@@ -184,7 +182,7 @@ def lanes_of(recording: Recording) -> list[Lane]:
     return lanes
 
 
-def _together(lanes: list[Lane]) -> list[Lane]:
+def _together(lanes: list[LaneInfo]) -> list[LaneInfo]:
     """Merge lanes of one quantity into one lane with a series each, in place of the first."""
     by_id = {lane["id"]: lane for lane in lanes}
     merged: set[int] = set()
@@ -197,14 +195,11 @@ def _together(lanes: list[Lane]) -> list[Lane]:
                 continue
             first = parts[0]
             for name, part in lanes_by_column.items():
-                part["series"][0].update(name=name, title=columns[name])
-            tops = [part["max"] for part in parts if part["max"] is not None]
-            first.update(
-                id=f"{group}:{'+'.join(names)}",
-                title=title,
-                series=[part["series"][0] for part in parts],
-                max=max(tops, default=None),
-            )
+                part["series"][0] |= {"name": name, "title": columns[name]}
+            first["id"] = f"{group}:{'+'.join(names)}"
+            first["title"] = title
+            first["series"] = [part["series"][0] for part in parts]
+            first["max"] = max((part["max"] for part in parts if part["max"] is not None), default=None)
             merged |= {id(part) for part in parts[1:]}
     return [lane for lane in lanes if id(lane) not in merged]
 
@@ -215,7 +210,7 @@ def _id(group: str, name: str) -> str:
     return f"{group}{slash}{part}:{column}"
 
 
-def _add_limits(lanes: list[Lane], recording: Recording) -> None:
+def _add_limits(lanes: list[LaneInfo], recording: Recording) -> None:
     """Add to the lanes of memory what their values may not exceed."""
     machine = recording.facts.get("machine") or {}
     container, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
@@ -233,7 +228,7 @@ def _add_limits(lanes: list[Lane], recording: Recording) -> None:
             lane["limit"] = {"value": lane["max"], "title": "the GPU's memory"}
 
 
-def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[Lane]:
+def add_trends(lanes: list[LaneInfo], growth: Iterable[MemoryGrowthFacts]) -> list[LaneInfo]:
     """Add to the lanes of growing memory the trend, and when memory would be full.
 
     Args:
@@ -246,10 +241,10 @@ def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[L
             mine = lane["id"].startswith((f"{group}:", f"{trend['group']}:"))
             if not mine or not any(each["name"] in (name, trend["column"]) for each in lane["series"]):
                 continue
-            full, limit = trend.get("full_at_step"), trend.get("limit_bytes")
+            full, limit, full_in_s = trend.get("full_at_step"), trend.get("limit_bytes"), trend.get("full_in_s")
             end_ns, value, step = trend["until_ns"], trend["to_bytes"], None
-            if full is not None and limit is not None and trend.get("full_in_s") is not None:
-                end_ns, value, step = trend["until_ns"] + round(1e9 * trend["full_in_s"]), limit, full
+            if full is not None and limit is not None and full_in_s is not None:
+                end_ns, value, step = trend["until_ns"] + round(1e9 * full_in_s), limit, full
             if step is None:
                 grown = trend["to_bytes"] - trend["from_bytes"]
                 step = trend["since_step"] + round(grown / trend["bytes_per_step"])
@@ -267,7 +262,7 @@ def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[L
     return lanes
 
 
-def _finest_first(lanes: list[Lane]) -> list[Lane]:
+def _finest_first(lanes: list[LaneInfo]) -> list[LaneInfo]:
     """Replace polled utilization by the driver's own at full resolution, where there is both."""
     by_id = {lane["id"]: at for at, lane in enumerate(lanes)}
     for lane in list(lanes):
@@ -291,18 +286,19 @@ def _group_order(group: str) -> tuple:
     return (1, 0, group)
 
 
-def _sampled(recording: Recording, group: str, column: str, summary: dict) -> Lane:
+def _sampled(recording: Recording, group: str, column: str, summary: dict) -> LaneInfo:
     ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
     bare = column.removesuffix(ending).replace("_", " ")
     title, note = TITLES.get(column, (capitalized(bare), None))
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")
-    gpu: Mapping[str, Any] = _gpu(recording, head) or {}
-    if column == "mfu_pct" and gpu.get("peak"):
-        note, source = f"model FLOPs utilization: share of {peak_text(gpu['peak'])}", ""
+    gpu = _gpu(recording, head) or {}
+    peak = gpu.get("peak")
+    if column == "mfu_pct" and peak:
+        note, source = f"model FLOPs utilization: share of {peak_text(peak)}", ""
     notes = [note, source, *_measured_over(column, gpu)]
-    series: dict[str, Any] = {"name": column, "title": title.lower()}
+    series: SeriesInfo = {"name": column, "title": title.lower()}
     total = gpu.get("memory_total_bytes") if column.startswith("memory_") and unit == "bytes" else None
     if total:
         series["total_bytes"] = total
@@ -318,7 +314,7 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     }
 
 
-def _measured_over(column: str, gpu: Mapping[str, Any]) -> Iterator[str]:
+def _measured_over(column: str, gpu: Gpu) -> Iterator[str]:
     """Yield the time that each reading of the driver is the mean of, where it is long."""
     refresh_ms = gpu.get("utilization_refresh_ms")
     if column == "utilization_pct" and refresh_ms:
@@ -327,7 +323,7 @@ def _measured_over(column: str, gpu: Mapping[str, Any]) -> Iterator[str]:
         yield "the driver's mean over up to a second"
 
 
-def _top(column: str, unit: str, summary: Mapping[str, Any], total: float | None) -> float | None:
+def _top(column: str, unit: str, summary: Mapping[str, Mapping[str, float]], total: float | None) -> float | None:
     """Return the end of a lane's scale; None = that of its values."""
     top = total or (100.0 if unit == "%" else None)
     limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column, "")
@@ -375,7 +371,7 @@ class _Readings:
     edges: Mapping[str, np.ndarray]
 
 
-def stage_lane(recording: Recording) -> dict[str, Any] | None:
+def stage_lane(recording: Recording) -> LaneInfo | None:
     """Return the lane's description for the tab; None where no pipeline was read."""
     if _is_long(recording):
         stages = _gathered(recording).stages

@@ -16,10 +16,11 @@ from werkzeug import wrappers
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.survey import Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.recording.manifest import plain, strict_json
-from gpu_util_callback.recording.problems import unexpected
+from gpu_util_callback.recording.problems import reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES
 from tensorboard_plugin.downloads import csv_lines, html_report, step_columns
@@ -27,13 +28,13 @@ from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.replies import (
     listed,
     looked_in,
-    problems_of,
     recording_reply,
     static_file,
     total_reply,
     vocabulary,
     window_reply,
 )
+from tensorboard_plugin.reply_types import LogDirectory, RunsHead
 from tensorboard_plugin.runs import Known, RunIndex, local_directories, log_directory, run_directories
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
@@ -96,7 +97,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # Computed once, however many requests wait for it.
         self._totalling = threading.Lock()
         self._reporting: dict[str, threading.Lock] = {}
-        self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
+        self._reports: dict[str, tuple[Recording, str, RunReport]] = {}
         self._patience = Deadline()
         # Made once: while TensorBoard reads event files in Python, each file opened during its
         # plugin listing waits milliseconds for the interpreter.
@@ -142,7 +143,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
         return answer
 
-    def _looked_in(self) -> dict[str, Any]:
+    def _looked_in(self) -> LogDirectory:
         """Return the log directory as shown; whether it exists is unknown where nothing answers."""
         logdir, whole = self._logdir or self._spec, bool(self._logdir)
         try:
@@ -179,19 +180,18 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                 rows.append(_row(entry, per_run[entry.recording.run]))
             except Exception as error:
                 problems.append(unexpected(entry.recording.path, error))
-        head = _dumped(
-            {
-                "version": 1,
-                "server_version": __version__,
-                **self._looked_in(),
-                "tensorboard_runs": self._names,
-                "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-                "words": vocabulary(),
-                "complete": complete,
-                "problems": problems_of(problems),
-            }
-        )
-        return _unkept(http_util.Respond(request, f'{head[:-1]},"recordings":[{",".join(rows)}]}}', "application/json"))
+        head: RunsHead = {
+            "version": 1,
+            "server_version": __version__,
+            **self._looked_in(),
+            "tensorboard_runs": self._names,
+            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+            "words": vocabulary(),
+            "complete": complete,
+            "problems": reported(problems),
+        }
+        text = f'{_dumped(head)[:-1]},"recordings":[{",".join(rows)}]}}'
+        return _unkept(http_util.Respond(request, text, "application/json"))
 
     def _serve_total(self, request: wrappers.Request) -> wrappers.Response:
         """Serve what all runs lost, and a row for each training."""
@@ -203,7 +203,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         try:
             if self._total is None or self._total[0] != made_of:
                 survey, left = self._survey(entries)
-                self._total = (None if left else made_of, _dumped({**total_reply(total(survey)), "left": left}))
+                reply = total_reply(total(survey))
+                reply["left"] = left
+                self._total = (None if left else made_of, _dumped(reply))
             text = self._total[1]
         finally:
             if alone:
@@ -350,11 +352,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             raise _Refused(404, f"no recording {id[:200]!r} in this log directory; was it deleted?")
         return recording
 
-    def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
+    def _report(self, recording: Recording, revision: str) -> RunReport:
         with self._reporting.setdefault(recording.id, threading.Lock()):
             return self._made_report(recording, revision)
 
-    def _made_report(self, recording: Recording, revision: str) -> dict[str, Any]:
+    def _made_report(self, recording: Recording, revision: str) -> RunReport:
         cached = self._reports.get(recording.id)
         if cached is None or cached[0] is not recording or cached[1] != revision:
             # Applying newer rules to ten million steps takes too long: long runs keep older ones.

@@ -1,6 +1,5 @@
 """The tab's replies about recordings and their profiler windows, as plain objects for JSON."""
 
-from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -8,26 +7,43 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import RULES
+from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums, TrainingReport, Unit
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
-from gpu_util_callback.recording.problems import Problem
+from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
+from gpu_util_callback.recording.problems import reported
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
 from gpu_util_callback.report.total_screen import PARTS, headline, notes
-from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
+from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
 from tensorboard_plugin.lanes import add_trends, lanes_of
+from tensorboard_plugin.reply_types import (
+    Finding,
+    LogDirectory,
+    Phase,
+    RecordingReply,
+    RecordingSummary,
+    StepKernels,
+    StoredFindings,
+    TotalReply,
+    TrainingRow,
+    WindowInfo,
+    WindowReply,
+    Words,
+)
 
 MAX_PHASES = 2000
 # Titles of findings per line of the list: people search them.
 MAX_TITLES = 12
 
 
-def recording_reply(recording: Recording, revision: str, report: dict[str, Any]) -> dict[str, Any]:
+def recording_reply(recording: Recording, revision: str, report: RunReport) -> RecordingReply:
     """Return one recording: report, extent, lanes, windows, and the phases between its steps."""
     first, last = recording.top.step_range
+    memory = report["memory"]
     return {
         "id": recording.id,
         "revision": revision,
@@ -39,15 +55,20 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
             "au": accelerator_in_words(report),
         },
         "extent": {"start_ns": recording.start_ns, "end_ns": recording.end_ns, "first_step": first, "last_step": last},
-        "lanes": add_trends(lanes_of(recording), (report.get("memory") or {}).get("growth") or ()),
+        "lanes": add_trends(lanes_of(recording), memory["growth"] if memory else ()),
         "phases": _phases(recording),
         "windows": windows_of(recording),
-        "problems": problems_of(recording.problems),
+        "problems": reported(recording.problems),
     }
 
 
-def vocabulary() -> dict[str, Any]:
-    """Return the words of the tab: titles of causes; title and explanation of each category."""
+def worded(finding: Claim) -> Finding:
+    """Return a finding with its words."""
+    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding), "fix": same_fix(finding)}
+
+
+def vocabulary() -> Words:
+    """Return the words of the tab."""
     return {
         "causes": {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES},
         "host": HOST_TIME,
@@ -56,7 +77,7 @@ def vocabulary() -> dict[str, Any]:
     }
 
 
-def listed(recording: Recording, of_run: int, status: str | None = None) -> dict[str, Any]:
+def listed(recording: Recording, of_run: int, status: Status | None = None) -> RecordingSummary:
     """Return one line of `./runs`.
 
     Args:
@@ -96,12 +117,12 @@ def listed(recording: Recording, of_run: int, status: str | None = None) -> dict
     }
 
 
-def _stored_findings(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+def _stored_findings(stored: DiagnosisFacts | None) -> StoredFindings:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
-    findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
+    findings: list[Claim] = [] if stored is None else [*stored.get("spans", ()), *stored.get("findings", ())]
     findings.sort(key=order)
     of_this_fit = [finding for finding in findings if not finding.get("of_s")]
-    lost_s = [finding["lost_s"] for finding in of_this_fit if finding.get("lost_s") is not None]
+    lost_s = [finding["lost_s"] for finding in of_this_fit if finding["lost_s"] is not None]
     return {
         "causes": list(dict.fromkeys(finding["cause"] for finding in findings)),
         "titles": list(dict.fromkeys(finding["title"] for finding in findings))[:MAX_TITLES],
@@ -109,7 +130,7 @@ def _stored_findings(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def total_reply(report: Mapping[str, Any]) -> dict[str, Any]:
+def total_reply(report: TotalSums) -> TotalReply:
     """Return a `total` as the tab shows it: sums in words and numbers, and a row a training.
 
     The rows hold what `./runs` does not say of their recordings.
@@ -126,7 +147,7 @@ def total_reply(report: Mapping[str, Any]) -> dict[str, Any]:
                 "cause": cause["cause"],
                 "title": cause["title"],
                 "hours": cause[unit],
-                "saves": cause[f"saves_{unit}"],
+                "saves": cause["saves_gpu_hours"] if unit == "gpu_hours" else cause["saves_hours"],
                 "trainings": cause["trainings"],
             }
             for cause in report["causes"]
@@ -135,7 +156,7 @@ def total_reply(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _training(run: Mapping[str, Any], unit: str) -> dict[str, Any]:
+def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
     since = run["since"]
     return {
         "id": run["id"],
@@ -149,14 +170,14 @@ def _training(run: Mapping[str, Any], unit: str) -> dict[str, Any]:
         "wall_s": run["wall_s"],
         "hours": run[unit]["total"],
         "lost": run[unit]["lost"],
-        "saves": run[f"saves_{unit}"],
+        "saves": run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"],
         "causes": [*(loss["cause"] for loss in run["lost"]), *run["unknown_cost"]],
         "top": run["top"] and run["top"]["cause"],
-        "since": since and [since["run"], since["speed"]],
+        "since": since and (since["run"], since["speed"]),
     }
 
 
-def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
+def looked_in(logdir: str, whole: bool) -> LogDirectory:
     """Return the log directory as shown to people: its full path, and whether it exists.
 
     Args:
@@ -167,11 +188,6 @@ def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
         return {"logdir": logdir, "logdir_exists": None}
     _, path = storage_for(logdir)
     return {"logdir": path, "logdir_exists": Path(path).is_dir()}
-
-
-def problems_of(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    """Return problems as the tab shows them."""
-    return [{"path": problem.path, "message": problem.message} for problem in problems]
 
 
 def static_file(name: str) -> bytes | None:
@@ -185,9 +201,13 @@ def static_file(name: str) -> bytes | None:
         return None
 
 
-def _phases(recording: Recording) -> list[dict[str, Any]]:
+def _phases(recording: Recording) -> list[Phase]:
     phases = recording.longest_phases(MAX_PHASES)
-    columns = {name: values.tolist() for name, values in phases.items()}
+    return _rows({name: values.tolist() for name, values in phases.items()})
+
+
+def _rows(columns: dict[str, list]) -> list[Any]:
+    """Return a row for each place of columns."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -199,28 +219,18 @@ MAX_STEP_KERNELS = 20_000
 # Names of templated kernels run to kilobytes; longer ones are unreadable.
 MAX_NAME = 1000
 
-_NUMBERS = ("window", "first_step", "stop_step", "start_ns", "end_ns", "events", "cost_s")
 
-
-def windows_of(recording: Recording) -> list[dict[str, Any]]:
-    """Return the recording's windows in the order of their steps.
-
-    Each has `window` (its number), `first_step` and `stop_step` (half-open), `start_ns` and
-    `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
-    `cost_s`; None where unknown. At most 1000, evenly chosen.
-    """
+def windows_of(recording: Recording) -> list[WindowInfo]:
+    """Return the recording's windows in the order of their steps: at most 1000, evenly chosen."""
     windows = sorted(_by_number(recording).values(), key=lambda window: (window["first_step"], window["window"]))
     return windows[:: -(-len(windows) // MAX_WINDOWS) or 1]
 
 
-def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) -> dict[str, Any] | None:
+def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) -> WindowReply | None:
     """Return what window number `window` traced; None for an unknown window.
 
-    Returns:
-        The window as in `windows_of` with `steps` (rows of `traced_steps`, at most 4096), `kernels`
-        (rows of `kernels` with most time, at most `kernels`), `kernels_left_out`,
-        `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host), and `step_kernels`:
-        `names`, and `rows` of [step, gpu, index into names, count, total_ns, max_ns].
+    Args:
+        kernels: that are listed at most.
     """
     about = _by_number(recording).get(window)
     if about is None:
@@ -242,7 +252,7 @@ def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) 
     }
 
 
-def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
+def _by_step(rows: dict[str, np.ndarray]) -> StepKernels:
     """Return rows with each name once: kernels run in every step, and templates' names are long."""
     rows = {name: values[:MAX_STEP_KERNELS] for name, values in rows.items()}
     names, at = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
@@ -251,14 +261,20 @@ def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
-def _by_number(recording: Recording) -> dict[int, dict[str, Any]]:
-    windows: dict[int, dict[str, Any]] = {}
+def _by_number(recording: Recording) -> dict[int, WindowInfo]:
+    windows: dict[int, WindowInfo] = {}
     for window in recording.facts.get("windows") or ():
         profile = window.get("profile")
         if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
             profile = None
         windows[window["window"]] = {
-            **{name: window.get(name) for name in _NUMBERS},
+            "window": window["window"],
+            "first_step": window["first_step"],
+            "stop_step": window["stop_step"],
+            "start_ns": window.get("start_ns"),
+            "end_ns": window.get("end_ns"),
+            "events": window.get("events"),
+            "cost_s": window.get("cost_s"),
             "profile": profile,
             "profile_run": profile if recording.run == "." or not profile else f"{recording.run}/{profile}",
         }
@@ -279,7 +295,7 @@ def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.nd
     return {name: np.concatenate([part[name] for part in parts]) for name in columns}
 
 
-def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[dict[str, Any]]:
+def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[Any]:
     columns = {}
     for name, kind in TABLES[table].items():
         values = rows[name][order].tolist()
@@ -288,4 +304,4 @@ def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list
         elif kind == "text":
             values = [str(value)[:MAX_NAME] or None for value in values]
         columns[name] = values
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return _rows(columns)

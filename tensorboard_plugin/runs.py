@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_util_callback.recording.discovery import group_sessions, recording_id
 from gpu_util_callback.recording.manifest import UnknownFormat
+from gpu_util_callback.recording.manifest_facts import Status
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
@@ -85,7 +86,7 @@ class Known:
 
     recording: Recording
     looked_at: float
-    status: str
+    status: Status
     row: tuple[tuple, str] | None = None
     opened_at: float = 0.0
 

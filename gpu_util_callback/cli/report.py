@@ -20,7 +20,9 @@ from gpu_util_callback.report.screen import strip_control
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check, Verdict
+    from gpu_util_callback.diagnosis.report_types import Failure, Report, RunReport
     from gpu_util_callback.recording import Recordings
+    from gpu_util_callback.recording.problems import ReportedProblem
     from gpu_util_callback.report.energy_sentences import Prices
 
 MAX_SLOWDOWN_PCT = 5.0
@@ -155,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 class _Outcome:
     """The outcome of a check: the limits that are broken, and the verdicts if there is a baseline."""
 
-    broken: list[dict]
+    broken: "list[Failure]"
     verdicts: "list[Verdict] | None"
 
     @property
@@ -169,7 +171,7 @@ class _Outcome:
 
 
 def _judged(
-    args: argparse.Namespace, check: "Check", recordings: "Recordings", report: Mapping, thresholds: dict
+    args: argparse.Namespace, check: "Check", recordings: "Recordings", report: "Report", thresholds: dict
 ) -> _Outcome:
     from gpu_util_callback.diagnosis import failures
 
@@ -181,7 +183,7 @@ def _judged(
     return _Outcome(broken + [failure for failure in new if failure["reason"] not in reasons], verdicts)
 
 
-def _print_json(report: dict, outcome: _Outcome | None) -> None:
+def _print_json(report: "Report", outcome: _Outcome | None) -> None:
     from gpu_util_callback.diagnosis import comparison
 
     if len(report["runs"]) > 1:
@@ -203,7 +205,7 @@ def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
         print(_within(len(report["runs"])))
 
 
-def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
+def _add_cost(runs: "Iterable[RunReport]", prices: "Prices") -> None:
     """Add what runs cost, where a price was given; warn about those whose energy is not known."""
     if not prices:
         return
@@ -229,7 +231,7 @@ def _with_logdir_names(entries: Iterable[Mapping], logdirs: list[str]) -> list[d
 
 def _compared(
     args: argparse.Namespace, recordings: "Recordings", report: Mapping, thresholds: dict
-) -> "tuple[list[Verdict], list[dict]]":
+) -> "tuple[list[Verdict], list[Failure]]":
     """Return how much slower each run is than the baseline, and failures for its new causes."""
     from gpu_util_callback.diagnosis import logdir_report, new_causes, slowdowns
 
@@ -272,7 +274,7 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
             print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
 
 
-def _warn(problems: Iterable[Mapping[str, str]]) -> None:
+def _warn(problems: "Iterable[ReportedProblem]") -> None:
     for problem in problems:
         print(strip_control(f"gpu-util report: {problem['path']}: {problem['message']}"), file=sys.stderr)
 
@@ -338,6 +340,7 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
         UnusableInput: nothing is there that could be read.
     """
     from gpu_util_callback.recording import Recordings, read_recordings
+    from gpu_util_callback.recording.problems import reported
 
     logdirs = list(logdirs)
     names = _names(logdirs)
@@ -347,7 +350,7 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
     for logdir in logdirs:
         _remote.wait_for_answer(logdir, timeout_s, " --timeout S waits longer.")
         recordings = read_recordings(logdir)
-        _warn(vars(problem) for problem in recordings.problems)
+        _warn(reported(recordings.problems))
         ordered = sorted(recordings, key=lambda recording: recording.start_ns or 0)
         if not ordered:
             raise nothing_in(logdir)

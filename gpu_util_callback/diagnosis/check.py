@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_pct
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
+from gpu_util_callback.diagnosis.report_types import Failure
 from gpu_util_callback.words import percent, steps
 
 
@@ -34,14 +35,14 @@ class Check:
         return cause in self.forbid or not self.limited
 
 
-def failures(report: Mapping, check: Check) -> list[dict]:
-    """Return one `{"run", "id", "reason"}` per broken limit.
+def failures(report: Mapping, check: Check) -> list[Failure]:
+    """Return one failure per broken limit.
 
     What was not measured breaks its limit. A run without steps, or with unreadable rows, breaks
     those on causes. Findings between the workers of a job are reported with the worker they are
     about.
     """
-    broken = [
+    broken: list[Failure] = [
         {"run": run["run"], "id": run["id"], "reason": reason}
         for run in report["runs"]
         for reason in _reasons(run, check)
@@ -56,15 +57,15 @@ def failures(report: Mapping, check: Check) -> list[dict]:
     return broken
 
 
-def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Verdict]) -> list[dict]:
-    """Return one `{"run", "id", "reason"}` per cause that none of a run's baseline runs has.
+def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Verdict]) -> list[Failure]:
+    """Return one failure per cause that none of a run's baseline runs has.
 
     Args:
         runs, baseline: of two reports.
     """
     after = {run["id"]: run for run in runs}
     baseline_runs = {run["id"]: run for run in baseline}
-    broken = []
+    broken: list[Failure] = []
     for verdict in verdicts:
         run = after[verdict.id]
         before = [baseline_runs[name] for name in verdict.baseline if name in baseline_runs]

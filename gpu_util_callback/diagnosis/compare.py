@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
+from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, RunReport, Since
 from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
@@ -13,18 +14,11 @@ from gpu_util_callback.redaction import hashed_script
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 
 
-def comparison(runs: Sequence[Mapping]) -> dict:
-    """Compare the first run with the others.
-
-    Returns:
-        `{"baseline": id, "runs": [...]}`; per run its time per step and per sample (ms, waits
-        included), `speed` against the baseline (per sample where both know their batch size, else
-        per step; None = not comparable), utilization, shares of time, causes, whether some of its
-        rows are `unreadable`, and which causes are `gone` or `new` against the baseline.
-    """
+def comparison(runs: Sequence[Mapping]) -> Comparison:
+    """Compare the first run with the others."""
     base = runs[0]
     before = _causes(base)
-    rows = []
+    rows: list[ComparedRun] = []
     for run in runs:
         causes = _causes(run)
         rows.append(
@@ -50,7 +44,7 @@ def comparison(runs: Sequence[Mapping]) -> dict:
     return {"baseline": base["id"], "runs": rows}
 
 
-def add_promises(runs: Sequence[dict]) -> None:
+def add_promises(runs: Sequence[RunReport]) -> None:
     """Set each run's `since`: the previous run of the same job, the promised and the actual gain.
 
     Runs belong to the same job if model size (parameters), framework and script agree, whatever the
@@ -63,13 +57,14 @@ def add_promises(runs: Sequence[dict]) -> None:
         runs: of one report, oldest first.
     """
     # The newest run of each job, by its script, model name and GPUs.
-    latest: dict[tuple, dict[tuple[str | None, str, frozenset], dict]] = {}
+    latest: dict[tuple, dict[tuple[str | None, str, frozenset], RunReport]] = {}
     for run in runs:
         run["since"] = None
         key = _same_job(run)
         if key is None:
             continue
-        script = hashed_script(run["script"]) if run.get("script") else None
+        path = run.get("script")
+        script = hashed_script(path) if path else None
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
         by_job = latest.setdefault(key, {})
         # Older recordings and notebooks do not record a script.
@@ -95,7 +90,7 @@ def _after(previous: Mapping, run: Mapping) -> bool:
     return trials[0] == trials[1] and ended_ns <= (run["start_ns"] or ended_ns)
 
 
-def _since(previous: Mapping, run: Mapping) -> dict | None:
+def _since(previous: Mapping, run: Mapping) -> Since | None:
     """Return the promise and its outcome for two runs of one job; None if it cannot be judged.
 
     Only the parts of the run that lost time count: the steps, and the stalls if some of them went

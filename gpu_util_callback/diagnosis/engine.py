@@ -5,6 +5,7 @@ No second is counted for two findings: lost time is attributed once.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
+from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.input_bound import InputBound
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
@@ -20,6 +22,7 @@ from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits
 from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
+from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value
 
 # Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 28
@@ -68,7 +71,7 @@ class Diagnosis:
         account: Mapping | None = None,
         now_ns: int | None = None,
         ended: bool = False,
-    ) -> dict:
+    ) -> DiagnosisFacts:
         """Return what held the GPU back so far.
 
         Args:
@@ -76,21 +79,15 @@ class Diagnosis:
             account: `{"wall_s", "time_s"}` of the run, for the verdict.
             now_ns: the end of the run so far on the recording's clock; None = the last row.
 
-        Returns:
-            `{"rules_version", "thresholds", "thresholds_set", "verdict", "gpu_active_pct",
-            "memory", "energy", "au", "findings", "spans", "silent"}`; findings and spans are the
-            contract's objects with "id" and "title", ordered by `lost_s`; "thresholds_set" has
-            those that are not the default, "gpu_active_pct" each sampled GPU's mean over the run's
-            time, by its index, "memory" is that of `memory_use`, "energy" of `EnergyUse`, "au" of
-            `AcceleratorUse`, and "silent" has the causes that could not be judged, with the reason.
+        Returns: all of it; findings and spans are ordered by `lost_s`.
         """
         run = self._run
         run.update(facts, account, now_ns, ended)
         findings_so_far: list[Finding] = []
-        silent = []
+        silent: list[Silent] = []
         for rule in RULES:
             if rule.missing(run):
-                of_trace = run.source is not None and rule.unknown_in_trace
+                of_trace = rule.unknown_in_trace if run.source is not None else ""
                 silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
             else:
                 findings_so_far.extend(rule.find(run, self.thresholds[rule.cause]))
@@ -105,7 +102,7 @@ class Diagnosis:
         findings_so_far.sort(key=_place)
         objects = _unique(sorted((_object(finding, run) for finding in findings_so_far), key=order))
         findings = [claim for claim in objects if "start_step" not in claim]
-        spans = [claim for claim in objects if "start_step" in claim]
+        spans = [cast(Span, claim) for claim in objects if "start_step" in claim]
         return {
             "rules_version": RULES_VERSION,
             "thresholds": self.thresholds,
@@ -115,13 +112,13 @@ class Diagnosis:
             "memory": memory_use(run, self.thresholds[MemoryGrowth.cause]),
             "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
             "au": run.accelerator.result(run.phases) if run.source is None else None,
-            "findings": findings,
+            "findings": cast(list[Claim], findings),
             "spans": spans,
             "silent": silent,
         }
 
 
-def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> dict:
+def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> DiagnosisFacts:
     """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
@@ -133,7 +130,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = 
         recompute: False: accept the findings of older rules, too, unless other thresholds are given;
             the rows of a long run take long to read. `rules_version` shows which rules were used.
     """
-    stored = recording.stored or {}
+    stored: DiagnosisFacts = recording.stored or cast(DiagnosisFacts, {})
     stored_limits = still_known(stored.get("thresholds_set"))
     limits = thresholds_in_force(thresholds, before=stored_limits)
     up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
@@ -157,24 +154,23 @@ def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = 
     return result
 
 
-def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limits]) -> dict:
+def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limits]) -> TraceDiagnosis:
     """Return the findings of the processes of one trace, and the causes that could be judged in no process.
 
     They run in parallel: time lost by several of them is lost once. Of a cause that several of them
     have, numbers and advice are of the worst one.
 
-    Returns:
-        `{"verdict", "findings", "silent"}`; "findings" has spans, too.
+    Returns: as it says; the findings include spans.
     """
     results = [diagnosis.result(ended=True) for diagnosis in diagnoses]
-    merged: dict[tuple, dict] = {}
+    merged: dict[tuple, AnyFinding] = {}
     for number, result in enumerate(results):
-        for claim in [*result["findings"], *result["spans"]]:
+        for claim in cast(list[AnyFinding], [*result["findings"], *result["spans"]]):
             first = merged.setdefault((claim["id"], "start_step" in claim and number), claim)
             if first is not claim:
                 worst = min(first, claim, key=_cost)
-                for of in ("gpus", "ranks"):
-                    worst[of] = sorted({*first[of], *claim[of]})
+                worst["gpus"] = sorted({*first["gpus"], *claim["gpus"]})
+                worst["ranks"] = sorted({*first["ranks"], *claim["ranks"]})
                 merged[claim["id"], False] = worst
     runs = [diagnosis._run for diagnosis in diagnoses]
     findings = list(merged.values())
@@ -245,40 +241,36 @@ def _id(finding: Finding) -> str:
     return name if finding.where is None else f"{name}@{finding.where.start_step}"
 
 
-def _object(finding: Finding, run: Run) -> dict:
+def _object(finding: Finding, run: Run) -> AnyFinding:
     where = finding.where
     span_ns = finding.of_ns or (run.present_in(where) if where else run.wall_ns)
     lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
     if severity is None and lost is not None:
         severity = lost / max(1, span_ns)
     span = _saves_range(finding, run)
-    place = (
-        {}
-        if where is None
-        else {
+    place: Place = {}
+    if where is not None:
+        place = {
             "start_step": where.start_step,
             "end_step": where.end_step,
             "start_ns": where.start_ns,
             "end_ns": where.end_ns,
         }
-    )
-    whole = {} if finding.of_ns is None else {"of_s": _seconds(finding.of_ns, run)}
-    return {
+    claim: AnyFinding = {
         "id": _id(finding),
         "cause": finding.cause,
         "title": finding.title,
         **place,
-        **whole,
-        "lost_s": _seconds(lost, run),
-        "saves_s": _seconds(finding.saves_ns, run),
+        "lost_s": None if lost is None else _seconds(lost, run),
+        "saves_s": None if finding.saves_ns is None else _seconds(finding.saves_ns, run),
         "saves_range_s": span and [_seconds(ns, run) for ns in span],
         "severity": None if severity is None else round(min(1.0, severity), _SHARE_DIGITS[exact]),
         "confidence": finding.confidence,
         "evidence": {
-            name: float(f"{value:.6g}") if exact and isinstance(value, float) else value
+            name: float(f"{value:.6g}") if exact and isinstance(value, float) else cast(Value, value)
             for name, value in finding.evidence.items()
         },
-        "threshold": finding.threshold,
+        "threshold": cast(dict[str, float | None], finding.threshold),
         "advice": {
             "text": finding.advice.text,
             "code": in_own_names(run, finding.advice.code),
@@ -289,6 +281,9 @@ def _object(finding: Finding, run: Run) -> dict:
         "gpus": list(finding.gpus) if exact else sorted(finding.gpus),
         "ranks": _ranks(run) if finding.ranks is None else finding.ranks,
     }
+    if finding.of_ns is not None:
+        claim["of_s"] = _seconds(finding.of_ns, run)
+    return claim
 
 
 def _ranks(run: Run) -> list[int]:
@@ -296,9 +291,9 @@ def _ranks(run: Run) -> list[int]:
     return [] if rank is None and run.source is not None else [int(rank or 0)]
 
 
-def _seconds(ns: int | None, run: Run) -> float | None:
+def _seconds(ns: int, run: Run) -> float:
     """Return a time in seconds: a trace's few steps may last microseconds."""
-    return None if ns is None else round(ns / 1e9, 6 if run.source is None else 9)
+    return round(ns / 1e9, 6 if run.source is None else 9)
 
 
 # `name(..., what=1)`: what stands for `...` is there already.
@@ -311,7 +306,7 @@ def _as_given(code: str) -> str:
     return f"{call[1]})" if call is not None else ""
 
 
-def _unique(objects: list[dict]) -> list[dict]:
+def _unique(objects: list[AnyFinding]) -> list[AnyFinding]:
     """Make ids unique."""
     counts: dict[str, int] = {}
     for claim in objects:

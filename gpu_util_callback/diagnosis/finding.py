@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gpu_util_callback.diagnosis.thresholds import Constant
 
-MEASURED = "measured"
-ESTIMATED = "estimated"
+Confidence = Literal["measured", "estimated"]
+MEASURED: Confidence = "measured"
+ESTIMATED: Confidence = "estimated"
 
 Evidence = dict[str, object]
 MODELLED = Constant(1.35, "predicted durations of 84 % of the cures that were applied lie within this factor")
@@ -93,7 +95,7 @@ class Finding:
     title: str
     where: Range | None
     lost_ns: int | None
-    confidence: str
+    confidence: Confidence
     evidence: Evidence
     threshold: Evidence
     advice: Advice

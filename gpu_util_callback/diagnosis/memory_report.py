@@ -7,9 +7,10 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, forecasts
 from gpu_util_callback.diagnosis.thresholds import Limits
+from gpu_util_callback.recording.manifest_facts import GpuMemory, HostMemory, MemoryGrowthFacts, MemoryUse
 
 
-def memory_use(run: Run, limits: Limits) -> dict | None:
+def memory_use(run: Run, limits: Limits) -> MemoryUse | None:
     """Return the report's `memory`, None where no memory was sampled.
 
     Args:
@@ -23,7 +24,7 @@ def memory_use(run: Run, limits: Limits) -> dict | None:
     return {"host": host, "gpus": gpus, "growth": [_growth(forecast) for forecast in growing]}
 
 
-def _host(run: Run) -> dict | None:
+def _host(run: Run) -> HostMemory | None:
     held = run.highest_of("host:process_held_bytes")
     peak = run.highest_of("host:process_memory_bytes") if held is None else held
     if peak is None:
@@ -37,7 +38,7 @@ def _host(run: Run) -> dict | None:
     }
 
 
-def _gpu(run: Run, gpu: int) -> dict | None:
+def _gpu(run: Run, gpu: int) -> GpuMemory | None:
     memory = allocator(run, gpu)
     if memory is None:
         return None
@@ -57,7 +58,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _growth(forecast: Forecast) -> dict:
+def _growth(forecast: Forecast) -> MemoryGrowthFacts:
     growth = forecast.growth
     return {
         "group": forecast.key.partition(":")[0],

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.compare import stated_batch
+from gpu_util_callback.diagnosis.report_types import Slowdown
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
@@ -134,11 +135,8 @@ class Verdict:
     failed: bool = False
     differences: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            "baseline": list(self.baseline),
-            "differences": list(self.differences),
-        }
+    def to_json(self) -> Slowdown:
+        return cast(Slowdown, asdict(self))
 
 
 def slowdowns(

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import Share
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Confidence, Evidence, Finding, Range
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 
@@ -68,7 +68,7 @@ class Rule:
         title: str | None = None,
         where: Range | None = None,
         lost_ns: int | None = None,
-        confidence: str = MEASURED,
+        confidence: Confidence = MEASURED,
         threshold: Mapping[str, object] | None = None,
         gpus: Iterable[int] = (),
         **more: Any,

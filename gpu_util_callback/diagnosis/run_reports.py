@@ -10,6 +10,22 @@ from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import Traced, TracedGpu, explains_idle
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
+from gpu_util_callback.diagnosis.report_types import (
+    AsRecorded,
+    GpuReport,
+    Headline,
+    Mfu,
+    Peak,
+    ProcessReport,
+    Report,
+    RunReport,
+    SessionClocks,
+    SessionReport,
+    Spread,
+    StepMs,
+    TracedSteps,
+    Version,
+)
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
@@ -24,18 +40,26 @@ from gpu_util_callback.diagnosis.verdict import (
 from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
-from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts
-from gpu_util_callback.recording.problems import Problem, unexpected
+from gpu_util_callback.recording.manifest_facts import (
+    AccountFacts,
+    DiagnosisFacts,
+    Facts,
+    Gpu,
+    PeakFacts,
+    Status,
+    Unavailable,
+)
+from gpu_util_callback.recording.problems import Problem, reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s
 from gpu_util_callback.words import percent
 
-REPORT_VERSION = 1
+REPORT_VERSION: Version = 1
 
 
-def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> dict:
-    """Return the whole report: `{"version", "runs", "sessions"}`.
+def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> Report:
+    """Return the whole report.
 
     Recordings that no report can be made of are listed in `problems`; a run lists its own problems.
 
@@ -46,21 +70,23 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
     recordings = sorted(recordings, key=lambda recording: (recording.start_ns or 0, recording.id))
     judged, problems = run_reports(recordings, thresholds)
     runs = [run for _, run in judged]
-    sessions: dict[str, list[dict]] = {}
-    recordings_of: dict[str, list] = {}
+    sessions: dict[str, list[RunReport]] = {}
+    recordings_of: dict[str, list[Recording]] = {}
     for recording, run in judged:
         sessions.setdefault(run["session"], []).append(run)
         recordings_of.setdefault(run["session"], []).append(recording)
     add_promises(runs)
-    return {
+    report: Report = {
         "version": REPORT_VERSION,
         "runs": runs,
         "sessions": [_session(name, members, recordings_of[name]) for name, members in sessions.items()],
-        **({"problems": list(map(vars, problems))} if problems else {}),
     }
+    if problems:
+        report["problems"] = reported(problems)
+    return report
 
 
-def _session(name: str, runs: list[dict], recordings: list[Recording]) -> dict:
+def _session(name: str, runs: list[RunReport], recordings: list[Recording]) -> SessionReport:
     findings = session_findings(runs)
     return {
         "session": name,
@@ -73,7 +99,7 @@ def _session(name: str, runs: list[dict], recordings: list[Recording]) -> dict:
 
 def run_reports(
     recordings: Iterable[Recording], thresholds: Mapping | None = None
-) -> tuple[list[tuple[Recording, dict]], list[Problem]]:
+) -> tuple[list[tuple[Recording, RunReport]], list[Problem]]:
     """Return recordings with their reports, and the problems of recordings without a report."""
     judged, problems = [], []
     for recording in recordings:
@@ -86,7 +112,7 @@ def run_reports(
     return judged, problems
 
 
-def _clocks(recordings: list) -> dict | None:
+def _clocks(recordings: list[Recording]) -> SessionClocks | None:
     """Return the reference clock and the other clocks' offsets from it; None for one process."""
     clocks = session_clocks(recordings)
     if not clocks.offsets and not clocks.unknown:
@@ -135,8 +161,8 @@ class Recorded:
         return f"{self.run}/{self.facts['folder']}"
 
     @property
-    def status(self) -> str:
-        return str(self.facts["status"])
+    def status(self) -> Status:
+        return self.facts["status"]
 
     @property
     def stored(self) -> DiagnosisFacts | None:
@@ -159,27 +185,28 @@ class Recorded:
         return self.facts.get("ended_ns") or self.facts["heartbeat_ns"]
 
 
-_AS_RECORDED = (
-    "job",
-    "job_source",
-    "fit_index",
-    "host",
-    "rank",
-    "world_size",
-    "trial",
-    "trial_of",
-    "trial_config",
-    "framework",
-    "model",
-    "fit",
-    "script",
-    "work",
-    "ceilings",
-)
-_AS_DIAGNOSED = "rules_version", "thresholds", "thresholds_set", "silent", "findings", "spans"
+def _as_recorded(facts: Facts) -> AsRecorded:
+    return {
+        "job": facts.get("job"),
+        "job_source": facts.get("job_source"),
+        "fit_index": facts.get("fit_index"),
+        "host": facts.get("host"),
+        "rank": facts.get("rank"),
+        "world_size": facts.get("world_size"),
+        "trial": facts.get("trial"),
+        "trial_of": facts.get("trial_of"),
+        "trial_config": facts.get("trial_config"),
+        "framework": facts.get("framework"),
+        "model": facts.get("model"),
+        "fit": facts.get("fit"),
+        "script": facts.get("script"),
+        "work": facts.get("work"),
+    }
 
 
-def run_report(recording: Recording | Recorded, thresholds: Mapping | None = None, *, recompute: bool = True) -> dict:
+def run_report(
+    recording: Recording | Recorded, thresholds: Mapping | None = None, *, recompute: bool = True
+) -> RunReport:
     """Return one run of the report: its account, its GPUs, its findings and the advice.
 
     Args:
@@ -193,12 +220,12 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
     wall_s = account.get("wall_s")
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
     gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
-    mfu = _mfu(facts, gpus)
+    mfu, use = _mfu(facts, gpus), judged.get("au")
     return {
         "run": recording.run,
         "id": recording.id,
         "session": recording.session,
-        **{name: facts.get(name) for name in _AS_RECORDED},
+        **_as_recorded(facts),
         "fits": facts.get("fits") or 1,
         "status": recording.status,
         "start_ns": recording.start_ns or None,
@@ -216,20 +243,26 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
         "gpus": gpus,
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(judged)],
-        "overhead": dict(facts.get("overhead") or {}),
-        "au_pct": (judged.get("au") or {}).get("pct"),
-        "au_epochs": (judged.get("au") or {}).get("epochs") or [],
+        "overhead": facts.get("overhead") or {},
+        "au_pct": use and use["pct"],
+        "au_epochs": use["epochs"] if use else [],
         "memory": judged.get("memory"),
         "energy": judged.get("energy"),
         "energy_j_per_sample": _energy_per_sample(judged, facts, recording.step_count),
         "verdict": _with_mfu(judged["verdict"], mfu),
         "headline": _headline(judged, wall_s, Script.of(facts.get("process"))),
-        **{name: judged[name] for name in _AS_DIAGNOSED},
-        "problems": [{"path": problem.path, "message": problem.message} for problem in recording.problems],
+        "rules_version": judged["rules_version"],
+        "thresholds": judged["thresholds"],
+        "thresholds_set": judged["thresholds_set"],
+        "silent": judged["silent"],
+        "findings": judged["findings"],
+        "spans": judged["spans"],
+        "ceilings": facts.get("ceilings"),
+        "problems": reported(recording.problems),
     }
 
 
-def _energy_per_sample(judged: Mapping, facts: Mapping, steps: int | None) -> float | None:
+def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:
     """Return joules a sample of the whole run: validation and callbacks included."""
     energy, size = judged.get("energy"), batch_size(facts.get("fit") or {})
     if not energy or not size or not steps:
@@ -241,22 +274,22 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.6g}")
 
 
-def _peak(peak: Mapping | None) -> dict | None:
+def _peak(peak: PeakFacts | None) -> Peak | None:
     return {**peak, "text": peak_text(peak)} if peak else None
 
 
-def _mfu(facts: Mapping, gpus: list[dict]) -> dict | None:
+def _mfu(facts: Facts, gpus: list[GpuReport]) -> Mfu | None:
     """Return the model FLOPs utilization over all GPUs at work; None where it is not known."""
-    measured = [gpu for gpu in gpus if gpu["mfu_pct"] is not None]
+    peaks = [gpu["peak"] for gpu in gpus if gpu["mfu_pct"] is not None and gpu["peak"] is not None]
     rate, work = samples_per_s(facts), facts.get("work")
-    if not measured or rate is None or work is None:
+    if not peaks or rate is None or work is None:
         return None
     tflops = rate * work["flops_per_sample"] / 1e12
-    peak = sum(gpu["peak"]["tflops"] for gpu in measured)
-    first = measured[0]["peak"]
-    each = "this GPU's" if len(measured) == 1 else "these GPUs'"
-    alike = all(gpu["peak"] == first for gpu in measured)
-    of = f" ({peak_text(first)}{' each' if measured[1:] else ''})" if alike else ""
+    peak = sum(peak["tflops"] for peak in peaks)
+    first = peaks[0]
+    each = "this GPU's" if len(peaks) == 1 else "these GPUs'"
+    alike = all(peak == first for peak in peaks)
+    of = f" ({peak_text(first)}{' each' if peaks[1:] else ''})" if alike else ""
     return {
         "pct": _rounded(100 * tflops / peak),
         "tflops": _rounded(tflops),
@@ -266,7 +299,7 @@ def _mfu(facts: Mapping, gpus: list[dict]) -> dict | None:
     }
 
 
-def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
+def _with_mfu(verdict: str, mfu: Mfu | None) -> str:
     """Return the verdict of a run that nothing held back with what it made of the GPU."""
     if mfu is not None and verdict.startswith(f"{NOTHING}:"):
         return f"{verdict.removesuffix('.')}, at {mfu['text']}."
@@ -275,7 +308,7 @@ def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
     return verdict
 
 
-def _headline(judged: Mapping, wall_s: float | None, script: Script | None) -> dict | None:
+def _headline(judged: DiagnosisFacts, wall_s: float | None, script: Script | None) -> Headline | None:
     """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
     whole = of_script(all_findings(judged), wall_s, script)
     if whole is not None:
@@ -290,7 +323,7 @@ def _headline(judged: Mapping, wall_s: float | None, script: Script | None) -> d
     return lead
 
 
-def _process(facts: Mapping) -> dict | None:
+def _process(facts: Facts) -> ProcessReport | None:
     """Return the account from the first fit of the process to its last so far."""
     script = Script.of(facts.get("process"))
     if script is None:
@@ -305,7 +338,7 @@ def _process(facts: Mapping) -> dict | None:
     }
 
 
-def _older_rules(judged: Mapping) -> list[dict[str, str]]:
+def _older_rules(judged: DiagnosisFacts) -> list[Unavailable]:
     """Return a notice where findings of older rules are shown as they were recorded."""
     version = judged["rules_version"]
     if version == RULES_VERSION:
@@ -323,10 +356,11 @@ def _older_rules(judged: Mapping) -> list[dict[str, str]]:
 Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
-def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
-    return {
-        name: round(durations[name] / 1e6, 4) if durations.get("count") else None for name in ("mean", "p50", "p95")
-    }
+def _step_ms(durations: Mapping[str, float]) -> StepMs:
+    mean, p50, p95 = (
+        round(durations[name] / 1e6, 4) if durations.get("count") else None for name in ("mean", "p50", "p95")
+    )
+    return {"mean": mean, "p50": p50, "p95": p95}
 
 
 PARTLY_PCT = 10, 90  # a reading in between: the GPU both worked and idled in its window
@@ -339,7 +373,7 @@ def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
     return f"it alternates faster than the driver's readings of {refresh_ms / 1e3:.1f} s resolve"
 
 
-def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float]) -> list[dict]:
+def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float]) -> list[GpuReport]:
     """Return the GPUs with what training made of them."""
     gpus = [_gpu(gpu, place, distributions, active) for place, gpu in enumerate(facts.get("gpus") or [])]
     rates, parameters = full_rates(facts), (facts.get("model") or {}).get("parameters")
@@ -349,7 +383,7 @@ def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float
     return gpus
 
 
-def _gpu(gpu: Mapping, place: int, distributions: Distributions, active: Mapping[str, float]) -> dict:
+def _gpu(gpu: Gpu, place: int, distributions: Distributions, active: Mapping[str, float]) -> GpuReport:
     """Return a GPU's distributions over its samples.
 
     Its mean utilization is that over the run's time, as in the verdict (that of the samples for
@@ -362,9 +396,12 @@ def _gpu(gpu: Mapping, place: int, distributions: Distributions, active: Mapping
     def distribution_of(column: str) -> Mapping[str, float]:
         return next((group[column] for group in groups if group.get(column, {}).get("count")), {})
 
-    def spread(column: str) -> dict[str, float | None]:
+    def spread(column: str) -> Spread:
         distribution = distribution_of(column)
-        return {name: round(distribution[name], 2) if distribution else None for name in ("mean", "p5", "p50", "p95")}
+        mean, p5, p50, p95 = (
+            round(distribution[name], 2) if distribution else None for name in ("mean", "p5", "p50", "p95")
+        )
+        return {"mean": mean, "p5": p5, "p50": p50, "p95": p95}
 
     def highest(column: str) -> float | None:
         return distribution_of(column).get("max")
@@ -401,7 +438,12 @@ def _gpu(gpu: Mapping, place: int, distributions: Distributions, active: Mapping
 UNLIKE = Constant(0.15, "of the run: windows that show this much more computing than NVML do not represent it")
 
 
-def _gpu_times(facts: Facts, gpus: Iterable[dict], traced: Traced, steps: int, account: Mapping) -> dict[str, dict]:
+GpuTime = dict[str, float | str]
+
+
+def _gpu_times(
+    facts: Facts, gpus: Iterable[GpuReport], traced: Traced, steps: int, account: AccountFacts
+) -> dict[str, GpuTime]:
     """Return the estimate for each GPU in use, by its index."""
     why_idle = explains_idle(facts)
     return {
@@ -409,7 +451,7 @@ def _gpu_times(facts: Facts, gpus: Iterable[dict], traced: Traced, steps: int, a
     }
 
 
-def _gpu_time(gpu: Mapping, traced: Traced, steps: int, account: Mapping, why_idle: bool) -> dict:
+def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts, why_idle: bool) -> GpuTime:
     """Return the estimated seconds of the run per category of one GPU.
 
     They add up to the wall time. From profiler windows if there are any (traced steps extrapolated
@@ -430,7 +472,7 @@ def _gpu_time(gpu: Mapping, traced: Traced, steps: int, account: Mapping, why_id
         if waited is not None and seconds["idle_input"] > waited and other_s > 0:
             scale = (in_steps - waited) / other_s
             seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
-        parts: dict[str, object] = {
+        parts: GpuTime = {
             name: round(part, 6) for name, part in seconds.items() if why_idle or name not in IDLE_CATEGORIES
         }
         if not why_idle:
@@ -451,8 +493,8 @@ def _speaks_for(traced_gpu: TracedGpu, in_steps: float, active_pct: float | None
     return active_pct is None or computing <= active_pct / 100 + UNLIKE
 
 
-def _traced(traced: Traced) -> dict:
-    per_gpu = {
+def _traced(traced: Traced) -> TracedSteps:
+    per_gpu: dict[str, dict[str, float]] = {
         str(index): {
             "steps": gpu.steps,
             "step_ms": round(gpu.duration_ns / max(1, gpu.steps) / 1e6, 4),

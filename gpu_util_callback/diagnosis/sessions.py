@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import cast
 
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence, own_findings
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Confidence, Evidence, own_findings
+from gpu_util_callback.diagnosis.report_types import JobVerdict
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
+from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
 
 LEAST_S = Constant(0.5, "s: a single first fetch or scheduling delay may take as long, and weighs much in a short run")
@@ -29,13 +32,13 @@ class _Straggler:
     part: str
     word: str
     lost_s: float | None
-    confidence: str
+    confidence: Confidence
     evidence: Evidence
     limit: tuple[str, float]
     text: str
 
 
-def session_findings(runs: Sequence[Mapping]) -> list[dict]:
+def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
     """Return findings about ranks of one session that wait for each other; empty for others.
 
     Steps that wait for each other are equally long on every rank, so a straggler shows by its
@@ -277,10 +280,11 @@ def _code(straggler: _Straggler, worst: Mapping, workers: int) -> str:
     return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
 
 
-def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> dict:
+def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> Claim:
     worst = next(run for run in runs if run["rank"] == straggler.rank)
     severity = None if straggler.lost_s is None else min(1.0, straggler.lost_s / worst["wall_s"])
     name, limit = straggler.limit
+    evidence = {"worker": straggler.rank, "host": worst["host"], **straggler.evidence, "workers": len(runs)}
     # Work that is shared out still takes time: each worker gets a part.
     shared = 1 - 1 / len(runs) if straggler.part == "input_wait" else 1.0
     return {
@@ -291,7 +295,7 @@ def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> dict:
         "saves_s": None if straggler.lost_s is None else round(straggler.lost_s * shared, 6),
         "severity": None if severity is None else round(severity, 4),
         "confidence": straggler.confidence,
-        "evidence": {"worker": straggler.rank, "host": worst["host"], **straggler.evidence, "workers": len(runs)},
+        "evidence": cast(dict[str, Value], evidence),
         "threshold": {name: limit},
         "advice": {"text": straggler.text, "code": _code(straggler, worst, len(runs)), "before": ""},
         "gpus": [],
@@ -299,7 +303,7 @@ def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> dict:
     }
 
 
-def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dict | None:
+def session_verdict(runs: Sequence[Mapping], findings: Sequence[Claim]) -> JobVerdict | None:
     """Return the verdict on a job of several workers; None for a single process.
 
     A job is as fast as its slowest worker, so a worker that holds the others back is the verdict
@@ -307,13 +311,6 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dic
 
     Args:
         runs: the run objects of the report, one per rank; `findings`: from `session_findings`.
-
-    Returns:
-        `text`: the sentence; `id`, `rank`: the worker it is about, the one to open first;
-        `finding`: id of the finding across workers behind it, or None; `lost_s`, `saves_s`,
-        `wall_s`, `faster_up_to`: its numbers, None where unknown; `advice`: what to do first, or
-        None; `groups`: `{"ids", "ranks", "text", "lost_s"}` of workers that are alike, the worst
-        first.
     """
     ranked = [run for run in runs if run["rank"] is not None]
     if len({run["rank"] for run in ranked}) < 2:
@@ -324,22 +321,22 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dic
     least = min(_lost(run) for run in ranked)
     if holding is not None and least < OUTWEIGHS * (holding["lost_s"] or 0.0) + 1e-9:
         first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
-        shown_finding: Mapping | None = holding
+        shown: Claim | None = holding
         text = _holding(holding, first)
         groups.sort(key=lambda group: first not in group)
     else:
-        holding, shown_finding = None, _costliest(first)
+        holding, shown = None, _costliest(first)
         text = _of_group(groups[0], len(ranked))
     return {
         "text": text,
         "id": first["id"],
         "rank": first["rank"],
         "finding": holding and holding["id"],
-        "lost_s": shown_finding and shown_finding["lost_s"],
-        "saves_s": shown_finding and shown_finding.get("saves_s"),
+        "lost_s": shown and shown["lost_s"],
+        "saves_s": shown and shown.get("saves_s"),
         "wall_s": first["wall_s"],
         "faster_up_to": gain_of(first["wall_s"], holding["saves_s"] if holding else _saves(first)),
-        "advice": shown_finding and shown_finding["advice"],
+        "advice": shown and shown["advice"],
         "groups": [
             {
                 "ids": [run["id"] for run in group],
@@ -411,5 +408,5 @@ def _saves(run: Mapping) -> float:
     return min(run["wall_s"] or 0.0, sum(claim.get("saves_s") or 0.0 for claim in own_findings(run)))
 
 
-def _costliest(run: Mapping) -> Mapping | None:
-    return max(own_findings(run), key=lambda claim: claim["lost_s"] or 0.0, default=None)
+def _costliest(run: Mapping) -> Claim | None:
+    return cast(Claim | None, max(own_findings(run), key=lambda claim: claim["lost_s"] or 0.0, default=None))

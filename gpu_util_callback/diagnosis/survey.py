@@ -279,7 +279,7 @@ def row_of_open(recording: Recording, recompute: bool = False) -> Row:
     row = _of_facts(place, recording.facts, recording.status)
     if row is not None:
         return row | {"id": recording.id}
-    judged = diagnose(recording) if recompute else {"findings": [], "spans": []}
+    judged: Mapping = diagnose(recording) if recompute else {"findings": [], "spans": []}
     row = _of_recording(place, recording, judged, diagnosed=recompute)
     return row | {"id": recording.id, "judged": row["judged"] and recompute}
 

@@ -14,11 +14,28 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
+from gpu_util_callback.diagnosis.report_types import (
+    CauseCost,
+    Dimensions,
+    Goodput,
+    Group,
+    Hours,
+    KernelActive,
+    Restarts,
+    Spent,
+    TotalCause,
+    TotalGoodput,
+    TotalSums,
+    TrainingReport,
+    Unit,
+    Version,
+)
 from gpu_util_callback.diagnosis.survey import Survey
 from gpu_util_callback.recording.discovery import CLOCKS_APART_NS, group_sessions
+from gpu_util_callback.recording.problems import reported
 from gpu_util_callback.redaction import hashed_script
 
-TOTAL_VERSION = 1
+TOTAL_VERSION: Version = 1
 # What steps cost that were done again after a restart.
 REPEATED = "repeated_steps"
 REPEATED_TITLE = "Steps done again after a restart"
@@ -57,14 +74,19 @@ class Sums:
                 sums[0] += share * lost
                 sums[1] += share * saves
 
-    def hours(self, of: Mapping[str, float]) -> dict[str, float]:
-        parts = {name: _hours(seconds) for name, seconds in of.items()}
-        return {"total": _hours(sum(of.values())), **parts}
+    def hours(self, of: Mapping[str, float]) -> Hours:
+        return {
+            "total": _hours(sum(of.values())),
+            "productive": _hours(of["productive"]),
+            "lost": _hours(of["lost"]),
+            "other": _hours(of["other"]),
+            "not_judged": _hours(of["not_judged"]),
+        }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Spent:
         return {"gpu_hours": self.hours(self.gpu_s), "hours": self.hours(self.run_s)}
 
-    def cost(self, cause: str) -> dict[str, float]:
+    def cost(self, cause: str) -> CauseCost:
         """Return the hours that a cause cost, and that fixing it saves."""
         of_gpus, of_runs = self.gpu_lost[cause], self.run_lost[cause]
         return {
@@ -133,15 +155,8 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
 _TITLES = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES}
 
 
-def total(survey: Survey) -> dict:
-    """Return where the time of all runs went: hours of trainings, and of their GPUs.
-
-    Returns: `{"version", "recordings", "trainings", "unit", "gpu_hours", "hours", "kernel_active",
-        "causes", "unknown_cost", "by", "runs", "restarts", "goodput", "read"}`. "unit" names the
-        hours to look at: "gpu_hours", or "hours" where no run held a GPU. "runs" has one object a
-        training, with its ranks and restarts, ordered by what fixing it saves. What is unknown
-        is None.
-    """
+def total(survey: Survey) -> TotalSums:
+    """Return where the time of all runs went: hours of trainings, and of their GPUs."""
     rows = [row for row in survey.rows if not row["imported"]]
     gpus = any(row["gpus"] for row in rows)
     joined = trainings(rows)
@@ -149,7 +164,7 @@ def total(survey: Survey) -> dict:
     runs = [_run(training, everything.add(training), gpus) for training in joined]
     _add_speeds(runs, joined)
     runs.sort(key=lambda run: -(_saves(run, gpus)))
-    unit = "gpu_hours" if gpus else "hours"
+    unit: Unit = "gpu_hours" if gpus else "hours"
     return {
         "version": TOTAL_VERSION,
         "recordings": len(rows),
@@ -175,7 +190,7 @@ def total(survey: Survey) -> dict:
             "manifests": survey.read,
             "diagnosed": survey.diagnosed,
             "older_rules": sum(row["rules_version"] != RULES_VERSION for row in rows),
-            "problems": list(map(vars, survey.problems)),
+            "problems": reported(survey.problems),
         },
     }
 
@@ -191,7 +206,7 @@ class _Group:
         self.sums.add(sums, share)
         self.trainings.add(id(training))
 
-    def to_json(self, name: str, gpus: bool) -> dict[str, Any]:
+    def to_json(self, name: str, gpus: bool) -> Group:
         causes = self.sums.causes(gpus)
         return {
             "name": name,
@@ -231,7 +246,7 @@ class _Everything:
         self.unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
         return sums
 
-    def causes(self, gpus: bool) -> list[dict[str, Any]]:
+    def causes(self, gpus: bool) -> list[TotalCause]:
         """Return what each cause cost, the costliest first."""
         return [
             {
@@ -243,15 +258,22 @@ class _Everything:
             for cause in self.sums.causes(gpus)
         ]
 
-    def by_dimension(self, gpus: bool) -> dict[str, list[dict[str, Any]]]:
+    def by_dimension(self, gpus: bool) -> Dimensions:
         """Return the groups of each dimension, the costliest first; weeks in their order."""
-        unit = "gpu_hours" if gpus else "hours"
+        unit: Unit = "gpu_hours" if gpus else "hours"
+
+        def groups(name: str) -> list[Group]:
+            of_dimension = [group.to_json(value, gpus) for value, group in self.by[name].items()]
+            if name == "week":
+                return sorted(of_dimension, key=lambda group: group["name"])
+            return sorted(of_dimension, key=lambda group: -group[unit]["total"])
+
         return {
-            name: sorted(
-                (group.to_json(value, gpus) for value, group in groups.items()),
-                key=lambda group: group["name"] if name == "week" else -group[unit]["total"],
-            )
-            for name, groups in self.by.items()
+            "script": groups("script"),
+            "user": groups("user"),
+            "host": groups("host"),
+            "gpu_model": groups("gpu_model"),
+            "week": groups("week"),
         }
 
 
@@ -284,7 +306,7 @@ def _weeks(start_ns: int, end_ns: int) -> Iterator[tuple[str, float]]:
         at += _NS_OF_A_WEEK
 
 
-def _run(training: Training, sums: Sums, gpus: bool) -> dict[str, Any]:
+def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
     """Return a training with its ranks and restarts as one object."""
     last, rows = training.starts[-1], training.rows
     first = last.first
@@ -330,11 +352,11 @@ def _run(training: Training, sums: Sums, gpus: bool) -> dict[str, Any]:
     }
 
 
-def _saves(run: Mapping, gpus: bool) -> float:
-    return run["saves_gpu_hours" if gpus else "saves_hours"]
+def _saves(run: TrainingReport, gpus: bool) -> float:
+    return run["saves_gpu_hours"] if gpus else run["saves_hours"]
 
 
-def _kernel_active(rows: Iterable[Row]) -> dict[str, float | None]:
+def _kernel_active(rows: Iterable[Row]) -> KernelActive:
     """Return the GPU-hours in which a kernel ran, and the GPU-hours in which that was measured."""
     active = measured = 0.0
     for row in rows:
@@ -343,7 +365,7 @@ def _kernel_active(rows: Iterable[Row]) -> dict[str, float | None]:
     return {"gpu_hours": _hours(active) if measured else None, "of_gpu_hours": _hours(measured)}
 
 
-def _restarts(joined: Sequence[Training]) -> dict[str, int]:
+def _restarts(joined: Sequence[Training]) -> Restarts:
     again = [training for training in joined if len(training.starts) > 1]
     return {
         "trainings": len(again),
@@ -353,9 +375,9 @@ def _restarts(joined: Sequence[Training]) -> dict[str, int]:
     }
 
 
-def _add_speeds(runs: Sequence[dict], joined: Sequence[Training]) -> None:
+def _add_speeds(runs: Sequence[TrainingReport], joined: Sequence[Training]) -> None:
     """Set each run's `since`: its speed against the newest earlier run of the same job."""
-    latest: dict[tuple, tuple[dict, float]] = {}
+    latest: dict[tuple, tuple[TrainingReport, float]] = {}
     order = sorted(zip(runs, joined, strict=True), key=lambda pair: pair[1].starts[0].start_ns)
     for run, training in order:
         row = training.starts[-1].first
@@ -394,7 +416,7 @@ _DEFINITION = (
 )
 
 
-def _goodput(training: Training) -> dict[str, Any] | None:
+def _goodput(training: Training) -> Goodput | None:
     """Return the goodput of one training, by its lowest rank's account; None where unknown."""
     if training.steps is None or not all(start.first["judged"] for start in training.starts):
         return None
@@ -434,11 +456,11 @@ def _goodput(training: Training) -> dict[str, Any] | None:
     }
 
 
-def _goodput_of_all(runs: Sequence[Mapping]) -> dict[str, Any]:
+def _goodput_of_all(runs: Sequence[TrainingReport]) -> TotalGoodput:
     """Return the goodput of all trainings, weighted by their GPUs (by 1 where none has any)."""
     weighted = any(run["gpus"] for run in runs)
     productive = elapsed = 0.0
-    badput: Counter[str] = Counter()
+    badput: dict[str, float] = defaultdict(float)
     unknown = 0
     for run in runs:
         goodput = run["goodput"]

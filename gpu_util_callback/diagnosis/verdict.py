@@ -1,12 +1,12 @@
 """The verdict: the run in one sentence, and what is worth a message while it trains."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.finding import all_findings
+from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
@@ -104,7 +104,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
         if findings:
             return _of_unknown_cost(findings[0])
         return _healthy(run)
-    lost_s = min(lead["lost_s"], wall_s)
+    lost_s = min(lead["lost_s"] or 0.0, wall_s)
     if is_unnamed(lead) or not shows(run, round(1e9 * lost_s)):
         unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
         if unknown is not None:
@@ -172,16 +172,11 @@ def order(finding: Mapping) -> tuple:
     )
 
 
-def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
+def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | None:
     """Return the finding that the verdict is about, or None if no cost is known.
 
     It is that whose advice saves most, or the costliest one where no advice saves anything: the
     first of `findings`, with the others of its cause.
-
-    Returns: `{"cause", "title", "ids", "lost_s", "saves_s", "saves_range_s", "all_saves_s",
-        "faster_up_to"}`: the findings of the cause by their ids, what they cost and what their
-        advice saves, what the advice of all findings saves together, and how many times faster the
-        run gets at most.
     """
     kinds: dict[tuple[str, str], list[Mapping]] = {}
     for finding in sorted(findings, key=order):
@@ -212,7 +207,7 @@ def _order_of_all(kind: Sequence[Mapping]) -> tuple:
     return order({**kind[0], **sums(kind)})
 
 
-def sums(findings: Sequence[Mapping]) -> dict[str, Any]:
+def sums(findings: Sequence[Mapping]) -> LossSums:
     """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
     lost = [finding["lost_s"] for finding in findings if finding.get("lost_s") is not None]
     saves_s = round(sum(finding.get("saves_s") or 0.0 for finding in findings), 6)

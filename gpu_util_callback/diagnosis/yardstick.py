@@ -7,9 +7,8 @@ peak is of figures "with sparsity".
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from gpu_util_callback.diagnosis.report_types import GpuReport, Yardstick
 from gpu_util_callback.diagnosis.thresholds import Constant
 
 SOURCE = "505 training configurations a card, N. Enskat, P. Wiesner and O. Kao, 2026 (MIT)"
@@ -31,21 +30,18 @@ TABLE: dict[str, dict[str, tuple[tuple[float, float, float], ...]]] = {
 }
 
 
-def yardstick(gpu: Mapping[str, Any], parameters: float | None) -> dict[str, Any] | None:
+def yardstick(gpu: GpuReport, parameters: float | None) -> Yardstick | None:
     """Return the MFU that others reached; None for a card, precision or size nobody measured.
 
     Args:
-        gpu: of the manifest, with its peak.
+        gpu: of the report, with its peak.
         parameters: of the model.
-
-    Returns:
-        `{"low_pct", "high_pct", "text", "source"}`.
     """
-    name, precision = str(gpu.get("name") or ""), str((gpu.get("peak") or {}).get("precision"))
+    name, precision = gpu["name"] or "", gpu["peak"] and gpu["peak"]["precision"]
     card = next((card for card in TABLE if re.fullmatch(f"(NVIDIA )?{card}", name)), None)
     if card is None or not parameters:
         return None
-    alike = [row for row in TABLE[card].get(precision, ()) if row[0] / SIZE <= parameters <= SIZE * row[0]]
+    alike = [row for row in TABLE[card].get(precision or "", ()) if row[0] / SIZE <= parameters <= SIZE * row[0]]
     if not alike:
         return None
     sizes = sorted({f"{size / 1e9:.1f}" for size, _, _ in alike})

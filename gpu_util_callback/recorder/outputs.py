@@ -513,7 +513,7 @@ class RunningDiagnosis:
         self._summary = ColumnDistributions()
         self._traced: list[dict[str, np.ndarray]] = []
         self._account_so_far: Any = None  # that of the last result
-        self._last_result: dict[str, Any] = {}
+        self._last_result: Mapping[str, Any] = {}
         self._announcer = Announcer()
 
     def add(self, parts: Sequence[tuple[Tables, Iterable[Any]]]) -> None:
@@ -541,7 +541,7 @@ class RunningDiagnosis:
         if "traced_steps" in tables:
             self._traced.append(tables["traced_steps"])
 
-    def result(self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool) -> dict[str, Any]:
+    def result(self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool) -> Mapping[str, Any]:
         """Return the diagnosis so far, as the manifest keeps it."""
         account = self._account_so_far = self._account.result(start_ns, now_ns)
         self._last_result = self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)

@@ -35,6 +35,7 @@ from gpu_util_callback.steps.rows import seen_dims
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
 if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import RunReport
     from gpu_util_callback.diagnosis.run_reports import Recorded
     from gpu_util_callback.report.notebook import Summary
 
@@ -146,7 +147,7 @@ class Recorder:
         self._judged = threading.Event()  # all rows are diagnosed, or those wanted just now
         self._closed = threading.Event()  # the files are
         self._released = threading.Event()  # nobody has to wait for the files (any longer)
-        self.run: dict[str, Any] | None = None  # the report of the rows diagnosed last
+        self.run: RunReport | None = None  # the report of the rows diagnosed last
         self.recorded: Recorded | None = None  # what it rests on
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -1,4 +1,4 @@
-"""The facts of a manifest: every field's type and range, declared once and checked on reading.
+"""The facts of a manifest: every field's type, range and meaning, declared once and checked on reading.
 
 A field that is not as declared is left out and reported; the rest stays. Three kinds of values go
 as a whole, because they can be recomputed from the rows or mean nothing in part: the stored
@@ -14,6 +14,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NotRequired,
     Required,
     TypedDict,
     Union,
@@ -57,12 +58,21 @@ class Whole:
         self.apart = apart
 
 
+class Exactly:
+    """The length of a list."""
+
+    def __init__(self, length: int):
+        self.length = length
+
+
 class _Mark:
     pass
 
 
 # An invalid value of this field invalidates the whole object.
 Key = _Mark()
+# The report shows this object, and promises none of its fields.
+Unpromised = _Mark()
 
 Time = Annotated[int, Within(0, MOST_NS)]
 Count = Annotated[int, Within(0, MOST_COUNT)]
@@ -71,6 +81,12 @@ Signed = Annotated[float, Within(-1e18, 1e18)]
 Percent = Annotated[float, Within(0, 100.5)]
 Share = Annotated[float, Within(0, 1)]
 GpuIndex = Annotated[int, Within(0, MOST_GPUS - 1)]
+# Of a recording; "lost": live by its manifest, but its heartbeat ended, or its process.
+Status = Literal["live", "ended", "interrupted", "lost"]
+# Of a piece of evidence.
+Value = Signed | str | bool | None
+# The least and the most.
+Bounds = Annotated[list[Number], Exactly(2)]
 
 
 class Framework(TypedDict, total=False):
@@ -195,7 +211,7 @@ class Fit(TypedDict, total=False):
     input_pin_memory: bool
     input_iterable: bool
     input_autotune: bool
-    # Of each tensor of a batch its sizes; [smallest, largest] of one that was seen to vary.
+    # Of each tensor of a batch its sizes; [smallest, largest] of one that varied.
     input_dims: list[list[Count | list[Count] | None] | None]
     input_beside: list[str]
     input_ready_pct: Percent
@@ -219,15 +235,16 @@ class Fit(TypedDict, total=False):
 class PeakFacts(TypedDict, total=False):
     """The most a GPU does in the precision that the model computes in."""
 
-    tflops: Annotated[Required[Number], Key]
-    precision: Annotated[Required[str], Key]
-    source: str
-    derived: str
+    tflops: Annotated[Required[Number], Key]  # dense
+    precision: Annotated[Required[str], Key]  # fp16, bf16, tf32 or fp32
+    source: str  # address of the data sheet
+    derived: str  # how it was computed, where it is on no data sheet
 
 
 class WorkFacts(TypedDict, total=False):
     """The model's work."""
 
+    # Of training, forward and backward, two a multiply-add; matrix products and convolutions.
     flops_per_sample: Annotated[Required[Number], Key]
     source: Annotated[Required[Literal["counted", "given"]], Key]
 
@@ -415,37 +432,39 @@ class AdviceFacts(TypedDict, total=False):
     """The remedy for a finding."""
 
     text: Required[str]
-    code: Required[str]
-    before: str
-    question: bool
-    changes: str
+    code: Required[str]  # to paste; "" without
+    before: str  # what the code replaces; "" where that is not known
+    question: bool  # a condition was not observed: the code helps if the answer is yes
+    changes: str  # what else the code changes: order, weights, a metric; "" = nothing
 
 
 class Claim(TypedDict, total=False):
     """A finding about a whole run."""
 
-    id: str
-    cause: Required[str]
-    title: Required[str]
-    lost_s: Required[Number | None]
-    saves_s: Number
-    saves_range_s: list[Number] | None
-    of_s: Number  # duration of the script that it is about, if it is not about this recording
-    severity: Share
+    id: Required[str]  # unique within its run or session
+    cause: Required[str]  # a stable id, e.g. input_bound; `gpu-util report --rules` lists all
+    title: Required[str]  # for people; may be worded differently in any version
+    lost_s: Required[Number | None]  # seconds that it cost; no second is counted twice within a run
+    saves_s: Number | None  # seconds that following the advice saves, at most
+    # The least and the most seconds that following the advice saves; of a question, if the answer is yes.
+    saves_range_s: Bounds | None
+    # Duration of the script with several fits that it is about; absent where it is about this recording alone.
+    of_s: Number
+    severity: Required[Share | None]  # share of its time that was lost
     confidence: Required[Literal["measured", "estimated"]]
-    evidence: Required[dict[str, Signed | str | bool | None]]
-    threshold: Required[dict[str, Signed | str | bool | None]]
+    evidence: Required[dict[str, Value]]  # what was observed; units are the ends of the names
+    threshold: Required[dict[str, Signed | None]]  # the limits that were crossed, by the name of the evidence
     advice: Required[AdviceFacts]
     gpus: Required[list[GpuIndex]]
-    ranks: list[Count]
+    ranks: Required[list[Count]]
 
 
 class Span(Claim, total=False):
     """A finding about a range of steps, half-open."""
 
     start_step: Required[Count]
-    end_step: Required[Count]
-    start_ns: Required[Time]
+    end_step: Required[Count]  # exclusive
+    start_ns: Required[Time]  # since the epoch
     end_ns: Required[Time]
 
 
@@ -469,9 +488,9 @@ class Energy(TypedDict, total=False):
     """The energy of the GPUs in use, split by the training thread's activity."""
 
     total_j: Required[Number]
-    estimated: Required[bool]
-    measured_s: Required[Number]
-    by_time_j: Required[dict[str, Number]]
+    estimated: Required[bool]  # true: from power samples, as the driver has no energy counter
+    measured_s: Required[Number]  # seconds that samples cover
+    by_time_j: Required[dict[str, Number]]  # by category of time_s: what the training thread did meanwhile
     gpus: Required[list[GpuEnergy]]
 
 
@@ -479,7 +498,7 @@ class EpochUse(TypedDict, total=False):
     """The accelerator utilization of an epoch."""
 
     epoch: Required[Count]
-    steps: Required[Count]
+    steps: Required[Count]  # all but the first, which is left out
     au_pct: Required[Percent]
 
 
@@ -493,10 +512,10 @@ class AcceleratorUseFacts(TypedDict, total=False):
 class HostMemory(TypedDict, total=False):
     """The host memory of a run."""
 
-    peak_bytes: Required[Number]
-    workers_peak_bytes: Number | None
-    limit_bytes: Number | None
-    limited_by: str | None
+    peak_bytes: Required[Number]  # of this process: what the kernel cannot take back
+    workers_peak_bytes: Required[Number | None]  # of its worker processes together
+    limit_bytes: Required[Number | None]
+    limited_by: Required[str | None]  # container, ulimit -v or machine
 
 
 class GpuMemory(TypedDict, total=False):
@@ -504,15 +523,15 @@ class GpuMemory(TypedDict, total=False):
 
     index: Annotated[Required[GpuIndex], Key]
     live_peak_bytes: Required[Number]
-    reserved_peak_bytes: Number | None
-    others_peak_bytes: Number | None
+    reserved_peak_bytes: Required[Number | None]
+    others_peak_bytes: Required[Number | None]  # of other processes
     limit_bytes: Required[Number]
-    bytes_per_sample: Number | None
-    room_for_batch: Count | None
+    bytes_per_sample: Required[Number | None]  # by a line through the batch sizes that ran
+    room_for_batch: Required[Count | None]  # the largest batch that fits
 
 
 class MemoryGrowthFacts(TypedDict, total=False):
-    """Memory growth: its rate, and when memory would be full."""
+    """Memory that grows and is not given back; the last two are projections."""
 
     group: Required[str]
     column: Required[str]
@@ -522,9 +541,9 @@ class MemoryGrowthFacts(TypedDict, total=False):
     until_ns: Required[Time]
     from_bytes: Required[Number]
     to_bytes: Required[Number]
-    limit_bytes: Number | None
-    full_at_step: Count | None
-    full_in_s: Number | None
+    limit_bytes: Required[Number | None]
+    full_at_step: Required[Count | None]
+    full_in_s: Required[Number | None]
 
 
 class MemoryUse(TypedDict, total=False):
@@ -634,7 +653,7 @@ class CeilingsInstead(TypedDict, total=False):
     beside_per_s: list[Number]
     batch_size: Count | None
     passed: bool
-    gain: list[Number]
+    gain: list[Number]  # in samples where both batch sizes are known
 
 
 class CeilingsFacts(TypedDict, total=False):
@@ -789,16 +808,16 @@ _JSON_TYPES: dict[Any, tuple[type, ...]] = {
 @cache
 def _checker(kind: Any) -> _Check:
     """Return the check of a declared type; built once."""
-    kind, marks = _unwrapped(kind)
+    kind, marks = unwrapped(kind)
     check = _plain_checker(kind, marks)
     whole = next((mark for mark in marks if isinstance(mark, Whole)), None)
     return check if whole is None else _whole(check, _object(kind, whole.apart), whole.apart)
 
 
-def _unwrapped(kind: Any) -> tuple[Any, list[Any]]:
+def unwrapped(kind: Any) -> tuple[Any, list[Any]]:
     """Return a type without its annotations, and the annotations."""
     marks: list[Any] = []
-    while get_origin(kind) in (Annotated, Required):
+    while get_origin(kind) in (Annotated, Required, NotRequired):
         kind, *more = get_args(kind)
         marks += more
     return kind, marks
@@ -868,7 +887,7 @@ def _either(kinds: list[Any]) -> _Check:
     checks = [_checker(kind) for kind in kinds]
     by_type: dict[type, _Check] = {}
     for kind, check in zip(kinds, checks, strict=True):
-        plain, _ = _unwrapped(kind)
+        plain, _ = unwrapped(kind)
         for json_type in _JSON_TYPES.get(get_origin(plain) or plain, ()):
             by_type.setdefault(json_type, check)
 
@@ -933,7 +952,7 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
     hints = _hints(kind)
     hints = {name: hint for name, hint in hints.items() if only is None or name in only}
     checks = {name: _checker(hint) for name, hint in hints.items()}
-    keys = {name for name, hint in hints.items() if Key in _unwrapped(hint)[1]}
+    keys = {name for name, hint in hints.items() if Key in unwrapped(hint)[1]}
     required = frozenset(kind.__required_keys__) & hints.keys()
     unknown_allowed = {name for name in required if _takes_null(hints[name])}
 
@@ -968,7 +987,7 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
 
 
 def _takes_null(hint: Any) -> bool:
-    kind, _ = _unwrapped(hint)
+    kind, _ = unwrapped(hint)
     return NoneType in get_args(kind)
 
 

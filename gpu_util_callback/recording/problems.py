@@ -1,7 +1,9 @@
 """Files that could not be read: path, reason and remedy."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from gpu_util_callback.recording.container import Damaged, OtherFormat
 from gpu_util_callback.recording.manifest import ManifestError
@@ -24,6 +26,18 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
+
+
+class ReportedProblem(TypedDict):
+    """A file that could not be read."""
+
+    path: str
+    message: str
+
+
+def reported(problems: Iterable[Problem]) -> list[ReportedProblem]:
+    """Return problems for JSON."""
+    return [{"path": problem.path, "message": problem.message} for problem in problems]
 
 
 def reason(error: Exception) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
-from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts, adds_up
+from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts, Status, adds_up
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import (
@@ -359,10 +359,10 @@ class Recording(RecordingFiles):
         return young and all(name.startswith(".") for name in names)
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """One of "live", "ended", "interrupted", "lost" (no heartbeat, or the process is gone)."""
         status = self.facts.get("status")
-        if status in ("ended", "interrupted"):
+        if status == "ended" or status == "interrupted":
             return status
         if status != "live":
             return "live" if self._is_starting() else "lost"

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import rate, times
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import CeilingRow, CeilingWords, RunReport  # with all rules
 
 __all__ = ["Ceilings", "ceilings_in_words", "ceilings_sentence"]
 
@@ -221,12 +224,10 @@ def ceilings_sentence(run: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [sentence, _unlike(measured, run)]))
 
 
-def ceilings_in_words(run: Mapping[str, Any]) -> dict[str, Any] | None:
+def ceilings_in_words(run: RunReport) -> CeilingWords | None:
     """Return what was measured before a run as the tab shows it, next to the run's own rate.
 
-    Returns:
-        `{"text", "rows"}`, each row with "name", "batches" and "samples" as texts, and "per_s".
-        Without the run's own rate, both together as measured stand in its place.
+    Without the run's own rate, both together as measured stand in its place.
     """
     measured = _measured(run)
     if measured is None:
@@ -235,7 +236,7 @@ def ceilings_in_words(run: Mapping[str, Any]) -> dict[str, Any] | None:
     samples_per_s = run.get("samples_per_s")
     if samples_per_s and measured.batch_size:
         rates[2] = ("this run", samples_per_s / measured.batch_size)
-    rows = []
+    rows: list[CeilingRow] = []
     for name, per_s in rates:
         batches, samples = _rate(per_s, measured.batch_size)
         rows.append({"name": name, "batches": batches, "samples": samples, "per_s": per_s})

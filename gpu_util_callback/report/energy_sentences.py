@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from gpu_util_callback.diagnosis.report_types import AcceleratorWords, Cost
 from gpu_util_callback.words import HOST_TIME, energy, percent
 
 _KWH_J = 3.6e6
@@ -24,8 +25,8 @@ class Prices:
     def __bool__(self) -> bool:
         return self.per_kwh is not None or self.per_gpu_hour is not None
 
-    def of(self, run: Mapping) -> dict[str, float | None]:
-        """Return `{"energy", "gpu_hours", "gpu_time"}` of a run; None without price or measure."""
+    def of(self, run: Mapping) -> Cost:
+        """Return the cost of a run; None without price or measure."""
         used = [gpu for gpu in run["gpus"] if gpu["used_by_framework"]]
         hours = len(used) * run["wall_s"] / 3600 if used and run["wall_s"] else None
         joules = (run.get("energy") or {}).get("total_j")
@@ -109,7 +110,7 @@ def accelerator_sentence(run: Mapping) -> str:
     )
 
 
-def accelerator_in_words(run: Mapping) -> dict[str, str] | None:
+def accelerator_in_words(run: Mapping) -> AcceleratorWords | None:
     """Return the accelerator utilization as the tab shows it: short, and as the whole sentence."""
     text = accelerator_sentence(run)
     if not text:

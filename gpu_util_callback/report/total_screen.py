@@ -5,12 +5,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback._version import __version__
+from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
 from gpu_util_callback.diagnosis.total_time import DIMENSIONS
 from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, strip_control
 from gpu_util_callback.words import duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
-PARTS = (
+PARTS: tuple[tuple[Part, str, str], ...] = (
     ("productive", "training steps", "34"),
     ("lost", "lost to causes that were found", "31"),
     ("other", "outside steps, unexplained", "36"),
@@ -184,13 +185,12 @@ def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> lis
     return lines
 
 
-def cost_of(report: Mapping, per_gpu_hour: float) -> dict[str, float]:
+def cost_of(report: TotalSums, per_gpu_hour: float) -> TotalCost:
     """Return what the GPU-hours cost: all, the lost ones, and those that fixing saves at most."""
     hours = report["gpu_hours"]
     saves = sum(cause["saves_gpu_hours"] for cause in report["causes"])
-    amounts = {"total": hours["total"], "lost": hours["lost"], "saves": saves}
-    prices = {name: round(per_gpu_hour * amount, 6) for name, amount in amounts.items()}
-    return {"per_gpu_hour": per_gpu_hour, **prices}
+    total, lost, saves = (round(per_gpu_hour * amount, 6) for amount in (hours["total"], hours["lost"], saves))
+    return {"per_gpu_hour": per_gpu_hour, "total": total, "lost": lost, "saves": saves}
 
 
 def notes(report: Mapping) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpu_util_callback.recording.manifest_facts import SourceLateRank
+from gpu_util_callback.recording.manifest_facts import Silent, SourceLateRank
 from gpu_util_callback.traces import hostside, limits
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
 from gpu_util_callback.traces.hostside import (
@@ -34,6 +34,9 @@ from gpu_util_callback.traces.kernels import (
 )
 from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace, groups
 from gpu_util_callback.traces.steps import MIN_KERNELS, Steps, find_steps
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import AnyFinding  # with all rules
 
 _UNLINKED_SHARE = 0.1
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time is not evidence.
@@ -135,11 +138,11 @@ class Analysis:
 
     trace: Trace
     processes: list[ProcessAnalysis]
-    findings: list[dict[str, Any]]
+    findings: list[AnyFinding]
     problems: list[str] = field(default_factory=list)  # the reader's, and limits of the numbers
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # cause -> name -> value
     thresholds_set: dict[str, float] = field(default_factory=dict)  # those other than the default
-    silent: list[dict[str, str]] = field(default_factory=list)  # causes that cannot be judged
+    silent: list[Silent] = field(default_factory=list)  # causes that cannot be judged
     verdict: str = ""
     _wording: Wording | None = None
 

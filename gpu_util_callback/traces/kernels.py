@@ -20,7 +20,7 @@ from gpu_util_callback.traces.model import (
     Process,
     kernels,
 )
-from gpu_util_callback.traces.naming import tensor_core
+from gpu_util_callback.traces.naming import TensorCore, tensor_core
 
 # Below this a kernel costs about as much to launch as it runs.
 SHORT_KERNEL_PS = 10 * PS_PER_US
@@ -41,7 +41,7 @@ class KernelGroup:
     name: str
     op: str  # the op or layer that most of its time came from, "" = unknown
     collective: bool
-    tensor_core: str  # "yes", "no", "unknown"
+    tensor_core: TensorCore
     count: int
     total_ps: int
     min_ps: int

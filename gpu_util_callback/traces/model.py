@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -345,11 +346,14 @@ class Process:
         return min(int(e.start_ps.min()) for e in events), max(int(e.end_ps.max()) for e in events)
 
 
+TraceFormat = Literal["xplane", "kineto", "nsys"]
+
+
 @dataclass(slots=True)
 class Trace:
     """A trace: one or more processes, and the problems of the file."""
 
-    format: str  # "xplane", "kineto", "nsys"
+    format: TraceFormat
     paths: list[str]
     names: Names
     processes: list[Process]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Literal
 
 from gpu_util_callback.traces.model import DeviceKind, HostKind, MemoryKind
 
@@ -121,8 +122,11 @@ _TENSOR_UNKNOWN = re.compile(
 )
 
 
+TensorCore = Literal["yes", "no", "unknown"]
+
+
 @lru_cache(maxsize=65536)
-def tensor_core(name: str) -> str:
+def tensor_core(name: str) -> TensorCore:
     """Return "yes", "no" or "unknown": if a kernel runs on tensor (matrix) cores, by its name.
 
     "unknown" is for matrix kernels whose names do not show it; a rule may never count it as "no".

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -10,23 +10,30 @@ from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.breakdown import longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
+from gpu_util_callback.traces.trace_types import (
+    OfProcess,
+    Row,
+    StepGpu,
+    TraceDevice,
+    TraceKernel,
+    TraceReport,
+    TraceStep,
+    Version,
+)
 
-VERSION = 1
-
-
-# In this order.
-_ROWS = ("devices", "steps", "kernels", "copies", "launches", "gaps", "counters", "memory", "host_ops", "pipeline")
+VERSION: Version = 1
 
 
 def _ms(ps: float) -> float:
     return float(ps) / PS_PER_MS
 
 
-def trace_json(analysis: Analysis) -> dict[str, Any]:
+def trace_json(analysis: Analysis) -> TraceReport:
     """Return an analysis as plain JSON, as `gpu-util trace --json` prints it."""
-    trace = analysis.trace
-    several = len(analysis.processes) > 1
-    result: dict[str, Any] = {
+    trace, processes = analysis.trace, analysis.processes
+    origins: list[OfProcess] = [{"process": i} if len(processes) > 1 else {} for i in range(len(processes))]
+    of_process = list(zip(processes, origins, strict=True))
+    return {
         "version": VERSION,
         "format": trace.format,
         "paths": trace.paths,
@@ -45,40 +52,27 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
             }
             for p in analysis.processes
         ],
-        **{name: [] for name in _ROWS},
+        "devices": [{**_device(d), **origin} for p, origin in of_process for d in p.devices],
+        "steps": [{**row, **origin} for p, origin in of_process for row in _steps(p)],
+        "kernels": [row for d in analysis.devices for row in _kernels(d)],
+        "copies": [row for d in analysis.devices for row in _copies(d)],
+        "launches": list(map(_launches, analysis.devices)),
+        "gaps": [row for d in analysis.devices for row in _gaps(d)],
+        "counters": [{**row, **origin} for p, origin in of_process for row in _counters(p)],
+        "memory": [{**row, **origin} for p, origin in of_process for row in _memory(p)],
+        "host_ops": [{**row, **origin} for p, origin in of_process for row in _host_ops(p)],
+        "pipeline": [{**row, **origin} for p, origin in of_process for row in _pipeline(p)],
         "verdict": analysis.verdict,
         "findings": analysis.findings,
         "thresholds": analysis.thresholds,
         "silent": analysis.silent,
         "problems": analysis.problems,
     }
-    for number, p in enumerate(analysis.processes):
-        origin = {"process": number} if several else {}
-        for d in p.devices:
-            result["kernels"] += _kernels(d)
-            result["copies"] += _copies(d)
-            result["launches"].append(_launches(d))
-            result["gaps"] += _gaps(d)
-        rows = {
-            "devices": map(_device, p.devices),
-            "steps": _steps(p),
-            "counters": _counters(p),
-            "memory": _memory(p),
-            "host_ops": _host_ops(p),
-            "pipeline": _pipeline(p),
-        }
-        for name, rows_of_process in rows.items():
-            result[name] += [{**row, **origin} for row in rows_of_process]
-    return result
 
 
-def _device(d: DeviceAnalysis) -> dict[str, Any]:
+def _device(d: DeviceAnalysis) -> TraceDevice:
     events = d.device.events
     start, end = d.span
-    busy = {
-        key: _ms(d.device.busy(kind).total)
-        for key, kind in (("h2d", DeviceKind.COPY_H2D), ("d2h", DeviceKind.COPY_D2H), ("d2d", DeviceKind.COPY_D2D))
-    }
     copies = (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H, DeviceKind.COPY_D2D, DeviceKind.COPY_OTHER)
     return {
         "index": d.index,
@@ -89,7 +83,11 @@ def _device(d: DeviceAnalysis) -> dict[str, Any]:
         "kernel_busy_ms": _ms(d.kernel_busy.total),
         "collective_busy_ms": _ms(d.device.busy(DeviceKind.COLLECTIVE).total),
         "memset_busy_ms": _ms(d.device.busy(DeviceKind.MEMSET).total),
-        "copy_busy_ms": busy,
+        "copy_busy_ms": {
+            "h2d": _ms(d.device.busy(DeviceKind.COPY_H2D).total),
+            "d2h": _ms(d.device.busy(DeviceKind.COPY_D2H).total),
+            "d2d": _ms(d.device.busy(DeviceKind.COPY_D2D).total),
+        },
         "kernels": d.launches.kernels,
         "copies": int(np.isin(events.kind, copies).sum()),
         "memsets": int((events.kind == DeviceKind.MEMSET).sum()),
@@ -97,7 +95,7 @@ def _device(d: DeviceAnalysis) -> dict[str, Any]:
     }
 
 
-def _steps(p: ProcessAnalysis) -> list[dict[str, Any]]:
+def _steps(p: ProcessAnalysis) -> list[TraceStep]:
     host_input = p.host_input_ps()
     input_wait = p.input_wait_ps()
     ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
@@ -106,15 +104,17 @@ def _steps(p: ProcessAnalysis) -> list[dict[str, Any]]:
         (d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps), d.any_busy.measure(p.steps.start_ps, p.steps.end_ps))
         for d in p.devices
     ]
-    rows = []
+    rows: list[TraceStep] = []
     for i in range(len(p.steps)):
-        gpus = []
-        for d, (kernel, any_busy) in zip(p.devices, busy, strict=True):
-            row: dict[str, Any] = {"index": d.index}
-            row.update({f"{c}_ms": _ms(d.account.steps[c][i]) for c in CATEGORIES})
-            row["kernel_busy_ms"] = _ms(kernel[i])
-            row["any_busy_ms"] = _ms(any_busy[i])
-            gpus.append(row)
+        gpus = [
+            {
+                "index": d.index,
+                **{f"{category}_ms": _ms(d.account.steps[category][i]) for category in CATEGORIES},
+                "kernel_busy_ms": _ms(kernel[i]),
+                "any_busy_ms": _ms(any_busy[i]),
+            }
+            for d, (kernel, any_busy) in zip(p.devices, busy, strict=True)
+        ]
         rows.append(
             {
                 "step": int(p.steps.label[i]),
@@ -123,13 +123,13 @@ def _steps(p: ProcessAnalysis) -> list[dict[str, Any]]:
                 "host_input_ms": _ms(host_input[i]),
                 "input_wait_ms": _ms(input_wait[i]),
                 "host_op_ms": _ms(ops[i]),
-                "gpus": gpus,
+                "gpus": cast(list[StepGpu], gpus),
             }
         )
     return rows
 
 
-def _kernels(d: DeviceAnalysis) -> list[dict[str, Any]]:
+def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
     total = sum(k.total_ps for k in d.kernels) or 1
     return [
         {
@@ -154,7 +154,7 @@ def _kernels(d: DeviceAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def _copies(d: DeviceAnalysis) -> list[dict[str, Any]]:
+def _copies(d: DeviceAnalysis) -> list[Row]:
     return [
         {
             "gpu": d.index,
@@ -170,7 +170,7 @@ def _copies(d: DeviceAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def _launches(d: DeviceAnalysis) -> dict[str, Any]:
+def _launches(d: DeviceAnalysis) -> Row:
     def us(values: dict[str, float] | None) -> dict[str, float] | None:
         return values and {key: value / PS_PER_US for key, value in values.items()}
 
@@ -190,7 +190,7 @@ def _launches(d: DeviceAnalysis) -> dict[str, Any]:
     }
 
 
-def _counters(p: ProcessAnalysis) -> list[dict[str, Any]]:
+def _counters(p: ProcessAnalysis) -> list[Row]:
     return [
         {
             "gpu": c.device,
@@ -204,7 +204,7 @@ def _counters(p: ProcessAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def _memory(p: ProcessAnalysis) -> list[dict[str, Any]]:
+def _memory(p: ProcessAnalysis) -> list[Row]:
     return [
         {
             "allocator": a.allocator,
@@ -220,7 +220,7 @@ def _memory(p: ProcessAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def _host_ops(p: ProcessAnalysis) -> list[dict[str, Any]]:
+def _host_ops(p: ProcessAnalysis) -> list[Row]:
     return [
         {
             "name": o.name,
@@ -233,7 +233,7 @@ def _host_ops(p: ProcessAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def _gaps(d: DeviceAnalysis) -> list[dict[str, Any]]:
+def _gaps(d: DeviceAnalysis) -> list[Row]:
     return [
         {
             "gpu": d.index,
@@ -245,7 +245,7 @@ def _gaps(d: DeviceAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def _pipeline(p: ProcessAnalysis) -> list[dict[str, Any]]:
+def _pipeline(p: ProcessAnalysis) -> list[Row]:
     return [
         {
             "stage": stage.name,

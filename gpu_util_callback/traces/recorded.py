@@ -151,7 +151,7 @@ def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> d
 
     for d in p.devices:
         for k in d.kernels:
-            row = (
+            row: tuple[object, ...] = (
                 window,
                 index(d),
                 k.name,

@@ -112,7 +112,7 @@ def test_a_schema_refuses_what_breaks_a_promise(tmp_path):
 def test_every_field_of_a_run_is_in_the_schema(tmp_path):
     make_recording(tmp_path, "thirds", steps=300, gpus=1)
     (run,) = check("report", str(tmp_path))["runs"]
-    known = validator("report").schema["$defs"]["run"]["properties"]
+    known = validator("report").schema["$defs"]["RunReport"]["properties"]
     assert set(run) <= set(known), set(run) - set(known)
 
 

@@ -1,70 +1,87 @@
-/** The shapes of the plugin's HTTP replies. What the server could not measure is null or absent. */
+/** The plugin's HTTP replies; made of `tensorboard_plugin/reply_types.py` by `make schemas`. */
 
 export type Status = 'live' | 'ended' | 'interrupted' | 'lost';
 
-export interface Problem {
+/** The vocabulary of the terminal: titles of causes; title and meaning of each category. */
+export interface Words {
+  causes: Record<string, string>;
+  host: Record<string, [string, string]>;
+  gpu: Record<string, [string, string]>;
+  host_step: Record<string, [string, string]>;
+}
+
+/** A file that could not be read. */
+export interface ReportedProblem {
   path: string;
   message: string;
 }
 
+/** One line of the list of recordings. */
 export interface RecordingSummary {
+  /** the costliest first */
+  causes?: string[];
+  titles?: string[];
+  /** in all */
+  lost_s?: number | null;
   id: string;
   run: string;
   session: string | null;
   trial?: string | null;
   trial_config?: string | null;
   fit_index?: number | null;
-  /** How many fits of one callback went on in this recording; absent or 1 for one. */
+  /** of one callback, which went on in this recording */
   fits?: number | null;
   host?: string | null;
   rank?: number | null;
   status: Status;
-  /** "imported trace", where a profiler's files were. */
+  /** "imported trace", where a profiler's files were */
   job_source?: string | null;
   start_ns: number | null;
   end_ns: number | null;
   steps: number | null;
   label?: string | null;
   verdict?: string | null;
-  /** Causes and titles of what was found, the costliest first, and the seconds it cost in all. */
-  causes?: string[];
-  titles?: string[];
-  lost_s?: number | null;
-  revision: number | string;
+  /** 0 in an offline page */
+  revision: string | number;
 }
 
-/** The title of a category of time, and what is counted in it, by its key. */
-export type Titles = Readonly<Record<string, readonly [title: string, about: string]>>;
-
-/** What the server calls things, the same as in the terminal. */
-export interface Words {
-  /** Titles of the causes. */
-  causes: Readonly<Record<string, string>>;
-  host: Titles;
-  gpu: Titles;
-  host_step: Titles;
-}
-
+/** The list of recordings. */
 export interface RunsReply {
+  logdir: string;
+  /** null where nobody knows: several directories, an object store */
+  logdir_exists?: boolean | null;
   version: number;
   server_version?: string;
-  logdir: string;
-  /** Null where nobody knows: several directories, an object store. */
-  logdir_exists?: boolean | null;
   tensorboard_runs: string[];
   looked_for: string;
-  recordings: RecordingSummary[];
-  problems: Problem[];
   words?: Words;
-  /** False while the server is still looking through the runs: more may follow. */
+  /** false while the server is still reading the runs: more may follow */
   complete?: boolean;
+  problems: ReportedProblem[];
+  recordings: RecordingSummary[];
+}
+
+/** A part of all hours; no hour is in two of them. */
+export interface HoursShare {
+  part: string;
+  title: string;
+  hours: number;
+}
+
+/** A cause, and the hours that it cost. */
+export interface CauseHours {
+  cause: string;
+  title: string;
+  hours: number;
+  saves: number;
+  trainings: number;
 }
 
 /** One training: its ranks and restarts together. Times of GPUs, or of the training where none was held. */
 export interface TrainingRow {
-  /** Of the recording that stands for it: the last start's lowest rank. */
+  /** of the recording that stands for it: the last start's lowest rank */
   id: string;
-  /** Ids of all its recordings; empty where that is the only one. */
+  /** ids of all its recordings; empty where that is the only one */
   recordings: string[];
   restarts: number;
   ranks: number;
@@ -76,28 +93,422 @@ export interface TrainingRow {
   hours: number;
   lost: number;
   saves: number;
-  /** What it lost time to, the costliest first, and what it found at no known cost. */
+  /** the costliest first, then those at no known cost */
   causes: string[];
-  /** The cause that is worth fixing first. */
+  /** the cause that is worth fixing first */
   top: string | null;
-  /** The run before it of the same job, and how many times faster this one is. */
-  since: [run: string, speed: number] | null;
+  /** the run before it of the same job, and how many times faster this one is */
+  since: [string, number] | null;
 }
 
-/** Where the time of all runs went. */
+/** The sums of all runs. */
 export interface TotalReply {
   unit: 'gpu_hours' | 'hours';
-  /** All in one sentence, as the terminal says it. */
+  /** all in one sentence, as in the terminal */
   said: string;
   notes: string[];
   hours: number;
-  /** The hours, none counted twice: "productive", "lost", "other", "not_judged". */
-  shares: { part: string; title: string; hours: number }[];
-  causes: { cause: string; title: string; hours: number; saves: number; trainings: number }[];
-  /** How many runs are still to be diagnosed: the next request knows more. */
+  shares: HoursShare[];
+  causes: CauseHours[];
+  /** runs that are still to be diagnosed: the next request knows more */
   left?: number;
-  /** What is worth fixing most comes first. */
+  /** that whose fix saves most comes first */
   runs: TrainingRow[];
+}
+
+/** The framework that trains. */
+export interface Framework {
+  name?: string | null;
+  version?: string | null;
+  backend?: string | null;
+  keras?: string | null;
+  python?: string | null;
+  guessed?: boolean | null;
+  device?: string | null;
+  eager_by?: string | null;
+  cuda_build?: boolean | null;
+  cuda?: string | null;
+  cudnn?: string | number | null;
+  collectives?: string | null;
+}
+
+/** The model that is trained. */
+export interface Model {
+  name?: string | null;
+  parameters?: number | null;
+  trainable_variables?: number | null;
+}
+
+/** A device of this process in a distribution. */
+export interface Replica {
+  gpu?: number | null;
+  replica?: number | null;
+  shard?: number | null;
+}
+
+/** A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table. */
+export interface InputMap {
+  name: string;
+  which: 'train' | 'validation';
+  /** draws random numbers, others in each call */
+  random: boolean;
+  /** calls Python functions */
+  python: boolean;
+}
+
+/** A Python function that makes the input; its times are means per call, of its thread. */
+export interface InputCall {
+  name: string;
+  calls: number;
+  timed?: number | null;
+  wall_ms?: number | null;
+  cpu_ms?: number | null;
+  /** of the duration: ready to run, and no core was free */
+  queued_ms?: number | null;
+}
+
+/** An array given to `fit`, or one of the first batch; its values are those of its first rows. `integers`: all of them are whole numbers. */
+export interface InputArray {
+  dtype: string;
+  rank?: number | null;
+  rows?: number | null;
+  bytes?: number | null;
+  min?: number | null;
+  max?: number | null;
+  integers?: boolean | null;
+}
+
+/** A class of the user's callbacks: how often they run, and the argument that sets it. `library` is the installed package that it comes from, whose code is nobody's to edit. */
+export interface OwnCallback {
+  every?: Record<string, number> | null;
+  names?: Record<string, string> | null;
+  monitor?: string | null;
+  library?: string | null;
+}
+
+/** The execution of a loop's step, from samples of the training thread. */
+export interface Dispatch {
+  samples?: number | null;
+  eager?: number | null;
+  compiled?: number | null;
+  predict_set_up?: number | null;
+  function?: string | null;
+  operations?: number | null;
+  /** samples between the steps */
+  between?: number | null;
+  between_predict?: number | null;
+  between_predict_set_up?: number | null;
+  /** in the iterator of a dataset */
+  between_input?: number | null;
+}
+
+/** The parameters of the training, and its input. */
+export interface Fit {
+  loop?: string | null;
+  timing?: string | null;
+  epochs?: number | null;
+  /** counted from 0; more where a training is resumed */
+  first_epoch?: number | null;
+  /** of the optimizer, when the first epoch begins */
+  first_iteration?: number | null;
+  steps_per_epoch?: number | null;
+  batch_size?: number | null;
+  steps_per_execution?: number | null;
+  gradient_accumulation_steps?: number | null;
+  jit_compile?: boolean | null;
+  run_eagerly?: boolean | null;
+  mixed_precision?: string | boolean | null;
+  optimizer?: string | null;
+  strategy?: string | null;
+  replicas?: Replica[] | null;
+  input_kind?: string | null;
+  input_class?: string | null;
+  input_workers?: number | null;
+  input_processes?: boolean | null;
+  input_queue?: number | null;
+  input_persistent_workers?: boolean | null;
+  input_pin_memory?: boolean | null;
+  input_iterable?: boolean | null;
+  input_autotune?: boolean | null;
+  /** Of each tensor of a batch its sizes; [smallest, largest] of one that varied */
+  input_dims?: ((number | number[] | null)[] | null)[] | null;
+  input_beside?: string[] | null;
+  input_ready_pct?: number | null;
+  input_handover_ms?: number | null;
+  input_maps?: InputMap[] | null;
+  /** of its shuffle buffers when full, if elements have one size */
+  input_shuffle_bytes?: number | null;
+  input_calls?: InputCall[] | null;
+  input_first?: InputArray[] | null;
+  /** that a step may use on the CPU */
+  step_threads?: number | null;
+  /** of the training thread */
+  training_cpu_s?: number | null;
+  validation_kind?: string | null;
+  validation_class?: string | null;
+  validation_workers?: number | null;
+  validation_processes?: boolean | null;
+  validation_split?: number | null;
+  variables?: Record<string, string> | null;
+  callbacks?: Record<string, OwnCallback> | null;
+  dispatch?: Dispatch | null;
+}
+
+/** The model's work. */
+export interface WorkFacts {
+  /** Of training, forward and backward, two a multiply-add; matrix products and convolutions */
+  flops_per_sample: number;
+  source: 'counted' | 'given';
+}
+
+/** The account from the first fit of the process to its last so far. */
+export interface ProcessReport {
+  fits: number;
+  wall_s: number | null;
+  fits_s: number | null;
+  compile_s: number | null;
+  between_s: Record<string, number>;
+  predict_set_up_s: number;
+}
+
+/** Model FLOPs utilization over the GPUs that share the work. */
+export interface Mfu {
+  pct: number | null;
+  /** what the model did per second */
+  tflops: number | null;
+  /** sum of the GPUs' peaks */
+  peak_tflops: number | null;
+  precision: string | null;
+  /** with its denominator */
+  text: string;
+}
+
+/** Durations of steps, input waits included. */
+export interface StepMs {
+  mean: number | null;
+  p50: number | null;
+  p95: number | null;
+}
+
+/** The denominator of `mfu_pct`. */
+export interface Peak {
+  /** dense */
+  tflops: number;
+  /** fp16, bf16, tf32 or fp32 */
+  precision: string;
+  /** address of the data sheet */
+  source?: string | null;
+  /** how it was computed, where it is on no data sheet */
+  derived?: string | null;
+  /** the denominator in words */
+  text: string;
+}
+
+/** A distribution. */
+export interface Spread {
+  mean?: number | null;
+  p5?: number | null;
+  p50?: number | null;
+  p95?: number | null;
+}
+
+/** The largest of the samples. */
+export interface Highest {
+  max: number | null;
+}
+
+/** The mean and the largest of the samples. */
+export interface MeanAndHighest {
+  mean: number | null;
+  max: number | null;
+}
+
+/** The MFU that others measured with models of this size and precision on this card. */
+export interface Yardstick {
+  low_pct: number;
+  high_pct: number;
+  text: string;
+  source: string;
+}
+
+/** A GPU, and what training made of it. */
+export interface GpuReport {
+  /** the framework's ordinal, or NVML's where it has none */
+  index: number;
+  nvml_index?: number | null;
+  uuid?: string | null;
+  name?: string | null;
+  label?: string | null;
+  used_by_framework?: boolean;
+  compute_capability?: string | number[] | null;
+  /** null where work or peak is not known */
+  peak?: Peak | null;
+  /** NVML's kernel active: share of time in which any kernel ran; the mean is over the run's time */
+  utilization_pct?: Spread;
+  /** Time between two of the driver's readings as observed in the run; each is the mean of it */
+  utilization_refresh_ms?: number | null;
+  /** what the readings cannot show: work and idling within most of them */
+  utilization_note?: string | null;
+  sm_active_pct?: Spread;
+  /** share of time with lowered clocks, by reason: thermal, power, other */
+  throttled_pct?: Record<string, number | null>;
+  memory_used_bytes?: Highest;
+  memory_total_bytes?: number | null;
+  power_mw?: MeanAndHighest;
+  temperature_c?: Highest;
+  samples?: number | null;
+  /** model FLOPs utilization: the model's work on this GPU against `peak` */
+  mfu_pct?: number | null;
+  mfu_yardstick?: Yardstick | null;
+}
+
+/** The steps of the profiler windows, by GPU index: means of a step by category. */
+export interface TracedSteps {
+  steps: number;
+  per_gpu: Record<string, Record<string, number>>;
+}
+
+/** A source that could not be measured, and the remedy. */
+export interface Unavailable {
+  source: string;
+  reason: string;
+  cure?: string | null;
+}
+
+/** The cost of recording. */
+export interface Overhead {
+  callback_us_per_step?: number | null;
+  sampler_cpu_pct?: number | null;
+  recorder_cpu_pct?: number | null;
+  hz?: number | null;
+  windows_s?: number | null;
+}
+
+/** The accelerator utilization of an epoch. */
+export interface EpochUse {
+  epoch: number;
+  /** all but the first, which is left out */
+  steps: number;
+  au_pct: number;
+}
+
+/** The host memory of a run. */
+export interface HostMemory {
+  /** of this process: what the kernel cannot take back */
+  peak_bytes: number;
+  /** of its worker processes together */
+  workers_peak_bytes: number | null;
+  limit_bytes: number | null;
+  /** container, ulimit -v or machine */
+  limited_by: string | null;
+}
+
+/** The memory of a GPU, as the framework's allocator has it. */
+export interface GpuMemory {
+  index: number;
+  live_peak_bytes: number;
+  reserved_peak_bytes: number | null;
+  /** of other processes */
+  others_peak_bytes: number | null;
+  limit_bytes: number;
+  /** by a line through the batch sizes that ran */
+  bytes_per_sample: number | null;
+  /** the largest batch that fits */
+  room_for_batch: number | null;
+}
+
+/** Memory that grows and is not given back; the last two are projections. */
+export interface MemoryGrowthFacts {
+  group: string;
+  column: string;
+  bytes_per_step: number;
+  since_step: number;
+  since_ns: number;
+  until_ns: number;
+  from_bytes: number;
+  to_bytes: number;
+  limit_bytes: number | null;
+  full_at_step: number | null;
+  full_in_s: number | null;
+}
+
+/** The memory of a run. */
+export interface MemoryUse {
+  host: HostMemory | null;
+  gpus: GpuMemory[];
+  growth: MemoryGrowthFacts[];
+}
+
+/** The energy of a GPU over a run, and what it was computed from. */
+export interface GpuEnergy {
+  index: number;
+  energy_j: number;
+  source: 'energy counter' | 'power samples';
+  measured_s: number;
+}
+
+/** The energy of the GPUs in use, split by the training thread's activity. */
+export interface Energy {
+  total_j: number;
+  /** true: from power samples, as the driver has no energy counter */
+  estimated: boolean;
+  /** seconds that samples cover */
+  measured_s: number;
+  /** by category of time_s: what the training thread did meanwhile */
+  by_time_j: Record<string, number>;
+  gpus: GpuEnergy[];
+}
+
+/** The cause that the verdict is about: that whose advice saves most, else the costliest. */
+export interface Headline {
+  lost_s: number | null;
+  saves_s: number;
+  saves_range_s?: [number, number];
+  cause: string;
+  title: string;
+  /** of its findings */
+  ids: string[];
+  /** of all findings together */
+  all_saves_s: number;
+  faster_up_to: number | null;
+}
+
+/** A cause that could not be judged. */
+export interface Silent {
+  cause: string;
+  reason: string;
+}
+
+/** The previous run of the same job: what its advice promised, and the gain. */
+export interface Since {
+  id: string;
+  run: string;
+  /** causes that this run does not have */
+  gone: string[];
+  /** gains: times as fast */
+  estimated: [number, number];
+  promised_up_to: number;
+  got: number;
+}
+
+/** The cost of a run, in the currency of the prices. */
+export interface Cost {
+  energy: number | null;
+  gpu_hours: number | null;
+  gpu_time: number | null;
+}
+
+/** The remedy for a finding. */
+export interface AdviceFacts {
+  text: string;
+  /** to paste; "" without */
+  code: string;
+  /** what the code replaces; "" where that is not known */
+  before?: string | null;
+  /** a condition was not observed: the code helps if the answer is yes */
+  question?: boolean | null;
+  /** what else the code changes: order, weights, a metric; "" = nothing */
+  changes?: string | null;
 }
 
 /** A piece of evidence, ready to show. */
@@ -105,137 +516,165 @@ export interface EvidenceRow {
   name: string;
   label: string;
   value: string;
-  /** What the rule compared with, e.g. "≥ 5 %"; empty where nothing was compared. */
+  /** the limit that it crossed, such as "≥ 5 %"; "" where nothing was compared */
   rule: string;
-  /** Value and threshold as numbers, for a small chart. */
+  /** value and limit as numbers, for a small chart */
   bar: [number, number] | null;
 }
 
-export interface Advice {
-  text?: string | null;
-  code?: string | null;
-  /** What the code replaces; empty where that is not known. */
-  before?: string | null;
-  /** A condition was not observed: the code helps if the answer to the text's question is yes. */
-  question?: boolean;
-}
-
-/** A finding holds for the whole run; a span also has its half-open range of steps and times. */
+/** A finding with its words. */
 export interface Finding {
+  /** unique within its run or session */
   id?: string;
+  /** a stable id, e.g. input_bound; `gpu-util report --rules` lists all */
   cause: string;
-  title?: string | null;
+  /** for people; may be worded differently in any version */
+  title?: string;
+  /** seconds that it cost; no second is counted twice within a run */
   lost_s?: number | null;
-  /** What following the advice would save of `lost_s`, at most. */
+  /** seconds that following the advice saves, at most */
   saves_s?: number | null;
-  /** The least and the most that the advice saves; of a question, if the answer is yes. */
+  /** The least and the most seconds that following the advice saves; of a question, if the answer is yes */
   saves_range_s?: [number, number] | null;
-  /** Duration of the script with several fits that it is about; absent if it is about this recording alone. */
-  of_s?: number;
+  /** Duration of the script with several fits that it is about; absent where it is about this recording alone */
+  of_s?: number | null;
+  /** share of its time that was lost */
   severity?: number | null;
-  confidence?: string | null;
-  evidence?: Record<string, unknown> | null;
-  threshold?: Record<string, unknown> | null;
-  rows?: EvidenceRow[];
-  /** What the evidence names: the slowest stage, the callback; empty where it names none. */
-  culprit?: string;
-  /** Findings that one change fixes have this in common. */
-  fix?: string;
-  advice?: Advice | null;
-  gpus?: unknown[] | null;
-  ranks?: unknown[] | null;
+  confidence?: 'measured' | 'estimated';
+  /** what was observed; units are the ends of the names */
+  evidence?: Record<string, number | string | boolean | null>;
+  /** the limits that were crossed, by the name of the evidence */
+  threshold?: Record<string, number | null>;
+  advice?: AdviceFacts;
+  gpus?: number[];
+  ranks?: number[];
   start_step?: number | null;
   end_step?: number | null;
   start_ns?: number | null;
   end_ns?: number | null;
+  rows?: EvidenceRow[];
+  /** what the evidence names: the slowest stage, the callback; "" where it names none */
+  culprit?: string;
+  /** findings that one change fixes have this in common */
+  fix?: string;
 }
 
-export interface Gpu {
-  index: number;
-  nvml_index?: number | null;
-  uuid?: string | null;
-  name?: string | null;
-  label?: string | null;
-  used_by_framework?: boolean | null;
-  utilization_pct?: { mean?: number | null; p5?: number | null; p50?: number | null; p95?: number | null } | null;
-  memory_used_bytes?: { max?: number | null } | null;
-  memory_total_bytes?: number | null;
-  /** Model FLOPs utilization, of `peak`. */
-  mfu_pct?: number | null;
-  /** What others measured on this card. */
-  mfu_yardstick?: { low_pct: number; high_pct: number; text: string; source: string } | null;
-  peak?: { text: string; source?: string; derived?: string } | null;
-  power_mw?: { mean?: number | null; max?: number | null } | null;
-  /** Share of time with lowered clocks, by reason: thermal, power, other. */
-  throttled_pct?: Record<string, number | null> | null;
+/** A rate that was measured before training. */
+export interface CeilingRow {
+  name: string;
+  batches: string;
+  samples: string;
+  per_s: number;
 }
 
-export interface Unavailable {
-  source: string;
-  reason?: string | null;
-  cure?: string | null;
+/** The rates that were measured before training, and which of them is the ceiling. */
+export interface CeilingWords {
+  text: string;
+  rows: CeilingRow[];
 }
 
-/** Seconds by category; `basis` says what an estimate rests on. */
-export type TimeAccount = Record<string, number | string | null>;
-
-/** The cause whose advice saves most, else the costliest: its findings by id; `all_saves_s` is of all findings together. */
-export interface Headline {
-  cause: string;
-  title: string;
-  ids: string[];
-  lost_s: number;
-  saves_s: number;
-  all_saves_s: number;
-  faster_up_to: number | null;
+/** Accelerator utilization, next to the limits of the benchmark that defines it. */
+export interface AcceleratorWords {
+  name: string;
+  value: string;
+  limits: string;
+  text: string;
 }
 
+/** A run of the report, with words. */
 export interface Report {
-  run: string;
-  session?: string | null;
   job?: string | null;
+  /** "imported trace", where a profiler's files were */
+  job_source?: string | null;
   fit_index?: number | null;
-  fits?: number | null;
   host?: string | null;
   rank?: number | null;
   world_size?: number | null;
-  fit?: { batch_size?: number | null } | null;
   trial?: string | null;
+  trial_of?: string | null;
   trial_config?: string | null;
+  framework?: Framework | null;
+  model?: Model | null;
+  fit?: Fit | null;
+  script?: string | null;
+  work?: WorkFacts | null;
+  /** name of the TensorBoard run, "." for the log directory itself */
+  run: string;
+  /** unique within the report, and safe in URLs */
+  id?: string;
+  /** runs with the same value are workers of one job */
+  session?: string;
+  /** of one callback, which went on in this recording */
+  fits?: number;
   status: Status;
-  job_source?: string | null;
-  framework?: unknown;
-  verdict?: string | null;
-  /** What the verdict is about, in numbers; null where it is about no finding of a known cost. */
-  headline?: Headline | null;
-  /** The rules' thresholds that are not the default: `input_bound.wait_pct` -> 90. */
-  thresholds_set?: Record<string, number> | null;
+  /** since the epoch */
+  start_ns?: number | null;
+  end_ns?: number | null;
+  /** seconds of training */
   wall_s?: number | null;
-  steps?: number | null;
-  step_ms?: { mean?: number | null; p50?: number | null; p95?: number | null } | null;
-  time_s?: TimeAccount | null;
-  gpu_time_est?: Record<string, TimeAccount | null> | null;
-  gpus?: Gpu[] | null;
-  /** Of the GPUs in use over the whole run. */
-  energy?: { estimated?: boolean; gpus?: { index: number; energy_j: number }[] } | null;
-  /** What was measured before training: which is the ceiling, and the rates. */
-  ceilings?: { text: string; rows: { name: string; batches: string; samples: string; per_s: number }[] } | null;
-  /** Accelerator utilization, next to the limits of the benchmark that defines it. */
-  au?: { name: string; value: string; limits: string; text: string } | null;
-  traced?: { steps?: number | null; per_gpu?: Record<string, TimeAccount | null> | null } | null;
-  unavailable?: Unavailable[] | null;
-  overhead?: Record<string, unknown> | null;
-  findings?: Finding[] | null;
-  spans?: Finding[] | null;
+  between_fits_s?: number | null;
+  stopped_s?: number | null;
+  process?: ProcessReport | null;
+  steps?: number;
+  /** Samples trained per second of steps and input waits, without validation and compiling */
+  samples_per_s?: number | null;
+  mfu?: Mfu | null;
+  step_ms?: StepMs;
+  /** The training thread's time by category (step, input_wait, compile, validation, callbacks, other); adds up to wall_s */
+  time_s?: Record<string, number>;
+  /** By GPU index, an estimate: seconds of the run by category, which add up to wall_s; empty where unknown. `basis`: windows or nvml */
+  gpu_time_est?: Record<string, Record<string, number | string>>;
+  gpus?: GpuReport[];
+  traced?: TracedSteps;
+  /** what could not be measured */
+  unavailable?: Unavailable[];
+  /** what recording cost in this run */
+  overhead?: Overhead;
+  /** accelerator utilization by MLPerf Storage's definition: the mean of the epochs */
+  au_pct?: number | null;
+  /** [] where not known, and of more than 1,024 epochs */
+  au_epochs?: EpochUse[];
+  /** null where no memory was sampled */
+  memory?: MemoryUse | null;
+  /** of the GPUs in use over the whole run; null where no power was sampled */
+  energy?: Energy | null;
+  /** total_j over the samples of all steps; null where the batch size is not known */
+  energy_j_per_sample?: number | null;
+  /** one sentence for people */
+  verdict?: string;
+  /** null where the verdict is about no finding of a known cost */
+  headline?: Headline | null;
+  rules_version?: number;
+  thresholds?: Record<string, Record<string, number>>;
+  /** those that are not the default: `input_bound.wait_pct` */
+  thresholds_set?: Record<string, number>;
+  /** causes that could not be judged */
+  silent?: Silent[];
+  /** files that could not be read */
+  problems?: ReportedProblem[];
+  since?: Since | null;
+  /** with --price-per-kwh or --price-per-gpu-hour */
+  cost?: Cost;
+  findings?: Finding[];
+  spans?: Finding[];
+  ceilings?: CeilingWords | null;
+  au?: AcceleratorWords | null;
 }
 
+/** The steps and the times of a recording. */
+export interface Extent {
+  start_ns: number;
+  end_ns: number;
+  first_step: number;
+  last_step: number;
+}
+
+/** A series of a lane. */
 export interface SeriesInfo {
   name: string;
-  title?: string | null;
+  title?: string;
   total_bytes?: number | null;
 }
-
-export type LaneKind = 'stack' | 'band';
 
 /** Growth of a lane's values, and where it meets their limit if it goes on: an estimate. */
 export interface Trend {
@@ -248,83 +687,87 @@ export interface Trend {
   title: string;
 }
 
+/** The limit of a lane's values. */
+export interface LaneLimit {
+  value: number;
+  title: string;
+}
+
+/** A lane of the timeline. */
 export interface LaneInfo {
   id: string;
   group: string;
   title: string;
   unit: string;
-  kind: LaneKind;
+  kind: 'stack' | 'band';
   series: SeriesInfo[];
+  /** the end of its scale; null for that of its values */
   max?: number | null;
   note?: string | null;
-  /** Another lane says the same better: it stands among a GPU's lesser lanes. */
+  /** another lane shows the same better: it stands among a GPU's lesser lanes */
   minor?: boolean;
   trend?: Trend | null;
-  /** What its values may not exceed. */
-  limit?: { value: number; title: string } | null;
+  limit?: LaneLimit | null;
 }
 
-/** One recording of a session. `clock`: its clock minus the reference worker's, `drift` more each ns. */
-export interface Worker {
-  id: string;
-  rank: number | null;
-  host: string | null;
-  status?: Status;
-  steps?: number | null;
-  end_ns?: number | null;
-  clock?: { offset_ns: number; drift: number; at_ns: number; text: string } | null;
+/** The finest level of an offline page's tiles, by axis. */
+export interface FinestLevels {
+  step: number;
+  time: number;
 }
 
-/** Workers of a job that are alike: the same causes at about the same cost. */
-export interface WorkerGroup {
-  ids: string[];
-  ranks: number[];
-  /** The verdict of the worst of them, and what it lost. */
-  text: string;
-  lost_s: number;
+/** A phase between steps, as in the `phases` table. */
+export interface Phase {
+  kind: string;
+  name: string;
+  start_ns: number;
+  end_ns: number;
+  step: number;
+  account: string;
+  self_ns: number;
+  count: number;
 }
 
-/** The verdict on a job of several workers. */
-export interface JobVerdict {
-  text: string;
-  /** The recording that it is about: the one to open first. */
-  id: string;
-  rank: number;
-  /** Id of the one of the job's findings behind it; null where it is a worker's own verdict. */
-  finding: string | null;
-  lost_s: number | null;
-  saves_s: number | null;
-  wall_s: number | null;
-  faster_up_to: number | null;
-  advice: Advice | null;
-  /** The worst first. */
-  groups: WorkerGroup[];
-}
-
-/** A recording among its like: the workers of its job, findings across them, and the fit before it. */
-export interface JobReply {
-  workers: Worker[];
-  /** Null for a single process. */
-  verdict?: JobVerdict | null;
-  findings: Finding[];
-  since: { id: string; run: string; gone: string[]; estimated: [number, number]; promised_up_to: number; got: number } | null;
-}
-
-/** A profiler window: a few steps that were traced. `profile_run` is its name in the Profile tab. */
+/** A profiler window: a few steps that were traced. */
 export interface WindowInfo {
   window: number;
   first_step: number;
+  /** exclusive */
   stop_step: number;
   start_ns: number | null;
   end_ns: number | null;
   profile: string | null;
+  /** its name in the Profile tab */
   profile_run: string | null;
   events: number | null;
   cost_s: number | null;
 }
 
+/** A recording. */
+export interface RecordingReply {
+  id: string;
+  /** 0 in an offline page */
+  revision: string | number;
+  report: Report;
+  extent: Extent;
+  lanes: LaneInfo[];
+  /** absent where the server has every level */
+  finest?: FinestLevels;
+  /** the longest */
+  phases: Phase[];
+  /** in the order of their steps */
+  windows: WindowInfo[];
+  problems: ReportedProblem[];
+}
+
 /** One traced step on one GPU (-1: the host, where no GPU was traced), with `<category>_ns`. */
-export type TracedStep = Record<string, number | null> & { step: number; gpu: number; start_ns: number | null; duration_ns: number | null };
+export interface TracedStep {
+  step: number;
+  gpu: number;
+  start_ns: number | null;
+  duration_ns: number | null;
+  [name: string]: number | null;
+}
 
 /** A kernel summed over a window and GPU; of GPU -1, an op on the host. */
 export interface Kernel {
@@ -342,43 +785,85 @@ export interface Kernel {
   tensor_core: string | null;
 }
 
-export interface WindowReply extends WindowInfo {
+/** Kernels of each step with most time. */
+export interface StepKernels {
+  names: string[];
+  /** [step, gpu, index of the name, count, total_ns, max_ns] */
+  rows: [number, number, number, number, number, number][];
+}
+
+/** The contents of a profiler window. */
+export interface WindowReply {
+  window: number;
+  first_step: number;
+  /** exclusive */
+  stop_step: number;
+  start_ns: number | null;
+  end_ns: number | null;
+  profile: string | null;
+  /** its name in the Profile tab */
+  profile_run: string | null;
+  events: number | null;
+  cost_s: number | null;
   steps: TracedStep[];
+  /** with most time */
   kernels: Kernel[];
   kernels_left_out: number;
+  /** by GPU, of all kernels; "-1": ops on the host */
   kernel_total_ns: Record<string, number>;
-  /** Kernels of each step with most time; rows of [step, gpu, index of the name, count, total_ns, max_ns]. */
-  step_kernels?: { names: string[]; rows: [number, number, number, number, number, number][] };
+  step_kernels?: StepKernels;
 }
 
-export interface Phase {
-  kind: string;
-  name: string;
-  start_ns: number;
-  end_ns: number;
-  step: number;
-  account?: string | null;
-  self_ns?: number | null;
-  count?: number | null;
+/** A worker's clock minus the reference worker's at a time, `drift` more each ns. */
+export interface WorkerClock {
+  offset_ns: number;
+  drift: number;
+  at_ns: number;
+  text: string;
 }
 
-export interface Extent {
-  start_ns: number;
-  end_ns: number;
-  first_step: number;
-  last_step: number;
-}
-
-export interface RecordingReply {
+/** One recording of a job. */
+export interface Worker {
   id: string;
-  revision: number | string;
-  report: Report;
-  extent: Extent;
-  lanes: LaneInfo[];
-  /** Finest level there are tiles of; absent where the server has every level. */
-  finest?: { step: number; time: number };
-  phases: Phase[];
-  /** In the order of their steps; absent where the server knows of none. */
-  windows?: WindowInfo[];
-  problems: Problem[];
+  rank: number | null;
+  host: string | null;
+  status?: Status;
+  steps?: number | null;
+  end_ns?: number | null;
+  clock?: WorkerClock | null;
+}
+
+/** Workers of a job that are alike: the same causes at about the same cost. */
+export interface WorkerGroup {
+  ids: string[];
+  ranks: number[];
+  /** the verdict of the worst of them */
+  text: string;
+  lost_s: number;
+}
+
+/** The verdict on a job of several workers. */
+export interface JobVerdict {
+  text: string;
+  /** of the recording that it is about: the one to open first */
+  id: string;
+  rank: number;
+  /** id of the job's finding behind it; null where it is a worker's own verdict */
+  finding: string | null;
+  lost_s: number | null;
+  saves_s: number | null;
+  wall_s: number | null;
+  faster_up_to: number | null;
+  advice: AdviceFacts | null;
+  /** the worst first */
+  groups: WorkerGroup[];
+}
+
+/** A recording among its like: the workers of its job, findings across them, and the fit before it. */
+export interface JobReply {
+  workers: Worker[];
+  /** null for a single process */
+  verdict?: JobVerdict | null;
+  findings: Finding[];
+  since: Since | null;
 }

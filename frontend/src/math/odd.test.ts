@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Gpu } from '../api/types.ts';
+import type { GpuReport as Gpu } from '../api/types.ts';
 import { median, split } from './odd.ts';
 
 const gpu = (index: number, more: Partial<Gpu> = {}): Gpu => ({
@@ -20,7 +20,7 @@ test('equal GPUs are alike', () => {
 test('what differs stands out: use, memory, throttling, model, not used, not measured, named', () => {
   const changes = {
     3: { utilization_pct: { mean: 41 } }, 9: { memory_used_bytes: { max: 70e9 } }, 12: { throttled_pct: { thermal: 40 } },
-    20: { name: 'A100' }, 30: { used_by_framework: false }, 37: { utilization_pct: null },
+    20: { name: 'A100' }, 30: { used_by_framework: false }, 37: { utilization_pct: undefined },
   };
   assert.deepEqual(odd(many(changes), [50]), [3, 9, 12, 20, 30, 37, 50]);
 });

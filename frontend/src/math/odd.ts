@@ -1,5 +1,5 @@
 /** Which of many GPUs differ from the rest. Pure. */
-import type { Gpu } from '../api/types.ts';
+import type { GpuReport as Gpu } from '../api/types.ts';
 
 /** Points of utilization by which GPUs of one job differ without meaning anything. */
 const LEAST_PCT = 6;

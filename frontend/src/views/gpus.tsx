@@ -1,6 +1,6 @@
 /** A card per GPU: how busy it was and how full, or why nothing is known. */
 import { useState } from 'preact/hooks';
-import type { Gpu, Report, Unavailable } from '../api/types.ts';
+import type { GpuReport as Gpu, Report, Unavailable } from '../api/types.ts';
 import { namedGpus } from '../lanes/findings.ts';
 import { energy, bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
 import { median, split } from '../math/odd.ts';

@@ -7,6 +7,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
+from gpu_util_callback.recording.manifest_facts import AcceleratorUseFacts, EpochUse
 
 LEAST_STEPS = Count(2, "of an epoch: the first, in which all starts up, is left out by definition")
 # Rows outside steps that belong to an epoch's training: the last results, the exhausted input.
@@ -52,14 +53,13 @@ class AcceleratorUse:
             last=(("end_ns", "computed_ns"), np.stack([end, computed])),
         )
 
-    def result(self, phases: Phases) -> dict | None:
+    def result(self, phases: Phases) -> AcceleratorUseFacts | None:
         """Return the utilization; None where the parts of steps are not known, or steps too few.
 
         Steps after the last epoch count as one more epoch, and all of a loop without epochs as one.
 
-        Returns:
-            `{"pct", "epochs"}`: the mean of the epochs, as in the benchmark, and each epoch's
-            `{"epoch", "steps", "au_pct"}`, numbered from 0; [] of more epochs than are kept.
+        Returns: the mean of the epochs, as in the benchmark, and each epoch, numbered from 0; [] of
+            more epochs than are kept.
         """
         if not self._stretches:
             return None
@@ -70,7 +70,7 @@ class AcceleratorUse:
         ends = np.sort(epochs["end_ns"]) if epochs is not None else np.zeros(0, np.int64)
         outside = [(account == "step", phases.of(kind, account=account).get("")) for kind, account in _TRAINING]
         of_epoch = np.searchsorted(ends, self._fold.of("first", "start_ns"), side="right")
-        epochs_measured = []
+        epochs_measured: list[EpochUse] = []
         for epoch in np.unique(of_epoch).tolist():
             mine = of_epoch == epoch
             steps = int(rows[mine].sum())

@@ -1,12 +1,12 @@
 """Energy of each GPU, split by the training thread's activity, in bounded memory."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.fold import Fold
+from gpu_util_callback.recording.manifest_facts import Energy, Gpu, GpuEnergy
 from gpu_util_callback.recording.schema import ACCOUNTS
 
 LONGEST_NS = Count(
@@ -156,18 +156,15 @@ class EnergyUse:
             of_category = accounts == category
             self._sums.add(category, start[of_category], end[of_category], np.maximum(spent[of_category], 0))
 
-    def result(self, gpus: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> dict | None:
+    def result(self, gpus: Iterable[Gpu], start_ns: int, end_ns: int) -> Energy | None:
         """Return the energy of a run's GPUs; None where no power was sampled of any in use.
 
         Args:
             gpus: the manifest's; those that the framework does not use, and MIG devices, whose
                 power is their whole board's, are left out of the totals.
-
-        Returns:
-            `{"total_j", "estimated", "measured_s", "by_time_j", "gpus"}`; "by_time_j" has the
-            categories of the host account, "gpus" `{"index", "energy_j", "source", "measured_s"}`.
         """
-        rows, names = [], []
+        rows: list[GpuEnergy] = []
+        names = []
         inside = self._inside(start_ns, end_ns)
         for place, gpu in enumerate(gpus):
             index = gpu.get("index")

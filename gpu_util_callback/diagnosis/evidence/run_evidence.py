@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_o
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
-from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Machine, Model
+from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Gpu, Machine, Model
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import complete
 
@@ -253,7 +253,7 @@ class Run(Gauges):
         return "gpu" if self.used_gpus or reported == "gpu" else "cpu"
 
     @property
-    def gpus(self) -> list[Mapping]:
+    def gpus(self) -> list[Gpu]:
         """The GPUs this process may use, as the manifest lists them."""
         return self.once("gpus", lambda: [g for g in self.manifest.get("gpus", []) if isinstance(g, Mapping)])
 

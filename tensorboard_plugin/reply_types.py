@@ -1,0 +1,340 @@
+"""The plugin's HTTP replies: every field, declared once. What could not be measured is None.
+
+`make schemas` makes `frontend/src/api/types.ts` of it.
+"""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from gpu_util_callback.diagnosis.report_types import (
+    AcceleratorWords,
+    AnyFinding,
+    CeilingWords,
+    JobVerdict,
+    RunAccount,
+    Since,
+    Unit,
+)
+from gpu_util_callback.recording.manifest_facts import Exactly, Status
+from gpu_util_callback.recording.problems import ReportedProblem
+from gpu_util_callback.words import Category, EvidenceRow
+
+# --- ./runs ---------------------------------------------------------------------------------------
+
+
+class StoredFindings(TypedDict):
+    """The findings of a stored diagnosis, in short."""
+
+    causes: NotRequired[list[str]]  # the costliest first
+    titles: NotRequired[list[str]]
+    lost_s: NotRequired[float | None]  # in all
+
+
+class RecordingSummary(StoredFindings):
+    """One line of the list of recordings."""
+
+    id: str
+    run: str
+    session: str | None
+    trial: NotRequired[str | None]
+    trial_config: NotRequired[str | None]
+    fit_index: NotRequired[int | None]
+    fits: NotRequired[int | None]  # of one callback, which went on in this recording
+    host: NotRequired[str | None]
+    rank: NotRequired[int | None]
+    status: Status
+    job_source: NotRequired[str | None]  # "imported trace", where a profiler's files were
+    start_ns: int | None
+    end_ns: int | None
+    steps: int | None
+    label: NotRequired[str | None]
+    verdict: NotRequired[str | None]
+    revision: str | int  # 0 in an offline page
+
+
+class Words(TypedDict):
+    """The vocabulary of the terminal: titles of causes; title and meaning of each category."""
+
+    causes: dict[str, str]
+    host: dict[str, Category]
+    gpu: dict[str, Category]
+    host_step: dict[str, Category]
+
+
+class LogDirectory(TypedDict):
+    """The log directory as shown to people."""
+
+    logdir: str
+    logdir_exists: NotRequired[bool | None]  # null where nobody knows: several directories, an object store
+
+
+class RunsHead(LogDirectory):
+    """The list of recordings without its lines."""
+
+    version: int
+    server_version: NotRequired[str]
+    tensorboard_runs: list[str]
+    looked_for: str
+    words: NotRequired[Words]
+    complete: NotRequired[bool]  # false while the server is still reading the runs: more may follow
+    problems: list[ReportedProblem]
+
+
+class RunsReply(RunsHead):
+    """The list of recordings."""
+
+    recordings: list[RecordingSummary]
+
+
+# --- ./total --------------------------------------------------------------------------------------
+
+
+class TrainingRow(TypedDict):
+    """One training: its ranks and restarts together. Times of GPUs, or of the training where none was held."""
+
+    id: str  # of the recording that stands for it: the last start's lowest rank
+    recordings: list[str]  # ids of all its recordings; empty where that is the only one
+    restarts: int
+    ranks: int
+    script: str | None
+    user: str | None
+    status: Status
+    start_ns: int
+    wall_s: float
+    hours: float
+    lost: float
+    saves: float
+    causes: list[str]  # the costliest first, then those at no known cost
+    top: str | None  # the cause that is worth fixing first
+    since: tuple[str, float] | None  # the run before it of the same job, and how many times faster this one is
+
+
+class HoursShare(TypedDict):
+    """A part of all hours; no hour is in two of them."""
+
+    part: str
+    title: str
+    hours: float
+
+
+class CauseHours(TypedDict):
+    """A cause, and the hours that it cost."""
+
+    cause: str
+    title: str
+    hours: float
+    saves: float
+    trainings: int
+
+
+class TotalReply(TypedDict):
+    """The sums of all runs."""
+
+    unit: Unit
+    said: str  # all in one sentence, as in the terminal
+    notes: list[str]
+    hours: float
+    shares: list[HoursShare]
+    causes: list[CauseHours]
+    left: NotRequired[int]  # runs that are still to be diagnosed: the next request knows more
+    runs: list[TrainingRow]  # that whose fix saves most comes first
+
+
+# --- ./recording ----------------------------------------------------------------------------------
+
+
+class Finding(AnyFinding):
+    """A finding with its words."""
+
+    rows: list[EvidenceRow]
+    culprit: str  # what the evidence names: the slowest stage, the callback; "" where it names none
+    fix: str  # findings that one change fixes have this in common
+
+
+class Report(RunAccount):
+    """A run of the report, with words."""
+
+    findings: list[Finding]
+    spans: list[Finding]
+    ceilings: CeilingWords | None
+    au: AcceleratorWords | None
+
+
+class Extent(TypedDict):
+    """The steps and the times of a recording."""
+
+    start_ns: int
+    end_ns: int
+    first_step: int
+    last_step: int
+
+
+class SeriesInfo(TypedDict):
+    """A series of a lane."""
+
+    name: str
+    title: str
+    total_bytes: NotRequired[int | None]
+
+
+class Trend(TypedDict):
+    """Growth of a lane's values, and where it meets their limit if it goes on: an estimate."""
+
+    start_ns: int
+    end_ns: int
+    start_step: int
+    end_step: int
+    start_value: float
+    end_value: float
+    title: str
+
+
+class LaneLimit(TypedDict):
+    """The limit of a lane's values."""
+
+    value: float
+    title: str
+
+
+class LaneInfo(TypedDict):
+    """A lane of the timeline."""
+
+    id: str
+    group: str
+    title: str
+    unit: str
+    kind: Literal["stack", "band"]
+    series: list[SeriesInfo]
+    max: NotRequired[float | None]  # the end of its scale; null for that of its values
+    note: NotRequired[str | None]
+    minor: NotRequired[bool]  # another lane shows the same better: it stands among a GPU's lesser lanes
+    trend: NotRequired[Trend | None]
+    limit: NotRequired[LaneLimit | None]
+
+
+class FinestLevels(TypedDict):
+    """The finest level of an offline page's tiles, by axis."""
+
+    step: int
+    time: int
+
+
+class Phase(TypedDict):
+    """A phase between steps, as in the `phases` table."""
+
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+    step: int
+    account: str
+    self_ns: int
+    count: int
+
+
+class WindowInfo(TypedDict):
+    """A profiler window: a few steps that were traced."""
+
+    window: int
+    first_step: int
+    stop_step: int  # exclusive
+    start_ns: int | None
+    end_ns: int | None
+    profile: str | None
+    profile_run: str | None  # its name in the Profile tab
+    events: int | None
+    cost_s: float | None
+
+
+class RecordingReply(TypedDict):
+    """A recording."""
+
+    id: str
+    revision: str | int  # 0 in an offline page
+    report: Report
+    extent: Extent
+    lanes: list[LaneInfo]
+    finest: NotRequired[FinestLevels]  # absent where the server has every level
+    phases: list[Phase]  # the longest
+    windows: list[WindowInfo]  # in the order of their steps
+    problems: list[ReportedProblem]
+
+
+# --- ./window -------------------------------------------------------------------------------------
+
+
+class TracedStep(TypedDict):
+    """One traced step on one GPU (-1: the host, where no GPU was traced), with `<category>_ns`."""
+
+    step: int
+    gpu: int
+    start_ns: int | None
+    duration_ns: int | None
+    __extra_items__: NotRequired[float | None]
+
+
+class Kernel(TypedDict):
+    """A kernel summed over a window and GPU; of GPU -1, an op on the host."""
+
+    gpu: int
+    name: str | None
+    op: str | None
+    count: int | None
+    total_ns: int | None
+    min_ns: int | None
+    max_ns: int | None
+    occupancy_pct: float | None
+    registers: float | None
+    blocks: float | None
+    threads_per_block: float | None
+    tensor_core: str | None
+
+
+class StepKernels(TypedDict):
+    """Kernels of each step with most time."""
+
+    names: list[str]
+    # [step, gpu, index of the name, count, total_ns, max_ns]
+    rows: list[Annotated[list[int], Exactly(6)]]
+
+
+class WindowReply(WindowInfo):
+    """The contents of a profiler window."""
+
+    steps: list[TracedStep]
+    kernels: list[Kernel]  # with most time
+    kernels_left_out: int
+    kernel_total_ns: dict[str, int]  # by GPU, of all kernels; "-1": ops on the host
+    step_kernels: NotRequired[StepKernels]
+
+
+# --- ./job ----------------------------------------------------------------------------------------
+
+
+class WorkerClock(TypedDict):
+    """A worker's clock minus the reference worker's at a time, `drift` more each ns."""
+
+    offset_ns: int
+    drift: float
+    at_ns: int
+    text: str
+
+
+class Worker(TypedDict):
+    """One recording of a job."""
+
+    id: str
+    rank: int | None
+    host: str | None
+    status: NotRequired[Status]
+    steps: NotRequired[int | None]
+    end_ns: NotRequired[int | None]
+    clock: NotRequired[WorkerClock | None]
+
+
+class JobReply(TypedDict):
+    """A recording among its like: the workers of its job, findings across them, and the fit before it."""
+
+    workers: list[Worker]
+    verdict: NotRequired[JobVerdict | None]  # null for a single process
+    findings: list[Finding]
+    since: Since | None
