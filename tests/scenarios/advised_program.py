@@ -6,11 +6,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 from advised import Given, apply, findings
-from trials import slow_model
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, ceilings, read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -18,6 +18,34 @@ from gpu_util_callback.diagnosis import run_report
 BACKEND = keras.backend.backend()
 FOLDER = Path(tempfile.mkdtemp(prefix="advised-"))
 STEPS, MAKE_S, WORK_S = 80, 0.06, 0.03
+
+
+def slow_model(step_s: float) -> Any:
+    """A model whose step takes `step_s`, without the CPU, on any backend."""
+
+    def wait(value: Any) -> Any:
+        time.sleep(step_s)
+        return value
+
+    class Works(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            backend = keras.backend.backend()
+            if backend == "tensorflow":
+                import tensorflow as tf
+                from timed_fit import pause
+
+                return tf.ensure_shape(pause(x, 1e3 * step_s), x.shape)
+            if backend == "torch":
+                return wait(x)
+            import jax
+
+            shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            return jax.pure_callback(wait, shape, jax.lax.stop_gradient(x))
+
+    layers = [keras.Input((8,), batch_size=4), Works(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    return model
 
 
 def make_batch(index):

@@ -28,7 +28,7 @@ some epochs only (by hand: 13.3 s to 8.6 s, 61 s to 26 s) |
 | input_bound: TFRecord files from a slow disk, batching large elements, arrays that are copied | \
 no: how fast a disk and memory are is the machine's |
 | input_bound: Grain | tests/backends/test_grain.py |
-| input_bound: the promise against what ceilings measure | test_advice_backends, test_trials |
+| input_bound: the promise against what ceilings measure | test_advice_backends, gauntlet |
 | recompilation of torch.compile | no: it needs a C++ compiler and a minute per shape |
 | sync_bound, launch_bound of short kernels, transfer_bound, communication_bound, no_tensor_cores, \
 memory_pressure | no: on a CPU the call returns when the work is done, there is no launch, no \
