@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parent
-REPOSITORY = FOLDER.parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "harness" / "fuzz"
 FORMATS = [path.stem.removeprefix("format_") for path in sorted(FOLDER.glob("format_*.py"))]
 CORPUS = sorted(FOLDER.glob("corpus/*/*"))
 
@@ -21,7 +21,7 @@ def python(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess
 
 TOY = """
 import os, sys, time
-from tests.fuzz import fuzzer
+from harness.fuzz import fuzzer
 
 def check(data, folder):
     word = data.split()[0].decode()
@@ -67,7 +67,7 @@ def test_the_harness_catches_what_a_check_does():
 
 @pytest.fixture(scope="module")
 def replayed() -> dict[tuple[str, str], dict]:
-    lines = python("-m", "tests.fuzz", "--replay").stdout.splitlines()
+    lines = python("-m", "harness.fuzz", "--replay").stdout.splitlines()
     return {(line["format"], line["file"]): line for line in map(json.loads, lines)}
 
 
@@ -84,19 +84,19 @@ def test_the_corpus_is_small():
 @pytest.mark.parametrize("name", FORMATS)
 def test_some_new_inputs(name):
     inputs = "100" if name == "recording" else "300"  # each is read, reported and served
-    done = python("-m", "tests.fuzz", "--format", name, "--inputs", inputs, "--seed", "1")
+    done = python("-m", "harness.fuzz", "--format", name, "--inputs", inputs, "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_new_inputs(name):
-    done = python("-m", "tests.fuzz", "--format", name, "--minutes", "2", "--seed", "2", "--as-is")
+    done = python("-m", "harness.fuzz", "--format", name, "--minutes", "2", "--seed", "2", "--as-is")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_error_that_the_package_only_logs_is_a_failure():
-    from tests.fuzz.format_recording import Unforeseen
+    from harness.fuzz.format_recording import Unforeseen
 
     log = logging.getLogger("gpu_util_callback")
     before = log.level, log.propagate, list(log.filters)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz import recordings
-from tests.fuzz.fuzzer import Format
+from harness.fuzz import recordings
+from harness.fuzz.fuzzer import Format
 
 # Ways to show a log directory, one of which each input is shown in.
 _WAYS = 10

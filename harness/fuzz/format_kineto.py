@@ -8,8 +8,8 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
-from tests.fuzz import mutate, traces
-from tests.fuzz.fuzzer import Format
+from harness.fuzz import mutate, traces
+from harness.fuzz.fuzzer import Format
 
 _EVENTS = 25  # of a public trace, in a seed
 

@@ -9,8 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import mutate, traces
-from tests.fuzz.fuzzer import Format
+from harness.fuzz import mutate, traces
+from harness.fuzz.fuzzer import Format
 
 # Fields that are messages, by the message they stand in.
 _MESSAGES = {
@@ -219,7 +219,7 @@ def _details(random: Random) -> str:
 
 def _made() -> bytes:
     """A training on one GPU: steps, launches, copies, an allocator, a pipeline."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "traces"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "traces"))
     from xspace_builder import Gpu, Space
 
     space = Space()

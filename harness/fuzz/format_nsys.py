@@ -9,8 +9,8 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
-from tests.fuzz import mutate, traces
-from tests.fuzz.fuzzer import Format
+from harness.fuzz import mutate, traces
+from harness.fuzz.fuzzer import Format
 
 _ROWS = 12  # of each table of a public export, in a seed
 _PAGE = 512  # bytes: a small file then has many pages

@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
-from tests.fuzz import format_recording, mutate, recordings
-from tests.fuzz.fuzzer import Format
+from harness.fuzz import format_recording, mutate, recordings
+from harness.fuzz.fuzzer import Format
 
 ROUTES = (
     "/runs",

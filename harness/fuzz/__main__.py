@@ -1,6 +1,6 @@
-"""`python -m tests.fuzz`: feed mutated inputs to the readers, and count what they make of them.
+"""`python -m harness.fuzz`: feed mutated inputs to the readers, and count what they make of them.
 
-`python -m tests.fuzz --minutes 30 --format kineto --seed 7` works through numbered inputs; give
+`python -m harness.fuzz --minutes 30 --format kineto --seed 7` works through numbered inputs; give
 `--first` where an earlier part stopped. `--replay` checks the corpus of inputs that once failed.
 Every `format_<name>.py` in this folder has a `FORMAT`; failing inputs are kept in tests/out/fuzz.
 """
@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz import fuzzer
+from harness.fuzz import fuzzer
 
 FOLDER = Path(__file__).resolve().parent
 CORPUS = FOLDER / "corpus"
-OUT = FOLDER.parent / "out" / "fuzz"
+OUT = FOLDER.parents[1] / "tests" / "out" / "fuzz"
 _PART = 2_000  # inputs between two lines about the progress
 
 
@@ -27,7 +27,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> fuzzer.Format:
-    return importlib.import_module(f"tests.fuzz.format_{name}").FORMAT
+    return importlib.import_module(f"harness.fuzz.format_{name}").FORMAT
 
 
 def replay(chosen: list[str], files: list[Path]) -> int:
@@ -82,7 +82,7 @@ def _counts(report: fuzzer.Report) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness.fuzz", description=__doc__)
     parser.add_argument("--format", action="append", choices=names(), help="default: all")
     parser.add_argument("--minutes", type=float, help="for all formats together")
     parser.add_argument("--inputs", type=int, help="of each format")
