@@ -206,14 +206,6 @@ def test_event_reasons_stand_in_for_throttle_counters(step):
     assert not [source for source in stepped.reasons() if "throttle" in source]
 
 
-def test_event_reasons_of_an_older_driver(step):
-    scenario = Scenario().without("nvmlDeviceGetCurrentClocksEventReasons")
-    scenario.gpu("h100").curve("event_reasons", 0x4)
-    stepped = step(scenario)
-    assert stepped.at(0, 0.2)["gpu0"]["event_reasons"].tolist() == [4, 4]
-    assert not [source for source in stepped.reasons() if "event" in source]
-
-
 def test_one_field_missing_costs_only_that_field(step):
     scenario = Scenario().call("field:83", code=4)
     scenario.gpu("h100")
@@ -348,19 +340,6 @@ def test_bogus_process_records_are_rejected(step):
     assert math.isnan(row["memory_other_bytes"][0])  # one process's memory is "not available"
     assert row["processes_other"][0] == 2
     assert math.isnan(row["utilization_other_pct"][0])
-
-
-def test_older_drivers_list_processes_by_older_calls(step):
-    scenario = Scenario().without(
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetGraphicsRunningProcesses_v3",
-        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-    )
-    scenario.gpu("h100").process("self", GIB)
-    stepped = step(scenario)
-    rows = stepped.at(0, 1.1)["gpu0"]
-    assert rows["memory_process_bytes"].tolist() == [GIB, GIB]
-    assert not [source for source in stepped.reasons() if "process" in source]
 
 
 def test_mig_measures_its_own_memory_and_gpm_and_no_utilization(step):

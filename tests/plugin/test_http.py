@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 from make_recording import make_recording
-from older_recordings import of_this_version
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
@@ -19,8 +18,6 @@ from gpu_util_callback.report.total_screen import headline
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import log_directory
-
-HOSTILE = ("r1", "m1_findings_int", "m2_account_text", "m3_gpu_index", "m4_gpu_name", "m7_wall", "m8_advice", "m9_lost")
 
 
 class App:
@@ -224,25 +221,6 @@ def test_each_directory_of_a_list_has_its_own_bounds(elsewhere, tmp_path):
     listing = App("", spec, paths).json("/runs")
     assert {one["run"] for one in listing["recordings"]} == {"first/own", "b"}
     assert len(listing["problems"]) == 1
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_one_damaged_recording_hides_no_other(trace_data, tmp_path, name):
-    source = trace_data / "hostile" / "recordings" / name
-    if not source.is_dir():
-        pytest.skip("no hostile recordings beside this checkout")
-    app = App(of_this_version(source, tmp_path / "logs"))
-    reply = app.ask("/runs")
-    assert reply.status_code == 200
-    listing = app.json("/runs")
-    ids = {one["run"]: one["id"] for one in listing["recordings"]}
-    assert ids.keys() == {"good", "bad"}
-    assert any("/bad/" in one["path"] for one in listing["problems"])
-    assert not any("/good/" in one["path"] for one in listing["problems"])
-    for id in ids.values():
-        tile = f"/tiles?id={id}&axis=time&level=24&first=0&count=64&lanes=steps"
-        for address in (f"/recording?id={id}", f"/job?id={id}", f"/export.html?id={id}", tile):
-            assert app.ask(address).status_code == 200, address
 
 
 def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):

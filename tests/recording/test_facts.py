@@ -6,9 +6,7 @@ import math
 
 import pytest
 from make_recording import make_recording
-from older_recordings import of_this_version
 
-from gpu_util_callback import read_recordings
 from gpu_util_callback.recording.manifest_facts import checked, encodable
 from gpu_util_callback.recording.work import batch_size
 
@@ -134,38 +132,3 @@ def test_text_can_be_written_whatever_it_was():
     for text in ("plain", "ünïcode \U0001f600", "half \ud800", "\udcff"):
         encodable(text).encode()
     assert encodable("ünï") == "ünï"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["r1", "m1_findings_int", "m2_account_text", "m3_gpu_index", "m4_gpu_name", "m7_wall", "m8_advice", "m9_lost"],
-)
-def test_one_damaged_recording_harms_no_other(trace_data, tmp_path, capsys, name):
-    from gpu_util_callback.cli import main
-
-    source = trace_data / "hostile" / "recordings" / name
-    if not source.is_dir():
-        pytest.skip("no hostile recordings beside this checkout")
-    logdir = tmp_path / "logs"
-    of_this_version(source, logdir)
-    found = read_recordings(logdir)
-    assert {one.run for one in found} == {"good", "bad"}
-    page = tmp_path / "page.html"
-    for options in ([], ["--json"], ["--check"], ["--html", str(page)]):
-        code = main(["report", str(logdir), *options])
-        out, err = capsys.readouterr()
-        assert code == (1 if "--check" in options else 0)
-        named = [line for line in err.splitlines() if "manifest.json" in line]
-        assert len(named) == 1 and "/bad/" in named[0], err
-        assert "Traceback" not in err
-        if options == ["--json"]:
-            report = json.loads(out)
-            assert {run["run"] for run in report["runs"]} == {"good", "bad"}
-            (good,) = (run for run in report["runs"] if run["run"] == "good")
-            assert good["problems"] == [] and good["steps"] == 60
-            (bad,) = (run for run in report["runs"] if run["run"] == "bad")
-            # Of one of them a group of samples is damaged, too.
-            assert bad["steps"] == 300 and len(bad["problems"]) == 1 + (name == "r1")
-            assert sum(bad["time_s"].values()) == pytest.approx(bad["wall_s"], rel=0.01)
-            assert [span["cause"] for span in bad["spans"]] == ["input_bound"]
-    assert '"run":"good"' in page.read_text() and '"run":"bad"' in page.read_text()

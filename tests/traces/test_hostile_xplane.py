@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from xspace_builder import Gpu, Space
 
@@ -39,34 +38,6 @@ def explain(path) -> dict:
         for gpu in step["gpus"]:
             assert all(v >= 0 for k, v in gpu.items() if k.endswith("_ms"))
     return result
-
-
-def test_every_truncation_is_refused_or_read(tmp_path):
-    data = good()
-    path = tmp_path / "cut.xplane.pb"
-    refused = 0
-    for cut in range(0, len(data), 7):
-        path.write_bytes(data[:cut])
-        try:
-            explain(path)
-        except UnusableInput:
-            refused += 1
-    assert refused > len(data) // 7 * 0.9  # all but cuts between whole planes
-
-
-def test_flipped_bits_never_escape_as_anything_else(tmp_path):
-    data = np.frombuffer(good(), np.uint8)
-    rng = np.random.default_rng(7)
-    path = tmp_path / "flipped.xplane.pb"
-    for _ in range(400):
-        damaged = data.copy()
-        for at in rng.integers(0, len(data), rng.integers(1, 6)):
-            damaged[at] ^= 1 << int(rng.integers(0, 8))
-        path.write_bytes(damaged.tobytes())
-        try:
-            explain(path)
-        except UnusableInput:
-            pass
 
 
 @pytest.mark.parametrize(
