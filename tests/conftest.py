@@ -15,15 +15,19 @@ REPOSITORY = TESTS.parent
 sys.path.insert(0, str(TESTS / "support"))
 
 
-# These time real fits, threads and processes. On a machine that others load, one run in hundreds is
-# held up for seconds by somebody else; what is really broken fails three times.
-TIMED = {"backends", "browser", "gpus", "keras", "plugin", "recording", "scenarios", "windows"}
-
-
 def pytest_collection_modifyitems(items):
+    """Run what a real clock decides again: a loaded machine holds one run in hundreds up by seconds.
+
+    What is really broken fails three times.
+    """
     for item in items:
-        if TESTS in item.path.parents and item.path.relative_to(TESTS).parts[0] in TIMED:
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+        clock = item.get_closest_marker("real_clock")
+        if clock is not None:
+            (reason,) = clock.args
+            assert reason, f"{item.nodeid}: what of it depends on the clock?"
+        if clock or item.get_closest_marker("timed") or item.get_closest_marker("browser"):
+            reruns = clock.kwargs.get("reruns", 2) if clock else 2
+            item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=2))
 
 
 @pytest.fixture(autouse=True)

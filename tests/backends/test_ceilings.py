@@ -33,6 +33,7 @@ def run(*arguments, timeout=240):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.real_clock("a rate of real waits")
 @pytest.mark.parametrize(
     ("backend", "data", "mode"),
     [
@@ -53,6 +54,7 @@ def test_nothing_has_changed_and_the_next_training_is_the_same(backend, data, mo
         assert 0.4 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
 
 
+@pytest.mark.real_clock("a rate of real waits")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_loop_of_one_s_own(backend):
     """Its modules, optimizer, closure and generators are found; donated arrays come back."""
@@ -79,6 +81,7 @@ def test_ctrl_c_in_the_middle_is_harmless(backend, data):
     assert found["with"] == found["without"]
 
 
+@pytest.mark.real_clock("a rate of real waits")
 @pytest.mark.parametrize(
     ("backend", "data"),
     [

@@ -18,6 +18,8 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import session_clocks
 
+pytestmark = pytest.mark.real_clock("workers wait for each other by milliseconds")
+
 
 def ports(n: int) -> list[int]:
     """Free ports of the loopback address."""

@@ -12,6 +12,8 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 
+pytestmark = pytest.mark.real_clock("a verdict on what real loops spend")
+
 PROGRAM = Path(__file__).with_name("eager_program.py")
 STEPS = {  # of a loop that lasts some seconds
     ("tensorflow", "eager"): 1500,

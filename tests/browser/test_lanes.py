@@ -262,6 +262,7 @@ def test_a_step_is_found_by_its_number(tab):
     assert tab.button("steps").get_attribute("aria-pressed") == "true"
     # Beyond the end: the last one there is.
     tab.button("go to step").click()
+    tab.find(".goto input").wait_for()
     tab.page.keyboard.type("999999")
     tab.page.keyboard.press("Enter")
     tab.settle()

@@ -151,7 +151,6 @@ def test_a_long_run_keeps_its_mean_in_bounded_memory(monkeypatch):
 
 # Real sleeps, held to half a percent: whoever takes the core for 20 ms moves it by that.
 @pytest.mark.timed
-@pytest.mark.flaky(reruns=2, reruns_delay=2)
 def test_dlio_s_workload_under_the_monitor(tmp_path):
     """The benchmark's loop: a batch is loaded, then a sleep stands for the accelerator."""
     rng = np.random.default_rng(0)

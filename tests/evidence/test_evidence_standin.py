@@ -29,7 +29,7 @@ def evidence(*arguments, timeout=150, **environ):
     )
 
 
-@pytest.mark.flaky(reruns=2)
+@pytest.mark.real_clock("a verdict on what a real training spends")
 def test_a_healthy_and_a_faulty_training(tmp_path):
     done = evidence(
         *ARGUMENTS,

@@ -1,6 +1,7 @@
 """The stand-in under the real binding, and a sampler's reader stepped by hand."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,8 +83,9 @@ class Stepped:
 
 
 @pytest.fixture
-def step(play) -> Callable[..., Stepped]:
+def step(play, monkeypatch) -> Callable[..., Stepped]:
     """step(scenario, index=0, mig=None): a stepped reader over a scenario."""
+    monkeypatch.setattr(_gate, "SLOW_CALL_S", math.inf)  # a call that was held up in real time is no slow one
 
     def start(scenario: Scenario, **options) -> Stepped:
         scenario.options.setdefault("time", "manual")

@@ -6,6 +6,8 @@ import time
 import pytest
 from nvml import Scenario
 
+pytestmark = pytest.mark.real_clock("an epoch of real time is averaged")
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 

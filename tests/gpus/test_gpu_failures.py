@@ -12,6 +12,8 @@ from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate
 from gpu_util_callback.gpus import sampler as _worker
 from gpu_util_callback.recording.clock import Clock
 
+pytestmark = pytest.mark.real_clock("a running sampler hangs, and is counted")
+
 # Every call that a tick makes, and the column that goes with it (None: a group of its own).
 CALLS = {
     "nvmlDeviceGetUtilizationRates": "utilization_pct",

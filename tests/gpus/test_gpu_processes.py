@@ -7,6 +7,8 @@ import time
 import pytest
 from nvml import Scenario, environment
 
+pytestmark = pytest.mark.real_clock("a running sampler is counted")
+
 SAMPLE = """
 import os, sys, time
 from gpu_util_callback.gpus import Sampler

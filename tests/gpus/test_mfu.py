@@ -16,6 +16,8 @@ from gpu_util_callback.recording.work import full_rates, mfu_of, peak_text
 from gpu_util_callback.report.terminal import render
 from tensorboard_plugin.lanes import lanes_of
 
+pytestmark = pytest.mark.real_clock("rates of real time")
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 H100 = {"index": 0, "name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}

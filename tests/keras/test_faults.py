@@ -20,6 +20,8 @@ from gpu_util_callback.recording.storage import LocalStorage
 from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.words import HOST_TIME
 
+pytestmark = pytest.mark.real_clock("ends and hangs within seconds")
+
 STEPS = 40
 X = np.zeros((BATCH * STEPS, WIDTH), np.float32)
 

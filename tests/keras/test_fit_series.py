@@ -24,6 +24,8 @@ from gpu_util_callback.recorder import messages, recorder
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.report.terminal import two_lines
 
+pytestmark = pytest.mark.real_clock("what counts as one series hangs on the time between fits")
+
 STEPS = 5
 X = np.random.default_rng(0).normal(size=(BATCH * STEPS, WIDTH)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)

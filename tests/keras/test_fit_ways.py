@@ -13,6 +13,8 @@ from fit_truth import BATCH, UNROLLED, WIDTH, ended, recorded_fit, small_model
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.functions import unwrapped
 
+pytestmark = pytest.mark.real_clock("what came between steps within a share of the time")
+
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
 

@@ -14,6 +14,8 @@ from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.recorder import messages
 
+pytestmark = pytest.mark.real_clock("seconds of a fit that is stopped")
+
 STEPS = 30
 
 

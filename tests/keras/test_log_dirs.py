@@ -18,6 +18,8 @@ from fit_truth import BATCH, WIDTH, recorded_fit, small_model
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recording import RecordingWriter
 
+pytestmark = pytest.mark.real_clock("what was flushed when a process is killed")
+
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 HERE = Path(__file__).resolve().parent
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 
 import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import recorder
 from gpu_util_callback.recording.writer import RecordingWriter
+
+pytestmark = pytest.mark.real_clock("rows that wait for a recorder that comes late")
 
 EPOCHS, STEPS = 4, 600
 ROW = 9 * 32  # a step is nine numbers, each of them an object of 32 bytes

@@ -14,6 +14,8 @@ from gpu_util_callback.recorder.fit import KerasSession
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.timeline import SAMPLED_EVERY
 
+pytestmark = pytest.mark.real_clock("microseconds a step")
+
 STEPS = 6 * SAMPLED_EVERY
 
 

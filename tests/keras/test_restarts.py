@@ -7,9 +7,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import total
+
+pytestmark = pytest.mark.real_clock("what was flushed when a process is killed")
 
 EPOCHS, STEPS = 6, 30
 PROGRAM = f"""

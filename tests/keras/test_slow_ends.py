@@ -30,6 +30,8 @@ from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.timeline import Timeline
 
+pytestmark = pytest.mark.real_clock("ends and hangs within seconds")
+
 STEPS = 20
 
 

@@ -103,6 +103,7 @@ KILLED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.real_clock("what was flushed when a process is killed")
 def test_a_killed_process_loses_at_most_its_last_flush(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:

@@ -10,7 +10,10 @@ import pytest
 from advised import TOLERANCE, assert_compiled_less, assert_gone, assert_kept, only, paced
 from packages import need
 
-pytestmark = pytest.mark.timed
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
+]
 
 HERE = Path(__file__).resolve().parent
 MARGIN, KEPT = 1.3, 0.3

@@ -24,7 +24,10 @@ from gpu_util_callback import read_recordings  # noqa: E402
 from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter  # noqa: E402
 from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
-pytestmark = pytest.mark.timed
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
+]
 
 NEIGHBOUR = 4_000_000  # a process id above Linux' highest
 

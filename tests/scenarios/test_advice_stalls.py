@@ -15,7 +15,10 @@ from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 from gpu_util_callback import GpuUtilMonitor, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 
-pytestmark = pytest.mark.timed
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import pytest
 from fake_profiler import Door, FakeProfiler, Reader, kernel_times_ms, rows, tables_of, train
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
@@ -138,6 +139,7 @@ def test_host_names_are_redacted(make, tmp_path):
     assert file.name == "somebody.xplane.pb"
 
 
+@pytest.mark.real_clock("microseconds a step")
 def test_a_step_costs_next_to_nothing_while_nothing_is_due(make):
     windows, _ = make(trace="auto")
     windows.begin(steps_per_epoch=100_000)

@@ -8,6 +8,8 @@ from fake_profiler import Door, FakeProfiler, Reader, reasons, rows, tables_of, 
 
 from gpu_util_callback.profiling.window_reader import ReadFailed
 
+pytestmark = pytest.mark.real_clock("threads that hang are waited for")
+
 
 @pytest.mark.parametrize(
     ("fails", "reason", "cure"),
