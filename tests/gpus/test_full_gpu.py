@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from nvml import Scenario
 
-pytestmark = pytest.mark.timed
-
 GIB = 1 << 30
 TEXT = (
     "OOM when allocating tensor with shape[65536,4096] and type float on "

@@ -18,8 +18,6 @@ from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.gpus.sampler import RateController
 from gpu_util_callback.recording.clock import Clock
 
-pytestmark = pytest.mark.timed
-
 
 @pytest.fixture
 def host(monkeypatch):
@@ -34,6 +32,7 @@ def rows(store):
     return dict(zip(block.columns, block.values.T, strict=True))
 
 
+@pytest.mark.timed
 def test_this_process_s_cpu_is_in_percent_of_one_core(host):
     sampled, store, _ = host
     sampled.read()
@@ -60,6 +59,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
+@pytest.mark.timed
 def test_children_s_cpu_is_in_percent_of_one_core(host, monkeypatch):
     monkeypatch.setattr(_host, "_CHILDREN_S", 0.0)
     monkeypatch.setattr(_host, "_WORKERS_SHARE", 1e9)
@@ -128,6 +128,7 @@ def test_what_psutil_cannot_read_is_switched_off_alone(host, monkeypatch):
     assert [e["source"] for e in memory.unavailable] == ["host disk"]
 
 
+@pytest.mark.timed
 def test_a_machine_without_psutil_samples_its_gpus(play, monkeypatch):
     import sys
 
@@ -278,6 +279,7 @@ def test_wsl_is_named_as_the_reason(step, monkeypatch):
     assert _devices.mode_of(stepped.gate, stepped.gpu) == "WSL"
 
 
+@pytest.mark.timed
 def test_overhead_is_measured(play):
     scenario = Scenario()
     scenario.gpu("h100")

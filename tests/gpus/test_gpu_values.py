@@ -12,8 +12,6 @@ from nvml import GIB, Scenario
 
 from gpu_util_callback.gpus._reader import origin_ns
 
-pytestmark = pytest.mark.timed
-
 
 def column(rows, group, name):
     """The values of a column that are there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.real_clock("the profiler starts and stops within seconds")
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
@@ -61,6 +61,7 @@ def gone(recording, source="profiler windows"):
     return [entry for entry in recording.facts["unavailable"] if entry["source"] == source]
 
 
+@pytest.mark.timed
 def test_a_window_is_in_the_recording_and_in_the_profile_tab(tmp_path):
     recording = fit(tmp_path, [(3, 6)])
     assert recording.status == "ended"
@@ -108,6 +109,7 @@ def test_xprof_finds_the_step_markers(tmp_path):
     assert set(found) <= {f"train {step}" for step in range(3, 8)}
 
 
+@pytest.mark.timed
 def test_windows_within_one_second_do_not_overwrite_each_other(tmp_path):
     recording = fit(tmp_path, [(2, 3), (5, 6), (8, 10)])
     files = profiles(tmp_path)
@@ -231,6 +233,7 @@ def test_off_takes_none_and_says_nothing(tmp_path):
     assert profiles(tmp_path) == []
 
 
+@pytest.mark.timed
 def test_automatic_windows_stay_within_their_budget(tmp_path):
     recording = fit(tmp_path, "auto", steps=1500, epochs=2, overhead_budget=0.3)
     windows = recording.facts["windows"]
@@ -242,6 +245,7 @@ def test_automatic_windows_stay_within_their_budget(tmp_path):
     assert all(w["first_step"] >= 4 for w in windows)
 
 
+@pytest.mark.timed
 def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
     def batches():
         for _ in range(5):

@@ -9,8 +9,6 @@ from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows
 from gpu_util_callback.steps.timeline import Timeline
 
-pytestmark = pytest.mark.timed
-
 
 def test_the_device_is_waited_for_before_the_profiler_and_within_the_last_step(make):
     windows, profiler = make(trace=[(3, 5)])
