@@ -293,7 +293,7 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")
-    gpu = _gpu(recording, head) or {}
+    gpu: Gpu = _gpu(recording, head) or {"index": -1}  # none: nothing is known of it
     peak = gpu.get("peak")
     if column == "mfu_pct" and peak:
         note, source = f"model FLOPs utilization: share of {peak_text(peak)}", ""

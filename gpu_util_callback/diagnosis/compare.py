@@ -223,8 +223,7 @@ def _seconds_per_step(run: Mapping) -> float | None:
 
 def stated_batch(facts: Mapping) -> int | None:
     """Return the batch size that a fit was given; None if none was."""
-    size = (facts.get("fit") or {}).get("batch_size")
-    return int(size) if isinstance(size, (int, float)) and size > 0 else None
+    return (facts.get("fit") or {}).get("batch_size") or None
 
 
 def ms_per_sample(run: Mapping) -> float | None:

@@ -199,10 +199,7 @@ def _active_pct(run: Run) -> dict[str, float]:
 
     Samples are denser while a GPU works than while it idles, so their plain mean differs.
     """
-    means = {
-        index: run.use(index, run.start_ns, run.end_ns)
-        for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
-    }
+    means = {gpu["index"]: run.use(gpu["index"], run.start_ns, run.end_ns) for gpu in run.gpus}
     return {str(index): round(mean.value, 4) for index, mean in means.items() if mean is not None}
 
 

@@ -375,7 +375,7 @@ def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
 
 def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float]) -> list[GpuReport]:
     """Return the GPUs with what training made of them."""
-    gpus = [_gpu(gpu, place, distributions, active) for place, gpu in enumerate(facts.get("gpus") or [])]
+    gpus = [_gpu(gpu, distributions, active) for gpu in facts.get("gpus") or []]
     rates, parameters = full_rates(facts), (facts.get("model") or {}).get("parameters")
     for gpu in gpus:
         gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
@@ -383,14 +383,13 @@ def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float
     return gpus
 
 
-def _gpu(gpu: Gpu, place: int, distributions: Distributions, active: Mapping[str, float]) -> GpuReport:
+def _gpu(gpu: Gpu, distributions: Distributions, active: Mapping[str, float]) -> GpuReport:
     """Return a GPU's distributions over its samples.
 
     Its mean utilization is that over the run's time, as in the verdict (that of the samples for
     recordings without it).
     """
-    reported_index = gpu.get("index")
-    index = place if reported_index is None else reported_index
+    index = gpu["index"]
     groups = [distributions.get(group, {}) for group in (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]
 
     def distribution_of(column: str) -> Mapping[str, float]:

@@ -377,9 +377,8 @@ def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str
         str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
     }
     models: dict[str, str] = {}
-    for place, gpu in enumerate(facts.get("gpus") or ()):
-        position = gpu.get("index")
-        index = str(place if position is None else position)
+    for gpu in facts.get("gpus") or ():
+        index = str(gpu["index"])
         if gpu.get("used_by_framework") or (index in idle_causes and facts.get("scheduler")):
             models[index] = gpu.get("name") or "unknown GPU"
     return models, {index: cause for index, cause in idle_causes.items() if index in models}

@@ -259,7 +259,7 @@ class Throughput(TypedDict, total=False):
 class Gpu(TypedDict, total=False):
     """A GPU of this process."""
 
-    index: Annotated[GpuIndex, Key]
+    index: Annotated[Required[GpuIndex], Key]
     nvml_index: GpuIndex
     uuid: str
     name: str
@@ -1081,8 +1081,7 @@ def adds_up(account: AccountFacts) -> bool:
 def _check_gpus(facts: Facts, problems: _Problems) -> None:
     by_index: dict[int, Gpu] = {}
     for at, gpu in enumerate(facts.get("gpus") or ()):
-        index = gpu.get("index")
-        index = at if index is None else index
+        index = gpu["index"]
         if by_index.setdefault(index, gpu) is not gpu:
             problems.append((f"gpus[{at}].index", f"is {index}, as that of another one"))
     if facts.get("gpus") is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import brief
@@ -423,9 +422,8 @@ def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -
     """
     values = _callback_facts(run, who).get("every") or _INTERVALS.get(who, {})
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
-    for argument, value in values.items() if isinstance(values, Mapping) else ():
-        is_interval = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
-        if not is_interval or re.search(other, argument):
+    for argument, value in values.items():
+        if not re.fullmatch(r"[A-Za-z]\w*", argument) or re.search(other, argument):
             continue
         if value < new_interval and value / 2 <= period <= 2 * value:
             return Interval(argument, value, new_interval)

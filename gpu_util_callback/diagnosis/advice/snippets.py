@@ -48,9 +48,7 @@ def _renamed(line: str, shown_names: re.Pattern[str], names: Mapping[str, str]) 
 
 def _own_names(run: Run) -> dict[str, str]:
     """Return name in the code shown -> the program's own name."""
-    variables = run.fit.get("variables")
-    if not isinstance(variables, Mapping):
-        return {}
+    variables = run.fit.get("variables") or {}
     roles: dict[str, str] = {"model": "model", "monitor": "monitor"}
     for role, short, before in (("input", "ds", ""), ("validation", "val_ds", "val_")):
         kind = str(run.fit.get(f"{role}_kind", "")).lower()
@@ -66,7 +64,7 @@ def _own_names(run: Run) -> dict[str, str]:
     return {
         name: program_name
         for name, program_name in candidates.items()
-        if isinstance(program_name, str) and _NAME.fullmatch(program_name) and program_name != name
+        if program_name and _NAME.fullmatch(program_name) and program_name != name
     }
 
 
@@ -186,9 +184,7 @@ def accumulates(run: Run) -> bool:
 def larger_batch(run: Run, factor: int) -> str:
     """Return the line for a batch `factor` times as large."""
     size = run.fit.get("batch_size")
-    if isinstance(size, (int, float)) and size > 0:
-        return batch_code(run, int(size) * factor)
-    return f"batch_size = {factor} * batch_size"
+    return batch_code(run, size * factor) if size else f"batch_size = {factor} * batch_size"
 
 
 # One second apart: a short span needs at least two readings.

@@ -1,7 +1,6 @@
 """Advice on validation that takes a good part of the time."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait, fork_safe, starts_fresh
@@ -107,11 +106,7 @@ class Validations:
     def monitors(self) -> tuple[str, ...]:
         """Callbacks that stop, save or slow down by a metric of each epoch."""
         callbacks = self.run.fit.get("callbacks", {})
-        return tuple(
-            name
-            for name, callback_facts in callbacks.items()
-            if isinstance(callback_facts, Mapping) and "monitor" in callback_facts
-        )
+        return tuple(name for name, callback_facts in callbacks.items() if "monitor" in callback_facts)
 
     @property
     def factor(self) -> int:

@@ -166,9 +166,8 @@ class EnergyUse:
         rows: list[GpuEnergy] = []
         names = []
         inside = self._inside(start_ns, end_ns)
-        for place, gpu in enumerate(gpus):
-            index = gpu.get("index")
-            index = place if index is None else int(index)
+        for gpu in gpus:
+            index = gpu["index"]
             column = self._source(f"gpu{index}")
             if column is None or gpu.get("mig"):
                 continue

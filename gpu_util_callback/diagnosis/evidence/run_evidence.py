@@ -255,15 +255,12 @@ class Run(Gauges):
     @property
     def gpus(self) -> list[Gpu]:
         """The GPUs this process may use, as the manifest lists them."""
-        return self.once("gpus", lambda: [g for g in self.manifest.get("gpus", []) if isinstance(g, Mapping)])
+        return self.once("gpus", lambda: [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu])
 
     @property
     def used_gpus(self) -> list[int]:
         """Indices of the GPUs in use by the framework."""
-        return self.once("used", self._used_gpus)
-
-    def _used_gpus(self) -> list[int]:
-        return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus) if gpu.get("used_by_framework")]
+        return self.once("used", lambda: [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")])
 
     @property
     def working_gpus(self) -> list[int]:
@@ -289,7 +286,7 @@ class Run(Gauges):
         return None if utilization is None else utilization[0] - (of_others[0] if of_others else 0.0)
 
     def gpu(self, index: int) -> Mapping:
-        return next((gpu for gpu in self.gpus if gpu.get("index") == index), {})
+        return next((gpu for gpu in self.gpus if gpu["index"] == index), {})
 
     # -- questions -----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Contention: other processes compute on the same GPU."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -93,9 +93,8 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     names = gpu_names(shared)
     says = f"Another program computes on {names}, too, and the two take turns. "
     own_gpus = [gpu for gpu in run.working_gpus if gpu not in shared]
-    free = [
-        int(gpu["index"]) for gpu in run.gpus if gpu.get("index") not in (*shared, *own_gpus) and _free(run, gpu, limit)
-    ]
+    others = [gpu["index"] for gpu in run.gpus if gpu["index"] not in (*shared, *own_gpus)]
+    free = [gpu for gpu in others if _free(run, gpu, limit)]
     if len(free) >= len(shared):
         free = free[: len(shared)]
         numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*own_gpus, *free]))
@@ -113,10 +112,9 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     )
 
 
-def _free(run: Run, other: Mapping, limit: float) -> bool:
+def _free(run: Run, gpu: int, limit: float) -> bool:
     """Return whether a GPU is known to be idle, for us and for anybody else."""
-    index = other.get("index")
-    if index is None or (run.highest(int(index), OTHERS) or 0) >= limit:
+    if (run.highest(gpu, OTHERS) or 0) >= limit:
         return False
-    mean = run.gpu_mean(int(index), "utilization_pct", run.start_ns, run.end_ns)
-    return mean is not None and mean[0] < IDLE_PCT
+    mean = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
+    return mean is not None and mean.value < IDLE_PCT

@@ -49,7 +49,7 @@ class CpuFallback(Rule):
         if run.used_gpus:
             yield from self._left_alone(run, limits)
             return
-        if any(_busy_itself(run, int(gpu.get("index", i)), limits) for i, gpu in enumerate(run.gpus)):
+        if any(_busy_itself(run, gpu["index"], limits) for gpu in run.gpus):
             return  # by another library: CuPy, TensorRT, Triton, or workers that open the GPU
         who = called(run.framework)
         names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
@@ -72,7 +72,7 @@ class CpuFallback(Rule):
             title=f"{capitalized(who)} does not use the {names[0]}",
             evidence=evidence,
             advice=Advice(_sentence(why, who), why.code),
-            gpus=[int(gpu.get("index", i)) for i, gpu in enumerate(run.gpus)],
+            gpus=[gpu["index"] for gpu in run.gpus],
         )
 
     def _left_alone(self, run: Run, limits: Limits) -> Iterable[Finding]:

@@ -27,8 +27,8 @@ class GpuLost(Rule):
         return not run.gpus
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        for place, gpu in enumerate(run.gpus):
-            index = int(gpu.get("index", place))
+        for gpu in run.gpus:
+            index = gpu["index"]
             driver_reason = _reason(run, index)
             spans = _marked(run, index) or _fallen(run, index)
             if not spans and driver_reason is not None:

@@ -213,7 +213,7 @@ def _equal_shares(run: Run, gpus: int) -> str:
     size = run.fit.get("batch_size")
     if run.framework != "tensorflow":
         return ""
-    if not isinstance(size, int):
+    if size is None:
         return f"batch_size += -batch_size % {gpus}  # to the next multiple of {gpus}"
     if size % gpus == 0:
         return ""
@@ -234,10 +234,7 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 
 def _with_replica(run: Run, gpu: int) -> str:
     """Return a GPU's name, with its model replica if the framework reports it."""
-    replicas = run.fit.get("replicas", [])
-    replica_numbers = [
-        replica.get("replica") for replica in replicas if isinstance(replica, dict) and replica.get("gpu") == gpu
-    ]
+    replica_numbers = [replica.get("replica") for replica in run.fit.get("replicas", []) if replica.get("gpu") == gpu]
     return f"gpu{gpu} (replica {replica_numbers[0]})" if replica_numbers else f"gpu{gpu}"
 
 
