@@ -94,7 +94,7 @@ def test_windows_of_a_long_run_are_added_up():
     for at in range(0, count, 7):
         piecewise.add_steps({name: column[at : at + 7] for name, column in rows.items()})
     for one in (whole.of(0), piecewise.of(0)):
-        assert one.first_step.tolist() == sorted(set(one.first_step.tolist()))
+        assert one["first_step"].tolist() == sorted(set(one["first_step"].tolist()))
     assert whole.of(0).spent_ns("idle_sync").tolist() == piecewise.of(0).spent_ns("idle_sync").tolist()
     assert MAX_WINDOWS / 2 <= len(whole.of(0)) <= MAX_WINDOWS
     assert whole.gpus[0].ns["idle_sync"] == rows["idle_sync_ns"].sum()

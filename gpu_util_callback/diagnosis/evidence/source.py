@@ -7,12 +7,13 @@ bounded memory: GPU time by category, and kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import SourceHostCalls, SourceOnce, SourceStage
 from gpu_util_callback.recording.schema import CATEGORIES
 
@@ -136,30 +137,19 @@ def explains_idle(facts: Mapping) -> bool:
     return not source or bool(source.get("idle_judged"))
 
 
-@dataclass(slots=True)
+# Columns of a window: the number of its steps, and what is summed over them.
+_SUMS = ("steps", "duration_ns", "kernels", "kernel_busy_ns", *(f"{name}_ns" for name in CATEGORIES))
+
+
+@dataclass(frozen=True, slots=True)
 class TracedGpu:
     """Time of one GPU in all windows: nanoseconds by category over `steps` steps."""
 
-    steps: int = 0
-    duration_ns: int = 0
-    kernels: int = 0
-    kernel_busy_ns: int = 0
-    first_step: int = -1
-    end_step: int = 0
-    ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
-
-    def add(self, other: TracedGpu) -> None:
-        """Add other windows of the same GPU."""
-        self.steps += other.steps
-        self.duration_ns += other.duration_ns
-        self.kernels += other.kernels
-        self.kernel_busy_ns += other.kernel_busy_ns
-        if other.first_step >= 0:
-            first = other.first_step
-            self.first_step = first if self.first_step < 0 else min(self.first_step, first)
-        self.end_step = max(self.end_step, other.end_step)
-        for name in CATEGORIES:
-            self.ns[name] += other.ns[name]
+    steps: int
+    duration_ns: int
+    kernels: int
+    kernel_busy_ns: int
+    ns: dict[str, int]
 
     def share(self, *categories: str) -> float:
         """Return the share of the traced time in these categories, 0-1."""
@@ -169,37 +159,30 @@ class TracedGpu:
         return self.ns[category] / max(1, self.steps) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of one GPU, in the order of the steps: arrays of shape `(n,)`."""
+    """Windows of one GPU, in the order of the steps: `windows["kernel_ns"]` has shape `(n,)`.
 
-    first_step: np.ndarray
-    end_step: np.ndarray
-    steps: np.ndarray
-    duration_ns: np.ndarray
-    kernels: np.ndarray
-    kernel_busy_ns: np.ndarray
-    ns: dict[str, np.ndarray]
+    Columns: "first_step" and "end_step" of each, the number of its "steps", and sums over them:
+    "duration_ns", "kernels", "kernel_busy_ns" and the time of each category.
+    """
+
+    def __init__(self, columns: Mapping[str, np.ndarray]):
+        self._columns = columns
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return len(self["steps"])
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self._columns[column]
 
     def spent_ns(self, *categories: str) -> np.ndarray:
-        return sum((self.ns[name] for name in categories), np.zeros(len(self), np.int64))
+        return sum((self[f"{name}_ns"] for name in categories), np.zeros(len(self), np.int64))
 
     def inside(self, first: float, end: float) -> Windows:
         """Return those whose middle lies in the steps [first, end)."""
-        middle = (self.first_step + self.end_step) / 2
+        middle = (self["first_step"] + self["end_step"]) / 2
         in_range = (middle >= first) & (middle < end)
-        return Windows(
-            self.first_step[in_range],
-            self.end_step[in_range],
-            self.steps[in_range],
-            self.duration_ns[in_range],
-            self.kernels[in_range],
-            self.kernel_busy_ns[in_range],
-            {name: values[in_range] for name, values in self.ns.items()},
-        )
+        return Windows({name: values[in_range] for name, values in self._columns.items()})
 
     def edges(self, first: int, end: int) -> np.ndarray:
         """Divide the steps [first, end) among them, half-way between two: shape `(n + 1,)`.
@@ -207,8 +190,13 @@ class Windows:
         The recorder takes windows ever more rarely as a run grows: the later ones represent more
         steps.
         """
-        between = (self.end_step[:-1] + self.first_step[1:]) / 2
+        between = (self["end_step"][:-1] + self["first_step"][1:]) / 2
         return np.maximum.accumulate(np.clip([first, *between, end], first, end))
+
+    def total(self, weights: np.ndarray | int = 1) -> TracedGpu:
+        """Return the sums over all windows, each with its weight."""
+        steps, duration_ns, kernels, busy_ns, *ns = (round((weights * self[name]).sum()) for name in _SUMS)
+        return TracedGpu(steps, duration_ns, kernels, busy_ns, dict(zip(CATEGORIES, ns, strict=True)))
 
 
 @dataclass(slots=True)
@@ -226,80 +214,52 @@ class Traced:
 
     def __init__(self) -> None:
         self.kernels: dict[tuple[int, str], Kernel] = {}
-        # Sums over `_per_slot` windows each: slot -> gpu -> their time.
-        self._slots: dict[int, dict[int, TracedGpu]] = {}
-        self._per_slot = 1
-        self._gpus: dict[int, TracedGpu] | None = None
-        self._windows_of: dict[int, Windows] = {}
+        self._folds: dict[int, Fold] = {}  # GPU -> its windows, of which neighbours may be joined
+        self._windows: dict[int, Windows] = {}  # the same as columns, since the newest rows
+        self._gpus: dict[int, TracedGpu] = {}
 
     @property
     def gpus(self) -> dict[int, TracedGpu]:
         """Sums over all windows for each GPU; rows of the host alone are under -1."""
-        if self._gpus is None:
-            self._gpus = {}
-            for slot in self._slots.values():
-                for index, sums in slot.items():
-                    self._gpus.setdefault(index, TracedGpu()).add(sums)
+        if not self._gpus:
+            self._gpus = {index: self.of(index).total() for index in self._folds}
         return self._gpus
 
     def of(self, index: int) -> Windows:
-        """Return each window of a GPU; neighbours may be added up."""
-        if index not in self._windows_of:
-            windows = [slot[index] for slot in self._slots.values() if index in slot]
-            windows.sort(key=lambda window: window.first_step)
-
-            def column(name: str) -> np.ndarray:
-                return np.array([getattr(window, name) for window in windows], np.int64)
-
-            self._windows_of[index] = Windows(
-                column("first_step"),
-                column("end_step"),
-                column("steps"),
-                column("duration_ns"),
-                column("kernels"),
-                column("kernel_busy_ns"),
-                {name: np.array([window.ns[name] for window in windows], np.int64) for name in CATEGORIES},
-            )
-        return self._windows_of[index]
+        """Return each window of a traced GPU; neighbours may be added up."""
+        if index not in self._windows:
+            fold = self._folds[index]
+            has_steps = fold.of("sum", "steps") > 0
+            columns = {"first_step": fold.of("first", "first_step"), "end_step": fold.of("last", "end_step")}
+            columns |= {name: fold.of("sum", name) for name in _SUMS}
+            self._windows[index] = Windows({name: values[has_steps] for name, values in columns.items()})
+        return self._windows[index]
 
     def for_all(self, index: int, steps: int) -> TracedGpu | None:
         """Return the windows of a GPU, each weighted by the steps of the run it represents."""
+        if index not in self._folds:
+            return None
         windows = self.of(index)
         rows = np.diff(windows.edges(0, max(1, steps)))
-        if len(windows) < 2 or not rows.any():
-            return self.gpus.get(index)
-        often = rows / np.maximum(windows.steps, 1)
-        whole = TracedGpu(steps=steps, duration_ns=round((often * windows.duration_ns).sum()))
-        for name in CATEGORIES:
-            whole.ns[name] = round((often * windows.ns[name]).sum())
-        return whole
+        often = rows / windows["steps"] if len(windows) > 1 and rows.any() else 1
+        return windows.total(often)
 
     def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
         if not len(table.get("step", ())):
             return
-        self._gpus = None
-        self._windows_of.clear()
-        count = len(table["step"])
-        window, gpu = table["window"], table["gpu"]
-        # A trace has many steps in one window: they are added up a window and GPU at a time.
-        change = (np.diff(window, prepend=-1) != 0) | (np.diff(gpu, prepend=-2) != 0)
-        edges = np.append(np.flatnonzero(change), count)
-        for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            number = max(0, int(window[first]))
-            slot = self._slots.setdefault(number // self._per_slot, {})
-            sums = slot.setdefault(int(gpu[first]), TracedGpu())
-            sums.add(_sums({name: column[first:end] for name, column in table.items()}))
-            while len(self._slots) > MAX_WINDOWS:
-                self._fold()
-
-    def _fold(self) -> None:
-        slots, self._slots = self._slots, {}
-        self._per_slot *= 2
-        for number in sorted(slots):
-            slot = self._slots.setdefault(number // 2, {})
-            for index, sums in slots[number].items():
-                slot.setdefault(index, TracedGpu()).add(sums)
+        self._gpus = {}
+        self._windows.clear()
+        for index in np.unique(table["gpu"]).tolist():
+            mine = table["gpu"] == index
+            step = table["step"][mine]
+            summed = [np.ones_like(step), *(np.maximum(table[name][mine], 0) for name in _SUMS[1:])]
+            self._folds.setdefault(index, Fold(MAX_WINDOWS)).add(
+                np.maximum(table["window"][mine], 0),
+                first=(("first_step",), step[np.newaxis]),
+                last=(("end_step",), step[np.newaxis] + 1),
+                sum=(_SUMS, np.stack(summed)),
+            )
 
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of `kernels`."""
@@ -310,21 +270,3 @@ class Traced:
             kernel = self.kernels.setdefault(key, Kernel(key[1], str(table["tensor_core"][i])))
             kernel.count += max(0, int(table["count"][i]))
             kernel.total_ns += max(0, int(table["total_ns"][i]))
-
-
-def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
-    """Return the time of one GPU in some steps of a window."""
-
-    def total(name: str) -> int:
-        return int(np.maximum(rows[name], 0).sum(dtype=np.int64))
-
-    step = rows["step"]
-    return TracedGpu(
-        len(step),
-        total("duration_ns"),
-        total("kernels"),
-        total("kernel_busy_ns"),
-        int(step.min()),
-        int(step.max()) + 1,
-        {name: total(f"{name}_ns") for name in CATEGORIES},
-    )

@@ -104,19 +104,19 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
         if not len(windows):
             continue
         rows, spent_ns, working_ns = _stood_for(run, index, where)
-        traced, spent = np.maximum(windows.duration_ns, 1), windows.spent_ns(*categories)
+        traced, spent = np.maximum(windows["duration_ns"], 1), windows.spent_ns(*categories)
         share = float(np.average(spent / traced, weights=spent_ns))
         at_most = 1.0 if "collective" in categories else _idle_at_most(run, index, where)
         capped = min(1.0, at_most / share) if share > 0 else 1.0
-        at_work = np.maximum(traced - windows.ns["idle_input"], 1)
+        at_work = np.maximum(traced - windows["idle_input_ns"], 1)
         pct += 100 * share * capped
         lost += capped * float((spent / at_work * working_ns).sum())
-        per_step += capped * float(np.average(spent / windows.steps, weights=rows)) / 1e6
+        per_step += capped * float(np.average(spent / windows["steps"], weights=rows)) / 1e6
         count += 1
-        most = max(most, int(windows.steps.sum()))
-        traced_steps += int(windows.steps.sum())
-        kernels += int(windows.kernels.sum())
-        busy_ns += int(windows.kernel_busy_ns.sum() or windows.ns["kernel"].sum())
+        most = max(most, int(windows["steps"].sum()))
+        traced_steps += int(windows["steps"].sum())
+        kernels += int(windows["kernels"].sum())
+        busy_ns += int(windows["kernel_busy_ns"].sum() or windows["kernel_ns"].sum())
     if not count:
         return None
     return Share(
@@ -217,7 +217,7 @@ def _alone(run: Run, pct: float, *categories: str) -> bool:
 def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
     """Return the categories' share of the steps in each window."""
     windows = run.traced.of(index)
-    return 100 * windows.spent_ns(*categories) / np.maximum(windows.duration_ns, 1)
+    return 100 * windows.spent_ns(*categories) / np.maximum(windows["duration_ns"], 1)
 
 
 def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
@@ -236,7 +236,7 @@ def _stood_for(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, n
 def _shared_out(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     steps, windows = run.steps, _windows_of(run, index, where)
     if not len(steps):  # an imported trace
-        return windows.steps, np.maximum(windows.duration_ns, 1), np.zeros(len(windows))
+        return windows["steps"], np.maximum(windows["duration_ns"], 1), np.zeros(len(windows))
     first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
     edges = windows.edges(first, end)
     at, *grown = run.once("grown", lambda: _grown(run))
