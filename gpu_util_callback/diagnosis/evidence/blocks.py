@@ -94,6 +94,21 @@ class StepBlocks:
     def total(self, name: str) -> int:
         return int(self[name].sum())
 
+    @property
+    def extent_ns(self) -> tuple[int, int]:
+        """Start of the first step and end of the last one."""
+        return int(self["start_ns"][0]), int(self["end_ns"].max())
+
+    @property
+    def own_ns(self) -> np.ndarray:
+        """Time of each block without waits beyond the floor, callbacks and compiling."""
+        return self["duration_ns"] - self["wait_ns"] - self["callbacks_ns"] - self["compile_ns"]
+
+    @property
+    def explained_ns(self) -> np.ndarray:
+        """Time of each block in fetching, compiling and callbacks, in which the GPU may idle."""
+        return self["input_wait_ns"] + self["compile_ns"] + self["callbacks_ns"]
+
     def slack_ns(self, blocks: slice = slice(None)) -> int:
         """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
         quickest, rows = self["least_step_ns"][blocks], self["rows"][blocks]

@@ -275,8 +275,7 @@ class Run(Gauges):
         used = self.used_gpus
         if len(used) < 2 or not len(self.steps):
             return used
-        span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
-        own_pct = {gpu: self._own_pct(gpu, *span) for gpu in used}
+        own_pct = {gpu: self._own_pct(gpu, *self.steps.extent_ns) for gpu in used}
         any_at_work = any(pct is not None and pct >= OWN_PCT for pct in own_pct.values())
         return [gpu for gpu, pct in own_pct.items() if not any_at_work or pct is None or pct >= OWN_PCT]
 
@@ -423,10 +422,9 @@ class Run(Gauges):
         if not len(steps):
             return np.full(len(start_ns), 100.0)
         begin, end = steps["start_ns"], steps["end_ns"]
-        inside = steps["wait_ns"] + steps["callbacks_ns"] + steps["compile_ns"]
         # Time before a block that no step accounts for, then the block's own.
         between = np.concatenate([[0], np.maximum(begin[1:] - end[:-1], 0)])
-        spent = np.minimum(inside, end - begin)
+        spent = np.minimum(steps["duration_ns"] - steps.own_ns, end - begin)
         grown = np.cumsum(between + spent)
         origin = int(begin[0])
         edges = np.stack([begin, end], axis=1).ravel() - origin

@@ -38,8 +38,7 @@ def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | 
     if b - a < 2 * LEAST_BLOCKS:
         return None
     rows, start, end = (steps[name][a:b] for name in ("rows", "start_ns", "end_ns"))
-    own_ns = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
-    pace = own_ns[a:b] / rows
+    pace = steps.own_ns[a:b] / rows
     count, at = len(pace), np.arange(LEAST_BLOCKS, len(pace) - LEAST_BLOCKS + 1)
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (pace, pace**2))
     left, right = sums[at] / at, (sums[-1] - sums[at]) / (count - at)

@@ -88,8 +88,7 @@ def _scatter(run: Run) -> float:
     Waits, callbacks and compiling are excluded from the pace: they are what is diagnosed.
     """
     steps = run.steps
-    spent = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
-    parts = np.array_split(np.stack([spent, steps["rows"]]), min(PARTS, len(steps)), axis=1)
+    parts = np.array_split(np.stack([steps.own_ns, steps["rows"]]), min(PARTS, len(steps)), axis=1)
     if len(parts) < FEWEST_PARTS:
         return 0.0
     pace = np.array([part[0].sum() / max(1, part[1].sum()) for part in parts])

@@ -58,6 +58,8 @@ def traced_gpus(run: Run) -> list[int]:
     """Return the GPUs that computed in enough traced steps, not only a few kernels."""
     if run.source is not None:
         return list(run.source.gpus)
+    if not len(run.steps):
+        return []
     busy = {
         index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
         for index, gpu in sorted(run.traced.gpus.items())
@@ -73,12 +75,8 @@ def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
     SMs are active only while kernels run: if GPM counted more than a window left room for, the
     profiler itself made the difference (its cost per kernel, or kernels of CUDA graphs it missed).
     """
-    if not len(run.steps):
-        return 1.0
-    start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
-    if where is not None:
-        start, end = where.start_ns, where.end_ns
-    sm_active = run.gpu_mean(index, "sm_active_pct", start, end)
+    extent_ns = run.steps.extent_ns if where is None else (where.start_ns, where.end_ns)
+    sm_active = run.gpu_mean(index, "sm_active_pct", *extent_ns)
     return 1.0 if sm_active is None else max(0.0, 1 - sm_active[0] / 100)
 
 
@@ -167,7 +165,7 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
     whole = share_of(run, *categories) if highest >= limit_pct else None
     if whole is None:
         return []
-    parts = _parts(run, limit_pct, *categories) if len(run.steps) else []
+    parts = _parts(run, limit_pct, *categories)
     if not parts:
         is_over = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
         return [whole] if is_over else []
@@ -234,9 +232,7 @@ def _stood_for(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, n
 
 
 def _shared_out(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    steps, windows = run.steps, _windows_of(run, index, where)
-    if not len(steps):  # an imported trace
-        return windows["steps"], np.maximum(windows["duration_ns"], 1), np.zeros(len(windows))
+    windows = _windows_of(run, index, where)
     first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
     edges = windows.edges(first, end)
     at, *grown = run.once("grown", lambda: _grown(run))
@@ -248,8 +244,7 @@ def _shared_out(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, 
 def _grown(run: Run) -> list[np.ndarray]:
     """Return steps, and cumulated before each: rows, their time, and that without waits."""
     steps = run.steps
-    idle = steps["input_wait_ns"] + steps["compile_ns"] + steps["callbacks_ns"]
-    columns = steps["rows"], steps["duration_ns"], steps["duration_ns"] - idle
+    columns = steps["rows"], steps["duration_ns"], steps["duration_ns"] - steps.explained_ns
     sums = [np.concatenate([[0], np.cumsum(column)]) for column in columns]
     return [np.append(steps["first_step"], run.end_step), *sums]
 
@@ -277,9 +272,9 @@ def fill(run: Run, gpu: int, at_least: int) -> tuple[float, float] | None:
     """
     if not len(run.steps):
         return None
-    start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
-    active = run.gpu_mean(gpu, "utilization_pct", start, end, at_least)
-    sm = run.gpu_mean(gpu, "sm_active_pct", start, end, at_least)
+    active, sm = (
+        run.gpu_mean(gpu, column, *run.steps.extent_ns, at_least) for column in ("utilization_pct", "sm_active_pct")
+    )
     if active is None or sm is None:
         return None
     # GPM averages over all the time; occupancy refers to the time in which kernels run.

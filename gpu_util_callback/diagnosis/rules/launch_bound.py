@@ -117,12 +117,11 @@ class LaunchBound(Rule):
         spent = steps.total("duration_ns")
         if share is None or steps.total_rows < limits["min_steps"] or not spent:
             return
-        explained = sum(steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns"))
+        explained = int(steps.explained_ns.sum())
         pct = share.pct - 100 * explained / spent
         if pct < limits["idle_host_pct"]:
             return
-        start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
-        idle, in_steps = run.idle(start, end), _idle_in_steps(run)
+        idle, in_steps = run.idle(*steps.extent_ns), _idle_in_steps(run)
         if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
             return
         yield self.finding(
@@ -166,8 +165,7 @@ class LaunchBound(Rule):
         if eager is None or run.steps.total_rows < limits["min_steps"]:
             return
         evidence, threshold, advice = eager
-        start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
-        idle = run.idle(start, end) if run.used_gpus else None
+        idle = run.idle(*run.steps.extent_ns) if run.used_gpus else None
         in_steps = _idle_in_steps(run) if idle is not None else None
         if idle is None or in_steps is None:
             yield self.finding(
@@ -182,7 +180,7 @@ class LaunchBound(Rule):
         if idle.active_pct >= limits["eager_active_pct"]:
             return
         spent = run.steps.total("duration_ns")
-        explained = sum(run.steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns"))
+        explained = int(run.steps.explained_ns.sum())
         # The rest of the idle time, if all time with another explanation was idle, too.
         lost = min(in_steps, spent) - explained
         if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):

@@ -47,8 +47,6 @@ class MemorySpill(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        if run.machine.get("system") not in SYSTEMS:
-            return
         losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
         for stretch in shared_spans(losses_by_gpu, enter=0.5, min_s=limits["min_s"]):
             gpu = stretch.gpus[0]
@@ -111,10 +109,9 @@ def _share(samples: Sampled, column: str, inside: np.ndarray) -> float:
 def _slowdown(run: Run, where: Range) -> float | None:
     """Return how many times slower the steps' own time is inside than before."""
     steps = run.steps
-    own_ns = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
     inside = (steps["start_ns"] >= where.start_ns) & (steps["end_ns"] <= where.end_ns)
     before = steps["end_ns"] <= where.start_ns
     if not inside.any() or not before.any():
         return None
-    paces = [own_ns[of].sum() / max(1, steps["rows"][of].sum()) for of in (inside, before)]
+    paces = [steps.own_ns[of].sum() / max(1, steps["rows"][of].sum()) for of in (inside, before)]
     return float(paces[0] / paces[1]) if paces[1] > 0 else None

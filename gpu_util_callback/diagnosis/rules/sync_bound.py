@@ -96,11 +96,11 @@ class SyncBound(Rule):
         spent, waited = steps.total("duration_ns"), steps.total("gpu_wait_ns")
         if 100 * waited < limits["gpu_wait_pct"] * spent:
             return
-        start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
+        start, end = steps.extent_ns
         idle = run.idle(start, end)
         if idle is None or idle.active_pct >= limits["gpu_active_pct"]:
             return
-        explained = sum(steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns"))
+        explained = int(steps.explained_ns.sum())
         outside = max(0, end - start - spent)
         lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
         if lost < (1 - limits["gpu_active_pct"] / 100) * spent:
