@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.windows import capability, headroom
+from gpu_util_callback.diagnosis.evidence.windows import capability, needed_vram
 from gpu_util_callback.diagnosis.finding import Advice, Range
 from gpu_util_callback.diagnosis.thresholds import Constant
 
@@ -111,7 +111,7 @@ def room_for(run: Run, factor: int) -> int:
 
     `factor` itself if the memory really needed is unknown.
     """
-    used_shares = [memory_use[0] for gpu in run.working_gpus if (memory_use := headroom(run, gpu)) is not None]
+    used_shares = [share for gpu in run.working_gpus if (share := needed_vram(run, gpu)) is not None]
     while factor > 1 and used_shares and factor * max(used_shares) > FULL:
         factor //= 2
     return factor

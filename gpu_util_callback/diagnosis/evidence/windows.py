@@ -1,7 +1,7 @@
 """Profiler windows extrapolated to the run: shares and costs of categories, kernels, occupancy."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -282,24 +282,18 @@ def fill(run: Run, gpu: int, at_least: int) -> tuple[float, float] | None:
     return active.value, full
 
 
-def headroom(run: Run, gpu: int) -> tuple[float, str] | None:
-    """Return the peak share of VRAM really needed (0-1), and its source; None if unknown.
+def needed_vram(run: Run, gpu: int) -> float | None:
+    """Return the peak share of VRAM really needed (0-1); None if unknown.
 
     TensorFlow's pool fills the card whatever the model needs, so the driver's number only counts if
     the framework's own allocator reports nothing and the framework is not TensorFlow.
     """
     total = run.gpu(gpu).get("memory_total_bytes")
-    if not total:
-        return None
-    for name in ("allocator_peak_bytes", "allocator_used_bytes"):
-        peak = run.highest(gpu, name)
-        if peak:
-            return peak / total, "allocator"
+    columns = ["allocator_peak_bytes", "allocator_used_bytes"]
     if run.framework == "torch":
-        peak = run.highest(gpu, "memory_used_bytes")
-        if peak:
-            return peak / total, "device"
-    return None
+        columns.append("memory_used_bytes")
+    peak = next((peak for column in columns if (peak := run.highest(gpu, column))), None)
+    return peak / total if peak and total else None
 
 
 def capability(run: Run, gpu: int) -> float | None:
@@ -330,29 +324,26 @@ class MatrixKernels:
     largest: str
 
 
-def plain_matrix_pct(run: Run, gpu: int) -> MatrixKernels | None:
+def matrix_kernels_of(run: Run, gpu: int) -> MatrixKernels | None:
     """Return those of a GPU's profiler windows; None without kernels."""
-    return matrix_kernels(
-        (kernel.name, kernel.tensor_core, kernel.total_ns)
-        for (index, _), kernel in run.traced.kernels.items()
-        if index == gpu
-    )
-
-
-def matrix_kernels(kernels: Iterable[tuple[str, str, int]]) -> MatrixKernels | None:
-    """Return the same for (name, tensor core "yes", "no" or "unknown", time), in any unit."""
-    of: dict[str, int] = {"yes": 0, "no": 0, "unknown": 0}
-    total = plain = most = 0
-    largest = ""
-    for name, tensor_core, spent in kernels:
-        if not tensor_core:
-            continue  # a collective: waiting in one is not computing
-        total += spent
-        of[tensor_core] = of.get(tensor_core, 0) + spent
-        if tensor_core == "no" and _MATRIX.search(name) and not _HELPER.search(name):
-            plain += spent
-            if spent > most:
-                most, largest = spent, name
+    # A collective has no tensor cores to use: waiting in one is not computing.
+    kernels = [kernel for (index, _), kernel in run.traced.kernels.items() if index == gpu and kernel.tensor_core]
+    total = sum(kernel.total_ns for kernel in kernels)
     if not total:
         return None
-    return MatrixKernels(100 * plain / total, 100 * of["unknown"] / total, 100 * of["yes"] / total, largest)
+    pct = {
+        use: 100 * sum(kernel.total_ns for kernel in kernels if kernel.tensor_core == use) / total
+        for use in ("yes", "unknown")
+    }
+    plain = [
+        kernel
+        for kernel in kernels
+        if kernel.tensor_core == "no" and _MATRIX.search(kernel.name) and not _HELPER.search(kernel.name)
+    ]
+    largest = max(plain, key=lambda kernel: kernel.total_ns, default=None)
+    return MatrixKernels(
+        100 * sum(kernel.total_ns for kernel in plain) / total,
+        pct["unknown"],
+        pct["yes"],
+        largest.name if largest is not None else "",
+    )

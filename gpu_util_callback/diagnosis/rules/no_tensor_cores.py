@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, idioms, keras_policy
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.windows import MatrixKernels, capability, plain_matrix_pct, traced_gpus
+from gpu_util_callback.diagnosis.evidence.windows import MatrixKernels, capability, matrix_kernels_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
@@ -33,7 +33,7 @@ class NoTensorCores(Rule):
     unknown_in_trace = "the trace has no kernels, or does not say the GPU's compute capability"
 
     def missing(self, run: Run) -> bool:
-        return not any(capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run))
+        return not any(capability(run, gpu) and matrix_kernels_of(run, gpu) for gpu in traced_gpus(run))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         findings = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
@@ -47,7 +47,7 @@ class NoTensorCores(Rule):
 
     def _of_gpu(self, run: Run, limits: Limits, gpu: int) -> Finding | None:
         busy = run.traced.gpus.get(gpu)
-        able, matrix_kernels = capability(run, gpu), plain_matrix_pct(run, gpu)
+        able, matrix_kernels = capability(run, gpu), matrix_kernels_of(run, gpu)
         if busy is None or able is None or matrix_kernels is None:
             return None
         kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / max(1, busy.duration_ns)

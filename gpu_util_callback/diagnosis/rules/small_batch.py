@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
+from gpu_util_callback.diagnosis.evidence.windows import fill, needed_vram
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
@@ -52,16 +52,16 @@ class SmallBatch(Rule):
     unknown = "SM activity (GPM, Hopper and newer) or the allocator's peak was not measured"
 
     def missing(self, run: Run) -> bool:
-        return not any(run.column(gpu, "sm_active_pct") and headroom(run, gpu) for gpu in run.used_gpus)
+        return not any(run.column(gpu, "sm_active_pct") and needed_vram(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if model_is_small(run, limits):
             return
         for gpu, evidence in empty_gpus(run, limits):
-            memory = headroom(run, gpu)
-            if memory is None or 100 * memory[0] >= limits["vram_used_pct"]:
+            needed = needed_vram(run, gpu)
+            if needed is None or 100 * needed >= limits["vram_used_pct"]:
                 continue
-            used = 100 * memory[0]
+            used = 100 * needed
             batch = {"vram_used_pct": round(used, 1), "batch_size": run.fit.get("batch_size")}
             yield self.finding(
                 evidence=evidence | batch,
