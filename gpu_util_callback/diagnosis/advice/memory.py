@@ -4,14 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    accumulates,
-    batch_code,
-    has_keras_fit,
-    idioms,
-    mixed_precision,
-    optimizer,
-)
+from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code, has_keras_fit, idioms, mixed_precision
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
@@ -175,25 +168,15 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
     if 0 < size < batch:
         parts = -(-batch // size)
         text = f"A batch of {size:,} would have fitted" if fits else f"Try a batch of {size:,}"
-        code, keras_adds = batch_code(run, size), has_keras_fit(run) and accumulates(run)
-        torch_loop = run.framework == "torch" and not has_keras_fit(run)
-        adds = f"; adding up the gradients of {parts} of them trains nearly as before (not batch normalization)."
-        text += adds if keras_adds or torch_loop else "."
-        if keras_adds:
-            code += f"\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps={parts})"
-        elif torch_loop:
-            code += (
-                f"\n(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
-                "    optimizer.step()\n    optimizer.zero_grad()"
-            )
-        return Advice(f"{text} {_more(run, gpu, fragmented)}".strip(), code, alters_training=True)
-    line = mixed_precision(run, gpu)
-    if line is not None:
-        more = _more(run, gpu, fragmented)
-        return Advice(
-            f"Mixed precision nearly halves what activations take. {more}".strip(), line, alters_training=True
-        )
-    return Advice(_more(run, gpu, fragmented) or "Use a smaller model, or a GPU with more memory.")
+        code, lines = batch_code(run, size), accumulation(run, parts)
+        if lines:
+            text += f"; adding up the gradients of {parts} of them trains nearly as before (not batch normalization)"
+            code += f"\n{lines}"
+        return Advice(f"{text}. {_more(run, gpu, fragmented)}", code, alters_training=True)
+    line, more = mixed_precision(run, gpu), _more(run, gpu, fragmented)
+    if line is None:
+        return Advice(more)
+    return Advice(f"Mixed precision nearly halves what activations take. {more}", line, alters_training=True)
 
 
 def _more(run: Run, gpu: int, fragmented: bool) -> str:

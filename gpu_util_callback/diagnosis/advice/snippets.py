@@ -83,12 +83,6 @@ def has_keras_fit(run: Run) -> bool:
     return not run.custom_loop and (run.framework_facts.get("keras") is not None or run.framework != "torch")
 
 
-def optimizer(run: Run) -> str:
-    """Return the Keras optimizer's class, Adam if unknown."""
-    name = str(run.fit.get("optimizer", "Adam"))
-    return name if re.fullmatch(r"[A-Za-z]\w*", name) and name != "LossScaleOptimizer" else "Adam"
-
-
 def batch_code(run: Run, size: int) -> str:
     """Return the line that sets the batch size, at the place where this run sets it."""
     kind = run.input_kind
@@ -117,8 +111,17 @@ def room_for(run: Run, factor: int) -> int:
     return factor
 
 
-def no_room(run: Run, says: str) -> Advice:
-    """Return advice if a larger batch is the remedy, but does not fit."""
+def enlarge_batch(run: Run, says: str, do: str) -> Advice:
+    """Return advice on a batch up to four times as large, or on making room where none fits.
+
+    Args:
+        do: the remedy; `{larger}` and `{often}` stand for "twice" and "half", "4 times" and "a quarter".
+    """
+    factor = room_for(run, 4)
+    if factor > 1:
+        larger, often = ("twice", "half") if factor == 2 else (f"{factor} times", "a quarter")
+        text = says + do.format(larger=larger, often=often)
+        return Advice(text, larger_batch(run, factor), 1 - 1 / factor, alters_training=True)
     for gpu in run.working_gpus:
         line = mixed_precision(run, gpu)
         if line is not None:
@@ -175,10 +178,23 @@ def images_as_floats(run: Run) -> bool:
     )
 
 
-def accumulates(run: Run) -> bool:
-    """Return whether Keras adds up gradients of several steps: Keras 2 lacks it, Keras 3 fails under a strategy."""
+def accumulation(run: Run, parts: int) -> str:
+    """Return lines that add up the gradients of several batches; "" for a loop that Keras does not run.
+
+    Keras 2 cannot do so, and Keras 3 fails under a strategy.
+    """
+    if run.framework == "torch" and not has_keras_fit(run):
+        return (
+            f"(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
+            "    optimizer.step()\n    optimizer.zero_grad()"
+        )
     legacy = "tf_keras" in str(run.framework_facts.get("keras", ""))
-    return not legacy and not (run.framework == "tensorflow" and run.fit.get("strategy"))
+    if not has_keras_fit(run) or legacy or (run.framework == "tensorflow" and run.fit.get("strategy")):
+        return ""
+    name = str(run.fit.get("optimizer", "Adam"))
+    if not re.fullmatch(r"[A-Za-z]\w*", name) or name == "LossScaleOptimizer":
+        name = "Adam"
+    return f"optimizer = keras.optimizers.{name}(..., gradient_accumulation_steps={parts})"
 
 
 def larger_batch(run: Run, factor: int) -> str:

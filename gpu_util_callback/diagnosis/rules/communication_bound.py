@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, larger_batch, no_room, room_for
+from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import LateRank, Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
@@ -107,13 +107,6 @@ def _advice(run: Run) -> Advice:
         )
     # Keras' gradient_accumulation_steps is no remedy: it fails under tf.distribute, and on JAX the
     # gradients of each step are exchanged before they are added up.
-    factor = room_for(run, LESS_OFTEN)
-    if factor < 2:
-        return no_room(run, text)
-    larger, often = ("twice", "half") if factor == 2 else (f"{factor} times", "a quarter")
-    return Advice(
-        f"{text}With a batch {larger} as large they do so {often} as often; raise the learning rate with it.",
-        larger_batch(run, factor),
-        1 - 1 / factor,
-        alters_training=True,
+    return enlarge_batch(
+        run, text, "With a batch {larger} as large they do so {often} as often; raise the learning rate with it."
     )

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
-from gpu_util_callback.diagnosis.advice.snippets import command, has_keras_fit, idioms, larger_batch, no_room, room_for
+from gpu_util_callback.diagnosis.advice.snippets import command, cpu_pct, enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
@@ -330,18 +330,11 @@ def _undo(by: str) -> Advice:
 def _host_advice(run: Run) -> Advice:
     if run.fit.get("run_eagerly", False):
         return _eager_advice()
-    return _larger(
+    return enlarge_batch(
         run,
         "The GPU is done with a step before Python has prepared the next one. ",
         "Give each step more to do with a larger batch.",
     )
-
-
-def _larger(run: Run, says: str, do: str) -> Advice:
-    factor = room_for(run, 4)
-    if factor < 2:
-        return no_room(run, says)
-    return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor, alters_training=True)
 
 
 def _advice(run: Run, per_step: int) -> Advice:
@@ -357,7 +350,8 @@ def _advice(run: Run, per_step: int) -> Advice:
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
     if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
-        return _larger(run, f"{says}The step is compiled already. ", "Give each kernel more to do with a larger batch.")
+        says += "The step is compiled already. "
+        return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
     if has_keras_fit(run):
         # Keras compiles by itself where it can: it is switched off, or a layer does not support it.
         return Advice(
@@ -373,7 +367,7 @@ def _advice(run: Run, per_step: int) -> Advice:
             saves=0.0,
         )
     if not compiled:
-        return _larger(run, says, "Give each more to do with a larger batch.")
+        return enlarge_batch(run, says, "Give each more to do with a larger batch.")
     return Advice(f"{says}Compiling the step fuses many of them into few.", compiled)
 
 
@@ -381,6 +375,4 @@ def _threads_compete(run: Run) -> bool:
     """Return whether tf.data's threads fill all cores, and compete with the launching thread."""
     if run.framework != "tensorflow" or run.input_kind != "tf.data":
         return False
-    host = run.samples.get("host")
-    cpu_use = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None
-    return cpu_use is not None and cpu_use[0] >= BUSY_CPU_PCT
+    return (cpu_pct(run, run.whole) or 0) >= BUSY_CPU_PCT

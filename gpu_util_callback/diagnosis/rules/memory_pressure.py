@@ -3,13 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    accumulates,
-    batch_code,
-    has_keras_fit,
-    mixed_precision,
-    optimizer,
-)
+from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code, mixed_precision
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.finding import Advice, Finding
@@ -93,20 +87,13 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
     line = mixed_precision(run, gpu)
     if line is not None:
         return Advice(text + "Mixed precision nearly halves what activations take.", line, alters_training=True)
-    batch = run.fit.get("batch_size")
-    can_halve = batch is not None and batch >= 2
-    halved = batch_code(run, batch // 2) if batch and can_halve else "batch_size = batch_size // 2"
-    advice_text = text + "Halve the batch, and add up the gradients of two before each update."
-    if run.framework == "torch" and not has_keras_fit(run):
-        return Advice(
-            advice_text,
-            f"{halved}\n(loss / 2).backward()\nif step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
-            alters_training=True,
-        )
-    if has_keras_fit(run) and accumulates(run):
-        return Advice(
-            advice_text,
-            f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., gradient_accumulation_steps=2)",
-            alters_training=True,
-        )
-    return Advice(f"{text}Halve the batch, and the learning rate with it.", halved, alters_training=True)
+    half = (run.fit.get("batch_size") or 0) // 2
+    code = batch_code(run, half) if half else "batch_size = batch_size // 2"
+    lines = accumulation(run, 2)
+    if not lines:
+        return Advice(f"{text}Halve the batch, and the learning rate with it.", code, alters_training=True)
+    return Advice(
+        f"{text}Halve the batch, and add up the gradients of two before each update.",
+        f"{code}\n{lines}",
+        alters_training=True,
+    )

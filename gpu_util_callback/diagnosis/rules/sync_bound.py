@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, idioms, larger_batch, no_room, room_for
+from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
@@ -159,18 +159,12 @@ def _advice(run: Run) -> Advice:
             f"{executed} steps run in one call, and still the GPU waits for the host inside them: "
             "look for a print or a metric in train_step that needs its value."
         )
+    says = "Keras reads the metrics after every step, and the GPU idles until the next one is launched. "
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
     if run.framework == "torch" or run.fit.get("strategy") or _traces_each(run):
-        says = "Keras reads the metrics after every step, and the GPU idles until the next one is launched. "
-        factor = room_for(run, 4)
-        if factor < 2:
-            return no_room(run, says)
-        return Advice(
-            f"{says}Larger batches make this rarer.", larger_batch(run, factor), 1 - 1 / factor, alters_training=True
-        )
+        return enlarge_batch(run, says, "Larger batches make this rarer.")
     return Advice(
-        "Keras reads the metrics after every step, and the GPU idles until the next one is "
-        f"launched. Let {PER_CALL} steps run in one call; this changes {BY_CALL}.",
+        f"{says}Let {PER_CALL} steps run in one call; this changes {BY_CALL}.",
         f"model.compile(..., steps_per_execution={PER_CALL})",
         1 - max(1, executed) / PER_CALL,
         changes=BY_CALL,
