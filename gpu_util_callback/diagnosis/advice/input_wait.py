@@ -7,15 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_util_callback.diagnosis.advice.snippets import (
-    batches_an_epoch,
-    behind_first_epoch,
-    cpu_pct,
-    cpus,
-    host_mean,
-    process_cpu,
-    steps_an_epoch,
-)
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Range
@@ -111,42 +103,62 @@ class InputWait:
 
     @property
     def later_epochs(self) -> float:
-        """Share (0-1) of these steps that come after the first epoch."""
-        return behind_first_epoch(self.run, self.where)
+        """Share (0-1) of these steps that come after the first epoch, which a cache still has to make."""
+        run, where, epochs = self.run, self.where, self.run.fit.get("epochs")
+        if epochs is not None and epochs < 2:
+            return 0.0
+        ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
+        first_end = run.step_at(min(ends)) if ends else steps_an_epoch(run) or 0
+        rows = where.end_step - where.start_step
+        if rows <= 0:
+            return 1.0
+        if where.end_step <= first_end and not run.ended and epochs is not None:
+            return 1 - 1 / epochs  # the others are still to come
+        return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
 
     # -- cores and the interpreter -------------------------------------------------------------
 
     @property
     def cpus(self) -> int:
         """Whole cores that this process may use; 0 = unknown."""
-        return cpus(self.run) or 0
+        cores, quota = self.run.machine.get("cpus_allowed") or self._machine_cpus, self.run.machine.get("cpu_quota")
+        return max(1, round(min(cores, quota or cores))) if cores else 0
+
+    @property
+    def _machine_cpus(self) -> int:
+        """Cores of the machine; 0 = unknown."""
+        return self.run.machine.get("cpus") or 0
+
+    def _host_share(self, column: str) -> float | None:
+        """Return a percentage among the host's samples as a fraction of 1; None = not sampled."""
+        pct = self.run.host_mean(column, self.where.start_ns, self.where.end_ns)
+        return None if pct is None else pct / 100
 
     @property
     def own_cpus(self) -> float | None:
         """Cores that this process keeps busy; None = not sampled."""
-        return process_cpu(self.run, self.where)
+        return self._host_share("process_cpu_pct")
 
     @property
     def worker_cpus(self) -> float | None:
         """Cores that each worker process keeps busy; None = not sampled."""
-        children = host_mean(self.run, "children_cpu_pct", self.where)
-        return None if children is None or not self.workers else children / 100 / self.workers
+        children = self._host_share("children_cpu_pct")
+        return None if children is None or not self.workers else children / self.workers
 
     @property
     def other_cpus(self) -> float:
         """Cores that other programs keep busy, this process and its workers apart; 0 = unknown."""
-        busy, machine, own_cpus = (cpu_pct(self.run, self.where), self.run.machine.get("cpus"), self.own_cpus)
-        if busy is None or not machine or own_cpus is None:
+        own_cpus, children = self.own_cpus, self._host_share("children_cpu_pct")
+        if math.isinf(self.cpus_in_use) or own_cpus is None:
             return 0.0
-        children = host_mean(self.run, "children_cpu_pct", self.where)
         if children is None and self.run.fit.get("input_processes"):
             return 0.0  # its workers' share is not known apart
-        return max(0.0, busy / 100 * machine - own_cpus - (children or 0) / 100)
+        return max(0.0, self.cpus_in_use - own_cpus - (children or 0))
 
     @property
     def _free_of_others(self) -> float:
         """Cores of the machine that other programs leave idle."""
-        return float(self.run.machine.get("cpus") or self.cpus) - self.other_cpus
+        return float(self._machine_cpus or self.cpus) - self.other_cpus
 
     @property
     def own_cores(self) -> float:
@@ -156,8 +168,7 @@ class InputWait:
         """
         if not self.cpus or self.own_cpus is None:
             return math.inf
-        machine = float(self.run.machine.get("cpus") or self.cpus)
-        share = machine * THREADS / (THREADS + self.other_cpus)
+        share = float(self._machine_cpus or self.cpus) * THREADS / (THREADS + self.other_cpus)
         return max(self.own_cpus, min(self.cpus, max(self._free_of_others, share)))
 
     @property
@@ -170,8 +181,8 @@ class InputWait:
     @property
     def cpus_in_use(self) -> float:
         """Cores of the machine that anybody keeps busy; infinite if not sampled."""
-        busy, machine = cpu_pct(self.run, self.where), self.run.machine.get("cpus")
-        return math.inf if busy is None or not machine else busy / 100 * machine
+        busy = self._host_share("cpu_pct")
+        return busy * self._machine_cpus if busy is not None and self._machine_cpus else math.inf
 
     @property
     def spare_cores(self) -> float:
@@ -188,7 +199,7 @@ class InputWait:
         """True if the cores that this process may use are busy."""
         if self.cpus and 100 * self._busy_cpus >= FULL_CPU_PCT * self.cpus:
             return True
-        return (cpu_pct(self.run, self.where) or 0) >= FULL_CPU_PCT
+        return 100 * (self._host_share("cpu_pct") or 0) >= FULL_CPU_PCT
 
     @property
     def cpu_ms(self) -> float:
@@ -246,11 +257,10 @@ class InputWait:
         """True if the worker processes mostly wait (for files, a network); None = not known."""
         if self.worker_cpus is not None:
             return self.worker_cpus < WAITS
-        busy, cores = cpu_pct(self.run, self.where), self.run.machine.get("cpus")
-        if busy is None or not cores:
+        if math.isinf(self.cpus_in_use):
             return None
         # The whole machine computes less than half as much as they could.
-        return busy / 100 * cores < WAITS * min(self.workers, self.cpus or cores)
+        return self.cpus_in_use < WAITS * min(self.workers, self.cpus)
 
     @property
     def python_ms(self) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import capability, needed_vram
-from gpu_util_callback.diagnosis.finding import Advice, Range
+from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 
 FULL = Constant(0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion")
@@ -201,56 +201,6 @@ def larger_batch(run: Run, factor: int) -> str:
     """Return the line for a batch `factor` times as large."""
     size = run.fit.get("batch_size")
     return batch_code(run, size * factor) if size else f"batch_size = {factor} * batch_size"
-
-
-# One second apart: a short span needs at least two readings.
-_HOST_SAMPLES = 2
-
-
-def cpus(run: Run) -> int | None:
-    """Return the whole cores this process may use, at least 1; None if unknown."""
-    whole_cores = run.machine.get("cpus_allowed") or run.machine.get("cpus")
-    quota = run.machine.get("cpu_quota")
-    if not whole_cores:
-        return None
-    return max(1, round(min(whole_cores, quota) if quota else whole_cores))
-
-
-def process_cpu(run: Run, where: Range) -> float | None:
-    """Return the training process's CPU time in a range, in cores; None = not sampled."""
-    mean = host_mean(run, "process_cpu_pct", where)
-    return None if mean is None else mean / 100
-
-
-def cpu_pct(run: Run, where: Range) -> float | None:
-    """Return how busy all cores of the machine were in a range, %; None = not sampled."""
-    return host_mean(run, "cpu_pct", where)
-
-
-def host_mean(run: Run, column: str, where: Range) -> float | None:
-    """Return the mean of a column of the host's samples in a range; None = not sampled."""
-    host = run.samples.get("host")
-    mean = host.over(column, where.start_ns, where.end_ns) if host is not None else None
-    return mean[0] if mean is not None and mean[1] >= _HOST_SAMPLES else None
-
-
-def behind_first_epoch(run: Run, where: Range) -> float:
-    """Return the share of a range's steps after the first epoch, 0-1.
-
-    Caching the data can save this much: the first epoch still makes it. 0 for a training of one
-    epoch.
-    """
-    epochs = run.fit.get("epochs")
-    if epochs is not None and int(epochs) < 2:
-        return 0.0
-    ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
-    first_end = run.step_at(min(ends)) if ends else int(steps_an_epoch(run) or 0)
-    rows = where.end_step - where.start_step
-    if rows <= 0:
-        return 1.0
-    if where.end_step <= first_end and not run.ended and epochs is not None:
-        return 1 - 1 / int(epochs)  # the others are still to come
-    return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
 
 
 def steps_an_epoch(run: Run) -> int | None:

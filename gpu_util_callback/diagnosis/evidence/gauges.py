@@ -85,6 +85,12 @@ class Gauges:
                 best = mean
         return best
 
+    def host_mean(self, column: str, start_ns: int, end_ns: int) -> float | None:
+        """Return the mean of a column of the host over a range; None with less than two of its samples."""
+        host = self.samples.get("host")
+        mean = host.over(column, start_ns, end_ns) if host is not None else None
+        return mean.value if mean is not None and mean.samples >= 2 else None
+
     def column(self, index: int, name: str) -> SampleBins | None:
         """Return a GPU's group with this column, None if no group has it.
 

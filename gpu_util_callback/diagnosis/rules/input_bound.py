@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.advice.input import advise, advise_kind
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.loaders import has_room, loader_line, spawned_text
 from gpu_util_callback.diagnosis.advice.loops import ahead_code
-from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, behind_first_epoch
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import first_holding
 from gpu_util_callback.diagnosis.advice.tf_data import advise_source, advise_traced_stage
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
@@ -607,7 +607,6 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     """Return what the advice reads: the wait, and the stages of the pipeline behind it."""
     where, rows = waiting.where, waiting.rows
     stages = run.pipeline.stages(where.start_ns, where.end_ns)
-    slowest = _to_blame(stages, behind_first_epoch(run, where))
     work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
     wait = InputWait(
@@ -622,6 +621,7 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     )
     if wait.not_the_bottleneck or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)
+    slowest = _to_blame(stages, wait.later_epochs)
     if slowest is None or slowest.work_ms_per_batch <= 0:
         return wait
     return replace(wait, stage=slowest, overlaps=_overlaps(slowest, waiting.duration_ns / rows))

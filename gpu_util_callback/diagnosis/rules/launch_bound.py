@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
-from gpu_util_callback.diagnosis.advice.snippets import command, cpu_pct, enlarge_batch, has_keras_fit, idioms
+from gpu_util_callback.diagnosis.advice.snippets import command, enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
@@ -375,4 +375,4 @@ def _threads_compete(run: Run) -> bool:
     """Return whether tf.data's threads fill all cores, and compete with the launching thread."""
     if run.framework != "tensorflow" or run.input_kind != "tf.data":
         return False
-    return (cpu_pct(run, run.whole) or 0) >= BUSY_CPU_PCT
+    return (run.host_mean("cpu_pct", run.start_ns, run.end_ns) or 0) >= BUSY_CPU_PCT
