@@ -10,7 +10,7 @@ from advised_runs import DATALOADER, LOOP, PYDATASET, cases, check_line, found, 
 from generated_runs import MS
 
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.diagnosis.advice.validation import validation
+from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.words import what_to_do
 
@@ -162,13 +162,8 @@ def validated(waited: float = 0.0, pct: float = 50, count: int = 6, batches: int
     made = SimpleNamespace(total_rows=spent["rows"], total=spent.__getitem__)
     diagnosis._run.update(ended=True, now_ns=run.now, facts=None, account=None)
     diagnosis._run.validation = made
-    return validation(
-        diagnosis._run,
-        count=count,
-        took_ns=took,
-        wait_ns=round(waited * took),
-        span_ns=round(100 * took / pct),
-        pct=pct,
+    return advise_validations(
+        Validations(diagnosis._run, count, took, wait_ns=round(waited * took), span_ns=round(100 * took / pct))
     )
 
 

@@ -24,7 +24,7 @@ class Validations:
     Attributes:
         count: how many there were.
         took_ns, wait_ns: their time, and how much of it they waited for their data.
-        span_ns: training and validation together; pct: their share of it.
+        span_ns: training and validation together.
     """
 
     run: Run
@@ -32,7 +32,11 @@ class Validations:
     took_ns: int
     wait_ns: int
     span_ns: int
-    pct: float
+
+    @property
+    def pct(self) -> float:
+        """Their share of the time."""
+        return 100 * self.took_ns / max(1, self.span_ns)
 
     def gain(self, saves: float) -> float:
         """Return how many times faster training and validation get."""
@@ -245,18 +249,10 @@ VALIDATION_LIMITS = (
 )
 
 
-def validation(run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float) -> Advice:
-    """Return advice for validations that take a good part of the time.
-
-    Args:
-        count: how many there were.
-        took_ns, wait_ns: their time, and how much of it they waited for their data.
-        span_ns: training and validation together.
-        pct: their share of it.
-    """
-    measure = Validations(run, count, took_ns, wait_ns, span_ns, pct)
-    advice = choose(VALIDATION_DATA, measure) if measure.waiting > WAITING else None
+def advise_validations(validations: Validations) -> Advice:
+    """Return advice for validations that take a good part of the time."""
+    advice = choose(VALIDATION_DATA, validations) if validations.waiting > WAITING else None
     if advice is not None:
         return advice
-    advice = choose(VALIDATION_LESS, measure) or first_holding(VALIDATION_LIMITS, measure)
+    advice = choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)
     return replace(advice, leaves_out=True)

@@ -9,16 +9,16 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, in_steps
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE, host_activity, traced_too_early
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
-from gpu_util_callback.diagnosis.advice.validation import validation
+from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, significant
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, MOSTLY, Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, MOSTLY, Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.recording.manifest_facts import SourceOnce
 from gpu_util_callback.words import capitalized, duration
 
@@ -334,7 +334,6 @@ class HostStall(Rule):
                 if active is None:
                     continue  # unknown how much of it was validation
                 again, took = round(lost * again / max(1, took)), lost
-            pct = 100 * took / span_ns
             if 100 * again >= limits["validation_pct"] * span_ns:
                 least: str = "lost_pct"
                 fired: tuple[str, ...] = ("validation_pct", "lost_pct")
@@ -344,32 +343,31 @@ class HostStall(Rule):
                 idle = 0 if active is None else round(lost * again / max(1, took))
             if 100 * idle < limits[least] * span_ns:
                 continue  # the GPU was at work most of the time, or was not sampled
-            evidence = times(occurrences, "validation_pct", pct) | {
+            wait = run.validation.total("wait_ns")
+            validations = Validations(run, occurrences.count, took, wait, span_ns)
+            evidence = times(occurrences, "validation_pct", validations.pct) | {
                 least: round(100 * idle / span_ns, 1),
                 "gpu_active_meanwhile_pct": active,
             }
-            wait = run.validation.total("wait_ns")
             if len(run.validation):
-                evidence["validation_wait_pct"] = round(100 * wait / max(1, took), 1)
-            advice = validation(
-                run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait, span_ns=run.present_in(where), pct=pct
-            )
+                evidence["validation_wait_pct"] = round(100 * validations.waiting, 1)
+            advice = advise_validations(validations)
             # What the first one takes longer, to trace and to compile, no remedy saves.
             advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
-            finding = self._loss(
-                "Validation stalls training",
-                where,
-                lost,
-                active,
+            yield self._stall(
                 run,
-                evidence,
-                {name: limits[name] for name in fired},
-                advice,
-                "validation",
-                occurrences,
+                active,
+                title="Validation stalls training",
+                where=where,
+                lost_ns=lost,
+                evidence=evidence,
+                threshold=chosen(limits, *fired),
+                advice=advice,
+                detail="validation",
+                pieces=intervals(occurrences),
+                state=occurrences.count >= MANY_TIMES,
+                slack_ns=run.validation.slack_ns(),
             )
-            finding.slack_ns = run.validation.slack_ns()
-            yield finding
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------
 
@@ -391,22 +389,19 @@ class HostStall(Rule):
                     | times(occurrences, "callback_pct", pct)
                     | {"lost_pct": round(100 * lost / span_ns, 1), "gpu_active_meanwhile_pct": active}
                 )
-                work = EpochWork(run, name, occurrences.count, occurrences.self_ns, run.present_in(where))
-                yield self._loss(
-                    _title(name, kind),
-                    where,
-                    lost,
-                    active,
+                work = EpochWork(run, name, occurrences.count, occurrences.self_ns, span_ns)
+                yield self._stall(
                     run,
-                    evidence,
-                    {
-                        "callback_pct": limits["callback_pct"],
-                        "lost_pct": limits["lost_pct"],
-                        "times": limits["min_occurrences"],
-                    },
-                    at_epochs(work),
-                    name,
-                    occurrences,
+                    active,
+                    title=_title(name, kind),
+                    where=where,
+                    lost_ns=lost,
+                    evidence=evidence,
+                    threshold=chosen(limits, "callback_pct", "lost_pct") | {"times": limits["min_occurrences"]},
+                    advice=at_epochs(work),
+                    detail=name,
+                    pieces=intervals(occurrences),
+                    state=occurrences.count >= MANY_TIMES,
                 )
 
     # -- callbacks inside steps --------------------------------------------------------------------
@@ -427,12 +422,13 @@ class HostStall(Rule):
             lost = min(took, idle.idle_ns) if idle else took
             if 100 * lost < limits["callback_pct"] * steps_ns:
                 continue
+            active = round(idle.active_pct, 1) if idle else None
             evidence: dict[str, object] = {
                 "callback": name or "not known which",
                 "callback_pct": round(100 * took / steps_ns, 1),
                 "ms_per_step": round(took / rows / 1e6, 3),
                 "steps": rows,
-                "gpu_active_pct": round(idle.active_pct, 1) if idle else None,
+                "gpu_active_pct": active,
             }
             if name and of_it < 0.95:
                 evidence["share_of_callback_time_pct"] = round(100 * of_it, 1)
@@ -443,18 +439,17 @@ class HostStall(Rule):
             advice = in_steps(StepWork(run, name, worked, took, span_ns, rows, epochs))
             others_stay = of_it * min(1.0, hook_ns / took) if name else 1.0
             advice = replace(advice, saves=advice.saves * others_stay)
-            often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
-            yield self._loss(
-                _title(name, kind),
-                where,
-                lost,
-                evidence["gpu_active_pct"],
+            yield self._stall(
                 run,
-                evidence,
-                {"callback_pct": limits["callback_pct"], "ms_per_step": limits["ms_per_step"]},
-                advice,
-                name or "callbacks",
-                state=often,
+                active,
+                title=_title(name, kind),
+                where=where,
+                lost_ns=lost,
+                evidence=evidence,
+                threshold=chosen(limits, "callback_pct", "ms_per_step"),
+                advice=advice,
+                detail=name or "callbacks",
+                state=in_many_steps(took, run.steps["top_callbacks_ns"][blocks]),
             )
 
     # -- unmarked time of a custom loop ------------------------------------------------------------
@@ -478,7 +473,6 @@ class HostStall(Rule):
             evidence["longest_s"] = round(unmarked_work.longest_ns / 1e9, 3)
         evidence["lost_pct"] = round(100 * unmarked_work.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = unmarked_work.active_pct
-        often = unmarked_work.times is None or unmarked_work.times >= MANY_TIMES
         title, advice, detail = "Work outside steps and phases", unmarked_work.advice, UNMARKED
         fetching = _share_between(run, limits, "between_input")
         if (_share_between(run, limits, "between_predict") or 0.0) >= MOSTLY:
@@ -495,50 +489,26 @@ class HostStall(Rule):
                 _SEEN,
                 0.0,
             )
-        finding = self._loss(
-            title,
-            unmarked_work.where,
-            unmarked_work.lost_ns,
-            unmarked_work.active_pct,
+        yield self._stall(
             run,
-            evidence,
-            {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-            advice,
-            detail,
-            state=often,
-        )
-        finding.pieces = unmarked_work.pieces
-        yield finding
-
-    def _loss(
-        self,
-        title,
-        where,
-        lost,
-        active,
-        run,
-        evidence,
-        threshold,
-        advice,
-        detail,
-        occurrences: Occurrences | None = None,
-        state: bool = False,
-    ) -> Finding:
-        if active is None:
-            evidence["counted"] = "the time training stood still: GPU utilization was not measured"
-        return self.finding(
+            unmarked_work.active_pct,
             title=title,
-            where=where,
-            lost_ns=int(lost),
-            confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
+            where=unmarked_work.where,
+            lost_ns=unmarked_work.lost_ns,
             evidence=evidence,
-            threshold=threshold,
+            threshold=chosen(limits, "unmarked_pct", "lost_pct"),
             advice=advice,
-            gpus=run.used_gpus,
             detail=detail,
-            pieces=intervals(occurrences) if occurrences else [],
-            state=occurrences.count >= MANY_TIMES if occurrences else state,
+            pieces=unmarked_work.pieces,
+            state=unmarked_work.times is None or unmarked_work.times >= MANY_TIMES,
         )
+
+    def _stall(self, run: Run, active_pct: float | None, *, evidence: Evidence, **more: Any) -> Finding:
+        """Return the finding of a stall; `active_pct` of the GPU meanwhile, None = not sampled."""
+        if active_pct is None:
+            evidence["counted"] = "the time training stood still: GPU utilization was not measured"
+        confidence = ESTIMATED if active_pct is None and run.used_gpus else MEASURED
+        return self.finding(confidence=confidence, evidence=evidence, gpus=run.used_gpus, **more)
 
 
 def _holds_steps(run: Run) -> bool:
