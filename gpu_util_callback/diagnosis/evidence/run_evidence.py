@@ -340,6 +340,11 @@ class Run(Gauges):
         """Return the idleness of the GPUs at work; None if utilization has too few samples."""
         return self.once(("idle", start_ns, end_ns), lambda: self._seen_idle(start_ns, end_ns))
 
+    def lost_of(self, ns: int, where: Range) -> int:
+        """Return how much of a time in a range is lost: the GPUs' idle time at most, if it was sampled."""
+        idle = self.idle(where.start_ns, where.end_ns)
+        return ns if idle is None else min(ns, idle.idle_ns)
+
     def use(self, gpu: int, start_ns: int, end_ns: int) -> Mean | None:
         """Return a GPU's utilization over a range, by any process; None with too few samples.
 

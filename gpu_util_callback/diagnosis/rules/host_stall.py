@@ -418,8 +418,7 @@ class HostStall(Rule):
             name, of_it, hook_ns = _heaviest_hook(run, where)
             if run.framework in _DISPATCHED and hook_ns < 0.5 * took:
                 continue  # Keras' own dispatch, or threads that compete for Python's lock
-            idle = run.idle(where.start_ns, where.end_ns)
-            lost = min(took, idle.idle_ns) if idle else took
+            idle, lost = run.idle(where.start_ns, where.end_ns), run.lost_of(took, where)
             if 100 * lost < limits["callback_pct"] * steps_ns:
                 continue
             active = round(idle.active_pct, 1) if idle else None

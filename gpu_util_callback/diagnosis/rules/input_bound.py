@@ -387,8 +387,7 @@ class InputBound(Rule):
         if end <= limits["warmup_steps"]:
             return
         where = Range(first, end, start_ns, end_ns)
-        idle = run.idle(start_ns, end_ns)
-        lost = longest if idle is None else min(longest, idle.idle_ns)
+        lost = run.lost_of(longest, where)
         if lost < least:
             return
         place = f"at step {first:,}" if end - first <= 1 else f"in steps {first:,} to {end - 1:,}"
@@ -543,9 +542,8 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
     alone_ns = _model_alone_ns(run)
-    lost_ns, rests_on = _avoidable(
-        wait_ns if idle is None else min(wait_ns, idle.idle_ns), wait_ns, duration_ns, rows, clean, alone_ns, idle_seen
-    )
+    lost_ns = run.lost_of(wait_ns, where)
+    lost_ns, rests_on = _avoidable(lost_ns, wait_ns, duration_ns, rows, clean, alone_ns, idle_seen)
     quicker = clean is not None and clean[0] * rows < running_ns and alone_ns is None
     return _Waiting(
         where,

@@ -237,10 +237,7 @@ class Recompilation(Rule):
             duration = int(steps["duration_ns"][blocks].sum())
             if count < limits["compilations"]:
                 continue
-            lost = took - _paid_anyhow(top[blocks], took, count)
-            idle = run.idle(where.start_ns, where.end_ns)
-            if idle is not None:
-                lost = min(lost, idle.idle_ns)
+            lost = run.lost_of(took - _paid_anyhow(top[blocks], took, count), where)
             pct = 100 * took / max(1, duration)
             if pct < limits["compile_pct"]:
                 continue
