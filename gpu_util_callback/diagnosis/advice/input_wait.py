@@ -36,10 +36,9 @@ class InputWait:
     Attributes:
         lost_ms: the avoidable part of a step's wait.
         needed_ms: duration of a step without it: batches must come this fast.
-        stage: the slowest stage, None = not known.
+        stage: the stage to blame, the slowest; None = not known, or none is (`not_the_bottleneck`).
         overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
         not_the_bottleneck: stages are known, and none works long enough to explain the wait.
-        opener: a stage that opens files, or similar, one for each of its elements.
         stages: all of them, slowest first.
         read_elsewhere: what is known of the stages was in part read of other batches than these.
     """
@@ -51,7 +50,6 @@ class InputWait:
     stage: Stage | None = None
     overlaps: bool = False
     not_the_bottleneck: bool = False
-    opener: Stage | None = None
     stages: Sequence[Stage] = ()
     read_elsewhere: bool = False
 
@@ -324,6 +322,11 @@ class InputWait:
         if self.modelled_ms < EXPLAINED * min(arrives_ms, self.arrives_ms):
             return 0.0
         return self.saves(arrives_ms)
+
+    @property
+    def work_ms(self) -> float:
+        """Time of all stages for a batch."""
+        return sum(stage.ms_per_batch for stage in self.stages if not stage.passing)
 
     @property
     def works_ahead(self) -> bool:

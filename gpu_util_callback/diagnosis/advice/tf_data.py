@@ -28,7 +28,7 @@ def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice
     maps = [stage for stage in wait.stages if stage.name.startswith("map")]
     if not maps:
         return None
-    slowest = replace(wait, stage=maps[0], not_the_bottleneck=False)
+    slowest = replace(wait, stage=maps[0])
     entry = next((entry for entry in (_WAITING_CALLS, _WAITING_PYTHON) if entry.when(slowest)), None)
     return None if entry is None else entry.advice(slowest, calls_save(_calls(slowest)))
 
@@ -51,10 +51,6 @@ def _is_map(wait: InputWait) -> bool:
 
 def _is_python(wait: InputWait) -> bool:
     return wait.stage is not None and "py_function" in wait.stage.flags
-
-
-def _to_blame(wait: InputWait) -> bool:
-    return wait.stage is not None and not wait.not_the_bottleneck
 
 
 def _few_calls(wait: InputWait) -> bool:
@@ -80,7 +76,7 @@ def _calls_wait(wait: InputWait) -> bool:
 def _calls_can_wait_together(wait: InputWait) -> bool:
     """Return whether the slow stage is a map whose calls wait, more of which could wait at a time."""
     stage = wait.stage
-    if stage is None or not (_to_blame(wait) and _is_map(wait) and _calls_wait(wait)):
+    if stage is None or not (_is_map(wait) and _calls_wait(wait)):
         return False
     return stage.inside is None and wait.cpus > 0 and _calls(wait) > stage.parallelism
 
@@ -121,8 +117,9 @@ def _with_calls(wait: InputWait, calls: int) -> float:
 def _opener(wait: InputWait) -> Stage | None:
     """Return the interleave or flat_map that opens files one or a few at a time; None if none."""
     stage = wait.stage
-    opener = wait.opener if wait.not_the_bottleneck or stage is None else (stage.inside or stage)
-    if opener is None or not opener.opens_files:
+    openers = wait.stages if stage is None else [stage.inside or stage]
+    opener = next((stage for stage in openers if stage.opens_files), None)
+    if opener is None:
         return None
     if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
         return None
@@ -130,8 +127,7 @@ def _opener(wait: InputWait) -> Stage | None:
         # Where nothing is computed and no stage was seen at work, it is the files that are waited
         # for.
         idles = wait.own_cpus is not None and wait.own_cpus < WAITS
-        timed_ms = sum(stage.ms_per_batch for stage in wait.stages if not stage.passing)
-        if not idles or (wait.keeps_up and timed_ms >= LITTLE * wait.lost_ms):
+        if not idles or (wait.keeps_up and wait.work_ms >= LITTLE * wait.lost_ms):
             return None
     return opener
 
@@ -139,7 +135,7 @@ def _opener(wait: InputWait) -> Stage | None:
 def _opens_files(wait: InputWait) -> bool:
     """Return whether a function of the user opens inputs one or a few at a time, windows apart."""
     opener = _opener(wait)
-    if opener is None or "(" not in opener.name or opener.name.startswith("from_generator"):
+    if opener is None or "(" not in opener.name:
         return False
     return not any(other.op.startswith("Window") and other.place > opener.place for other in wait.stages)
 
@@ -191,7 +187,7 @@ def _can_be_kept(wait: InputWait) -> bool:
     stage = wait.stage
     if wait.later_epochs <= 0 or _kept_already(wait) or stage is None:
         return False
-    if wait.not_the_bottleneck or _IN_MEMORY.match(stage.op):
+    if _IN_MEMORY.match(stage.op):
         return False
     before = [other for other in wait.stages if other.place >= stage.place]
     zipped = min((other.place for other in before if other.op.startswith("Zip")), default=math.inf)
@@ -220,7 +216,7 @@ def _keeping(wait: InputWait) -> float:
 
 def _after_cache(wait: InputWait) -> bool:
     stage = wait.stage
-    if not _to_blame(wait) or stage is None or stage.cached or not _is_map(wait):
+    if stage is None or stage.cached or not _is_map(wait):
         return False
     return any(other.cached for other in wait.stages)
 
@@ -387,7 +383,7 @@ REMEDIES = (
     Entry(
         "prefetch",
         when=lambda wait: (
-            _to_blame(wait)
+            wait.stage is not None
             and not wait.works_ahead
             and wait.lost_ms <= wait.needed_ms
             and not (_is_python(wait) and wait.waits is False and wait.run.device == "cpu")
@@ -403,8 +399,7 @@ REMEDIES = (
     Entry(
         "parallel calls",
         when=lambda wait: (
-            _to_blame(wait)
-            and _is_map(wait)
+            _is_map(wait)
             and not _is_python(wait)
             and wait.stage.inside is None
             and _few_calls(wait)
@@ -460,7 +455,7 @@ REMEDIES = (
     ),
     Entry(
         "whole batches",
-        when=lambda wait: _to_blame(wait) and _is_map(wait) and not _is_python(wait) and _short_calls(wait),
+        when=lambda wait: _is_map(wait) and not _is_python(wait) and _short_calls(wait),
         says=lambda wait: (
             f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
             f"{_call_us(wait):.0f} µs, most of it the call itself."
@@ -477,7 +472,7 @@ REMEDIES = (
     Entry(
         "parallel reads",
         when=lambda wait: (
-            _to_blame(wait)
+            wait.stage is not None
             and bool(_reader(wait) or ((opener := _opener(wait)) is not None and "(" not in opener.name))
         ),
         says=lambda wait: f"{wait.paces}. {_reader(wait) or 'TFRecord'}Dataset reads one file at a time.",
@@ -491,7 +486,7 @@ REMEDIES = (
     ),
     Entry(
         "split generator",
-        when=lambda wait: _to_blame(wait) and _op(wait).startswith("Generator") and _calls_wait(wait),
+        when=lambda wait: _op(wait).startswith("Generator") and _calls_wait(wait),
         says="The generator makes one element at a time, and mostly waits, for files or a network: {pace}.",
         asks="Can what it reads be split into parts, each with a generator of its own?",
         remedy="Let several of them wait at the same time",
@@ -506,7 +501,7 @@ REMEDIES = (
 LIMITS = (
     Entry(
         "irregular",
-        when=lambda wait: wait.keeps_up and wait.not_the_bottleneck,
+        when=lambda wait: wait.keeps_up,
         says="{paces}, although every stage of the pipeline is fast enough on average. Some "
         "batches come late, or something outside the pipeline delays them; which one is not known.",
     ),

@@ -605,7 +605,6 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     """Return what the advice reads: the wait, and the stages of the pipeline behind it."""
     where, rows = waiting.where, waiting.rows
     stages = run.pipeline.stages(where.start_ns, where.end_ns)
-    work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
     wait = InputWait(
         run,
@@ -613,11 +612,9 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
         waiting.lost_ns / rows / 1e6,
         waiting.needed_ms,
         stages=stages,
-        not_the_bottleneck=bool(stages) and work_ms < explained_ms,
-        opener=next((stage for stage in stages if stage.opens_files), None),
         read_elsewhere=run.pipeline.reads_elsewhere(rows, where.start_ns, where.end_ns),
     )
-    if wait.not_the_bottleneck or wait.keeps_up:
+    if (stages and wait.work_ms < explained_ms) or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)
     slowest = _to_blame(stages, wait.later_epochs)
     if slowest is None or slowest.work_ms_per_batch <= 0:
@@ -650,8 +647,7 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
 
 def _stage_evidence(wait: InputWait) -> dict[str, object]:
     if wait.not_the_bottleneck:
-        work_ms = sum(stage.ms_per_batch for stage in wait.stages if not stage.passing)
-        return {"all_stages_ms_per_batch": round(work_ms, 3)}
+        return {"all_stages_ms_per_batch": round(wait.work_ms, 3)}
     stage = wait.stage
     if stage is None:
         return {}
