@@ -33,8 +33,8 @@ class BatchMemory:
 
 def batch_of(run: Run) -> int | None:
     """Return the size of the batches: as given or declared, or the only one that was seen."""
-    sizes = set(((run.facts.get("memory") or {}).get("batch_sizes") or {}).values())
-    return batch_size(run.fit) or (int(sizes.pop()) if len(sizes) == 1 else None)
+    sizes = {*run.memory_facts.get("batch_sizes", {}).values()}
+    return batch_size(run.fit) or (sizes.pop() if len(sizes) == 1 else None)
 
 
 def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
@@ -69,8 +69,7 @@ def _batch_memory(run: Run, gpu: int) -> BatchMemory | None:
 
 def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
     """Return the peak of each size of batches that was the largest so far."""
-    memory_facts = run.facts.get("memory") or {}
-    of_shape = {int(shape): int(size) for shape, size in (memory_facts.get("batch_sizes") or {}).items()}
+    of_shape = {int(shape): size for shape, size in run.memory_facts.get("batch_sizes", {}).items()}
     peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
     sizes_in_order = sorted(
         (first, of_shape[shape]) for shape, first in run.steps.first_ns.items() if shape in of_shape
@@ -78,7 +77,7 @@ def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
     batch = batch_of(run)
     if len(sizes_in_order) < 2 or peaks is None:
         size = max((size for _, size in sizes_in_order), default=batch)
-        return {int(size): highest} if size else {}
+        return {size: highest} if size else {}
     larger: list[tuple[int, int]] = []
     for first, size in sizes_in_order:
         if not larger or size > larger[-1][1]:

@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_o
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
-from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Gpu, Machine, Model
+from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Gpu, Machine, MemoryFacts, Model
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import complete
 
@@ -218,6 +218,11 @@ class Run(Gauges):
     def machine(self) -> Machine:
         """The machine it is trained on."""
         return self.once("machine", lambda: cast(Machine, _without_nulls(self.facts.get("machine"))))
+
+    @property
+    def memory_facts(self) -> MemoryFacts:
+        """Memory of the program that the recorder saw grow, or run out."""
+        return self.once("memory facts", lambda: cast(MemoryFacts, _without_nulls(self.facts.get("memory"))))
 
     @property
     def container_limit(self) -> float | None:

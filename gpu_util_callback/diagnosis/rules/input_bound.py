@@ -363,7 +363,8 @@ class InputBound(Rule):
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            return not (len(run.steps) and run.source.fetches and _judged(run.source))
+            judged = run.source.idle_judged or run.source.steps_judged
+            return not (len(run.steps) and run.source.fetches and judged)
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -619,7 +620,9 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     slowest = _to_blame(stages, wait.later_epochs)
     if slowest is None or slowest.work_ms_per_batch <= 0:
         return wait
-    return replace(wait, stage=slowest, overlaps=_overlaps(slowest, waiting.duration_ns / rows))
+    # Its calls ran in parallel, or waited for one another, if it worked longer for a batch than the step that took it.
+    overlaps = slowest.work_ms_per_batch * 1e6 > waiting.duration_ns / rows
+    return replace(wait, stage=slowest, overlaps=overlaps)
 
 
 def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
@@ -700,11 +703,6 @@ def _model_alone_ns(run: Run) -> float | None:
     return 1e9 / measured["model_per_s"]
 
 
-def _judged(source: Source) -> bool:
-    """Return whether waits of a trace mean something: a GPU worked enough, or steps wait."""
-    return source.idle_judged or source.steps_judged
-
-
 def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
     if source.slowest_stage is not None:
@@ -729,11 +727,3 @@ def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
     making = [stage for stage in stages if not stage.passing]
     at_work = [stage for stage in making if not stage.cached and stage.work_ms_per_batch > 0]
     return next(iter(at_work if at_work and later > MOSTLY else making), None)
-
-
-def _overlaps(stage: Stage, step_ns: float) -> bool:
-    """Return whether the stage worked longer for a batch than the step that took it.
-
-    Its calls then ran in parallel, or waited for one another: their sum is not elapsed time.
-    """
-    return stage.work_ms_per_batch * 1e6 > step_ns

@@ -1,9 +1,9 @@
 """Memory growth: memory is taken and never given back, until there is none left."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.recording.manifest_facts import Kept
 from gpu_util_callback.words import duration, gpu_names
 
 MIB = 1 << 20
@@ -204,7 +205,7 @@ def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bo
 def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     """Return whether a `cache()` of tf.data is filling up, and has room for the rest."""
     per_epoch = run.fit.get("steps_per_epoch")
-    cached = any("Cache" in stage.op for stage in _stages(run))
+    cached = any("Cache" in stage.op for stage in run.pipeline.stages(run.start_ns, run.end_ns))
     if not cached or run.phases.of("epoch") or room_bytes is None:
         return False
     return per_epoch is None or room_bytes > growth.per_step * max(0, per_epoch - run.end_step)
@@ -213,27 +214,24 @@ def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
 def _is_a_list(run: Run, growth: Growth) -> bool:
     """Return whether a list of the program, without an end, takes nearly all of the growth."""
     return any(
-        not kept_list.get("bound")
-        and float(kept_list.get("per_step") or 0.0) * float(kept_list.get("item_bytes") or 0.0)
-        >= NEARLY_ALL * growth.per_step
-        for kept_list in _memory_facts(run).get("kept") or ()
+        not kept_list.get("bound") and _growth_of(kept_list) >= NEARLY_ALL * growth.per_step
+        for kept_list in run.memory_facts.get("kept", ())
     )
+
+
+def _growth_of(kept_list: Kept) -> float:
+    """Return the bytes by which a list of the program grows in a step."""
+    return kept_list.get("per_step", 0.0) * kept_list.get("item_bytes", 0)
 
 
 def _fills_a_bound(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
-    for kept_list in _memory_facts(run).get("kept") or ():
-        each, items = float(kept_list.get("item_bytes") or 0.0), int(kept_list.get("items") or 0)
-        if not kept_list.get("bound") or float(kept_list.get("per_step") or 0.0) * each < (
-            NEARLY_ALL * growth.per_step
-        ):
-            continue
-        return room_bytes is None or (int(kept_list["bound"]) - items) * each <= room_bytes
+    for kept_list in run.memory_facts.get("kept", ()):
+        bound = kept_list.get("bound")
+        if bound and _growth_of(kept_list) >= NEARLY_ALL * growth.per_step:
+            to_come = (bound - kept_list.get("items", 0)) * kept_list.get("item_bytes", 0)
+            return room_bytes is None or to_come <= room_bytes
     return False
-
-
-def _stages(run: Run) -> list[Any]:
-    return list(run.pipeline.stages(run.start_ns, run.end_ns))
 
 
 def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
@@ -361,7 +359,7 @@ def _workers(run: Run, forecast: Forecast) -> _Why | None:
 
 
 def _graph(run: Run, forecast: Forecast) -> _Why | None:
-    operations = _memory_facts(run).get("graph_operations_per_step")
+    operations = run.memory_facts.get("graph_operations_per_step")
     if not operations or operations < EXPLAINS:
         return None
     return "graph", f"{operations:.3g} operations added to the graph in each step"
@@ -371,10 +369,9 @@ def _growing_list(run: Run, forecast: Forecast) -> _Why | None:
     """Return the list whose items make up the growth."""
     best: tuple[float, str, str] | None = None
     per_step = forecast.growth.per_step
-    for kept_list in _memory_facts(run).get("kept") or ():
-        grown = float(kept_list.get("per_step") or 0.0) * float(kept_list.get("item_bytes") or 0.0)
-        graph = bool(kept_list.get("graph"))
-        share = grown / per_step if per_step else 0.0
+    for kept_list in run.memory_facts.get("kept", ()):
+        graph = kept_list.get("graph", False)
+        share = _growth_of(kept_list) / per_step
         if not graph and share < EXPLAINS:
             continue
         kind = "graphs" if graph else "checkpoints" if kept_list.get("weights") else "list"
@@ -382,7 +379,7 @@ def _growing_list(run: Run, forecast: Forecast) -> _Why | None:
             kind = "metric"
         rank = share if not graph else max(share, 1.0)
         if best is None or rank > best[0]:
-            best = rank, kind, str(kept_list.get("name"))
+            best = rank, kind, kept_list["name"]
     return None if best is None else best[1:]
 
 
@@ -391,8 +388,11 @@ def _traces(run: Run, forecast: Forecast) -> _Why | None:
     if times >= MANY_COMPILATIONS:
         return "traces", f"{times:,} compilations since then"
     least = max(TRACES, forecast.growth.per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step))
-    for name, called in (("functions", "new traces of functions"), ("compilations",) * 2):
-        each = _memory_facts(run).get(f"{name}_per_step") or 0.0
+    facts = run.memory_facts
+    for each, called in (
+        (facts.get("functions_per_step", 0.0), "new traces of functions"),
+        (facts.get("compilations_per_step", 0.0), "compilations"),
+    ):
         if each >= least:
             return "traces", f"{each:.2g} {called} in each step"
     return None
@@ -401,7 +401,8 @@ def _traces(run: Run, forecast: Forecast) -> _Why | None:
 def _buffer(run: Run, forecast: Forecast) -> _Why | None:
     if forecast.column == "allocator_used_bytes":
         return None
-    buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
+    stages = run.pipeline.stages(run.start_ns, run.end_ns)
+    buffers = [kind[0] for stage in stages if (kind := _BUFFERS.search(stage.op))]
     most = run.fit.get("input_shuffle_bytes")
     if _same_sizes(run) or (most is not None and forecast.growth.grown > most):
         buffers = [kind for kind in buffers if kind != "Shuffle"]
@@ -429,11 +430,6 @@ _EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
     _tensors,
     _objects,
 )
-
-
-def _memory_facts(run: Run) -> Mapping[str, Any]:
-    """Return the facts about memory that the recorder found in the program."""
-    return run.facts.get("memory") or {}
 
 
 def _same_sizes(run: Run) -> bool:

@@ -1,6 +1,6 @@
 """Out of memory: the error, or the kill, that ended the training."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
 from gpu_util_callback.words import size
 
 MIB = 1 << 20
@@ -37,21 +38,17 @@ class OutOfMemory(Rule):
     unknown = "training did not run out of memory"
 
     def missing(self, run: Run) -> bool:
-        return _error(run) is None and not run.facts.get("lost")
+        return "out_of_memory" not in run.memory_facts and not run.facts.get("lost")
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        error = _error(run)
+        error = run.memory_facts.get("out_of_memory")
         if error is not None:
             yield _post_mortem(run, error)
         else:
             yield from _killed(run, limits)
 
 
-def _error(run: Run) -> Mapping[str, Any] | None:
-    return (run.facts.get("memory") or {}).get("out_of_memory")
-
-
-def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
+def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
     gpu = error.get("gpu") if run.device == "gpu" else None  # JAX's error names no device
     where = str(error.get("where") or "the training")
     step, batch = error.get("step"), batch_of(run)
@@ -98,12 +95,12 @@ def _mib(count: float | None, digits: int = 1) -> float | None:
     return None if count is None else round(count / MIB, digits)
 
 
-def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _of_gpu(run: Run, gpu: int, error: OutOfMemoryFacts, where: str) -> dict[str, Any]:
     """Return what held the GPU's memory."""
     memory = allocator(run, gpu)
     other_bytes = run.highest(gpu, "memory_other_bytes")
     reserved = run.highest(gpu, "allocator_reserved_bytes")
-    unused = error.get("reserved_bytes")
+    unused: float | None = error.get("reserved_bytes")
     if unused is None and reserved is not None and memory is not None:
         unused = max(0.0, reserved - memory.peak)
     return {
@@ -127,16 +124,15 @@ def _of_host(run: Run, where: str) -> dict[str, object]:
     }
 
 
-def _large_list(run: Run) -> Mapping[str, Any] | None:
+def _large_list(run: Run) -> Kept | None:
     """Return the list of the program's that held much of the memory."""
     held = run.highest_of("host:process_held_bytes")
-    lists = (run.facts.get("memory") or {}).get("kept") or ()
-    largest = max(lists, key=_bytes, default=None)
+    largest = max(run.memory_facts.get("kept", ()), key=_bytes, default=None)
     return largest if largest is not None and held and _bytes(largest) >= MUCH * held else None
 
 
-def _bytes(kept_list: Mapping[str, Any]) -> float:
-    return float(kept_list.get("items") or 0) * float(kept_list.get("item_bytes") or 0)
+def _bytes(kept_list: Kept) -> float:
+    return kept_list.get("items", 0) * kept_list.get("item_bytes", 0)
 
 
 def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
