@@ -11,6 +11,7 @@ MEASURED: Confidence = "measured"
 ESTIMATED: Confidence = "estimated"
 
 Evidence = dict[str, object]
+LEAST_GAIN = Constant(1.05, "times faster: a smaller gain is lost in noise, and is not worth a word")
 MODELLED = Constant(1.35, "predicted durations of 84 % of the cures that were applied lie within this factor")
 LEFT_OUT = Constant(1.2, "work that is left out saves its time; that of equal runs differs by this")
 

@@ -5,19 +5,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import cast
 
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
+from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Confidence, Evidence, own_findings
 from gpu_util_callback.diagnosis.report_types import JobVerdict
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
 
-LEAST_S = Constant(0.5, "s: a single first fetch or scheduling delay may take as long, and weighs much in a short run")
 SAME_PACE = Constant(0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not")
-WAITED_FOR = Constant(0.5, "a wait of which the others share more does not make the straggler's own steps longer")
-TRACED_STEPS = Count(3, "fewer traced steps of a worker give no reliable mean")
 WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
 ALIKE_FACTOR = Constant(2.0, "workers with the same causes are alike if their losses differ by less than this ...")
 ALIKE_SHARE = Constant(0.05, "... or by less than this share of the run")
@@ -111,12 +110,12 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         others_s = median(seconds for other, seconds in spent.items() if other != rank)
         lost = spent[rank] - others_s
         pct = 100 * lost / worst["wall_s"]
-        if pct < limit or lost < LEAST_S:
+        if pct < limit or lost < LEAST_S.default:
             continue
         ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others_s / worst["steps"]
         longer = pace[rank] - median(ms_per_step for other, ms_per_step in pace.items() if other != rank)
-        if longer > WAITED_FOR * (ms - usual):
-            continue
+        if longer > MOSTLY * (ms - usual):
+            continue  # the others do not share its wait
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
         yield _Straggler(rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), advice)
@@ -149,7 +148,7 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
     """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
     traced = {}
     for run in runs:
-        gpus = [gpu for gpu in run["traced"]["per_gpu"].values() if gpu["steps"] >= TRACED_STEPS]
+        gpus = [gpu for gpu in run["traced"]["per_gpu"].values() if gpu["steps"] >= LEAST_STEPS]
         if not gpus:
             return
         # Of several GPUs in a process, the one that waits least is the one that the others wait

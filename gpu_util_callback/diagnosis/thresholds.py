@@ -41,6 +41,7 @@ class Count(_Explained, int):
 MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
 # Limits of several rules.
 MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; two make a state")
+MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")
 MIN_SAMPLES = Threshold(20, "two seconds of samples at 10 Hz")
 MIN_LOOKS = Threshold(20, "of fewer samples one more or less is 5 %")
 BUSY_PCT = Threshold(80, "a GPU that idles has another problem first")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
-from gpu_util_callback.diagnosis.finding import all_findings
+from gpu_util_callback.diagnosis.finding import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
@@ -19,7 +19,6 @@ from gpu_util_callback.words import capitalized, duration, gpu_names, percent, t
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes that cost nothing until they end the run: their title says so.
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
-WORTH_A_WORD = Constant(1.05, 'a promise of "1× faster" is not worth printing')
 STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
 MOSTLY_STEPS_PCT = Constant(80, "a run of so many steps was not held back around them, if no GPU was measured")
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
@@ -272,9 +271,9 @@ def gain_text(wall_s: float | None, span_s: Sequence[float] | None) -> str:
 
 def factors_text(least: float, most: float) -> str:
     """Format a gain between two factors as `gain_text` does."""
-    if most < WORTH_A_WORD:
+    if most < LEAST_GAIN:
         return ""
-    if least < WORTH_A_WORD:
+    if least < LEAST_GAIN:
         return f"up to {times(most)}"
     low, high = times(least), times(most)
     return high if low == high else f"{low.removesuffix('×')} to {high}"
@@ -288,7 +287,7 @@ def promise(wall_s: float, span_s: Sequence[float] | None, saves_s: float | None
     """
     expected = gain_of(wall_s, saves_s)
     gain = gain_text(wall_s, span_s or (saves_s and [saves_s, saves_s]) or None)
-    if not gain or expected is None or expected < WORTH_A_WORD:
+    if not gain or expected is None or expected < LEAST_GAIN:
         return ""
     return f" Fixing it could make this {what} {gain} faster."
 

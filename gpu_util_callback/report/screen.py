@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.script import Script
+from gpu_util_callback.diagnosis.finding import LEAST_GAIN
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.verdict import WORTH_A_WORD, gain_text, order, sums
+from gpu_util_callback.diagnosis.verdict import gain_text, order, sums
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -294,7 +295,7 @@ def _evidence(finding: Mapping, room: int | None) -> str:
     prose = "; ".join(facts)
     basis = finding["evidence"].get("promise_rests_on")
     faster = finding["evidence"].get("faster_up_to")
-    if room is None and faster and faster >= WORTH_A_WORD:
+    if room is None and faster and faster >= LEAST_GAIN:
         prose += f". Up to {times(faster)} faster here"
         prose += f", estimated from {basis}" if basis else ""
     return f"{capitalized(prose)}." if prose else ""

@@ -8,7 +8,8 @@ from nvml import Scenario
 from replayed_gpus import LOADS, SECOND, SQUARES, recorded, trained
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.run_evidence import LAG_NS, Run
+from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.recording import read_recordings
 from tensorboard_plugin.lanes import lanes_of
 
@@ -86,7 +87,7 @@ def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monk
     assert active_pct(run, begin, [(on, off)]) >= 95
     assert active_pct(run, begin, [(off, off + 2)]) <= 10
     report = run_report(recording)
-    assert report["gpus"][0]["utilization_refresh_ms"] is None or run.lag_ns() < LAG_NS
+    assert report["gpus"][0]["utilization_refresh_ms"] is None or run.lag_ns() < HOLD_NS
     assert report["time_s"]["input_wait"] == pytest.approx(2 + on, abs=0.5)
     assert "input_bound" in [one["cause"] for one in [*report["spans"], *report["findings"]]]
 
@@ -96,7 +97,7 @@ def test_the_refresh_is_found_in_the_run(name, replay, trace_data):
     _, recording, _ = replay(recorded(trace_data, name).with_stalls(0.5, 2))
     (gpu,) = recording.facts["gpus"]
     assert 150 <= gpu["utilization_refresh_ms"] <= 310
-    assert run_of(recording).lag_ns() == 2e6 * gpu["utilization_refresh_ms"] < LAG_NS
+    assert run_of(recording).lag_ns() == 2e6 * gpu["utilization_refresh_ms"] < HOLD_NS
 
 
 def test_where_no_refresh_is_seen_two_seconds_are_assumed(step):
@@ -105,7 +106,7 @@ def test_where_no_refresh_is_seen_two_seconds_are_assumed(step):
     stepped = step(scenario)
     stepped.at(*np.arange(0, 6, 0.1))
     assert "utilization_refresh_ms" not in stepped.reader.facts
-    assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}, 0).lag_ns() == LAG_NS
+    assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}, 0).lag_ns() == HOLD_NS
 
 
 def test_the_driver_s_own_samples_show_their_refresh(step):

@@ -10,7 +10,7 @@ from typing import Any
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.words import capitalized
 
@@ -23,7 +23,6 @@ ROOM = Constant(1.0, "a worker process that computes needs a core of its own")
 FULL_CPU_PCT = Constant(75, "with the cores this busy, more threads take time from each other")
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
-EXPLAINED = Constant(1.05, "a model that sees less difference than this cannot know what a remedy gains")
 LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
 FITS = Constant(0.5, "of the memory: the rest is needed by the program and the page cache")
 VALUE_BYTES = Count(4, "of a value whose type is not known: most are float32")
@@ -319,7 +318,7 @@ class InputWait:
 
     def saved_by(self, arrives_ms: float) -> float:
         """Return the share that a change saves; 0 if the model sees no change in itself."""
-        if self.modelled_ms < EXPLAINED * min(arrives_ms, self.arrives_ms):
+        if self.modelled_ms < LEAST_GAIN * min(arrives_ms, self.arrives_ms):
             return 0.0
         return self.saves(arrives_ms)
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_util_callback.diagnosis.finding import MODELLED, Advice
+from gpu_util_callback.diagnosis.finding import LEAST_GAIN, MODELLED, Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 
-LEAST_GAIN = Constant(1.05, "a smaller gain is lost in noise")
 ALIKE = Constant(1.2, "predicted gains of equal runs differ by 1.18 in the median: closer ones are equal")
 
 

@@ -124,7 +124,7 @@ class Gauges:
         return track.last if track is not None else None
 
 
-HOLD_NS = Count(2_000_000_000, "the most time before it that a sample covers: twice the driver's averaging time")
+HOLD_NS = Count(2_000_000_000, "utilization is a mean over up to a second, held for another: so much a sample covers")
 
 
 class Mean(NamedTuple):

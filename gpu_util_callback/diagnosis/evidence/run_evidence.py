@@ -9,13 +9,13 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks, absences
 from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
-from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges, Mean
+from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, MIN_SAMPLES, Gauges, Mean
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
 from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
 from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Gpu, Machine, MemoryFacts, Model
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import complete
@@ -23,8 +23,6 @@ from gpu_util_callback.recording.segments import complete
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 AROUND_NS = 500_000_000
-LAG_NS = Count(2_000_000_000, "with no refresh seen: utilization is a mean over a second, held for another")
-HALF = Constant(0.5, "of a range must be sampled: an end of it does not speak for the rest")
 MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
 PAUSES = ("between_fits", "stopped")  # phases in which nothing trains
 SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
@@ -357,10 +355,10 @@ class Run(Gauges):
         a mean over up to a second anyway. A range whose samples end soon after it began is not
         judged.
         """
-        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, MIN_SAMPLES, HALF)
+        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, MIN_SAMPLES, MOSTLY)
         if mean is None:
             around = start_ns - AROUND_NS, end_ns + AROUND_NS
-            mean = self.gpu_mean(gpu, "utilization_pct", *around, MIN_SAMPLES, HALF)
+            mean = self.gpu_mean(gpu, "utilization_pct", *around, MIN_SAMPLES, MOSTLY)
         return mean
 
     def _seen_idle(self, start_ns: int, end_ns: int) -> Idle | None:
@@ -393,7 +391,7 @@ class Run(Gauges):
         """
         refreshes_ms = [self.gpu(index).get("utilization_refresh_ms") for index in self.working_gpus]
         known_ms = [ms for ms in refreshes_ms if ms]
-        return 2_000_000 * max(known_ms) if known_ms and len(known_ms) == len(refreshes_ms) else LAG_NS
+        return 2_000_000 * max(known_ms) if known_ms and len(known_ms) == len(refreshes_ms) else HOLD_NS
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the idle share (0-1) of the GPUs at work in each of many ranges.

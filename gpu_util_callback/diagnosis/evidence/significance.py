@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import SHORTEST, Run
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
-from gpu_util_callback.diagnosis.finding import Finding
+from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Finding
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
 PART = Constant(0.25, "several spans may reach a limit together; each must reach this part of it")
@@ -14,10 +14,10 @@ MANY_TIMES = Count(16, "seen at so many ends of epochs, it is a state of the run
 MANY_STEPS = SHORTEST  # the same for steps
 STATE_LEAST = Constant(0.2, "of `least_s`: less than that predicts nothing, even of a state")
 SLICE_MS = Constant(3, "Linux gives another thread the core for 3 ms: a host that lost it once stalls as long")
-LEAST_GAIN = Constant(0.05, "without its loss a run must be this much faster to show ...")
-SCATTERS = Count(2, "... and by this many times its own scatter ...")
+SCATTERS = Count(2, "times its own scatter: by so much faster must a run be without a loss to show ...")
 SURE_GAIN = Constant(0.15, "... but so large a gain shows however unsteady the steps are")
 PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace
+ALWAYS_S = Threshold(60, "a lost minute is worth reporting however long the run is")
 LEAST_S = Threshold(
     0.5,
     "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is reported "
@@ -73,7 +73,7 @@ def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
 def shows(run: Run, lost_ns: int) -> bool:
     """Return whether a run without this loss is faster than chance makes it."""
     gain = lost_ns / max(1, run.wall_ns - lost_ns)
-    return gain >= max(LEAST_GAIN, min(SURE_GAIN, SCATTERS * _scatter(run)))
+    return gain >= max(LEAST_GAIN - 1, min(SURE_GAIN, SCATTERS * _scatter(run)))
 
 
 def one_interruption(run: Run, finding: Finding) -> bool:

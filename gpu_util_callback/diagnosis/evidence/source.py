@@ -18,7 +18,7 @@ from gpu_util_callback.recording.manifest_facts import SourceHostCalls, SourceOn
 from gpu_util_callback.recording.schema import CATEGORIES
 
 AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
-LEAST_STEPS = Count(3, "of a trace; fewer are a fragment")
+LEAST_STEPS = Count(3, "of a trace or a window; fewer are a fragment, and their mean represents no others")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ MAX_SPANS = 24
 MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
-HYSTERESIS = Constant(0.5, "a stretch that loses half as much as the spans on both its sides continues them")
+HYSTERESIS = Constant(0.5, "of what began a state continues it; less ends it")
 PROMINENCE = Constant(0.75, "spans less than a third above what lies between them are crests of one span")
 MIN_GAP = Constant(0.125, "of its neighbours: so short a stretch near the threshold is below it by chance")
 OUTLIER = Count(2, "times the largest single loss of the neighbouring spans")

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.source import AT_WORK, Source, Windows
+from gpu_util_callback.diagnosis.evidence.source import AT_WORK, LEAST_STEPS, Source, Windows
+from gpu_util_callback.diagnosis.evidence.spans import HYSTERESIS
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-WINDOW_STEPS = Count(3, "steps that a window must have before it represents the run")
 IN_A_ROW = Count(2, "windows in a row that differ from the rest: a single one may have met a checkpoint")
-OVER = Constant(0.5, "of the limit: a window that shows less ends the state")
 LEAST_SHARE = Constant(0.02, "of the run: fixing a shorter stretch does not show")
 
 
@@ -63,7 +62,7 @@ def traced_gpus(run: Run) -> list[int]:
     busy = {
         index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
         for index, gpu in sorted(run.traced.gpus.items())
-        if index >= 0 and gpu.steps >= WINDOW_STEPS and gpu.duration_ns > 0
+        if index >= 0 and gpu.steps >= LEAST_STEPS and gpu.duration_ns > 0
     }
     most = max(busy.values(), default=0)
     return [index for index, share in busy.items() if share > 0 and share >= AT_WORK * most]
@@ -167,12 +166,12 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
         return []
     parts = _parts(run, limit_pct, *categories)
     if not parts:
-        is_over = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
+        is_over = whole.pct >= limit_pct and not _alone(run, HYSTERESIS * limit_pct, *categories)
         return [whole] if is_over else []
     shares = []
     for where in parts:
         share = share_of(run, *categories, where=where)
-        if share is None or share.pct < limit_pct or share.steps < WINDOW_STEPS:
+        if share is None or share.pct < limit_pct or share.steps < LEAST_STEPS:
             continue
         if share.lost_ns >= LEAST_SHARE * run.present_ns:
             shares.append(share)
@@ -187,7 +186,7 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
     above = False
     runs: list[list] = []  # [above, first, end] of windows in one state
     for at, value in enumerate(pct):
-        state = value >= (OVER * limit_pct if above else limit_pct)
+        state = value >= (HYSTERESIS * limit_pct if above else limit_pct)
         if not runs or state != above:
             runs.append([state, at, at + 1])
         runs[-1][2], above = at + 1, state

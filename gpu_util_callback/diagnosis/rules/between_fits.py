@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
-from gpu_util_callback.diagnosis.advice.table import LEAST_GAIN
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
+from gpu_util_callback.diagnosis.finding import ESTIMATED, LEAST_GAIN, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 

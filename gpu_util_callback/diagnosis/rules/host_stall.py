@@ -12,13 +12,28 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, in_many_steps, significant
+from gpu_util_callback.diagnosis.evidence.significance import (
+    ALWAYS_S,
+    MANY_TIMES,
+    SIGNIFICANT,
+    in_many_steps,
+    significant,
+)
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, MOSTLY, Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import (
+    MIN_LOOKS,
+    MIN_STEPS,
+    MOSTLY,
+    Constant,
+    Count,
+    Limits,
+    Threshold,
+    chosen,
+)
 from gpu_util_callback.recording.manifest_facts import SourceOnce
 from gpu_util_callback.words import capitalized, duration
 
@@ -27,7 +42,6 @@ UNMARKED = "unmarked"  # detail of the finding about unnamed time
 # -- unnamed time of a custom loop -------------------------------------------------------------
 ALIKE = Constant(0.1, "stretches of this share of the longest one are of its kind")
 AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
-OCCASIONAL = Constant(0.5, "work in fewer than half of the steps is occasional")
 FEW_ROWS = Count(16, "blocks of so few steps separate one stretch from the next")
 
 
@@ -83,7 +97,7 @@ def unmarked(run: Run) -> Unmarked | None:
     took = round(min(float(spent.sum()) + tail, _other_ns(run)))
     usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
-    rare = len(stretches) * steps.rows_per_block <= OCCASIONAL * steps.total_rows
+    rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
     told_apart = rare and steps.rows_per_block <= FEW_ROWS
     lost, active, pieces = took, None, []
     if told_apart:
@@ -163,7 +177,7 @@ def _place(
         )
     rows = run.steps.total_rows
     events = count if told_apart else run.steps.total("between_events")
-    if events and (rare or events < OCCASIONAL * rows):
+    if events and (rare or events < MOSTLY * rows):
         every = max(2, round(rows / events))
         place = f"about every {every} steps"
         return (
@@ -250,9 +264,9 @@ class HostStall(Rule):
         "lost_pct": Threshold(5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"),
         "min_looks": MIN_LOOKS,
         "min_occurrences": Threshold(2, "one checkpoint or one slow callback is an event, not a state of the run"),
-        "min_steps": Threshold(16, "as for input_bound"),
+        "min_steps": MIN_STEPS,
         **SIGNIFICANT,
-        "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
+        "always_s": ALWAYS_S,
     }
     unknown = "neither phases nor callback times were recorded"
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"

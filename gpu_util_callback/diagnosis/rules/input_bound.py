@@ -20,6 +20,7 @@ from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import (
+    ALWAYS_S,
     LEAST_S,
     MANY_TIMES,
     PART,
@@ -31,7 +32,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_STEPS, MOSTLY, Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 
@@ -340,7 +341,7 @@ class InputBound(Rule):
             "fixing it gains less than 1.08 times",
         ),
         "floor_ms": Threshold(0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"),
-        "min_steps": Threshold(16, "fewer steps are an event, not a state of the run"),
+        "min_steps": MIN_STEPS,
         "warmup_steps": Threshold(
             20, "a span that ends within the first 20 steps is buffers filling for the first time"
         ),
@@ -356,7 +357,7 @@ class InputBound(Rule):
         "once_pct": Threshold(5, "one change of epochs that takes a twentieth of the run matters, as XProf's 5 % are"),
         "once_s": Threshold(1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"),
         "least_s": LEAST_S,
-        "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
+        "always_s": ALWAYS_S,
     }
     unknown = "input wait was not measured in this run"
     unknown_in_trace = "the trace shows no fetching of batches, or too little work"
