@@ -101,25 +101,16 @@ class Rule:
         Args:
             of_trace: its title where they are all steps of a trace.
         """
-        if share.exact:
-            return self.finding(
-                title=of_trace,
-                where=share.where,
-                lost_ns=share.lost_ns,
-                evidence=evidence,
-                threshold=threshold,
-                advice=advice,
-                gpus=share.gpus,
-                severity=share.pct / 100,
-            )
         return self.finding(
+            title=of_trace if share.exact else None,
             where=share.where,
             lost_ns=share.lost_ns,
-            confidence=ESTIMATED,
-            evidence=evidence | {"traced_steps": share.steps},
+            confidence=MEASURED if share.exact else ESTIMATED,
+            evidence=evidence if share.exact else evidence | {"traced_steps": share.steps},
             threshold=threshold,
             advice=advice,
             gpus=share.gpus,
+            severity=share.pct / 100 if share.exact else None,
         )
 
     def part_of(self, detail: str) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
+from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu
+from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
@@ -247,7 +249,7 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
 
 def _unknown_too(findings: Sequence[Mapping]) -> str:
     """Return a note on what may cost more than the largest known loss, and can be tried."""
-    unknown = next((one for one in findings if one["lost_s"] is None and (one.get("advice") or {}).get("code")), None)
+    unknown = next((finding for finding in findings if finding["lost_s"] is None and finding["advice"]["code"]), None)
     return f" {_of_unknown_cost(unknown)}" if unknown and unknown["cause"] not in _FORECASTS else ""
 
 
@@ -311,21 +313,25 @@ def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
     return f"{verdict} {kernels}".strip()
 
 
+def _at_work(runs: Sequence[Run]) -> list[tuple[Run, TracedGpu]]:
+    """Return the GPUs at work in traces, each with its process."""
+    return [(run, run.traced.gpus[gpu]) for run in runs for gpu in traced_gpus(run) if gpu in run.traced.gpus]
+
+
 def _kernel_pct(runs: Sequence[Run]) -> float | None:
     """Return the share of the traced time in which kernels ran, mean over the GPUs at work."""
-    shares = [
-        100 * run.traced.gpus[gpu].kernel_busy_ns / max(1, run.steps.total("duration_ns"))
-        for run in runs
-        if run.source is not None
-        for gpu in run.source.gpus
-        if gpu in run.traced.gpus
-    ]
+    shares = [100 * gpu.kernel_busy_ns / max(1, run.steps.total("duration_ns")) for run, gpu in _at_work(runs)]
     return min(100.0, sum(shares) / len(shares)) if shares else None
+
+
+def _sources(runs: Sequence[Run]) -> list[Source]:
+    """Return the traces of processes with GPUs at work."""
+    return [run.source for run in runs if run.source is not None and run.source.gpus]
 
 
 def _traced_time(runs: Sequence[Run]) -> str:
     """Return the name of the time that a trace is judged by."""
-    sources = [run.source for run in runs if run.source is not None and run.source.gpus]
+    sources = _sources(runs)
     if not all(source.steps_judged for source in sources):
         judged = all(source.idle_judged for source in sources)
         return "the time between the first and the last GPU work" if judged else "the trace"
@@ -356,10 +362,7 @@ def _nothing_in(runs: Sequence[Run]) -> str:
             else "No findings: what a GPU did is not in this trace."
         )
     of = f"of {_traced_time(runs)}"
-    judged = all(
-        run.source is not None and run.source.idle_judged for run in runs if run.source is not None and run.source.gpus
-    )
-    if not judged:
+    if not all(source.idle_judged for source in _sources(runs)):
         return f"{UNKNOWN}: too little GPU work to judge, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
         return f"Kernels ran only {percent(pct)} {of}; {UNEXPLAINED}{_idle_parts(runs)}."
@@ -382,13 +385,7 @@ SHOWN_PCT = Constant(5, "of the traced time: smaller parts say nothing in a sent
 
 def _idle_parts(runs: Sequence[Run]) -> str:
     """Return what the rest of the time went into, the largest part first."""
-    gpus = [
-        run.traced.gpus[gpu]
-        for run in runs
-        if run.source is not None
-        for gpu in run.source.gpus
-        if gpu in run.traced.gpus
-    ]
+    gpus = [gpu for _, gpu in _at_work(runs)]
     total = sum(gpu.duration_ns for gpu in gpus)
     parts = {
         name: 100 * sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category, name in _NOT_KERNELS.items()

@@ -106,7 +106,7 @@ class LaunchBound(Rule):
             yield self.loss(
                 share,
                 _advice(run, per_step),
-                threshold={name: limits[name] for name in fired},
+                threshold=chosen(limits, *fired),
                 evidence=evidence,
                 of_trace=f"The GPU waits {share.pct:.0f} % of the time between short kernels",
             )

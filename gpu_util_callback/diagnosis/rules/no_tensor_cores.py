@@ -69,7 +69,7 @@ class NoTensorCores(Rule):
                 "precision": policy or None,
                 "compute_capability": able,
             },
-            threshold={name: limits[name] for name in self.thresholds},
+            threshold=dict(limits),
             advice=_advice(run, able, policy),
             gpus=[gpu],
             detail=f"gpu{gpu}",
