@@ -18,9 +18,9 @@ from gpu_util_callback.words import duration, ordinal
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
 SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
-BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))
+BATCHES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 # Interval in epochs at which a callback may work, and the share of the time it may still take.
-EPOCHS = (2, 3, 5, 10, 20, 50, 100)
+EPOCHS = (1, 2, 3, 5, 10, 20, 50, 100)
 LEFT = 0.045
 
 # Measured, of what update_freq="batch" takes: update_freq="epoch" alone leaves 30-40 %, with
@@ -49,6 +49,7 @@ class Work:
         times: how often it worked in the span.
         took_ns: its time in all.
         span_ns: the span's.
+        epochs: of the span.
     """
 
     run: Run
@@ -56,6 +57,7 @@ class Work:
     times: int
     took_ns: int
     span_ns: int
+    epochs: int
 
     @property
     def who(self) -> str:
@@ -77,9 +79,23 @@ class Work:
         """Time of the span without the work."""
         return self.span_ns - self.took_ns
 
-    def is_short(self, epochs: int, total: int) -> bool:
-        """Return whether a training of `total` epochs is short; `epochs` of them took the span."""
-        return self.span_ns / max(1, epochs) * total < SHORT * 1e9
+    @property
+    def total(self) -> int:
+        """Epochs of the whole training."""
+        return max(self.epochs, int(self.run.fit.get("epochs", self.epochs)))
+
+    @property
+    def every_epochs(self) -> int:
+        """Interval in epochs at which the work no longer shows, done at their ends."""
+        once_an_epoch_ns = self.took_ns / max(1, self.times) * self.epochs
+        share = once_an_epoch_ns / max(1.0, self.rest_ns)
+        return next((every for every in EPOCHS if share / every <= LEFT), EPOCHS[-1])
+
+    @property
+    def once(self) -> bool:
+        """True if the training is so short that the work of its epochs should be done once."""
+        is_short = self.span_ns / self.epochs * self.total < SHORT * 1e9
+        return self.every_epochs >= self.total > 1 and is_short
 
     @property
     def keeping_best(self) -> str:
@@ -102,7 +118,7 @@ class Work:
 
 @dataclass(frozen=True)
 class EpochWork(Work):
-    """Work at the end of epochs, or in a phase of a loop; `times` is at least 1."""
+    """Work at the end of each epoch, or in a phase of a loop."""
 
     @property
     def says(self) -> str:
@@ -111,29 +127,19 @@ class EpochWork(Work):
         return f"{self.who} takes {each} each time, and training waits."
 
     @property
-    def every(self) -> int:
-        """Interval in epochs at which the work no longer shows."""
-        return _epochs_between(self.took_ns, self.rest_ns)
-
-    @property
-    def total(self) -> int:
-        """Number of times that it works in the whole training."""
-        return max(self.times, int(self.run.fit.get("epochs", self.times)))
-
-    @property
-    def once(self) -> bool:
-        """True if the training is so short that it should work once."""
-        return self.every >= self.total > 1 and self.is_short(self.times, self.total)
+    def every_epochs(self) -> int:
+        """Interval in epochs at which the work no longer shows, longer than now."""
+        return max(2, super().every_epochs)
 
     @property
     def saved(self) -> float:
         """Share of the work that the interval saves."""
-        return 1 - math.ceil(self.times / self.every) / self.times
+        return 1 - math.ceil(self.times / self.every_epochs) / self.times
 
     @functools.cached_property
     def argument(self) -> Interval | None:
         """The class's argument for its interval; None = it has none."""
-        return _argument(self.run, self.who, "epoch", 1.0, min(self.every, self.total))
+        return _argument(self.run, self.who, "epoch", 1.0, min(self.every_epochs, self.total))
 
     @property
     def slim(self) -> str:
@@ -152,11 +158,10 @@ class StepWork(Work):
     """Work after batches.
 
     Attributes:
-        steps, epochs: of the span.
+        steps: of the span.
     """
 
     steps: int
-    epochs: int
 
     @property
     def each_ms(self) -> float:
@@ -178,25 +183,9 @@ class StepWork(Work):
         return f"{self.who} takes {brief(self.each_ms)} a step, and {waits}."
 
     @property
-    def total(self) -> int:
-        """Epochs of the whole training."""
-        return max(self.epochs, int(self.run.fit.get("epochs", self.epochs)))
-
-    @property
-    def save_once(self) -> bool:
-        """True if the training is so short that it should be saved once."""
-        return self.save_every >= self.total > 1 and self.is_short(self.epochs, self.total)
-
-    @property
-    def save_every(self) -> int:
-        """Interval in epochs at which saving no longer shows."""
-        saved_ns = self.took_ns / max(1, self.times) * self.epochs  # if it were once an epoch
-        return 1 if saved_ns <= LEFT * self.rest_ns else _epochs_between(saved_ns, self.rest_ns)
-
-    @property
     def saves_left(self) -> int:
         """Number of times that the model is then saved in the span."""
-        return max(1, self.epochs // self.save_every) if self.save_every > 1 else self.epochs
+        return max(1, self.epochs // self.every_epochs)
 
     @property
     def per_epoch(self) -> float:
@@ -206,7 +195,10 @@ class StepWork(Work):
     @property
     def every(self) -> int:
         """Interval in batches at which the work no longer shows."""
-        return _batches_between(self.period, self.took_ns, self.rest_ns)
+        if self.period < SELDOM:
+            return EVERY_BATCH
+        needed_interval = self.period * self.took_ns / max(1.0, self.rest_ns) / LEFT
+        return next((every for every in BATCHES if every >= needed_interval), BATCHES[-1])
 
     @property
     def once_an_epoch(self) -> bool:
@@ -241,17 +233,19 @@ _SWAPS = Entry(
     when=lambda w: w.who == "SwapEMAWeights",
     says="{says} It swaps the weights for their averages and back.",
 )
+_SAVE_AFTER = '\nmodel.save("model.keras")  # after fit, which ends between two saves'
+_SAVE_ONCE = Entry(
+    "save once",
+    when=lambda w: w.saver and w.once,
+    says="{says}",
+    remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
+    code='model.save("model.keras")  # after fit, instead of {who}',
+    saves=lambda w: 1 - 1 / max(w.total, w.times),
+    wrong_if="the training may be interrupted and is to go on",
+)
 EPOCH_WORK = (
     _SWAPS,
-    Entry(
-        "save once",
-        when=lambda w: w.saver and w.once,
-        says="{says}",
-        remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
-        code='model.save("model.keras")  # after fit, instead of {who}',
-        saves=lambda w: 1 - 1 / w.total,
-        wrong_if="the training may be interrupted and is to go on",
-    ),
+    _SAVE_ONCE,
     Entry(
         "no histograms",
         when=lambda w: "histogram_freq" in (_callback_facts(w.run, w.who).get("every") or {}),
@@ -277,12 +271,9 @@ EPOCH_WORK = (
         "save less often",
         when=lambda w: w.saver,
         says="{says}",
-        remedy=lambda w: f"Save every {ordinal(w.every)} epoch{w.slim}",
-        code=lambda w: (
-            _save_every(w.run, w.who, w.every)
-            + ('\nmodel.save("model.keras")  # after fit, which ends between two saves' if w.total % w.every else "")
-        ),
-        saves=lambda w: 1 - (w.times // w.every) / w.times,
+        remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch{w.slim}",
+        code=lambda w: _save_every(w) + (_SAVE_AFTER if w.total % w.every_epochs else ""),
+        saves=lambda w: 1 - (w.times // w.every_epochs) / w.times,
         wrong_if="an epoch is too long to lose",
     ),
     Entry(
@@ -301,7 +292,7 @@ EPOCH_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy="Do it less often, or in a background thread",
-        code=lambda w: in_loop(w.run, w.name, w.times, w.every),
+        code=lambda w: in_loop(w.run, w.name, w.times, w.every_epochs),
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
     ),
@@ -311,7 +302,7 @@ EPOCH_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy="Do it less often, or in a background thread",
-        code=lambda w: _at_every(w.run, w.name, "epoch", w.every),
+        code=lambda w: _at_every(w.run, w.name, w.every_epochs),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -319,21 +310,13 @@ EPOCH_WORK = (
 )
 STEP_WORK = (
     _SWAPS,
-    Entry(
-        "save once",
-        when=lambda w: w.saver and w.save_once,
-        says="{says}",
-        remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
-        code='model.save("model.keras")  # after fit, instead of {who}',
-        saves=lambda w: 1 - 1 / max(w.total, w.times),
-        wrong_if="the training may be interrupted and is to go on",
-    ),
+    _SAVE_ONCE,
     Entry(
         "save at epochs",
         when=lambda w: w.saver,
         says="{says}",
-        remedy=lambda w: "Save once an epoch" if w.save_every == 1 else f"Save every {ordinal(w.save_every)} epoch",
-        code=lambda w: _save_every(w.run, w.who, w.save_every),
+        remedy=lambda w: "Save once an epoch" if w.every_epochs == 1 else f"Save every {ordinal(w.every_epochs)} epoch",
+        code=lambda w: _save_every(w),
         saves=lambda w: max(0.0, 1 - w.saves_left / max(1, w.times)),
         wrong_if="an epoch is too long to lose",
     ),
@@ -384,7 +367,7 @@ STEP_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
-        code=lambda w: _at_every(w.run, w.name or "the callback", "batch", w.every),
+        code=lambda w: _at_every(w.run, w.name or "the callback", w.every),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -448,10 +431,10 @@ def _first_argument(run: Run, name: str) -> str:
     return str(argument_name) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(argument_name)) else usual
 
 
-def _at_every(run: Run, name: str, unit: str, every: int) -> str:
+def _at_every(run: Run, name: str, every: int) -> str:
     """Return lines that let a hook do its work at every `every`th call."""
     who, hook = _parts(name)
-    counted = _first_argument(run, name) or ("" if "." in name else unit)
+    counted = _first_argument(run, name) or ("" if hook else "batch")
     if _from_library(run, who):
         if counted:
             return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
@@ -505,28 +488,14 @@ def _in_later_hook(run: Run, name: str, to: str) -> str:
     )
 
 
-def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
-    """Return the interval in batches that keeps work acceptable; `period` is the present one."""
-    if period < SELDOM:
-        return EVERY_BATCH
-    needed_interval = period * took_ns / max(1.0, rest_ns) / LEFT
-    return next((every for every in BATCHES if every >= needed_interval), BATCHES[-1])
-
-
-def _epochs_between(took_ns: float, rest_ns: float) -> int:
-    """Return the interval in epochs at which work no longer shows."""
-    share = took_ns / max(1.0, rest_ns)
-    return next((every for every in EPOCHS if share / every <= LEFT), EPOCHS[-1])
-
-
-def _save_every(run: Run, who: str, epochs: int) -> str:
-    if epochs == 1:
-        return f'keras.callbacks.{who}(..., save_freq="epoch")'
-    steps = steps_an_epoch(run) or "steps_per_epoch"
+def _save_every(work: Work) -> str:
+    if work.every_epochs == 1:
+        return f'keras.callbacks.{work.who}(..., save_freq="epoch")'
+    steps = steps_an_epoch(work.run) or "steps_per_epoch"
     comment = "  # in batches"
-    if who == "ModelCheckpoint":
+    if work.who == "ModelCheckpoint":
         comment += ", where val_loss is not known: without save_best_only"
-    return f"keras.callbacks.{who}(..., save_freq={epochs} * {steps}){comment}"
+    return f"keras.callbacks.{work.who}(..., save_freq={work.every_epochs} * {steps}){comment}"
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -113,11 +113,14 @@ class Validations:
         return tuple(name for name, callback_facts in callbacks.items() if "monitor" in callback_facts)
 
     @property
+    def _times_less(self) -> int:
+        """Divisor of the work with which it takes a tenth of the time."""
+        return math.ceil((1 / SHARE - 1) * self.took_ns / max(1, self.span_ns - self.took_ns))
+
+    @property
     def factor(self) -> int:
         """Epochs between validations with which they take a tenth of the time, and some remain."""
-        each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
-        needed_factor = math.ceil((1 / SHARE - 1) * each / max(1.0, between))
-        return max(2, min(needed_factor, self.total // LEFT))
+        return max(2, min(self._times_less, self.total // LEFT))
 
     @property
     def every(self) -> str:
@@ -129,9 +132,7 @@ class Validations:
     @property
     def steps(self) -> int:
         """Batches with which a validation takes a tenth of the time."""
-        each, between = self.took_ns / self.count, (self.span_ns - self.took_ns) / self.count
-        parts = max(2, math.ceil((1 / SHARE - 1) * each / max(1.0, between)))
-        return max(1, round(self.batches / parts))
+        return max(1, round(self.batches / max(2, self._times_less)))
 
     @property
     def per_batch(self) -> float:

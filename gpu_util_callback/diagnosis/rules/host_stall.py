@@ -403,7 +403,7 @@ class HostStall(Rule):
                     | times(occurrences, "callback_pct", pct)
                     | {"lost_pct": round(100 * lost / span_ns, 1), "gpu_active_meanwhile_pct": active}
                 )
-                work = EpochWork(run, name, occurrences.count, occurrences.self_ns, span_ns)
+                work = EpochWork(run, name, occurrences.count, occurrences.self_ns, span_ns, occurrences.count)
                 yield self._stall(
                     run,
                     active,
@@ -449,7 +449,7 @@ class HostStall(Rule):
             worked = int(run.steps["callback_events"][blocks].sum())
             span_ns = run.present_in(where)
             epochs = _epochs_in(run, where)
-            advice = in_steps(StepWork(run, name, worked, took, span_ns, rows, epochs))
+            advice = in_steps(StepWork(run, name, worked, took, span_ns, epochs, rows))
             others_stay = of_it * min(1.0, hook_ns / took) if name else 1.0
             advice = replace(advice, saves=advice.saves * others_stay)
             yield self._stall(
