@@ -61,7 +61,7 @@ def _whole(value: float | None) -> int | None:
 def _growth(forecast: Forecast) -> MemoryGrowthFacts:
     growth = forecast.growth
     return {
-        "group": forecast.key.partition(":")[0],
+        "group": forecast.group,
         "column": forecast.column,
         "bytes_per_step": round(growth.per_step, 1),
         "since_step": round(growth.onset),

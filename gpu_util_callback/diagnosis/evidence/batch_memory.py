@@ -20,14 +20,10 @@ class BatchMemory:
 
     Attributes:
         per_sample: bytes that each sample of a batch adds.
-        limit: bytes that this process may have.
-        sizes: the batch sizes it rests on.
         room: the largest batch that fits.
     """
 
     per_sample: float
-    limit: float
-    sizes: tuple[int, ...]
     room: int
 
 
@@ -64,7 +60,7 @@ def _batch_memory(run: Run, gpu: int) -> BatchMemory | None:
     other_bytes = run.highest(gpu, "memory_other_bytes") or 0.0
     limit = memory.limit if memory.total is None else min(memory.limit, memory.total - other_bytes)
     room = int((FILLS * limit - start) / slope)
-    return BatchMemory(float(slope), limit, tuple(points), room) if room > 0 else None
+    return BatchMemory(float(slope), room) if room > 0 else None
 
 
 def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:

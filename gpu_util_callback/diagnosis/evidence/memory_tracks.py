@@ -119,7 +119,7 @@ class Growth:
         per_step: the rate, in bytes (or what the column counts).
         peak_per_step: the rate of its peaks, that meet a limit first: higher where what is kept is
             copied from time to time.
-        low_per_step, high_per_step: the range of rates that the readings allow.
+        high_per_step: the highest rate that the readings allow.
         grown: since the onset.
         level: the highest value of late, that meets a limit first.
         from_start: it grows since the first steps.
@@ -128,7 +128,6 @@ class Growth:
     onset: float
     per_step: float
     peak_per_step: float
-    low_per_step: float
     high_per_step: float
     grown: float
     level: float
@@ -170,7 +169,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     onset = _onset(span, levels)
     from_start = lasting.start == 0 and span[onset] - span[0] <= EARLY * (span[-1] - span[0])
     since, levels = span[onset:], levels[onset:]
-    per_step, low_per_step, high_per_step = _slope(since, levels)
+    per_step, high_per_step = _slope(since, levels)
     if per_step <= 0 or not _goes_on(since, levels, least):
         return None
     later = steps >= since[0]
@@ -179,7 +178,6 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         onset=first if from_start else float(since[0]),
         per_step=per_step,
         peak_per_step=max(per_step, _slope(steps[later], np.maximum.accumulate(high[later]))[0]),
-        low_per_step=low_per_step,
         high_per_step=high_per_step,
         grown=float(levels[-1] - levels[0]),
         level=float(high[-recent:].max()),
@@ -230,8 +228,8 @@ def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
     return bool(later >= STEADY * (grown - later) and y[-1] - third >= LATEST * grown / 3)
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Return the median of the slopes between readings (Theil-Sen), and their middle half."""
+def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the median of the slopes between readings (Theil-Sen), and their 90th percentile."""
     if len(x) > 96:
         chosen = np.linspace(0, len(x) - 1, 96).astype(int)
         x, y = x[chosen], y[chosen]
@@ -240,6 +238,6 @@ def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     some = across > 0
     slopes = (y[b] - y[a])[some] / across[some]
     if not len(slopes):
-        return 0.0, 0.0, 0.0
-    lowest, middle, highest = np.percentile(slopes, [10, 50, 90])
-    return float(middle), float(lowest), float(highest)
+        return 0.0, 0.0
+    middle, highest = np.percentile(slopes, [50, 90])
+    return float(middle), float(highest)

@@ -62,7 +62,7 @@ def negligible(findings: Iterable[Finding], limits: Limits) -> bool:
     """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
     share = STATE_LEAST if any(finding.state for finding in findings) else 1
-    return sum(finding.lost_ns or 0 for finding in findings) < share * limits.get("least_s", 0) * 1e9
+    return sum(finding.lost_ns or 0 for finding in findings) < share * limits["least_s"] * 1e9
 
 
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import batch_code
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import sampled
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
@@ -134,28 +134,26 @@ class Imbalance(Rule):
     # -- of recordings ---------------------------------------------------------------------------
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        groups = _alike(run)
-        utilization = {gpu: sampled(run, gpu, UTILIZATION, bins) for gpu, bins in groups.items()}
-        series = {gpu: samples for gpu, samples in utilization.items() if samples is not None}
+        series = {
+            gpu: samples
+            for gpu, bins in _alike(run).items()
+            if (samples := sampled(run, gpu, UTILIZATION, bins)) is not None
+        }
         if len(series) < 2:
             return
         first = next(iter(series.values()))
-        use = np.stack([_on(first.start_ns, series[gpu].start_ns, groups[gpu].known(UTILIZATION)[1]) for gpu in series])
-        working = np.nanmax(np.nan_to_num(use), axis=1) >= limits["least_active_pct"]
-        overall = np.array([np.nanmean(row) if np.isfinite(row).any() else 0 for row in use])
-        working &= overall >= limits["least_active_pct"]
-        if working.sum() < 2:
+        use_at = {gpu: _on(first.start_ns, samples) for gpu, samples in series.items()}
+        gpus = [gpu for gpu in series if use_at[gpu].mean() >= limits["least_active_pct"]]
+        if len(gpus) < 2:
             return
-        gpus = [gpu for gpu, works in zip(series, working, strict=True) if works]
-        use = use[working]
+        use = np.stack([use_at[gpu] for gpu in gpus])
         # A mean over two seconds, and at least five samples: single samples scatter, and those of
         # GPUs that work in turns differ.
         count = max(5, round(2e9 / max(1.0, float(np.median(first.length_ns)))))
         smooth = np.stack([_smoothed(row, count) for row in use])
-        most, mean = np.nanmax(smooth, axis=0), np.nanmean(smooth, axis=0)
-        gap = most - np.nanmin(smooth, axis=0)
-        uneven = gap >= limits["gap_pct"]
-        lost = np.where(uneven, first.length_ns * (most - mean) / 100, 0)
+        most = smooth.max(axis=0)
+        uneven = most - smooth.min(axis=0) >= limits["gap_pct"]
+        lost = np.where(uneven, first.length_ns * (most - smooth.mean(axis=0)) / 100, 0)
         apart = np.where(uneven, first.length_ns, 0)
         for where, mask in first.spans(
             apart,
@@ -164,7 +162,7 @@ class Imbalance(Rule):
             min_samples=LEAST_SAMPLES,
         ):
             total = int(lost[mask].sum())
-            spread = np.nanmean(use[:, mask], axis=1)
+            spread = use[:, mask].mean(axis=1)
             if float(spread.max() - spread.min()) < limits["gap_pct"]:
                 continue
             least, busiest = int(spread.argmin()), int(spread.argmax())
@@ -225,7 +223,6 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 
     Samples of one second are one value: the driver's utilization is a mean over up to that.
     """
-    apart = apart[np.isfinite(apart)]
     seconds = (where.end_ns - where.start_ns) / 1e9
     count = max(1.0, min(float(len(apart)), seconds))
     mean, scatter = float(apart.mean()), float(apart.std())
@@ -251,19 +248,14 @@ def _alike(run: Run) -> dict[int, SampleBins]:
     return bins_by_gpu
 
 
-def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return values at other times: those of the sample before."""
-    if np.array_equal(times, stamps):
-        return values
-    at = np.clip(np.searchsorted(stamps, times, side="right") - 1, 0, len(stamps) - 1)
-    return values[at]
+def _on(times: np.ndarray, samples: Sampled) -> np.ndarray:
+    """Return a GPU's utilization at other times: that of the sample before."""
+    at = np.searchsorted(samples.start_ns, times, side="right") - 1
+    return samples.bins.known(UTILIZATION)[1][np.maximum(at, 0)]
 
 
 def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
-    """Return moving averages over `count` values; NaN values are ignored."""
-    count = max(1, min(len(values), count))
-    kernel = np.ones(count)
-    is_measured = np.isfinite(values)
-    sums = np.convolve(np.where(is_measured, values, 0.0), kernel, mode="same")
-    counts = np.convolve(is_measured.astype(float), kernel, mode="same")
-    return sums / np.maximum(counts, 1)
+    """Return moving averages over `count` values, of fewer at both ends."""
+    kernel = np.ones(min(len(values), count))
+    sums, counts = (np.convolve(row, kernel, mode="same") for row in (values, np.ones(len(values))))
+    return sums / counts

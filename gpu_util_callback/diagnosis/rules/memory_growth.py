@@ -44,7 +44,7 @@ class Forecast:
     """Growth of one column, and when it meets its limit.
 
     Attributes:
-        key, column: the track's, "host:process_held_bytes", and its column.
+        group, column: the track's, "host" or "gpu0/allocator", and "process_held_bytes".
         limit: in bytes, of what grows; None = unknown.
         limited_by: "the container's limit", "the machine's memory", ...
         full_step: at which it is full, None = unknown.
@@ -53,7 +53,7 @@ class Forecast:
         ends_step: the planned end of the training, if it comes clearly before; else None.
     """
 
-    key: str
+    group: str
     column: str
     growth: Growth
     limit: float | None
@@ -96,13 +96,13 @@ class MemoryGrowth(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         predicted = forecasts(run, limits)
-        host = next((forecast for forecast in predicted if forecast.key.startswith("host:")), None)
+        host = next((forecast for forecast in predicted if forecast.group == "host"), None)
         if host is not None:
             yield _finding(run, host, [], limits)
-        of_gpus = [forecast for forecast in predicted if forecast.key.startswith("gpu")]
+        of_gpus = [forecast for forecast in predicted if forecast is not host]
         if of_gpus:
             first = min(of_gpus, key=lambda forecast: forecast.full_s if forecast.full_s is not None else np.inf)
-            gpus = sorted(int(gpu.key.partition("/")[0][3:]) for gpu in of_gpus)
+            gpus = sorted(_gpu_of(forecast.group) for forecast in of_gpus)
             yield _finding(run, first, gpus, limits)
 
 
@@ -129,8 +129,7 @@ def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 
 def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | None:
-    key = f"{group}:{column}"
-    track = run.memory.get(key)
+    track = run.memory.get(f"{group}:{column}")
     if track is None:
         return None
     times = track.time_ns
@@ -167,7 +166,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
             ends_step = planned
     limit = None if room_bytes is None else growth.level + room_bytes
     by = "" if room is None else room.by
-    return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step)
+    return Forecast(group, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step)
 
 
 def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
@@ -259,8 +258,13 @@ def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
     return min(rooms, default=None)
 
 
+def _gpu_of(group: str) -> int:
+    """Return the index of the GPU of "gpu0/allocator"."""
+    return int(group.partition("/")[0][3:])
+
+
 def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
-    index = int(group.partition("/")[0][3:])
+    index = _gpu_of(group)
     total = run.gpu(index).get("memory_total_bytes")
     limit = run.last_of(f"{group}:allocator_limit_bytes")
     peak = max(growth.level, run.last_of(f"{group}:allocator_peak_bytes") or 0.0)
@@ -410,8 +414,8 @@ def _buffer(run: Run, forecast: Forecast) -> _Why | None:
 
 
 def _tensors(run: Run, forecast: Forecast) -> _Why | None:
-    allocations = run.memory.get(f"{forecast.key.partition(':')[0]}:allocator_live_allocations")
-    live = _count_per_step(run, allocations, forecast) if forecast.key.startswith("gpu") else 0.0
+    allocations = run.memory.get(f"{forecast.group}:allocator_live_allocations")
+    live = _count_per_step(run, allocations, forecast)
     return ("tensors", f"{live:.3g} more live tensors after each step") if live >= EXPLAINS else None
 
 

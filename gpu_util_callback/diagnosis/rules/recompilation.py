@@ -58,10 +58,9 @@ def advise_shapes(run: Run, times: int) -> Advice:
 
 def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
     size = run.fit.get("batch_size") or _largest(dims[0][0]) or "batch_size"
-    again = "Batch again" if _batch_varies(dims) else "Batch"
     if not _varying_sizes(dims):
         return Advice(
-            f"{text}Batches differ in their number of samples: {again.lower()} with one number, "
+            f"{text}Batches differ in their number of samples: batch again with one number, "
             "and without what is left over.",
             f"ds = ds.unbatch().batch({size}, drop_remainder=True)",
         )
