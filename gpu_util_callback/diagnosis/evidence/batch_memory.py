@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
@@ -33,12 +34,9 @@ def batch_of(run: Run) -> int | None:
     return batch_size(run.fit) or (sizes.pop() if len(sizes) == 1 else None)
 
 
+@cached
 def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
     """Return what a batch takes, None where that was not measured."""
-    return run.once(("batch memory", gpu), lambda: _batch_memory(run, gpu))
-
-
-def _batch_memory(run: Run, gpu: int) -> BatchMemory | None:
     memory = allocator(run, gpu)
     used = run.memory.get(f"gpu{gpu}/allocator:allocator_used_bytes")
     if memory is None or used is None or not len(run.steps):

@@ -6,8 +6,8 @@ They are kept in bounded memory: time bins per group that fold by two as a run g
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
-from typing import NamedTuple, TypeVar
+from functools import partial, wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,21 @@ from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
 
 MIN_SAMPLES = Count(3, "in a range: NVML averages over up to a second")
+_Run = TypeVar("_Run", bound="Gauges")
+_Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
+
+
+def cached(
+    question: Callable[Concatenate[_Run, _Arguments], _Answer],
+) -> Callable[Concatenate[_Run, _Arguments], _Answer]:
+    """Cache the answers to a question about a run, one for each set of arguments, until new rows come."""
+
+    @wraps(question)
+    def answered(run: _Run, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
+        return run.once((question, *args, *kwargs.items()), lambda: question(run, *args, **kwargs))
+
+    return answered
 
 
 class Gauges:
@@ -91,14 +105,12 @@ class Gauges:
         mean = host.over(column, start_ns, end_ns) if host is not None else None
         return mean.value if mean is not None and mean.samples >= 2 else None
 
+    @cached
     def column(self, index: int, name: str) -> SampleBins | None:
         """Return a GPU's group with this column, None if no group has it.
 
         "/utilization", if recorded, has the time of each value; a polled one is up to a second old.
         """
-        return self.once((index, name), lambda: self._column(index, name))
-
-    def _column(self, index: int, name: str) -> SampleBins | None:
         sources = [
             bins
             for part in ("/utilization", "", "/gpm", "/allocator")

@@ -9,7 +9,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks, absences
 from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
-from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, MIN_SAMPLES, Gauges, Mean
+from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, MIN_SAMPLES, Gauges, Mean, cached
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
 from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_of
@@ -109,9 +109,10 @@ class Run(Gauges):
         return self.ended or bool(self.facts.get("lost"))
 
     @property
+    @cached
     def source(self) -> Source | None:
         """The trace that this run was made of, whose steps are all timed exactly, or None."""
-        return self.once("source", lambda: source_of(self.facts))
+        return source_of(self.facts)
 
     def rounded(self, value: float, places: int | None = None) -> float:
         """Return a number for evidence: as measured if exact, else without digits of chance."""
@@ -188,14 +189,16 @@ class Run(Gauges):
     # -- facts ---------------------------------------------------------------------------------
 
     @property
+    @cached
     def manifest(self) -> Facts:
         """The manifest's facts; what is null is left out, here and in its parts."""
-        return self.once("manifest", lambda: cast(Facts, _without_nulls(self.facts)))
+        return cast(Facts, _without_nulls(self.facts))
 
     @property
+    @cached
     def fit(self) -> Fit:
         """The parameters of the training, and its input."""
-        return self.once("fit", lambda: cast(Fit, _without_nulls(self.facts.get("fit"))))
+        return cast(Fit, _without_nulls(self.facts.get("fit")))
 
     @property
     def custom_loop(self) -> bool:
@@ -208,19 +211,22 @@ class Run(Gauges):
         return str(self.fit.get("input_kind", "")).lower()
 
     @property
+    @cached
     def model(self) -> Model:
         """The model that is trained."""
-        return self.once("model", lambda: cast(Model, _without_nulls(self.facts.get("model"))))
+        return cast(Model, _without_nulls(self.facts.get("model")))
 
     @property
+    @cached
     def machine(self) -> Machine:
         """The machine it is trained on."""
-        return self.once("machine", lambda: cast(Machine, _without_nulls(self.facts.get("machine"))))
+        return cast(Machine, _without_nulls(self.facts.get("machine")))
 
     @property
+    @cached
     def memory_facts(self) -> MemoryFacts:
         """Memory of the program that the recorder saw grow, or run out."""
-        return self.once("memory facts", lambda: cast(MemoryFacts, _without_nulls(self.facts.get("memory"))))
+        return cast(MemoryFacts, _without_nulls(self.facts.get("memory")))
 
     @property
     def container_limit(self) -> float | None:
@@ -239,9 +245,10 @@ class Run(Gauges):
         return min(((limit, name) for name, limit in limits.items() if limit), default=None)
 
     @property
+    @cached
     def framework_facts(self) -> Framework:
         """The framework that trains; its name alone is `framework`."""
-        return self.once("framework", lambda: cast(Framework, _without_nulls(self.facts.get("framework"))))
+        return cast(Framework, _without_nulls(self.facts.get("framework")))
 
     @property
     def framework(self) -> str:
@@ -258,23 +265,22 @@ class Run(Gauges):
     @property
     def gpus(self) -> list[Gpu]:
         """The GPUs this process may use, as the manifest lists them."""
-        return self.once("gpus", lambda: [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu])
+        return [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu]
 
     @property
+    @cached
     def used_gpus(self) -> list[int]:
         """Indices of the GPUs in use by the framework."""
-        return self.once("used", lambda: [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")])
+        return [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")]
 
     @property
+    @cached
     def working_gpus(self) -> list[int]:
         """The used GPUs on which this training computes, if known; else all of them.
 
         Frameworks take memory on every GPU they see and may run everything on one: activity on the
         others is somebody else's, or none, and no step waits for it.
         """
-        return self.once("working", self._working_gpus)
-
-    def _working_gpus(self) -> list[int]:
         used = self.used_gpus
         if len(used) < 2 or not len(self.steps):
             return used
@@ -339,9 +345,25 @@ class Run(Gauges):
         )
         return where, inner
 
+    @cached
     def idle(self, start_ns: int, end_ns: int) -> Idle | None:
         """Return the idleness of the GPUs at work; None if utilization has too few samples."""
-        return self.once(("idle", start_ns, end_ns), lambda: self._seen_idle(start_ns, end_ns))
+        active: list[float] = []
+        samples, gpus = 0, []
+        for index in self.working_gpus:
+            utilization = self.use(index, start_ns, end_ns)
+            if utilization is not None:
+                # Others may work while we do not: that is not our work.
+                of_others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
+                active.append(min(100.0, max(0.0, utilization.value - (of_others.value if of_others else 0.0))))
+                samples += utilization.samples
+                gpus.append(index)
+        if not active:
+            return None
+        mean = sum(active) / len(active)
+        present = end_ns - start_ns - self.absent_ns(start_ns, end_ns)
+        idle_ns = round(present * (1 - mean / 100))
+        return Idle(mean, idle_ns, samples, tuple(gpus))
 
     def lost_of(self, ns: int, where: Range) -> int:
         """Return how much of a time in a range is lost: the GPUs' idle time at most, if it was sampled."""
@@ -360,24 +382,6 @@ class Run(Gauges):
             around = start_ns - AROUND_NS, end_ns + AROUND_NS
             mean = self.gpu_mean(gpu, "utilization_pct", *around, MIN_SAMPLES, MOSTLY)
         return mean
-
-    def _seen_idle(self, start_ns: int, end_ns: int) -> Idle | None:
-        active: list[float] = []
-        samples, gpus = 0, []
-        for index in self.working_gpus:
-            utilization = self.use(index, start_ns, end_ns)
-            if utilization is not None:
-                # Others may work while we do not: that is not our work.
-                of_others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
-                active.append(min(100.0, max(0.0, utilization[0] - (of_others[0] if of_others else 0.0))))
-                samples += utilization[1]
-                gpus.append(index)
-        if not active:
-            return None
-        mean = sum(active) / len(active)
-        present = end_ns - start_ns - self.absent_ns(start_ns, end_ns)
-        idle_ns = round(present * (1 - mean / 100))
-        return Idle(mean, idle_ns, samples, tuple(gpus))
 
     def resolution_ns(self) -> int:
         """Return the time resolution of the recorded means of utilization; 0 without any."""
@@ -447,14 +451,12 @@ class Run(Gauges):
         stood = spent_by(begun + length_ns) - spent_by(begun)
         return np.clip(100 * stood / np.maximum(length_ns, 1), 0, 100)
 
+    @cached
     def clean_step_ns(self) -> tuple[float, int] | None:
         """Return the time of a step that neither waits nor compiles, and the number of such steps.
 
         The weighted median over blocks, so that a few slow ones do not count; None with too few.
         """
-        return self.once("clean", self._clean_step_ns)
-
-    def _clean_step_ns(self) -> tuple[float, int] | None:
         rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
         some = rows > 0
         total = int(rows.sum())

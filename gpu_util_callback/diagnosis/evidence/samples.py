@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
-from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins, cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
@@ -255,12 +255,9 @@ class Allocator:
         return 100 * self.peak / self.limit
 
 
+@cached
 def allocator(run: Run, gpu: int) -> Allocator | None:
     """Return None if the framework reported none; the device's own "used" is no substitute."""
-    return run.once(("allocator", gpu), lambda: _allocator(run, gpu))
-
-
-def _allocator(run: Run, gpu: int) -> Allocator | None:
     peaks = [run.highest(gpu, name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
     measured = [peak for peak in peaks if peak is not None]
     total = run.gpu(gpu).get("memory_total_bytes")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import AT_WORK, LEAST_STEPS, Source, Windows
 from gpu_util_callback.diagnosis.evidence.spans import HYSTERESIS
@@ -217,29 +218,25 @@ def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
     return 100 * windows.spent_ns(*categories) / np.maximum(windows["duration_ns"], 1)
 
 
+@cached
 def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
     windows = run.traced.of(index)
-    if where is None:
-        return windows
-    inside = windows.inside
-    return run.once(("windows", index, where), lambda: inside(where.start_step, where.end_step))
+    return windows if where is None else windows.inside(where.start_step, where.end_step)
 
 
+@cached
 def _stood_for(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what each window represents: rows, their time in ns, and that without waits etc."""
-    return run.once(("stood for", index, where), lambda: _shared_out(run, index, where))
-
-
-def _shared_out(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     windows = _windows_of(run, index, where)
     first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
     edges = windows.edges(first, end)
-    at, *grown = run.once("grown", lambda: _grown(run))
+    at, *grown = _grown(run)
     rows, spent, working = (np.diff(np.interp(edges, at, sums)) for sums in grown)
     # Windows that share a step, or lie outside the rows known by now, still count a little.
     return np.maximum(rows, 1e-9), np.maximum(spent, 1e-9), np.maximum(working, 0)
 
 
+@cached
 def _grown(run: Run) -> list[np.ndarray]:
     """Return steps, and cumulated before each: rows, their time, and that without waits."""
     steps = run.steps
