@@ -114,7 +114,7 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
-        "estimated": _gains(whole, resolved),
+        "estimated": [round(gain_of(whole, bound) or 1.0, 2) for bound in saves_range(resolved)],
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
@@ -135,11 +135,6 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
         ):
             by_cause.setdefault(finding["cause"], finding)
     return list(by_cause.values())
-
-
-def _gains(whole_s: float, resolved: Sequence[Mapping]) -> list[float]:
-    """Return the least and the largest gain that the advice for findings was estimated to have."""
-    return [round(gain_of(whole_s, bound) or 1.0, 2) for bound in saves_range(resolved)]
 
 
 def _between_steps(finding: Mapping) -> bool:

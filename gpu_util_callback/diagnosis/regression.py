@@ -1,7 +1,7 @@
 """Is a run slower than its baseline? A comparison that knows how much both of them scatter."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -199,19 +199,15 @@ def _set_up(run: Recording) -> dict[str, str | None]:
     fit: Mapping[str, Any] = facts.get("fit") or {}
     names = sorted(str(gpu.get("name")) for gpu in facts.get("gpus") or () if gpu.get("used_by_framework"))
     precision = fit.get("mixed_precision")
+    cores = [count for count in (machine.get("cpus_allowed"), machine.get("cpu_quota")) if count]
     return {
         "GPU": ", ".join(names) or ("none" if "gpus" in facts else None),
         "CPU": machine.get("cpu"),
-        "CPU cores": _least((machine.get("cpus_allowed"), machine.get("cpu_quota"))),
+        "CPU cores": f"{min(cores):g}" if cores else None,
         "framework": framework.get("backend") or framework.get("name"),
         "precision": precision if isinstance(precision, str) else None,
         "batch size": None if size is None else f"{size:g}",
     }
-
-
-def _least(numbers: Iterable[float | None]) -> str | None:
-    positive = [number for number in numbers if number]
-    return f"{min(positive):g}" if positive else None
 
 
 def _different(run: Recording, baseline: Recording) -> Verdict:
@@ -220,7 +216,7 @@ def _different(run: Recording, baseline: Recording) -> Verdict:
     return Verdict(run.run, run.id, DIFFERENT, sentence, baseline=(baseline.id,), differences=differing)
 
 
-def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool = False) -> list[Recording]:
+def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool) -> list[Recording]:
     ranked = [other for other in baseline if (other.rank or 0) == (run.rank or 0)]
     same_job = [other for other in ranked if _job(other) == _job(run)]
     same_name = [] if repeats else [other for other in same_job if other.run == run.run]

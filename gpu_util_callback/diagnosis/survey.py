@@ -327,6 +327,7 @@ def _row(
     # The hours that are summed up do not include the time between fits.
     claims = own_findings(judged)
     gpus, idle = _gpus_held(facts, judged["findings"])
+    active_pct = judged.get("gpu_active_pct") or {}
     return {
         "logdir": without_secrets(place.logdir),
         "run": place.run,
@@ -357,7 +358,7 @@ def _row(
         "steps": steps,
         "gpus": gpus,
         "idle_gpus": idle,
-        "active": _active(judged.get("gpu_active_pct") or {}, gpus),
+        "active": [active_pct[index] / 100 for index in gpus if active_pct.get(index) is not None],
         "lost": _lost(claims),
         "advice": _first_advice(claims),
         "rules_version": judged.get("rules_version"),
@@ -382,11 +383,6 @@ def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str
         if gpu.get("used_by_framework") or (index in idle_causes and facts.get("scheduler")):
             models[index] = gpu.get("name") or "unknown GPU"
     return models, {index: cause for index, cause in idle_causes.items() if index in models}
-
-
-def _active(active_pct: Mapping[str, float], gpus: Mapping[str, str]) -> list[float]:
-    """Return the kernel-active shares of the GPUs where they were measured."""
-    return [active_pct[index] / 100 for index in gpus if active_pct.get(index) is not None]
 
 
 def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:

@@ -1,6 +1,7 @@
 """Advice on what makes batches in Python: DataLoader, PyDataset, generator, arrays, Grain."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
@@ -69,7 +70,7 @@ def workers_save(wait: InputWait, batch_ms: float, count: int, *, waits: bool, p
         least = wait.cores_ms
     handing_ms = 0.0
     if processes and "dataloader" in wait.kind:
-        measured = wait.run.fit.get("input_handover_ms") if wait.workers else None
+        measured = _handing_ms(wait)
         handing_ms = HANDING_OVER_MS if measured is None else measured
     return wait.saves(max(batch_ms / count, least, wait.needed_ms + handing_ms))
 
@@ -326,10 +327,6 @@ def _on_threads(wait: InputWait) -> bool:
     return not wait.run.fit.get("input_processes")
 
 
-def _one_worker(wait: InputWait) -> bool:
-    return wait.workers <= 1
-
-
 def _idle(wait: InputWait) -> bool:
     """Return whether the workers of a PyDataset mostly wait."""
     return _on_threads(wait) or wait.workers_wait is True
@@ -343,11 +340,13 @@ def _process_count(wait: InputWait) -> int:
     return more_workers(wait, wait.item_ms, False)
 
 
+def _more_count(wait: InputWait) -> int:
+    return more_workers(wait, _workers_busy_ms(wait), _idle(wait))
+
+
 def _first_batch(wait: InputWait) -> str:
     """Return what workers change: Keras builds the model with a batch that they made."""
-    if wait.run.framework == "tensorflow":
-        return ""
-    return "which batch comes first"
+    return "" if wait.run.framework == "tensorflow" else "which batch comes first"
 
 
 def _dataset_workers(wait: InputWait, count: int, processes: bool) -> str:
@@ -364,20 +363,21 @@ def _processes_save(wait: InputWait) -> float:
     return workers_save(wait, wait.item_ms, _process_count(wait), waits=False)
 
 
+_THREADS = Entry(
+    "threads",
+    when=lambda wait: wait.workers <= 1 and wait.waits is True,
+    says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
+    remedy="Let several threads make them ahead of time; __getitem__ must not change anything that they share",
+    code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
+    saves=_threads_save,
+    changes=_first_batch,
+    wrong_if="__getitem__ computes: threads share Python's one lock",
+)
 PY_DATASET = (
-    Entry(
-        "threads",
-        when=lambda wait: _one_worker(wait) and wait.waits is True,
-        says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
-        remedy="Let several threads make them ahead of time; __getitem__ must not change anything that they share",
-        code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
-        saves=_threads_save,
-        changes=_first_batch,
-        wrong_if="__getitem__ computes: threads share Python's one lock",
-    ),
+    _THREADS,
     Entry(
         "processes",
-        when=lambda wait: wait.waits is False and has_room(wait) and (_one_worker(wait) or _on_threads(wait)),
+        when=lambda wait: wait.waits is False and has_room(wait) and (wait.workers <= 1 or _on_threads(wait)),
         says=lambda wait: (
             f"{wait.dataset_class} computes in Python, which runs one thread at a "
             f"time: {wait.pace}.{spawned_text(wait)}"
@@ -388,16 +388,13 @@ PY_DATASET = (
         changes=_first_batch,
         wrong_if="no core is free, or an epoch is shorter than the start of the processes",
     ),
-    Entry(
-        "workers, asked",
-        when=lambda wait: _one_worker(wait) and wait.waits is None,
+    replace(
+        _THREADS,
+        name="workers, asked",
+        when=lambda wait: wait.workers <= 1 and wait.waits is None,
         says="{dataset_class} makes one batch at a time: {pace}.",
         asks="Does __getitem__ mostly wait, for files or a network?",
         remedy="Let several threads make them ahead of time",
-        code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
-        saves=_threads_save,
-        changes=_first_batch,
-        wrong_if="__getitem__ computes: threads share Python's one lock",
     ),
     Entry(
         "more workers",
@@ -407,15 +404,9 @@ PY_DATASET = (
         ),
         says="{workers} workers of {dataset_class} are too few: {pace}.",
         remedy="Use more",
-        code=lambda wait: _dataset_workers(
-            wait, more_workers(wait, _workers_busy_ms(wait), _idle(wait)), not _on_threads(wait)
-        ),
+        code=lambda wait: _dataset_workers(wait, _more_count(wait), not _on_threads(wait)),
         saves=lambda wait: workers_save(
-            wait,
-            _workers_busy_ms(wait),
-            more_workers(wait, _workers_busy_ms(wait), _idle(wait)),
-            waits=_idle(wait),
-            processes=not _on_threads(wait),
+            wait, _workers_busy_ms(wait), _more_count(wait), waits=_idle(wait), processes=not _on_threads(wait)
         ),
         wrong_if="they compute, and all cores are busy",
     ),

@@ -223,13 +223,9 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
         return None
     evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.count}
     if stack_samples.operations:
-        evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": _rounded(op_us)}
+        evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": op_us and round(op_us, 1)}
     threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
     return evidence, threshold, _compile_advice(run, stack_samples)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
 
 
 @dataclass(frozen=True, slots=True)
