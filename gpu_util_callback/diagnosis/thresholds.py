@@ -71,8 +71,8 @@ def shared_constants() -> dict[str, dict[str, Constant | Count]]:
     return {name: defined for name, defined in by_module.items() if defined}
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the nearest known name, or all known names."""
-    known = sorted(known)
-    near = get_close_matches(name, known, 1)
-    return f": did you mean {near[0]}?" if near else f"; available: {', '.join(known) or 'none'}"
+    names = sorted(names)
+    near = get_close_matches(name, names, 1)
+    return f": did you mean {near[0]}?" if near else f"; available: {', '.join(names) or 'none'}"

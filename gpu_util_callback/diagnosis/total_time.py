@@ -438,7 +438,7 @@ def _goodput(training: Training) -> Goodput | None:
         times, wall = row["time_s"], row["wall_s"] or 0.0
         step, wait = times.get("step") or 0.0, times.get("input_wait") or 0.0
         compiling = times.get("compile") or 0.0
-        lasting = (start.kept or 0) / start.steps if start.steps else 1.0
+        lasting = (start.kept_steps or 0) / start.steps if start.steps else 1.0
         apart = max(0.0, (row["start_ns"] - end_ns) / 1e9)
         productive += lasting * step
         badput["WASTED_PROGRESS_FROM_DISRUPTION"] += (1 - lasting) * (step + wait)
@@ -503,13 +503,13 @@ class Start:
 
     Attributes:
         begins: the training's step it started at, None = not known.
-        kept: how many of its steps no later start did again, None = not known.
+        kept_steps: how many of its steps no later start did again, None = not known.
         because: why it belongs to the start before it, "" for the first.
     """
 
     rows: list[Row]
     because: str = ""
-    kept: int | None = None
+    kept_steps: int | None = None
 
     @cached_property
     def first(self) -> Row:
@@ -544,7 +544,7 @@ class Start:
     @property
     def again(self) -> int | None:
         """Its steps that a later start did again."""
-        return None if self.kept is None else self.steps - self.kept
+        return None if self.kept_steps is None else self.steps - self.kept_steps
 
 
 @dataclass(eq=False)
@@ -560,8 +560,8 @@ class Training:
     @property
     def steps(self) -> int | None:
         """Its steps, each counted once; None where it is not known which were done again."""
-        kept_steps = [start.kept for start in self.starts]
-        return None if None in kept_steps else sum(filter(None, kept_steps))
+        steps = [start.kept_steps for start in self.starts]
+        return None if None in steps else sum(filter(None, steps))
 
 
 def trainings(rows: Iterable[Row]) -> list[Training]:
@@ -712,7 +712,7 @@ def _goes_on_within(before: Start, after: Start) -> bool:
 def _count_kept(starts: Sequence[Start]) -> None:
     """Set how many steps of each start were kept: those before all later starts."""
     if len(starts) == 1:
-        starts[0].kept = starts[0].steps
+        starts[0].kept_steps = starts[0].steps
         return
     if any(start.begins is None for start in starts):
         return
@@ -720,5 +720,5 @@ def _count_kept(starts: Sequence[Start]) -> None:
     for start in reversed(starts):
         begins = start.begins or 0
         end = begins + start.steps
-        start.kept = max(0, min(end, end if limit is None else limit) - begins)
+        start.kept_steps = max(0, min(end, end if limit is None else limit) - begins)
         limit = begins if limit is None else min(limit, begins)

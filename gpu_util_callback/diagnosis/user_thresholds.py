@@ -46,14 +46,14 @@ def thresholds_set(limits: Mapping[str, Limits]) -> dict[str, float]:
 
 def still_known(given: object) -> dict[str, float]:
     """Return those of a recording's thresholds, in the form of `thresholds_set`, that still exist."""
-    known: dict[str, float] = {}
+    existing: dict[str, float] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:
             thresholds_in_force({name: value})
         except UnusableInput:
             continue  # of other rules, or damaged
-        known[str(name)] = float(value)
-    return known
+        existing[str(name)] = float(value)
+    return existing
 
 
 def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:

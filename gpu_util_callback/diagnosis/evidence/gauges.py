@@ -234,7 +234,7 @@ class SampleBins:
         for name, value in zip(names, highest, strict=True):
             self._max[name] = max(self._max.get(name, value), value)
 
-    def known(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+    def means(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the bins with samples of a column, ascending, and the mean in each of them.
 
         Columns sampled at the same times get identical bins.
@@ -265,7 +265,7 @@ class SampleBins:
         """
         if column not in self:
             return None
-        at, means = self.known(column)
+        at, means = self.means(column)
         # Columns that were sampled together are queried one after the other.
         if self._cut is None or self._cut[0] is not at or self._cut[1:3] != (start_ns, end_ns):
             self._cut = at, start_ns, end_ns, self._part(at, start_ns, end_ns)
@@ -313,7 +313,7 @@ class SampleBins:
         return max(HOLD_NS, self.bin_ns)
 
     def _covered_each(self, at: np.ndarray) -> np.ndarray:
-        """Return the ns that each bin from `known` covers."""
+        """Return the ns that each bin from `means` covers."""
         if id(at) not in self._covered_by_bins:
             covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
             self._covered_by_bins[id(at)] = covered_ns.astype(np.float64)
@@ -321,7 +321,7 @@ class SampleBins:
 
     def covered_ns(self, column: str) -> float:
         """Return how long a column was sampled, ns."""
-        return float(self._covered_each(self.known(column)[0]).sum())
+        return float(self._covered_each(self.means(column)[0]).sum())
 
     def over_each(self, column: str, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (NaN without a sample) and numbers of samples for many ranges at once.
@@ -330,7 +330,7 @@ class SampleBins:
         """
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
-        at, means = self.known(column)
+        at, means = self.means(column)
         since = self._covered_each(at)
         middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
         edges = np.stack([middle - since, middle], axis=1).ravel()

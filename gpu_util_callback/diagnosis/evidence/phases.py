@@ -77,11 +77,11 @@ class Phases:
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `phases` table."""
         columns = "kind", "name", "account", "start_ns", "end_ns", "self_ns", "step", "count"
-        for kind, said, account, start, end, took, step, count in zip(
+        for kind, phase_name, account, start, end, took, step, count in zip(
             *(table[name].tolist() for name in columns), strict=True
         ):
             # Epochs, validations and gaps are numbered; a number is not a name.
-            name = said if kind in ("callback", "checkpoint", "compilation") else ""
+            name = phase_name if kind in ("callback", "checkpoint", "compilation") else ""
             spent = max(0, took)
             self.end_ns = max(self.end_ns, end)
             key = (kind, name, account)

@@ -458,11 +458,10 @@ class Run(Gauges):
         The weighted median over blocks, so that a few slow ones do not count; None with too few.
         """
         rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
-        some = rows > 0
-        total = int(rows.sum())
+        has_rows, total = rows > 0, int(rows.sum())
         if total < MIN_CLEAN_STEPS:
             return None
-        mean, weight = spent[some] / rows[some], rows[some]
+        mean, weight = spent[has_rows] / rows[has_rows], rows[has_rows]
         order = np.argsort(mean)
         at = int(np.searchsorted(np.cumsum(weight[order]), total / 2))
         return float(mean[order][min(at, len(order) - 1)]), total

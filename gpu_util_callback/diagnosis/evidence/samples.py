@@ -88,7 +88,7 @@ class Sampled:
         bins = self.run.column(self.gpu, column)
         if bins is None:
             return np.full(len(self), np.nan)
-        places, values = bins.known(column)
+        places, values = bins.means(column)
         if bins is self.bins and places is self.places:
             return values
         # Columns of one group are mostly read at the same times.
@@ -142,7 +142,7 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     bins = run.column(gpu, column) if bins is None else bins
     if bins is None:
         return None
-    at, _ = bins.known(column)
+    at, _ = bins.means(column)
     if len(at) < 3:
         return None
     return run.once(("sampled", gpu, bins, id(at)), lambda: _sampled(run, gpu, bins, at))

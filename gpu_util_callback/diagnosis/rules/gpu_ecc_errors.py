@@ -30,7 +30,7 @@ class GpuEccErrors(Rule):
             bins = run.column(gpu, COLUMN)
             if bins is None:
                 continue
-            at, counted = bins.known(COLUMN)
+            at, counted = bins.means(COLUMN)
             grew = np.flatnonzero(np.diff(counted) > 0)
             # The driver counts since the last reboot; a bin's mean may lie between two counts.
             errors = int(np.ceil((bins.maximum(COLUMN) or 0) - counted[0]))

@@ -88,7 +88,7 @@ def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
     bins = run.samples.get(f"gpu{index}/lost")
     if bins is None or "lost" not in bins:
         return []
-    places, values = bins.known("lost")
+    places, values = bins.means("lost")
     spans: list[tuple[int, int, bool]] = []
     lost_at_ns: int | None = None
     for start, value in zip(bins.starts()[places].tolist(), values.tolist(), strict=True):

@@ -98,9 +98,9 @@ def unmarked(run: Run) -> Unmarked | None:
     usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
     rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
-    told_apart = rare and steps.rows_per_block <= FEW_ROWS
+    separate = rare and steps.rows_per_block <= FEW_ROWS
     lost, active, pieces = took, None, []
-    if told_apart:
+    if separate:
         occurrences = _occurrences(run, spent, last_ns, tail)
         pieces = intervals(occurrences)
         lost, active = lost_in(run, occurrences, where)
@@ -109,8 +109,8 @@ def unmarked(run: Run) -> Unmarked | None:
         idle = run.idle(where.start_ns, where.end_ns)
         if idle is not None:
             lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
-    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= ALIKE * middle), rare, told_apart)
-    longest = float(spent.max()) if told_apart else float(steps["top_between_ns"].max())
+    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= ALIKE * middle), rare, separate)
+    longest = float(spent.max()) if separate else float(steps["top_between_ns"].max())
     return Unmarked(where, took, usual, round(longest), lost, active, times, place, advice, pieces)
 
 
@@ -157,9 +157,7 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
 _SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
 
 
-def _place(
-    run: Run, took: int, tail: float, count: int, rare: bool, told_apart: bool
-) -> tuple[int | None, str, Advice]:
+def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: bool) -> tuple[int | None, str, Advice]:
     """Return how often, where in the loop, and the advice for that place."""
     says = "The monitor does not see what the loop does there: validation, saving, logging? "
     mark = "Mark it, so that it is named and judged accordingly."
@@ -176,7 +174,7 @@ def _place(
             ),
         )
     rows = run.steps.total_rows
-    events = count if told_apart else run.steps.total("between_events")
+    events = count if separate else run.steps.total("between_events")
     if events and (rare or events < MOSTLY * rows):
         every = max(2, round(rows / events))
         place = f"about every {every} steps"

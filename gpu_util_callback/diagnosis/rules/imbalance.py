@@ -251,7 +251,7 @@ def _alike(run: Run) -> dict[int, SampleBins]:
 def _on(times: np.ndarray, samples: Sampled) -> np.ndarray:
     """Return a GPU's utilization at other times: that of the sample before."""
     at = np.searchsorted(samples.start_ns, times, side="right") - 1
-    return samples.bins.known(UTILIZATION)[1][np.maximum(at, 0)]
+    return samples.bins.means(UTILIZATION)[1][np.maximum(at, 0)]
 
 
 def _smoothed(values: np.ndarray, count: int) -> np.ndarray:

@@ -452,8 +452,8 @@ def _compilations(run: Run, since_ns: int) -> int:
     later = blocks["start_ns"] >= since_ns
     events = blocks["compile_events"][later]
     middle = len(events) // 2
-    some = int(events.sum())
-    return some if some and int(events[middle:].sum()) >= some / 4 else 0
+    total = int(events.sum())
+    return total if 4 * int(events[middle:].sum()) >= total else 0
 
 
 def _count_per_step(run: Run, track: MemoryTrack | None, forecast: Forecast) -> float:

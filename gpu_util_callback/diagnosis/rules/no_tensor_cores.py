@@ -56,8 +56,8 @@ class NoTensorCores(Rule):
         policy = str(run.fit.get("mixed_precision", ""))
         title, severity = self.title, None
         if run.source is not None:
-            some = "No kernel" if not matrix_kernels.used_pct else "Hardly a kernel"
-            title, severity = f"{some} uses the tensor cores", matrix_kernels.plain_pct / 100
+            subject = "Hardly a kernel" if matrix_kernels.used_pct else "No kernel"
+            title, severity = f"{subject} uses the tensor cores", matrix_kernels.plain_pct / 100
         return self.finding(
             title=title,
             evidence={
