@@ -24,7 +24,7 @@ PADDED = "which samples share a batch, and leaves out those of the last one"
 Dims = list[list[Any]]
 
 
-def advise_shapes(run: Run, times: int) -> Advice:
+def _advise_shapes(run: Run, times: int) -> Advice:
     """Return the advice for a step that was compiled `times` times."""
     dims = _dims(run)
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
@@ -64,7 +64,7 @@ def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
             "and without what is left over.",
             f"ds = ds.unbatch().batch({size}, drop_remainder=True)",
         )
-    longest = max((_rounded(size) for _, _, size in _varying_sizes(dims) if size), default=512)
+    longest = max((-(-size // MULTIPLE) * MULTIPLE for size in _varying_sizes(dims) if size), default=512)
     shapes = ", ".join(str([longest if _varies(size) else size for size in sizes[1:]]) for sizes in dims)
     shapes = f"({shapes})" if len(dims) > 1 else shapes
     return Advice(
@@ -126,13 +126,9 @@ def _largest(size: Any) -> int | None:
     return int(size[1]) if isinstance(size, list) else size
 
 
-def _rounded(size: int) -> int:
-    return -(-size // MULTIPLE) * MULTIPLE
-
-
 def _multiple(dims: Dims) -> int:
     """Return the multiple to which lengths are padded, small enough to leave at least two lengths."""
-    longest = max((size or 2 * MULTIPLE for _, _, size in _varying_sizes(dims)), default=2 * MULTIPLE)
+    longest = max((size or 2 * MULTIPLE for size in _varying_sizes(dims)), default=2 * MULTIPLE)
     return min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
 
 
@@ -140,29 +136,24 @@ def _batch_varies(dims: Dims) -> bool:
     return any(bool(sizes) and _varies(sizes[0]) for sizes in dims)
 
 
-def _varying_sizes(dims: Dims) -> list[tuple[int, int, int | None]]:
-    """Return (tensor, axis, largest size if seen) of all that vary but the number of samples."""
-    return [
-        (tensor, axis, _largest(size))
-        for tensor, sizes in enumerate(dims)
-        for axis, size in enumerate(sizes)
-        if axis and _varies(size)
-    ]
+def _varying_sizes(dims: Dims) -> list[int | None]:
+    """Return the largest size, if seen, of each dimension that varies, the number of samples apart."""
+    return [_largest(size) for sizes in dims for size in sizes[1:] if _varies(size)]
 
 
 EVERY_FIT = "Every fit compiles its own train function"
 
 
-def advise_fits(framework: str | None, jit_compile: bool) -> Advice:
+def _advise_fits(run: Run) -> Advice:
     """Return the advice for fits that each compile: of new models, or of one compiled again."""
     text = "Every fit compiles its train function, because its model is new or was compiled again. "
-    if framework == "jax":
+    if run.framework == "jax":
         return Advice(
             f"{text}JAX can keep what it has compiled on the disk, for models that are alike.",
             'jax.config.update("jax_compilation_cache_dir", "jax-cache")  # before the first fit',
             0.0,
         )
-    if jit_compile:
+    if run.fit.get("jit_compile"):
         text += "Do its few steps win back what XLA takes to compile them (jit_compile=False)? "
     return Advice(
         f"{text}Can one model serve all fits, with its weights and its optimizer's variables set back before each?",
@@ -216,7 +207,7 @@ class Recompilation(Rule):
             lost_ns=round(1e9 * script.compiles_again_s),
             evidence={"compile_pct": round(pct, 1), "compilations": script.compilations},
             threshold=chosen(limits, "compile_pct", "compilations"),
-            advice=advise_fits(run.framework, bool(run.fit.get("jit_compile"))),
+            advice=_advise_fits(run),
             gpus=run.used_gpus,
             detail="every_fit",
             of_ns=round(1e9 * script.wall_s),
@@ -259,9 +250,7 @@ class Recompilation(Rule):
                 confidence=ESTIMATED if guessed or by_shape else MEASURED,
                 evidence=evidence,
                 threshold=chosen(limits, "compile_pct", "compilations"),
-                advice=advise_fits(run.framework, bool(run.fit.get("jit_compile")))
-                if each_fit
-                else advise_shapes(run, count),
+                advice=_advise_fits(run) if each_fit else _advise_shapes(run, count),
                 gpus=run.used_gpus,
                 state=count >= MANY_TIMES,
             )
