@@ -8,13 +8,13 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT
 from gpu_util_callback.diagnosis.evidence.source import AT_WORK, LEAST_STEPS, Source, Windows
 from gpu_util_callback.diagnosis.evidence.spans import HYSTERESIS
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import Count
 
 IN_A_ROW = Count(2, "windows in a row that differ from the rest: a single one may have met a checkpoint")
-LEAST_SHARE = Constant(0.02, "of the run: fixing a shorter stretch does not show")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
         share = share_of(run, *categories, where=where)
         if share is None or share.pct < limit_pct or share.steps < LEAST_STEPS:
             continue
-        if share.lost_ns >= LEAST_SHARE * run.present_ns:
+        if 100 * share.lost_ns >= SIGNIFICANT["min_run_pct"].default * run.present_ns:
             shares.append(share)
     return shares
 

@@ -21,9 +21,9 @@ from gpu_util_callback.diagnosis.evidence.pipeline import Stage
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import (
     ALWAYS_S,
-    LEAST_S,
     MANY_TIMES,
     PART,
+    SIGNIFICANT,
     in_many_steps,
     negligible,
     significant,
@@ -345,9 +345,6 @@ class InputBound(Rule):
         "warmup_steps": Threshold(
             20, "a span that ends within the first 20 steps is buffers filling for the first time"
         ),
-        "min_run_pct": Threshold(
-            2, "below 2 % of the run fixing it does not show; hiccups of a shared machine reach 1"
-        ),
         "explained_pct": Threshold(
             5, "stages that work less than a twentieth of the wait do not cause it: the machine was busy otherwise"
         ),
@@ -356,7 +353,7 @@ class InputBound(Rule):
         ),
         "once_pct": Threshold(5, "one change of epochs that takes a twentieth of the run matters, as XProf's 5 % are"),
         "once_s": Threshold(1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"),
-        "least_s": LEAST_S,
+        **SIGNIFICANT,
         "always_s": ALWAYS_S,
     }
     unknown = "input wait was not measured in this run"
