@@ -128,9 +128,14 @@ def _by_block(run: Run) -> np.ndarray:
 
 def _tail(run: Run, last_ns: int) -> float:
     """Return the same after the last step."""
-    edges = np.array([last_ns, max(last_ns, run.end_ns)])
-    accounted_ns = float(np.diff(run.phases.accounted_ns(edges))[0])
-    return max(0.0, float(edges[1] - edges[0]) - accounted_ns - run.absent_ns(*edges.tolist()))
+    end_ns = max(last_ns, run.end_ns)
+    return max(0.0, _unnamed_ns(run, last_ns, end_ns) - run.absent_ns(last_ns, end_ns))
+
+
+def _unnamed_ns(run: Run, start_ns: int, end_ns: int) -> float:
+    """Return the time between two moments that no phase accounts for."""
+    before, after = run.phases.accounted_ns(np.array([start_ns, end_ns]))
+    return end_ns - start_ns - float(after - before)
 
 
 def _other_ns(run: Run) -> float:
@@ -215,9 +220,7 @@ def _outside(run: Run, epochs: Occurrences) -> float:
     """Return unnamed time between epochs."""
     starts, ends = epochs["start_ns"], epochs["end_ns"]
     if epochs.joined:
-        edges = np.array([starts[0], ends[-1]])
-        accounted_ns = float(np.diff(run.phases.accounted_ns(edges))[0])
-        return max(0.0, float(edges[1] - edges[0]) - epochs.self_ns - accounted_ns)
+        return max(0.0, _unnamed_ns(run, int(starts[0]), int(ends[-1])) - epochs.self_ns)
     accounted_ns = run.phases.accounted_ns(starts[1:]) - run.phases.accounted_ns(ends[:-1])
     return float(np.maximum(starts[1:] - ends[:-1] - accounted_ns, 0).sum())
 
