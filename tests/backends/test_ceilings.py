@@ -4,12 +4,12 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fork_server import python
 
 from gpu_util_callback import GpuUtilMonitor, ceilings, read_recordings
 from gpu_util_callback.backends.copies import Preserved, independent
@@ -20,13 +20,13 @@ PROGRAM = Path(__file__).with_name("ceilings_program.py")
 INPUT_S = 0.04
 
 
-def run(*arguments, timeout=240):
+def run(backend, *arguments, timeout=240):
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), *map(str, arguments)],
+        [*python("keras"), str(PROGRAM), backend, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env=os.environ.copy(),
+        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fork_server import python
 from packages import need
 
 from gpu_util_callback.diagnosis import run_report
@@ -28,7 +28,7 @@ def trained(framework, mode, log_dir, steps=None, **environment):
     """The digest of the weights after a loop."""
     steps = steps or STEPS[framework, "compiled" if mode == "advised" else mode]
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), framework, mode, str(log_dir), str(steps)],
+        [*python(framework.partition(" ")[0]), str(PROGRAM), framework, mode, str(log_dir), str(steps)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fork_server import python
 
 from gpu_util_callback import read_recordings
 
@@ -40,7 +41,11 @@ PROGRAMS = {
     "stdin": ("import sys; print(sys.stdin.read().upper())", "t.py"),
     "atexit": ("import atexit, sys\natexit.register(lambda: print('bye', x))\nx = 1\nsys.exit(3)", "t.py"),
     "os._exit": ("import os; os._exit(5)", "t.py"),
-    "interrupted": ("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)", "t.py"),
+    "interrupted": (  # in a background job it is ignored
+        "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)",
+        "t.py",
+    ),
     "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "t.py"),
     "spawn": (
         "import multiprocessing as m\nimport sub.helper\ndef f(x): return x * 2, __name__\n"
@@ -105,8 +110,9 @@ SHOW = "print(np.concatenate([w.ravel() for w in model.get_weights()]).tobytes()
 def test_fits_are_recorded_and_end_with_the_same_bits(backend, folder):
     pytest.importorskip(backend)
     (folder / "t.py").write_text(FIT + "fit(); fit()\n" + SHOW)
-    alone = outcome([*PYTHON, "t.py"], folder, KERAS_BACKEND=backend)
-    under = outcome([*RUN, "--log-dir", "logs/a", "t.py"], folder, KERAS_BACKEND=backend)
+    imported = python(backend)  # and Keras by the program: that is when its `fit` is wrapped
+    alone = outcome([*imported, "t.py"], folder, KERAS_BACKEND=backend)
+    under = outcome([*imported, *RUN[1:], "--log-dir", "logs/a", "t.py"], folder, KERAS_BACKEND=backend)
     assert under[:2] == alone[:2]
     assert "this run" not in alone[2]
     (recording,) = read_recordings(folder / "logs")  # a series of short fits
@@ -125,7 +131,7 @@ GIVEN = [
 def test_a_fit_with_the_callback_is_recorded_once(given, folder):
     fit = f"from gpu_util_callback import GpuUtilCallback\nfit(callbacks={given})"
     (folder / "t.py").write_text(FIT + fit)
-    assert outcome([*RUN, "t.py"], folder)[0] == 0
+    assert outcome([*python("tensorflow"), *RUN[1:], "t.py"], folder)[0] == 0
     assert len(read_recordings(folder / "mine")) == 1
     assert not (folder / "logs").exists()
 
@@ -134,7 +140,7 @@ def test_a_fit_of_tf_keras_is_recorded(folder):
     pytest.importorskip("tf_keras")
     asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
     (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
-    assert outcome([*RUN, "t.py"], folder)[0] == 0
+    assert outcome([*python("tensorflow"), *RUN[1:], "t.py"], folder)[0] == 0
     (recording,) = read_recordings(folder / "logs")
     assert len(recording.steps["duration_ns"]) == 12
 

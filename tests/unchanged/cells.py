@@ -149,9 +149,12 @@ def outcomes(cells: list[Cell]) -> Iterator[Outcome]:
 
 
 def _in_process(cells: list[Cell]) -> Iterator[Outcome]:
+    from fork_server import python  # the program below finds no support modules
+
     with tempfile.TemporaryFile("w+") as errors:
+        imported = python(cells[0].backend if cells[0].loop else "keras")
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "cells.py"), json.dumps([asdict(cell) for cell in cells])],
+            [*imported, str(HERE / "cells.py"), json.dumps([asdict(cell) for cell in cells])],
             env=_environment(cells[0].backend),
             stdout=subprocess.PIPE,
             stderr=errors,

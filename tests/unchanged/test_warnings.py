@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from fork_server import python
 from packages import need
 
 HERE = Path(__file__).resolve().parent
@@ -26,7 +26,7 @@ def test_warnings_name_the_same_lines(backend):
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     ran = subprocess.run(
-        [sys.executable, str(HERE / "warners.py")], env=environment, capture_output=True, text=True, timeout=280
+        [*python("keras"), str(HERE / "warners.py")], env=environment, capture_output=True, text=True, timeout=280
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     (line,) = (text for text in ran.stdout.splitlines() if text.startswith("WARNED "))

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from fork_server import python
 
 pytestmark = pytest.mark.timeout(600)  # several models are compiled, on busy machines, too
 
@@ -41,7 +42,7 @@ def run(backend: str, *args: str) -> dict:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), *args], env=environment, text=True, capture_output=True, timeout=580, check=False
+        [*python("keras"), str(PROGRAM), *args], env=environment, text=True, capture_output=True, timeout=580
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
