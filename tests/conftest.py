@@ -15,6 +15,12 @@ REPOSITORY = TESTS.parent
 sys.path.insert(0, str(TESTS / "support"))
 
 
+# Their files take minutes, and their programs one framework after the other: while others have tests
+# left, so that no worker waits for one long file, and while the fork servers are there.
+FIRST = ("backends", "run", "unchanged", "work")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Run what a real clock decides again: a loaded machine holds one run in hundreds up by seconds.
 
@@ -28,6 +34,8 @@ def pytest_collection_modifyitems(items):
         if clock or item.get_closest_marker("timed") or item.get_closest_marker("browser"):
             reruns = clock.kwargs.get("reruns", 2) if clock else 2
             item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=2))
+    folders = {item: item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else "" for item in items}
+    items.sort(key=lambda item: FIRST.index(folders[item]) if folders[item] in FIRST else len(FIRST))
 
 
 @pytest.fixture(autouse=True)

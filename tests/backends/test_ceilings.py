@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fork_server import python
+from processes import environment
 
 from gpu_util_callback import GpuUtilMonitor, ceilings, read_recordings
 from gpu_util_callback.backends.copies import Preserved, independent
@@ -26,7 +27,7 @@ def run(backend, *arguments, timeout=240):
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=environment(KERAS_BACKEND=backend),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,12 +1,12 @@
 """Real loops that nothing compiles are seen, told what to add, and left as they are."""
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from fork_server import python
 from packages import need
+from processes import environment
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
@@ -24,12 +24,12 @@ STEPS = {  # of a loop that lasts some seconds
 }
 
 
-def trained(framework, mode, log_dir, steps=None, **environment):
+def trained(framework, mode, log_dir, steps=None, **variables):
     """The digest of the weights after a loop."""
     steps = steps or STEPS[framework, "compiled" if mode == "advised" else mode]
     done = subprocess.run(
         [*python(framework.partition(" ")[0]), str(PROGRAM), framework, mode, str(log_dir), str(steps)],
-        env={**os.environ, **environment},
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=300,

@@ -21,6 +21,7 @@ def test_warnings_name_the_same_lines(backend):
     environment = {
         **os.environ,
         "KERAS_BACKEND": backend,
+        "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),

@@ -39,6 +39,7 @@ def run(backend: str, *args: str) -> dict:
         "KERAS_BACKEND": backend,
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     done = subprocess.run(
