@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from fork_server import python
 
 from gpu_util_callback import read_recordings
 
@@ -110,10 +109,8 @@ SHOW = "print(np.concatenate([w.ravel() for w in model.get_weights()]).tobytes()
 def test_fits_are_recorded_and_end_with_the_same_bits(backend, folder):
     pytest.importorskip(backend)
     (folder / "t.py").write_text(FIT + "fit(); fit()\n" + SHOW)
-    imported = python(backend)  # and Keras by the program: that is when its `fit` is wrapped
-    variables = {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
-    alone = outcome([*imported, "t.py"], folder, **variables)
-    under = outcome([*imported, *RUN[1:], "--log-dir", "logs/a", "t.py"], folder, **variables)
+    alone = outcome([*PYTHON, "t.py"], folder, KERAS_BACKEND=backend)
+    under = outcome([*RUN, "--log-dir", "logs/a", "t.py"], folder, KERAS_BACKEND=backend)
     assert under[:2] == alone[:2]
     assert "this run" not in alone[2]
     (recording,) = read_recordings(folder / "logs")  # a series of short fits
@@ -132,7 +129,7 @@ GIVEN = [
 def test_a_fit_with_the_callback_is_recorded_once(given, folder):
     fit = f"from gpu_util_callback import GpuUtilCallback\nfit(callbacks={given})"
     (folder / "t.py").write_text(FIT + fit)
-    assert outcome([*python("tensorflow"), *RUN[1:], "t.py"], folder, OMP_NUM_THREADS="1")[0] == 0
+    assert outcome([*RUN, "t.py"], folder)[0] == 0
     assert len(read_recordings(folder / "mine")) == 1
     assert not (folder / "logs").exists()
 
@@ -141,7 +138,7 @@ def test_a_fit_of_tf_keras_is_recorded(folder):
     pytest.importorskip("tf_keras")
     asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
     (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
-    assert outcome([*python("tensorflow"), *RUN[1:], "t.py"], folder, OMP_NUM_THREADS="1")[0] == 0
+    assert outcome([*RUN, "t.py"], folder)[0] == 0
     (recording,) = read_recordings(folder / "logs")
     assert len(recording.steps["duration_ns"]) == 12
 
