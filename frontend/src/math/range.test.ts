@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clamp, gaps, interpolate, lastAtMost, levelFor, span, toPixel, toValue, zoomAt } from './range.ts';
+import { clamp, gaps, interpolate, lastAtMost, levelFor, span, stretched, toPixel, toValue, zoomAt } from './range.ts';
 import { mulberry } from './random.testing.ts';
 
 test('pixels and values are inverse to each other', () => {
@@ -21,6 +21,12 @@ test('zooming keeps what is under the pointer where it is', () => {
     const zoomed = zoomAt(range, anchor, 0.1 + random() * 3);
     assert.ok(Math.abs(toPixel(range, 1000, anchor) - toPixel(zoomed, 1000, anchor)) < 1e-6);
   }
+});
+
+test('a stretched drawing puts values where the new view has them', () => {
+  const [from, to] = [{ start: 100, end: 300 }, { start: 150, end: 250 }];
+  const [, left, scale] = (/^translateX\((.*)px\) scaleX\((.*)\)$/.exec(stretched(from, to, 1000)) ?? []).map(Number) as [number, number, number];
+  for (const value of [100, 170, 300]) assert.equal(left + scale * toPixel(from, 1000, value), toPixel(to, 1000, value));
 });
 
 test('a view never leaves its bounds and never gets narrower than allowed', () => {

@@ -32,6 +32,10 @@ export function zoomAt(range: Range, anchor: number, factor: number): Range {
   };
 }
 
+/** Where a drawing of `from` lies in the view `to`: the CSS transform of a canvas `width` pixels wide, from its left edge. */
+export const stretched = (from: Range, to: Range, width: number): string =>
+  `translateX(${toPixel(to, width, from.start)}px) scaleX(${span(from) / span(to)})`;
+
 export const shift = (range: Range, by: number): Range => ({ start: range.start + by, end: range.end + by });
 
 /** `range` with a margin on both sides, as a share of its length. */

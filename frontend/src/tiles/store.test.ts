@@ -41,6 +41,15 @@ test('a view is fetched once, neighbouring tiles together', async () => {
   assert.equal(asked.length, 1);
 });
 
+test('a frame begins one request, and each answer the next one', async () => {
+  const { tiles, asked } = store();
+  const at = (level: number): { axis: 'step'; level: number; range: { start: number; end: number }; lanes: string[] } => ({ axis: 'step', level, range: { start: 0, end: 10 }, lanes: ['a'] });
+  tiles.want([at(0), at(1), at(2)]);
+  assert.equal(asked.length, 1);
+  await settle();
+  assert.deepEqual(asked.map(({ level }) => level), [0, 1, 2]);
+});
+
 test('a lane that comes into sight is fetched alone and joins the tile', async () => {
   const { tiles, asked } = store();
   const want = (lanes: string[]): void => tiles.want([{ axis: 'step', level: 0, range: { start: 0, end: 10 }, lanes }]);

@@ -146,6 +146,7 @@ export class TileStore {
     return want.lanes.filter((lane) => !tile.lanes.has(lane));
   }
 
+  /** Begins one request; another one follows in the next frame, or once this one is answered. */
   private pump(): void {
     for (const want of this.wanted) {
       let index = want.first;
@@ -166,7 +167,7 @@ export class TileStore {
         )
           tiles++;
         void this.load(want.axis, want.level, index, tiles, lanes);
-        index += tiles;
+        return;
       }
     }
   }

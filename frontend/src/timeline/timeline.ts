@@ -5,7 +5,7 @@ import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSourc
 import { spanRange } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
-import { clamp, levelFor, padded, shift, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
+import { clamp, levelFor, padded, sameRange, shift, span, stretched, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
 import { readPalette, type Palette } from '../theme/palette.ts';
@@ -42,6 +42,9 @@ const ANNOUNCE_MS = 100;
 const STEPS_AROUND = 60;
 /** A view that did not change for so long rests. */
 const REST_MS = 120;
+/** While the view moves, lanes that take longer than this to draw are stretched, and drawn anew now and then. */
+const QUICK_MS = 8;
+const STRETCHED_MS = 400;
 
 const EMPTY: Layout = { rows: [], height: 0 };
 
@@ -65,6 +68,10 @@ export class Timeline {
   /** Scales of the present view, which must not change while one scrolls. */
   private tops: { of: string; values: Tops } = { of: '', values: new Map() };
   private scaling: ReturnType<typeof setTimeout> | undefined;
+  /** What the lanes' canvas shows, and until when it may stand for other views. */
+  private drawnLanes: { of: unknown[]; view: Range; until: number } = { of: [], view: { start: 0, end: 1 }, until: 0 };
+  /** Set while the view moves. */
+  private moving: ReturnType<typeof setTimeout> | undefined;
   private palette: Palette | null = null;
   private stores = new Map<string, TileStore>();
   /** The surfaces' sizes as last observed: asking in a frame would lay out all labels again. */
@@ -203,6 +210,7 @@ export class Timeline {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
       selected: this.app.selection, groups: this.app.rows, allRows: state.allRows, measure: state.measure, openWindow: state.window, live,
     };
+    if (this.frame && !sameRange(this.frame.view, view)) this.moved();
     this.frame = frame;
     const compact = width < 520 || first.recording.lanes.length > 40;
     const layout = this.relayout(sources, compact, height);
@@ -215,14 +223,38 @@ export class Timeline {
     const headContext = sized(surfaces.head, width, head.height, dpr);
     this.placedSpans = drawHead(headContext, frame, head);
     this.head = head;
-    const of = [axis, view.start, view.end, ...sources.map(({ id }) => id)].join(' ');
-    if (of !== this.tops.of) this.tops = { of, values: new Map() };
-    this.scales = drawBody(sized(surfaces.body, width, height, dpr), frame, layout, scroll, height, this.tops.values);
+    this.drawLanes(surfaces.body, frame, layout, scroll, height);
     if (sources.length > 1) this.scaleLater();
     const above = layout.rows.filter((row) => row.type === 'group' && row.top < scroll).pop();
     const next = above && layout.rows[layout.rows.indexOf(above) + 1];
     this.stuck.set({ key: above && next?.type === 'lane' ? above.key : null });
     this.announce();
+  }
+
+  private moved(): void {
+    clearTimeout(this.moving);
+    this.moving = setTimeout(() => {
+      this.moving = undefined;
+      this.invalidate();
+    }, REST_MS);
+  }
+
+  /** Draws the lanes, or stretches what was drawn of another view while this one moves and drawing takes long. */
+  private drawLanes(body: HTMLCanvasElement, frame: Frame, layout: Layout, scroll: number, height: number): void {
+    const { axis, view, width, dpr, palette, sources } = frame;
+    const of = [body, layout, scroll, height, axis, width, dpr, palette, ...sources.map(({ recording }) => recording)];
+    const old = this.drawnLanes;
+    const begun = performance.now();
+    if (this.moving !== undefined && begun < old.until && of.every((part, i) => part === old.of[i])) {
+      body.style.transform = stretched(old.view, view, width);
+      return;
+    }
+    const key = [axis, view.start, view.end, ...sources.map(({ id }) => id)].join(' ');
+    if (key !== this.tops.of) this.tops = { of: key, values: new Map() };
+    this.scales = drawBody(sized(body, width, height, dpr), frame, layout, scroll, height, this.tops.values);
+    body.style.transform = '';
+    const now = performance.now();
+    this.drawnLanes = { of, view, until: now - begun > QUICK_MS ? now + STRETCHED_MS : 0 };
   }
 
   /** Runs are compared on one scale: once the view rests, lanes out of sight count as well. */
@@ -285,8 +317,10 @@ export class Timeline {
       const wanted = new Set<string>();
       for (const row of layout.rows) {
         if (row.type !== 'lane' || row.source !== source.id) continue;
-        // Lanes far out of sight wait until they are scrolled near, unless the tables show them or a comparison's scale needs them.
-        if (!tables && frame.sources.length < 2 && (row.top >= scroll + height * 2 || row.top + row.height <= scroll - height)) continue;
+        // Lanes out of sight wait until the view rests; those far away until they are scrolled near, unless the tables show
+        // them or a comparison's scale needs them.
+        const near = this.moving !== undefined ? 0 : tables || frame.sources.length > 1 ? Infinity : height;
+        if (row.top >= scroll + height + near || row.top + row.height <= scroll - near) continue;
         wanted.add(row.lane.id);
         const throttled = throttleLane(source.recording, row.lane);
         if (throttled) wanted.add(throttled.id);
@@ -296,7 +330,7 @@ export class Timeline {
       const own = (range: Range): Range => shift(range, -source.shift);
       const requests: Parameters<TileStore['want']>[0] = [{ axis, level, range: own(view), lanes }];
       if (source === frame.sources[0]) requests.unshift({ axis, level: overviewLevel, range: bounds, lanes: overview });
-      requests.push({ axis, level, range: own(clampTo(padded(view, 0.5), bounds)), lanes, ahead: true });
+      if (this.moving === undefined) requests.push({ axis, level, range: own(clampTo(padded(view, 0.5), bounds)), lanes, ahead: true });
       source.tiles.want(requests);
     }
   }
