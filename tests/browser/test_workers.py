@@ -84,6 +84,16 @@ def test_the_workers_of_a_job(pod, open_tab):
         tab.wait_for(".topbar .status-lost")
         tab.button("compare all").click()
         tab.settle()
+        # One lane for all of them, the shown one in front; another one comes to the front by its button.
+        assert tab.find("[data-value$='#steps']").count() == 1
+        assert "rank 2, 2 other workers as thin lines" in tab.text(".tl-label .tl-origin")
+        tab.page.mouse.move(tab.x_of(100, (0, 300)), tab.plot()["y"] + 30)
+        tab.wait_for(".tooltip:has-text('2 other workers')")
+        tab.find(".window-button:has-text('rank 0')").click()
+        tab.wait_for(".tl-origin:has-text('rank 0, 2 other workers')")
+        assert tab.find(".compare tbody tr").count() == 3
+        tab.find(".window-button:has-text('rank 2')").click()
+        tab.wait_for(".tl-origin:has-text('rank 2, 2 other workers')")
         tab.button("time").click()
         tab.settle()
         # On one axis: the other two go on for 69 steps, and nothing lies two seconds away.

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { drawBand } from './draw.ts';
+import { drawBand, drawLine } from './draw.ts';
 import { Points } from './resample.ts';
 import { throttledRanges } from './throttle.ts';
 
@@ -40,6 +40,15 @@ test('a value beyond the scale of a band is marked at the edge it left by', () =
   assert.deepEqual(tips([0, 0, 0, 0], [10, 10, 10, 10]), []);
   assert.deepEqual(tips([0, 0, 0, 0], [2, 99, 2, 10]), [[22.5, 5]]);
   assert.deepEqual(tips([0, -3, 0, 0], [2, 2, 2, 2]), [[22.5, 54]]);
+});
+
+test("another worker's steps are one line, at the sum of their parts", () => {
+  const points = four([0, 0, 0, 0], [9, 9, 9, 9]);
+  points.mean = [1, 2].map((value) => new Float32Array(4).fill(value));
+  const at: number[] = [];
+  const context = new Proxy({} as Record<string, unknown>, { get: (_, name) => (_x: number, y: number) => name === 'lineTo' && at.push(y), set: () => true });
+  drawLine(context as unknown as CanvasRenderingContext2D, points, true, { x: 0, y: 10, width: 80, height: 40 }, { colour: 'blue', top: 10 }, Infinity);
+  assert.deepEqual(at.map(Math.round), [38, 38, 38, 38]);
 });
 
 test('a tenth of the time throttled is marked, neighbours are one', () => {

@@ -105,6 +105,24 @@ export function drawBand(
   edgeMarks(context, points, rect, centre, (i) => (min[i] as number) < style.top * -0.001 && style.colour, true);
 }
 
+/** A thin line of the means of the first series, or of their sum; gaps longer than `limit` stay empty. */
+export function drawLine(context: CanvasRenderingContext2D, points: Points, sum: boolean, rect: Rect, { colour, top }: { colour: string; top: number }, limit: number): void {
+  const series = sum ? points.mean : points.mean.slice(0, 1);
+  context.strokeStyle = colour;
+  context.globalAlpha = 0.5;
+  context.lineWidth = 1;
+  context.beginPath();
+  segments(points, limit, (from, to) => {
+    for (let i = from; i < to; i++) {
+      const value = series.reduce((all, means) => all + zero(means, i), 0);
+      context.lineTo(rect.x + ((points.x0[i] as number) + (points.x1[i] as number)) / 2, rect.y + rect.height * (1 - Math.min(1, value / top)));
+    }
+    context.stroke();
+    context.beginPath();
+  });
+  context.globalAlpha = 1;
+}
+
 const edge = (points: Points, i: number, rect: Rect, left: boolean): number =>
   rect.x + ((left ? points.x0[i] : points.x1[i]) as number);
 

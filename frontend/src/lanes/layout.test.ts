@@ -77,6 +77,12 @@ test('compared recordings stand lane by lane, each with the name of its run', ()
   assert.deepEqual(neighbours(moved, 'b#gpu0:power_mw'), ['b#gpu0:temperature_c', 'b#gpu0:power_mw']);
 });
 
+test('lanes in which other workers are drawn say whose stands in front', () => {
+  const { rows } = layOut([{ ...source('a'), front: 'rank 2' }], NONE, false);
+  assert.deepEqual(rows.flatMap((row) => (row.type === 'lane' ? row.origin : [])).slice(0, 2), ['rank 2', 'rank 2']);
+  assert.equal(rows[0]?.key, 'a#steps', 'one run: no header above its steps');
+});
+
 test('what only a compared recording has stands in its own place', () => {
   const two = { ...source('b'), lanes: [...source('b').lanes, lane('gpu3:power_mw', 'gpu3')] };
   const keys = layOut([source('a'), two], NONE, false).rows.map(({ key }) => key);

@@ -8,6 +8,8 @@ export interface LaneSource {
   /** Shown before group names when several recordings are compared. */
   label: string;
   lanes: LaneInfo[];
+  /** Whose lanes stand in front of whose, where others are drawn in them; else "". */
+  front?: string;
   /** Titles of groups, e.g. "gpu0" -> "gpu0 · NVIDIA H200". */
   groupTitles: Record<string, string>;
   /** GPUs that a finding names: of many GPUs these begin open. */
@@ -168,7 +170,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
   };
   const addLane = (source: LaneSource, whole: LaneInfo, pinned: boolean, origin: string): void => {
     const key = laneKey(source.id, whole.id);
-    const height = laneHeight(whole, compact, room) + (many && whole.kind !== 'stack' ? ORIGIN_HEIGHT : 0);
+    const height = laneHeight(whole, compact, room) + ((many || source.front) && whole.kind !== 'stack' ? ORIGIN_HEIGHT : 0);
     add({ type: 'lane', key, source: source.id, lane: withSeries(whole, key, preferences.hidden), whole, top, height, pinned, origin });
   };
   const lookup = new Map<string, { source: LaneSource; lane: LaneInfo }>();
@@ -219,7 +221,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     const alike = new Map<string, typeof shown>();
     for (const one of shown) alike.set(one.lane.id, [...(alike.get(one.lane.id) ?? []), one]);
     for (const same of inOrder([...alike.values()], (list) => list.map(({ source, lane }) => laneKey(source.id, lane.id))))
-      for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, lane.group !== 'training' && group === 'training' && titleOf(lane.group, source.groupTitles)].filter(Boolean).join(' · '));
+      for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, source.front, lane.group !== 'training' && group === 'training' && titleOf(lane.group, source.groupTitles)].filter(Boolean).join(' · '));
   }
   return { rows, height: top };
 }

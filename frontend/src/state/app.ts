@@ -97,7 +97,8 @@ export class App {
       id, idSaid: true, view: null, follow: false, measure: null, selected: null, window: null, touched: false, recordingError: null, tilesError: null,
       // Workers of one job share what is known of it, but for the fit before.
       job: job?.workers.some((one) => one.id === id) ? { ...job, since: null } : null,
-      compare: compare.filter((other) => other !== id),
+      // One that is compared changes places with it.
+      compare: compare.flatMap((other) => (other !== id ? other : (old ?? []))),
     });
     this.cursor.set({ at: null });
   }

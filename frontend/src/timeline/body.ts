@@ -1,6 +1,6 @@
 /** The lanes: grid, span tints, bands and stacks of the rows that are scrolled into sight. */
 import type { LaneInfo } from '../api/types.ts';
-import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
+import { drawBand, drawLine, drawStack, type Rect } from '../lanes/draw.ts';
 import { colourOf } from '../lanes/colours.ts';
 import { isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
@@ -26,6 +26,8 @@ export interface LaneScale {
 /** A lane's points, ready to be drawn; kept between frames so that panning allocates nothing. */
 interface Prepared {
   row: LaneRow;
+  /** Not the row's own run: another worker of the job, whose means are thin lines. */
+  behind: boolean;
   /** When the recording began, and how far its axis is shifted against the view's. */
   origin: number;
   shift: number;
@@ -68,8 +70,10 @@ export function drawBody(
   const prepared: Prepared[] = [];
   const throttled: Throttled = new Map();
   for (const row of visible) {
-    const source = row.type === 'lane' ? frame.sources.find(({ id }) => id === row.source) : undefined;
-    if (row.type === 'lane' && source) prepared.push(prepare(frame, source, row, throttled));
+    if (row.type !== 'lane') continue;
+    const sources = frame.sources.filter(({ on }) => on === row.source);
+    // Lines lie behind those of the row's own run, but before its columns.
+    for (const source of row.lane.kind === 'stack' ? sources : sources.reverse()) prepared.push(prepare(frame, source, row, throttled));
   }
   const scales = shareScales(prepared, tops);
   for (const row of visible) {
@@ -88,6 +92,7 @@ export function drawBody(
   }
   for (const lane of prepared) {
     paint(context, frame, lane, lane.row.top - scroll, scales.get(lane.row.key)?.top ?? lane.top);
+    if (lane.behind) continue;
     context.fillStyle = palette.line;
     context.fillRect(0, lane.row.top - scroll + lane.row.height - 1, width, 1);
     const source = frame.sources.findIndex(({ id }) => id === lane.row.source);
@@ -119,7 +124,8 @@ function shareScales(prepared: Prepared[], tops: Tops): Map<string, LaneScale> {
   for (const { row, top } of prepared) grow(tops, row, top);
   const step = tops.get(STEPS) ?? 0;
   const scales = new Map<string, LaneScale>();
-  for (const { row, joins } of prepared) {
+  for (const { row, joins, behind } of prepared) {
+    if (behind) continue;
     let top = tops.get(quantity(row)) as number;
     // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
     if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, step / 10);
@@ -139,8 +145,8 @@ function grow(tops: Tops, row: LaneRow, top: number): void {
 export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
   const before = [...tops.values()].join();
   for (const row of layout.rows) {
-    const source = row.type === 'lane' && !row.lane.max ? frame.sources.find(({ id }) => id === row.source) : undefined;
-    if (row.type === 'lane' && source) grow(tops, row, prepare(frame, source, row, new Map()).top);
+    if (row.type !== 'lane' || row.lane.max) continue;
+    for (const source of frame.sources.filter(({ on }) => on === row.source)) grow(tops, row, prepare(frame, source, row, new Map()).top);
   }
   return [...tops.values()].join() !== before;
 }
@@ -196,10 +202,12 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
   const { axis, width, level } = frame;
   const view = shift(frame.view, -source.shift);
   const { lane } = row;
-  const of = { row, origin: source.recording.extent.start_ns ?? 0, shift: source.shift };
+  const behind = source.id !== row.source;
+  const key = behind ? `${source.id} ${row.key}` : row.key;
+  const of = { row, behind, origin: source.recording.extent.start_ns ?? 0, shift: source.shift };
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
   if (lane.kind === 'stack') {
-    const points = pointsFor(row.key, 1).slice(0, 1);
+    const points = pointsFor(key, 1).slice(0, 1);
     const tiles = source.tiles.best(axis, level, view, keys[0] ?? '');
     const all = resample(tiles, keys, view, width, points[0] as Points);
     // A step that compiles takes a hundred times as long as the others: the scale is theirs.
@@ -207,7 +215,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     const total = (i: number): number => scaled.reduce((sum, s) => sum + ((all.mean[s]?.[i] as number) || 0), 0);
     return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
   }
-  const points = pointsFor(row.key, keys.length).slice(0, keys.length);
+  const points = pointsFor(key, keys.length).slice(0, keys.length);
   let top = lane.max ?? 0;
   const joins = keys.map((key, s) => {
     const tiles = source.tiles.best(axis, level, view, key);
@@ -215,7 +223,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     if (!lane.max) top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
     return joinLimit(one, axis, tiles[0]?.level ?? level);
   });
-  return { ...of, points, joins, top, throttled: throttledIn(frame, source, lane, view, throttled) };
+  return { ...of, points, joins, top, throttled: behind ? [] : throttledIn(frame, source, lane, view, throttled) };
 }
 
 const scratch = new Points();
@@ -235,9 +243,14 @@ function throttledIn({ axis, level, width }: Frame, source: Source, lane: LaneIn
 
 function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
   const { palette, axis, view, width } = frame;
-  const { row, points, joins } = prepared;
+  const { row, points, joins, behind } = prepared;
   const { lane } = row;
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
+  if (behind) {
+    const sums = lane.kind === 'stack';
+    points.forEach((one, s) => drawLine(context, one, sums, rect, { colour: sums ? palette.text : palette.hue(colourOf(row.whole, lane.series[s]?.name ?? '')), top }, joins[s] ?? Infinity));
+    return;
+  }
   if (lane.kind === 'stack') {
     const colours = lane.series.map(({ name }) => palette.hue(colourOf(row.whole, name)));
     const nsWidth = axis === 'time' ? width / span(view) : 0;

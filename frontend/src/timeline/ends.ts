@@ -26,7 +26,7 @@ export function drawEnds(context: CanvasRenderingContext2D, frame: Frame, layout
     if (at === null) continue;
     const x = Math.min(toPixel(view, width, at), at >= view.end ? width - 1 : Infinity);
     if (x < 0 || at > view.end * (1 + 1e-9)) continue;
-    const lanes = layout.rows.filter((row) => row.type === 'lane' && row.source === source.id && row.top - scroll <= height && row.top + row.height - scroll >= 0);
+    const lanes = layout.rows.filter((row) => row.type === 'lane' && row.source === source.on && row.top - scroll <= height && row.top + row.height - scroll >= 0);
     const first = lanes[0];
     if (!first) continue;
     context.strokeStyle = palette.hue('red');

@@ -22,8 +22,8 @@ const cell = (text: string): string => `"${clean(text, 200).replace(/^(?=[=+\-@]
 export function valuesCsv(timeline: Timeline, frame: Frame): string {
   const size = 2 ** frame.level;
   const lanes = timeline.shape.get().layout.rows.flatMap((row) => {
-    const source = row.type === 'lane' ? frame.sources.find(({ id }) => id === row.source) : undefined;
-    return row.type === 'lane' && source ? row.lane.series.map((series) => ({ row, source, series })) : [];
+    if (row.type !== 'lane') return [];
+    return frame.sources.filter(({ on }) => on === row.source).flatMap((source) => row.lane.series.map((series) => ({ row, source, series })));
   });
   const first = frame.sources[0];
   const stepFirst = frame.axis === 'step';

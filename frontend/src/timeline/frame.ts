@@ -14,6 +14,8 @@ export interface Source {
   label: string;
   recording: RecordingReply;
   tiles: TileStore;
+  /** The recording in whose rows it is drawn: of workers of one job the first one, which stands in front, else its own. */
+  on: string;
   /** On the clock axis: how much later it began than the first one, in nanoseconds; else 0. */
   shift: number;
 }

@@ -5,6 +5,7 @@ import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSourc
 import { spanRange } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
+import { plural } from '../math/format.ts';
 import { clamp, levelFor, padded, sameRange, shift, span, stretched, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
@@ -151,7 +152,8 @@ export class Timeline {
       // Workers of one job stand where they were; other runs do so on the clock axis only.
       const together = recording.report.session === first.report.session;
       const shift = axis === 'clock' || (axis === 'time' && together) ? startsLater(recording, first, job?.workers ?? [], view) : 0;
-      return { id: one, label: sourceLabel(recording), recording, tiles, shift };
+      const on = together && recording.report.rank !== first.report.rank ? first.id : one;
+      return { id: one, label: sourceLabel(recording), recording, tiles, on, shift };
     });
   }
 
@@ -168,8 +170,9 @@ export class Timeline {
     const same = key.length === this.layoutKey.length && key.every((part, i) => part === this.layoutKey[i]);
     if (same) return this.shape.get().layout;
     this.layoutKey = key;
-    const lanes: LaneSource[] = sources.map(({ id, label, recording }) => ({
-      id, label, ...lanesOf(recording),
+    const behind = sources.filter(({ id, on }) => id !== on).length;
+    const lanes: LaneSource[] = sources.filter(({ id, on }) => id === on).map(({ id, label, recording }, i) => ({
+      id, label, ...lanesOf(recording), front: i === 0 && behind > 0 ? `rank ${recording.report.rank}, ${plural(behind, 'other worker')} as thin lines` : '',
     }));
     const preferences = { collapsed, pinned, hidden, order };
     const layout = layOut(lanes, preferences, compact);
@@ -316,7 +319,7 @@ export class Timeline {
     for (const source of frame.sources) {
       const wanted = new Set<string>();
       for (const row of layout.rows) {
-        if (row.type !== 'lane' || row.source !== source.id) continue;
+        if (row.type !== 'lane' || row.source !== source.on) continue;
         // Lanes out of sight wait until the view rests; those far away until they are scrolled near, unless the tables show
         // them or a comparison's scale needs them.
         const near = this.moving !== undefined ? 0 : tables || frame.sources.length > 1 ? Infinity : height;

@@ -41,9 +41,7 @@ export function Compare() {
   if (!base || compare.length === 0) return null;
   const longest = Math.max(...shown.map(({ report }) => report.wall_s ?? 0), 1e-9);
   const swap = (to: string): void => {
-    const rest = [base.id, ...compare].filter((one) => one !== to);
     app.choose(to);
-    for (const one of rest) app.compareWith(one, true);
     refresh();
   };
   return (

@@ -59,7 +59,7 @@ function Means({ frame, source, one, range }: { frame: Frame; source: Source; on
   const { timeline } = useTab();
   const whose = frame.sources.length > 1 ? `${source.label}: ` : '';
   const caption = (exact: string, mean: string): string => whose + (one ? exact : `${frame.level > 0 ? '≈ ' : ''}${mean}`);
-  const lanes = timeline.shape.get().layout.rows.flatMap((row) => (row.type === 'lane' && row.source === source.id ? row.lane : []));
+  const lanes = timeline.shape.get().layout.rows.flatMap((row) => (row.type === 'lane' && row.source === source.on ? row.lane : []));
   const stack = source.recording.lanes.find(({ kind }) => kind === 'stack');
   const parts = (stack?.series ?? []).map(({ name, title }) => ({
     name,

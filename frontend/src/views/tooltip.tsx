@@ -2,7 +2,7 @@
 import { colourOf } from '../lanes/colours.ts';
 import { phaseTitle } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
-import { nanoseconds, seconds, withUnit } from '../math/format.ts';
+import { nanoseconds, plural, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { phaseAt, SPANS_TOP } from '../timeline/head.ts';
 import { spanAt, windowUnder } from '../timeline/input.ts';
@@ -119,6 +119,10 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
       if (share) lines.push({ colour: 'red', title: `throttled, ${clean(title || name, 40)}`, value: withUnit(share, by.unit) });
     }
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
+    const others = frame.sources
+      .filter(({ id, on }) => on === row.source && id !== on)
+      .flatMap((other) => readLane(lane, (series) => valueAt(other.tiles, frame.axis, frame.level, lane.id, series, at - other.shift, reach)).heads.slice(0, 1));
+    if (others.length > 0) lines.push({ title: plural(others.length, 'other worker'), value: `${withUnit(Math.min(...others), lane.unit)} – ${withUnit(Math.max(...others), lane.unit)}` });
     return { title: [frame.sources.length > 1 && source.label, laneTitle(lane), placeText(frame, at)].filter(Boolean).join(' · '), lines };
   }
   return null;
