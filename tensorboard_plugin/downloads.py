@@ -16,19 +16,27 @@ import numpy as np
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_reports
-from gpu_util_callback.diagnosis.report_types import RunReport
+from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums
 from gpu_util_callback.diagnosis.survey import Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
 from gpu_util_callback.recording.manifest import plain
-from gpu_util_callback.recording.problems import reported, unexpected
+from gpu_util_callback.recording.problems import ReportedProblem, reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
 from gpu_util_callback.redaction import without_secrets
 from tensorboard_plugin.jobs import SessionClocks, job_reply
-from tensorboard_plugin.replies import listed, recording_reply, static_file, total_reply, vocabulary, window_reply
-from tensorboard_plugin.reply_types import TotalReply
+from tensorboard_plugin.replies import (
+    listed,
+    listed_row,
+    recording_reply,
+    static_file,
+    total_reply,
+    vocabulary,
+    window_reply,
+)
+from tensorboard_plugin.reply_types import RecordingSummary, RunsReply, TotalReply
 from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -139,9 +147,6 @@ def html_report(
     recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
     if not recordings:
         raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
-    script, style = (static_file(name) for name in ("index.js", "style.css"))
-    if script is None or style is None:
-        raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
     per_run: dict[str, int] = {}
     for recording in recordings:
         per_run[recording.run] = per_run.get(recording.run, 0) + 1
@@ -159,23 +164,52 @@ def html_report(
         except Exception as error:
             problems.append(unexpected(recording.path, error))
     data = {
-        "runs": {
-            "version": 1,
-            "server_version": __version__,
-            "logdir": without_secrets(logdir),
-            "tensorboard_runs": sorted(per_run),
-            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-            "words": vocabulary(),
-            "recordings": [
-                listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id
-            ],
-            "problems": reported([*recordings.problems, *problems]),
-        },
+        "runs": _runs(
+            without_secrets(logdir),
+            sorted(per_run),
+            [listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id],
+            reported([*recordings.problems, *problems]),
+        ),
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
         "total": None if thresholds else _sums([recording for recording, _ in judged]),
         "shown": [id for id in shown if id in by_id],
         "recordings": by_id,
     }
+    return _page(data)
+
+
+def total_page(rows: Sequence[Mapping[str, Any]], report: TotalSums, logdirs: Sequence[str]) -> str:
+    """Return a self-contained page: the tab's table of all runs and their sums, without the runs themselves.
+
+    Args:
+        rows: of the survey; `report`: their `total`; `logdirs`: where they are from, as shown.
+
+    Raises: UnusableInput when the tab was not built.
+    """
+    several = len({row["logdir"] for row in rows}) > 1
+    shown = [listed_row(row, several) for row in rows if not row["imported"]]
+    return _page({"runs": _runs(", ".join(logdirs), [], shown, []), "total": total_reply(report), "recordings": {}})
+
+
+def _runs(
+    logdir: str, names: list[str], recordings: list[RecordingSummary], problems: list[ReportedProblem]
+) -> RunsReply:
+    return {
+        "version": 1,
+        "server_version": __version__,
+        "logdir": logdir,
+        "tensorboard_runs": names,
+        "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+        "words": vocabulary(),
+        "recordings": recordings,
+        "problems": problems,
+    }
+
+
+def _page(data: dict[str, Any]) -> str:
+    script, style = (static_file(name) for name in ("index.js", "style.css"))
+    if script is None or style is None:
+        raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
     text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
     return PAGE.format(
         policy=POLICY,

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+import numpy as np
+
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.report_types import RunReport, Since
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
@@ -12,13 +14,17 @@ from gpu_util_callback.recording.manifest_facts import Claim
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from tensorboard_plugin.replies import worded
-from tensorboard_plugin.reply_types import JobReply, WorkerClock
+from tensorboard_plugin.reply_types import JobReply, WaitRow, Waits, WorkerClock
+from tensorboard_plugin.tiles.recording_tiles import TopTiles, View
 
 # Beyond this many workers the reports of all would take too long: they are judged by what each
 # stored about itself, without a comparison. Their list is complete anyway.
 MAX_WORKERS = 256
 # How many earlier fits of the same model are searched for one that trained.
 MAX_EARLIER = 8
+# Cells of a worker's row of waits, and of all rows together.
+CELLS = 128
+ALL_CELLS = 4096
 
 
 class SessionClocks:
@@ -82,8 +88,36 @@ def job_reply(
         ],
         "verdict": verdict,
         "findings": [worded(finding) for finding in findings],
+        "waits": _waits(findings[0], workers, recording) if findings else None,
         "since": _since(recording, recordings, report_of),
     }
+
+
+def _waits(finding: Claim, workers: Sequence[Recording], shown: Recording) -> Waits | None:
+    """Return how much of the steps each worker waits for the one that holds the others back.
+
+    Where the cause was measured in each step (its input, its callbacks), the others wait as much longer
+    as it takes there. None where the cause was not measured step by step.
+    """
+    column, (rank,) = f"{finding['id'].rpartition('.')[2]}_ns", finding["ranks"]
+    if column not in ("input_wait_ns", "callbacks_ns"):
+        return None
+    tops = [TopTiles(worker.top, live=False) for worker in workers]
+    cells = min(CELLS, ALL_CELLS // len(workers))
+    end = max(tiles.top.step_range[1] + 1 for tiles in tops)
+    level = max((end // cells).bit_length(), *(tiles.level_of("steps", "step") for tiles in tops))
+    view = View("step", level, 0, -(-end >> level))
+    means = [tiles.range("steps", ("duration_ns", column), view)[2] for tiles in tops]
+    late = next(own for (_, own), worker in zip(means, workers, strict=True) if worker.facts.get("rank") == rank)
+    rows: list[WaitRow] = []
+    for (duration, own), worker in zip(means, workers, strict=True):
+        of = worker.facts.get("rank")
+        shares = np.clip((late if of == rank else late - own) / duration, 0, 1)
+        rows.append({"rank": of, "shares": [None if np.isnan(share) else round(float(share), 3) for share in shares]})
+    edges = np.minimum(view.edges, end)
+    times = np.nan_to_num(shown.top.start_of(edges), nan=shown.end_ns - shown.start_ns)
+    part = column.removesuffix("_ns")
+    return {"rank": rank, "part": part, "steps": edges.tolist(), "ns": times.tolist(), "rows": rows}
 
 
 def _as_stored(recording: Recording) -> Mapping[str, Any] | None:

@@ -188,6 +188,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "words": vocabulary(),
             "complete": complete,
+            "progress": self._index.progress,
             "problems": reported(problems),
         }
         text = f'{_dumped(head)[:-1]},"recordings":[{",".join(rows)}]}}'

@@ -1,5 +1,6 @@
 """The tab's replies about recordings and their profiler windows, as plain objects for JSON."""
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
-from gpu_util_callback.report.total_screen import PARTS, headline, notes
+from gpu_util_callback.report.total_screen import BY, PARTS, fix_of, headline, name_of, notes, shown_groups
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     Finding,
+    GroupHours,
     LogDirectory,
     Phase,
     RecordingReply,
@@ -38,6 +40,8 @@ from tensorboard_plugin.reply_types import (
 MAX_PHASES = 2000
 # Titles of findings per line of the list: people search them.
 MAX_TITLES = 12
+# Runs that what to do is said of, in the sums of all.
+FIXES = 3
 
 
 def recording_reply(recording: Recording, revision: str, report: RunReport) -> RecordingReply:
@@ -117,6 +121,36 @@ def listed(recording: Recording, of_run: int, status: Status | None = None) -> R
     }
 
 
+def listed_row(row: Mapping[str, Any], several: bool) -> RecordingSummary:
+    """Return a survey's row as a line of `./runs`.
+
+    Args:
+        several: whether there are rows of several log directories.
+    """
+    costs = row["lost"].values()
+    titles = list(dict.fromkeys(cost["title"] for cost in costs))[:MAX_TITLES]
+    return {
+        "id": row["id"],
+        "fit_index": row["fit_index"],
+        "fits": row["fits"],
+        "host": row["host"],
+        "rank": row["rank"],
+        "status": row["status"],
+        "job_source": row["job_source"],
+        "start_ns": row["start_ns"],
+        "end_ns": row["end_ns"],
+        "trial": row["trial"],
+        "steps": row["steps"],
+        "run": name_of(row, several) if several else row["run"],
+        "session": None,
+        "verdict": ", ".join(titles) or None,
+        "causes": list(row["lost"]),
+        "titles": titles,
+        "lost_s": round(sum(cost["lost_s"] or 0 for cost in costs), 3),
+        "revision": 0,
+    }
+
+
 def _stored_findings(stored: DiagnosisFacts | None) -> StoredFindings:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings: list[Claim] = [] if stored is None else [*stored.get("spans", ()), *stored.get("findings", ())]
@@ -136,6 +170,7 @@ def total_reply(report: TotalSums) -> TotalReply:
     The rows hold what `./runs` does not say of their recordings.
     """
     unit = report["unit"]
+    by: Mapping[str, Any] = report["by"]
     return {
         "unit": unit,
         "said": headline(report),
@@ -152,7 +187,23 @@ def total_reply(report: TotalSums) -> TotalReply:
             }
             for cause in report["causes"]
         ],
+        "by": [
+            {"title": title, "rows": [_group(group, unit) for group in shown]}
+            for name, title in BY.items()
+            if (shown := shown_groups(name, by[name]))
+        ],
+        "fixes": {run["id"]: fix_of(run) for run in report["runs"][:FIXES] if run["top"]},
         "runs": [_training(run, unit) for run in report["runs"]],
+    }
+
+
+def _group(group: Mapping[str, Any], unit: Unit) -> GroupHours:
+    return {
+        "name": group["name"],
+        "hours": group[unit]["total"],
+        "lost": group[unit]["lost"],
+        "cause": group["top_cause"],
+        "trainings": group["trainings"],
     }
 
 

@@ -76,6 +76,7 @@ class RunsHead(LogDirectory):
     looked_for: str
     words: NotRequired[Words]
     complete: NotRequired[bool]  # false while the server is still reading the runs: more may follow
+    progress: NotRequired[tuple[int, int]]  # how many runs it has looked at so far, and of how many
     problems: list[ReportedProblem]
 
 
@@ -126,6 +127,23 @@ class CauseHours(TypedDict):
     trainings: int
 
 
+class GroupHours(TypedDict):
+    """The hours of one script, user, host, GPU model or week."""
+
+    name: str
+    hours: float
+    lost: float
+    cause: str | None  # the costliest
+    trainings: int
+
+
+class HoursBy(TypedDict):
+    """A table of hours."""
+
+    title: str
+    rows: list[GroupHours]
+
+
 class TotalReply(TypedDict):
     """The sums of all runs."""
 
@@ -135,6 +153,8 @@ class TotalReply(TypedDict):
     hours: float
     shares: list[HoursShare]
     causes: list[CauseHours]
+    by: list[HoursBy]  # the same by script, user and so on
+    fixes: dict[str, str]  # what to do, of the runs that are worth fixing most
     left: NotRequired[int]  # runs that are still to be diagnosed: the next request knows more
     runs: list[TrainingRow]  # that whose fix saves most comes first
 
@@ -331,10 +351,28 @@ class Worker(TypedDict):
     clock: NotRequired[WorkerClock | None]
 
 
+class WaitRow(TypedDict):
+    """How much of each cell of steps a worker waits; of the late one, how much its cause takes."""
+
+    rank: int | None
+    shares: list[float | None]
+
+
+class Waits(TypedDict):
+    """How much of the steps the workers of a job wait for one of them."""
+
+    rank: int  # the late one
+    part: str  # the category of time that makes it late
+    steps: list[int]  # edges of the cells, as numbers of steps
+    ns: list[float]  # the same, since the shown recording began
+    rows: list[WaitRow]
+
+
 class JobReply(TypedDict):
     """A recording among its like: the workers of its job, findings across them, and the fit before it."""
 
     workers: list[Worker]
     verdict: NotRequired[JobVerdict | None]  # null for a single process
     findings: list[Finding]
+    waits: NotRequired[Waits | None]
     since: Since | None

@@ -1,5 +1,6 @@
 """The recordings of TensorBoard's runs, looked at again on request."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -8,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_util_callback.recording.discovery import group_sessions, recording_id
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.discovery import find_recordings, group_sessions, recording_id
 from gpu_util_callback.recording.manifest import UnknownFormat
 from gpu_util_callback.recording.manifest_facts import Status
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
@@ -38,8 +40,12 @@ def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str
 
     Under `--logdir_spec` only the multiplexer knows; otherwise a run's name is its path below the
     log directory, which itself is searched even when it is no run (no event file was written).
+    Where TensorBoard knows of no run at all, recordings may have been copied without event files.
     """
     if logdir:
+        if not names and not is_remote(logdir):
+            with contextlib.suppress(UnusableInput):
+                names = sorted({place.run for place in find_recordings(logdir, [])[1]})
         join = "/".join if is_remote(logdir) else (lambda parts: os.path.join(*parts))  # noqa: PTH118
         paths = {name: logdir if name == "." else join([logdir, name]) for name in names}
         paths.setdefault(".", logdir)
@@ -204,6 +210,7 @@ class RunIndex:
         self._looking: threading.Event | None = None
         self._looks: dict[str, list[_Look]] = {}  # by store, those that are not over
         self._runs: dict[str, _Run] = {}
+        self._count = 0  # of directories at the last look
         self._by_id: dict[str, Known] = {}
         self._ordered: list[Known] = []
         self._looked_at = float("-inf")
@@ -214,6 +221,11 @@ class RunIndex:
     def complete(self) -> bool:
         """Return whether all runs known at the last listing have been looked at."""
         return self._looking is None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Return how many runs have been looked at, and how many there are."""
+        return len(self._runs), self._count
 
     def recordings(self) -> list[Recording]:
         """Return all recordings, oldest first."""
@@ -278,6 +290,7 @@ class RunIndex:
 
     def _look_at_all(self) -> None:
         directories = self._directories()
+        self._count = len(directories)
         for name in set(self._runs) - set(directories):
             del self._runs[name]
             self._changed = True

@@ -1,6 +1,6 @@
 /** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
 import { h, render as mount } from 'preact';
-import { isOffline, openAtFirst } from './api/client.ts';
+import { isOffline, isTable, openAtFirst } from './api/client.ts';
 import { App, type AppState } from './state/app.ts';
 import { addressWindow, decodeHash, encodeHash, type LinkState } from './state/hash.ts';
 import { Loader } from './state/loader.ts';
@@ -15,7 +15,7 @@ export function render(): void {
   const address = addressWindow();
   const link = decodeHash(address.location.hash);
   const [id = null, ...compare] = openAtFirst;
-  const app = new App(link.id === null ? { ...link, id, compare } : link);
+  const app = new App({ ...link, ...(link.id === null ? { id, compare } : {}), list: link.list || isTable });
   const timeline = new Timeline(app);
   const loader = new Loader(app, (id, before, after) => timeline.grown(id, before, after));
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.diagnosis.total_time import total
     from gpu_util_callback.recording.discovery import expanded
     from gpu_util_callback.report.terminal import rules_text
-    from gpu_util_callback.report.total_screen import cost_of, page, render
+    from gpu_util_callback.report.total_screen import cost_of, render
 
     width = options.width(args.width)
     if args.rules:
@@ -95,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
     if args.price_per_gpu_hour is not None:
         report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
-        options.write_page(args.html, page(report, cleaned(logdirs)))
+        from tensorboard_plugin.downloads import total_page
+
+        options.write_page(args.html, total_page(surveyed.rows, report, cleaned(logdirs)))
     if args.json:
         print(_lines({"logdirs": cleaned(logdirs), **report}))
     else:

@@ -253,11 +253,11 @@ def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping 
     finding = group.first
     estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
     lines = [pen.bold(pen.paint(f"{place}. {finding['title']}", "33")) + pen.dim(f"{estimate}  {finding['cause']}")]
-    for member in group.members if detail.evidence else [finding]:
-        facts = _evidence(member, None if detail.evidence else _EVIDENCE * (pen.width - 4))
-        if detail.evidence:
-            facts = "; ".join(filter(None, [_span(member, run), facts]))
-        lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
+    if detail.evidence:
+        facts = [line for member in group.members for line in _table(member, run, pen)]
+    else:
+        facts = pen.wrap(_evidence(finding, _EVIDENCE * (pen.width - 4)), "   ")
+    lines += map(pen.dim, facts)
     advice = finding["advice"]
     saving = _saving(group, run)
     room = _TEXT * (pen.width - 4) - len(saving) - 1
@@ -281,23 +281,35 @@ def _span(finding: Mapping, run: Mapping | None) -> str:
     return f"{where}: {duration(finding['lost_s'])} of {duration(took)} lost"
 
 
-def _evidence(finding: Mapping, room: int | None) -> str:
-    """Return the evidence as prose cut to `room`, starting with the values that crossed a limit."""
+def _facts(finding: Mapping) -> list[tuple[str, str]]:
+    """Return labels and values, those that crossed a limit first, with it."""
     rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
     rows.sort(key=lambda row: not row["rule"])
-    facts = [f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "") for row in rows]
+    return [(row["label"], row["value"] + (f" ({row['rule']})" if row["rule"] else "")) for row in rows]
+
+
+def _table(finding: Mapping, run: Mapping | None, pen: Pen) -> list[str]:
+    """Return where a finding lies, and all of its evidence as a table."""
+    rows = _facts(finding)
+    basis, faster = (finding["evidence"].get(name) for name in ("promise_rests_on", "faster_up_to"))
+    if faster and faster >= LEAST_GAIN:
+        rows.append(("faster here, up to", times(faster) + (f", estimated from {basis}" if basis else "")))
+    size = min(max((len(label) for label, _ in rows), default=0), pen.width - 30)
+    lines = pen.wrap(_span(finding, run), "   ")
+    for label, value in rows:
+        lines += pen.wrap(value, " " * (size + 5), f"   {cut(label, size):<{size}}  ")
+    return lines
+
+
+def _evidence(finding: Mapping, room: int) -> str:
+    """Return the evidence as prose cut to `room`, starting with the values that crossed a limit."""
+    facts = [f"{label}: {value}" for label, value in _facts(finding)]
     culprit_text = culprit(finding)
-    if room is not None:
-        if culprit_text and not any(culprit_text in fact for fact in facts):
-            facts.insert(1, culprit_text)
-        while len(facts) > 1 and len("; ".join(facts)) > room:
-            facts.pop()
+    if culprit_text and not any(culprit_text in fact for fact in facts):
+        facts.insert(1, culprit_text)
+    while len(facts) > 1 and len("; ".join(facts)) > room:
+        facts.pop()
     prose = "; ".join(facts)
-    basis = finding["evidence"].get("promise_rests_on")
-    faster = finding["evidence"].get("faster_up_to")
-    if room is None and faster and faster >= LEAST_GAIN:
-        prose += f". Up to {times(faster)} faster here"
-        prose += f", estimated from {basis}" if basis else ""
     return f"{capitalized(prose)}." if prose else ""
 
 

@@ -695,6 +695,6 @@ def _table_width(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int
 def _line(cells: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     parts = []
     for name, size in sizes.items():
-        text = cut(cells[name], size)
+        text = cut(cells[name] or "–", size)
         parts.append(text.ljust(size) if name in _FLEXIBLE else text.rjust(size))
     return "  ".join(parts).rstrip()

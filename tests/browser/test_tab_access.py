@@ -56,6 +56,30 @@ def test_axe_finds_nothing_in_what_opens(open_tab, server, scheme):
     assert not violations(tab), "help"
 
 
+# What a finger may be meant for, and is smaller than 24 pixels; words of a text, and boxes inside of
+# their labels, are none.
+SMALL = """(() => [...document.querySelectorAll('button, summary, select, input, a, [tabindex="0"]')]
+  .map((one) => one.closest('label') ?? one)
+  .filter((one) => one.checkVisibility() && getComputedStyle(one).pointerEvents !== 'none')
+  .filter((one) => getComputedStyle(one).display !== 'inline')
+  .filter((one) => { const { width, height } = one.getBoundingClientRect(); return width < 24 || height < 24; })
+  .map((one) => `${one.className} ${one.textContent.slice(0, 40)} ${JSON.stringify(one.getBoundingClientRect())}`))()"""
+
+
+@pytest.mark.parametrize("width", [1024, 390])
+def test_fingers_find_targets_of_24_pixels(open_tab, server, width):
+    tab = open_tab(server.url, width=width, height=844, has_touch=True)
+    assert tab.evaluate("matchMedia('(pointer: coarse)').matches")
+    tab.find(".account summary").last.click()
+    tab.find(".viewbar button").first.click()
+    tab.settle()
+    assert tab.evaluate(SMALL) == []
+    tab.page.keyboard.press("Escape")
+    tab.find(".chooser-button").click()
+    tab.settle()
+    assert tab.evaluate(SMALL) == []
+
+
 def test_everything_can_be_reached_with_tab(tab):
     seen = []
     for _ in range(60):

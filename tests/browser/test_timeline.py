@@ -314,3 +314,40 @@ def test_what_is_shown_can_be_taken_away(tab):
         assert content.startswith(begins), content[:60]
         if item == "Steps of this view":
             assert content.count(b"\n") - 1 == run["report"]["steps"]
+
+
+# Each line of a lane takes a while, as on a slow machine; what the lanes' canvas is, frame by frame of a zoom.
+SLOW = """(() => {
+  const { stroke } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.stroke = function (...all) {
+    for (const end = performance.now() + 5; performance.now() < end;);
+    return stroke.apply(this, all);
+  };
+})()"""
+ZOOM = """(async () => {
+  const surface = document.querySelector('.tl-surface'), canvas = surface.querySelector('canvas'), seen = [];
+  const { left, top } = surface.getBoundingClientRect();
+  for (let i = 0; i < 25; i++) {
+    surface.dispatchEvent(new WheelEvent('wheel', {
+      bubbles: true, cancelable: true, ctrlKey: true, deltaY: -14, clientX: left + 300, clientY: top + 40,
+    }));
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    seen.push(canvas.style.transform);
+  }
+  return seen;
+})()"""
+
+
+def test_lanes_that_draw_slowly_are_stretched_until_the_view_rests(tab):
+    tab.settle()
+    tab.evaluate(SLOW)
+    tab.evaluate(ZOOM)  # the first slow drawing tells how long it takes
+    asked = len(tab.requests)
+    seen = tab.evaluate(ZOOM)
+    stretched = [transform for transform in seen if "scaleX(1." in transform]
+    assert len(stretched) > 0.7 * len(seen), seen
+    assert len(tab.requests) - asked <= len(seen), "at most one request a frame"
+    tab.settle()
+    canvas = tab.find(".tl-surface canvas")
+    wait_until(lambda: canvas.evaluate("(it) => it.style.transform") == "", what="the lanes as they are")
+    assert tab.find(".tl-value:not(:empty)").count()

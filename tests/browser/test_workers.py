@@ -82,6 +82,16 @@ def test_the_workers_of_a_job(pod, open_tab):
         assert said[0].startswith("Clock of worker 1: 2,000 ms behind worker 0's")
         assert said[1].startswith("Clock of worker 2: 35.")
         tab.wait_for(".topbar .status-lost")
+        # A thin row a worker: the late one's wait for its input, the others' for the late one.
+        late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
+        head = tab.head()
+        y = late["y"] + late["height"] / 2 - head["y"]
+        tab.page.mouse.move(head["x"] + 200, head["y"] + y)
+        tab.wait_for(".tooltip:has-text('holds the others back')")
+        tab.page.mouse.move(head["x"] + 200, head["y"] + y - 8)
+        tab.wait_for(".tooltip:has-text('waiting for worker 2')")
+        reds = [tab.colour_at(".tl-head canvas", x, y)[0] for x in range(100, 300, 2)]
+        assert max(reds) - min(reds) > 100, "its work and its wait"
         tab.button("compare all").click()
         tab.settle()
         # One lane for all of them, the shown one in front; another one comes to the front by its button.
@@ -92,6 +102,7 @@ def test_the_workers_of_a_job(pod, open_tab):
         tab.find(".window-button:has-text('rank 0')").click()
         tab.wait_for(".tl-origin:has-text('rank 0, 2 other workers')")
         assert tab.find(".compare tbody tr").count() == 3
+        assert "waiting for worker 2" in tab.find(".account .legend").first.inner_text(), "not as work of its own"
         tab.find(".window-button:has-text('rank 2')").click()
         tab.wait_for(".tl-origin:has-text('rank 2, 2 other workers')")
         tab.button("time").click()

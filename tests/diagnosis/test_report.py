@@ -155,11 +155,11 @@ def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
         for run in logdir_report(read_recordings(tmp_path))["runs"]
     )
     less, more = " ".join(less.split()), " ".join(more.split())
-    assert "slowest stage, per batch: 30 ms; its threads: 1" in less and "summed" not in less
+    assert "slowest stage, per batch 30 ms its threads 1" in less and "summed" not in less
     assert "runs one call at a time" in less
-    assert "slowest stage per batch, summed over threads: 240 ms" in more and "; its threads:" not in more
+    assert "slowest stage per batch, summed over threads 240 ms" in more and "its threads 1" not in more
     assert "takes 240 ms a batch, summed over its threads" in more and "one thread" not in more
-    assert "step time here without its wait: 8" in more and "all 200 steps" in more
+    assert "step time here without its wait 8" in more and "all 200 steps" in more
 
 
 def test_steps_are_said_without_the_one_after_them():

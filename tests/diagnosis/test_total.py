@@ -347,7 +347,8 @@ def command(capsys, *arguments):
 def test_the_command_prints_the_total(mixed, capsys):
     code, text, said = command(capsys, mixed, "--width", 100)
     assert code == 0 and not said
-    assert "GPU time" in text and "Input-bound" in text and "1. slow" in text
+    assert "GPU time" in text and "Input-bound" in text and "input_bound" not in text
+    assert "1. 2 runs: saves up to" in text and "slow, thirds" in text, "one fix helps both"
     assert max(map(len, text.splitlines())) <= 100
     code, text, _ = command(capsys, mixed, "--json")
     report = json.loads(text)
@@ -401,10 +402,11 @@ def test_the_page_lists_all_runs_and_no_name_leaves_its_cell(mixed, tmp_path, ca
     assert code == 0 and "wrote" in said
     text = out.read_text()
     assert "</script><b>" not in text and "<i>evil" not in text
-    data = text.partition('id="runs">')[2].partition("</script>")[0]
-    rows = json.loads(data)["rows"]
-    assert len(rows) == 6
-    assert {"slow", "<i>evil"} <= {row["cells"][0]["t"] for row in rows}
+    data = json.loads(text.partition('id="gpu-utilization-data">')[2].partition("</script>")[0])
+    rows = data["runs"]["recordings"]
+    assert len(rows) == len(data["total"]["runs"]) == 6
+    assert {"slow", "<i>evil"} <= {row["run"] for row in rows}
+    assert {table["title"] for table in data["total"]["by"]} >= {"By script"}
     code, _, said = command(capsys, mixed, "--html", tmp_path / "no" / "x.html")
     assert code == 2 and "cannot write" in said
 

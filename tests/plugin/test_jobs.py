@@ -69,6 +69,12 @@ def test_every_worker_hears_of_the_slow_one(ask, rank):
     assert reply["verdict"]["rank"] == 1 and reply["verdict"]["finding"] == finding["id"]
     assert reply["verdict"]["id"] == reply["workers"][1]["id"]
     assert reply["verdict"]["text"].startswith(finding["title"])
+    waits = reply["waits"]
+    assert waits["rank"] == 1 and (waits["steps"][0], waits["steps"][-1]) == (0, 300)
+    assert len(waits["steps"]) == len(waits["ns"]) == len(waits["rows"][0]["shares"]) + 1
+    assert waits["ns"] == sorted(waits["ns"])
+    for row in waits["rows"]:  # 30 of 40 ms, for its input or for the one that waits for it
+        assert row["shares"] == pytest.approx([0.75] * len(row["shares"]), abs=0.1), row
 
 
 def test_an_unknown_recording_is_refused(logdir):

@@ -11,7 +11,7 @@ from make_recording import SyntheticRun, make_recording
 from gpu_util_callback.recording import reader
 from gpu_util_callback.recording.storage import LocalStorage
 from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin.runs import RunIndex
+from tensorboard_plugin.runs import RunIndex, run_directories
 
 
 class Clock:
@@ -53,6 +53,14 @@ def looked(monkeypatch):
     for name in ("stamp", "folders", "read"):
         watch(name)
     return asked
+
+
+def test_recordings_that_were_copied_without_event_files_are_found(tmp_path):
+    make_recording(tmp_path / "a" / "b", "healthy", steps=60, scalars=False)
+    found = run_directories(str(tmp_path), [], None)
+    assert found == {"a/b": str(tmp_path / "a" / "b"), ".": str(tmp_path)}
+    assert list(run_directories(str(tmp_path), ["c"], None)) == ["c", "."], "TensorBoard knows better"
+    assert list(run_directories(str(tmp_path / "no"), [], None)) == ["."]
 
 
 def test_what_is_settled_costs_one_look_at_its_folder(index, clock, tmp_path, looked, monkeypatch):

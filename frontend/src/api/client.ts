@@ -9,6 +9,9 @@ const offline = readEmbedded();
 /** True in a report that is one file: there is no server to ask. */
 export const isOffline = offline !== null;
 
+/** True in a page of the sums of all runs: there is no run to open. */
+export const isTable = offline?.isTable ?? false;
+
 /** What a report in one file opens on, where its link says nothing else. */
 export const openAtFirst: readonly string[] = offline?.shown ?? [];
 

@@ -27,6 +27,11 @@ export class OfflineSource {
     return this.data.shown ?? [];
   }
 
+  /** It holds the table of all runs, and none of them. */
+  get isTable(): boolean {
+    return Object.keys(this.data.recordings).length === 0;
+  }
+
   runs(): RunsReply {
     // Nothing goes on any more in a file, whatever the run's status was when it was made.
     const recordings = this.data.runs.recordings.map((one) => ({ ...one, revision: 0 }));

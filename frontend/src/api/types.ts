@@ -57,6 +57,8 @@ export interface RunsReply {
   words?: Words;
   /** false while the server is still reading the runs: more may follow */
   complete?: boolean;
+  /** how many runs it has looked at so far, and of how many */
+  progress?: [number, number];
   problems: ReportedProblem[];
   recordings: RecordingSummary[];
 }
@@ -75,6 +77,22 @@ export interface CauseHours {
   hours: number;
   saves: number;
   trainings: number;
+}
+
+/** The hours of one script, user, host, GPU model or week. */
+export interface GroupHours {
+  name: string;
+  hours: number;
+  lost: number;
+  /** the costliest */
+  cause: string | null;
+  trainings: number;
+}
+
+/** A table of hours. */
+export interface HoursBy {
+  title: string;
+  rows: GroupHours[];
 }
 
 /** One training: its ranks and restarts together. Times of GPUs, or of the training where none was held. */
@@ -110,6 +128,10 @@ export interface TotalReply {
   hours: number;
   shares: HoursShare[];
   causes: CauseHours[];
+  /** the same by script, user and so on */
+  by: HoursBy[];
+  /** what to do, of the runs that are worth fixing most */
+  fixes: Record<string, string>;
   /** runs that are still to be diagnosed: the next request knows more */
   left?: number;
   /** that whose fix saves most comes first */
@@ -859,11 +881,31 @@ export interface JobVerdict {
   groups: WorkerGroup[];
 }
 
+/** How much of each cell of steps a worker waits; of the late one, how much its cause takes. */
+export interface WaitRow {
+  rank: number | null;
+  shares: (number | null)[];
+}
+
+/** How much of the steps the workers of a job wait for one of them. */
+export interface Waits {
+  /** the late one */
+  rank: number;
+  /** the category of time that makes it late */
+  part: string;
+  /** edges of the cells, as numbers of steps */
+  steps: number[];
+  /** the same, since the shown recording began */
+  ns: number[];
+  rows: WaitRow[];
+}
+
 /** A recording among its like: the workers of its job, findings across them, and the fit before it. */
 export interface JobReply {
   workers: Worker[];
   /** null for a single process */
   verdict?: JobVerdict | null;
   findings: Finding[];
+  waits?: Waits | null;
   since: Since | null;
 }

@@ -47,7 +47,7 @@ test("another worker's steps are one line, at the sum of their parts", () => {
   points.mean = [1, 2].map((value) => new Float32Array(4).fill(value));
   const at: number[] = [];
   const context = new Proxy({} as Record<string, unknown>, { get: (_, name) => (_x: number, y: number) => name === 'lineTo' && at.push(y), set: () => true });
-  drawLine(context as unknown as CanvasRenderingContext2D, points, true, { x: 0, y: 10, width: 80, height: 40 }, { colour: 'blue', top: 10 }, Infinity);
+  drawLine(context as unknown as CanvasRenderingContext2D, points, 2, { x: 0, y: 10, width: 80, height: 40 }, { colour: 'blue', top: 10 }, Infinity);
   assert.deepEqual(at.map(Math.round), [38, 38, 38, 38]);
 });
 

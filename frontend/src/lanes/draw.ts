@@ -105,9 +105,9 @@ export function drawBand(
   edgeMarks(context, points, rect, centre, (i) => (min[i] as number) < style.top * -0.001 && style.colour, true);
 }
 
-/** A thin line of the means of the first series, or of their sum; gaps longer than `limit` stay empty. */
-export function drawLine(context: CanvasRenderingContext2D, points: Points, sum: boolean, rect: Rect, { colour, top }: { colour: string; top: number }, limit: number): void {
-  const series = sum ? points.mean : points.mean.slice(0, 1);
+/** A thin line of the sum of the means of the first `many` series; gaps longer than `limit` stay empty. */
+export function drawLine(context: CanvasRenderingContext2D, points: Points, many: number, rect: Rect, { colour, top }: { colour: string; top: number }, limit: number): void {
+  const series = points.mean.slice(0, many);
   context.strokeStyle = colour;
   context.globalAlpha = 0.5;
   context.lineWidth = 1;

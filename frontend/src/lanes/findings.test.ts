@@ -1,18 +1,27 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Finding, JobReply } from '../api/types.ts';
-import { allFindings, grouped, headlineOf, positionText, rowsOf } from './findings.ts';
+import { allFindings, grouped, headlineOf, positionText, remedyOf, rowsOf, type Group } from './findings.ts';
 
 const one = (cause: string, lost_s: number | null, code: string, start_step?: number, title = cause): Finding => ({
   cause, title, lost_s, saves_s: lost_s, advice: { text: 'mend it', code }, ...(start_step === undefined ? {} : { start_step, end_step: start_step + 10 }),
 });
 
-test('one cause with one remedy is one group, whose seconds are the sum', () => {
+test('one cause is one row, whose seconds are the sum; each of its remedies mends its own', () => {
   const spans = [one('input_bound', 2, 'a', 300), one('host_stall', 3, 'b', 10), one('input_bound', 4, 'a', 100), one('input_bound', 1, 'c', 500)];
   const groups = grouped(allFindings({ spans, findings: [] }));
-  assert.deepEqual(groups.map(({ lost, list }) => [lost, list.length]), [[6, 2], [3, 1], [1, 1]]);
-  assert.deepEqual(groups[0]?.list.map(({ item }) => item.start_step), [100, 300]);
+  assert.deepEqual(groups.map(({ lost, list }) => [lost, list.length]), [[7, 3], [3, 1]]);
+  assert.deepEqual(groups[0]?.list.map(({ item }) => item.start_step), [100, 300, 500]);
   assert.equal(groups[0]?.first.item.lost_s, 4);
+  const remedies = groups[0]?.list.map(({ item }) => remedyOf(groups[0] as Group, item));
+  assert.deepEqual(remedies?.map(({ item }) => [item.advice?.code, item.lost_s]), [['a', 4], ['a', 4], ['c', 1]]);
+});
+
+test('what the verdict sums up is one row, whatever it is called', () => {
+  const spans = [one('input_bound', 8, 'a', 0), one('input_bound', 4, 'b', 50, 'Waiting between epochs')];
+  const rows = (ids: string[]): (number | null)[] => rowsOf({ spans, findings: [], headline: { cause: 'input_bound', title: '', ids, lost_s: 12, saves_s: 0, all_saves_s: 0, faster_up_to: null } }, null).map(({ lost }) => lost);
+  const ids = allFindings({ spans, findings: [] }).map(({ id }) => id);
+  assert.deepEqual([rows(ids), rows([])], [[12], [8, 4]]);
 });
 
 test('what is not known stays unknown and stands last', () => {

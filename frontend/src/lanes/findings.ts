@@ -9,7 +9,7 @@ export interface Listed {
   id: string;
 }
 
-/** What one change would mend: one finding, or several of the same cause at different times. */
+/** A row: one cause, which the verdict gives one number; one finding, or several at different times. */
 export interface Group {
   /** The costliest of them. */
   first: Listed;
@@ -47,13 +47,12 @@ const listed = (findings: readonly Finding[] | null | undefined): Listed[] => (f
 /** Spans and whole-run findings of a report; ids count within each kind. */
 export const allFindings = (report: Pick<Report, 'spans' | 'findings'>): Listed[] => [...listed(report.spans), ...listed(report.findings)];
 
-/** Groups of `list` in the order of the verdict. */
-export function grouped(list: readonly Listed[]): Group[] {
+/** Groups of `list` in the order of the verdict; `lead`: ids of those that it sums up, which are one of them. */
+export function grouped(list: readonly Listed[], lead: readonly string[] = []): Group[] {
   const groups = new Map<string, Listed[]>();
   for (const one of list) {
-    // The server's key of the remedy: numbers in its text and code vary from one span to the next.
-    const { cause, title, advice, gpus, fix } = one.item;
-    const key = JSON.stringify([fix ?? [cause, title, advice?.text, advice?.code], gpus]);
+    const { cause, title, gpus, ranks } = one.item;
+    const key = lead.includes(one.id) ? 'lead' : JSON.stringify([cause, title?.replace(/\d[\d.,]*/g, '#'), gpus, ranks]);
     groups.set(key, [...(groups.get(key) ?? []), one]);
   }
   return [...groups.values()]
@@ -67,9 +66,17 @@ export function grouped(list: readonly Listed[]): Group[] {
     .sort((a, b) => compare(order(a), order(b)));
 }
 
+/** What mends the finding `item` of a row: the remedy of the costliest that it mends as well, and what it saves of them all. */
+export function remedyOf({ list }: Group, item: Finding): { item: Finding; range: [number, number] | null } {
+  // The server's key of the remedy: numbers in its text and code vary from one span to the next.
+  const keyOf = ({ fix, advice }: Finding): string => fix ?? JSON.stringify([advice?.text, advice?.code]);
+  const mended = list.filter((one) => keyOf(one.item) === keyOf(item));
+  return { item: mended.reduce((most, one) => ((one.item.lost_s ?? -1) > (most.lost_s ?? -1) ? one.item : most), item), range: rangeOf(mended) };
+}
+
 /** What the tab lists, a row each: what concerns all workers of a job, then what this recording found. */
-export function rowsOf(report: Pick<Report, 'spans' | 'findings'>, job: JobReply | null): Group[] {
-  return [...(job && job.workers.length > 1 ? jobFindings(job.findings) : []), ...grouped(allFindings(report))];
+export function rowsOf(report: Pick<Report, 'spans' | 'findings' | 'headline'>, job: JobReply | null): Group[] {
+  return [...(job && job.workers.length > 1 ? jobFindings(job.findings) : []), ...grouped(allFindings(report), report.headline?.ids)];
 }
 
 /** Where a finding stands among the rows: "finding 1 of 8", of several spans also "3rd of 4 spans"; "" where it is not among them. */
@@ -96,10 +103,9 @@ export function headlineOf(report: Judged): Group | null {
 
 function findHeadline(report: Judged): Group | null {
   const verdict = clean(report.verdict, 400);
-  const groups = grouped(allFindings(report));
+  const groups = grouped(allFindings(report), report.headline?.ids);
   const called = groups.find(({ first }) => first.item.title && verdict.startsWith(clean(first.item.title)));
   if (called) return called;
-  // Of one cause there may be several remedies: the costliest of them comes first.
   return groups.find(({ list }) => list.some(({ id }) => report.headline?.ids.includes(id))) ?? null;
 }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, clockTick, count, elapsed, energy, gain, ordinal, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
+import { bytes, clock, clockTick, count, duration, elapsed, energy, gain, ordinal, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -36,6 +36,11 @@ test('seconds choose the unit that fits', () => {
     [86400 * 3, '3 d 00 h'], [-2, '−2 s'],
   ];
   for (const [value, text] of cases) assert.equal(seconds(value), text);
+});
+
+test('what was lost is said in the figures of the verdict', () => {
+  const cases: [number | null, string][] = [[0.0042, '4.2 ms'], [0.104, '104 ms'], [3.24, '3.2 s'], [9.96, '10 s'], [30.614, '31 s'], [99.6, '1 m 40 s'], [3659, '1 h 00 m'], [180_300, '50 h 05 m'], [null, '–']];
+  for (const [value, text] of cases) assert.equal(duration(value), text);
 });
 
 test('rounding never shows 60 minutes or 1000 of a smaller unit', () => {

@@ -44,9 +44,18 @@ export function seconds(value: number | null | undefined): string {
   return `${Math.floor(hours / 24)} d ${pad(hours % 24)} h`;
 }
 
+/** What a thing took or cost in all, in the figures of verdict and terminal: 3.24 -> "3.2 s", 30.6 -> "31 s", 3659 -> "1 h 00 m". */
+export function duration(value: number | null | undefined): string {
+  if (!known(value)) return UNKNOWN;
+  if (value < 0.9995) return `${value >= 0.00995 ? Math.round(value * 1e3) : Number((value * 1e3).toPrecision(2))} ms`;
+  if (value < 99.5) return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} s`;
+  const whole = Math.round(value);
+  return whole < 3600 ? seconds(whole) : `${Math.floor(whole / 3600)} h ${String(Math.floor(whole / 60) % 60).padStart(2, '0')} m`;
+}
+
 /** Hours as the terminal writes them: 1234 -> "1,234 h", 12.34 -> "12.3 h"; less than ten as a duration. */
 export const hoursText = (value: number | null | undefined): string =>
-  !known(value) ? UNKNOWN : value >= 9.95 ? `${value >= 99.5 ? count(Math.round(value)) : value.toFixed(1)} h` : seconds(3600 * value);
+  !known(value) ? UNKNOWN : value >= 9.95 ? `${value >= 99.5 ? count(Math.round(value)) : value.toFixed(1)} h` : value > 0 ? duration(3600 * value) : '0 s';
 
 /** 1, "step" -> "1 step"; 6400, "step" -> "6,400 steps". */
 export const plural = (value: number, one: string): string => `${count(value)} ${one}${value === 1 ? '' : 's'}`;

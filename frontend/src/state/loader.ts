@@ -1,5 +1,5 @@
 /** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
-import { fetchJob, fetchRecording, fetchRuns, fetchTotal, isOffline } from '../api/client.ts';
+import { fetchJob, fetchRecording, fetchRuns, fetchTotal, isOffline, isTable } from '../api/client.ts';
 import type { JobReply, RecordingReply, RecordingSummary } from '../api/types.ts';
 import { learn } from '../words/vocabulary.ts';
 import type { App } from './app.ts';
@@ -93,6 +93,7 @@ export class Loader {
       return;
     }
     void this.loadTotal();
+    if (isTable) return;
     const { runs, id } = state.get();
     const list = runs?.recordings ?? [];
     if (id === null) {

@@ -184,7 +184,7 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, heigh
     if (right < 0 || left > width) continue;
     context.fillStyle = palette.hue(causeStyle(item.cause).colour);
     // A span over everything there is would only dim the lanes.
-    context.globalAlpha = own && right - left < 0.9 * width ? 0.14 : 0.05;
+    context.globalAlpha = (own && right - left < 0.9 * width ? 0.14 : 0.05) * (palette.dark ? 1.8 : 1);
     context.fillRect(left, top, right - left, height);
     if (own) {
       context.globalAlpha = 0.6;
@@ -247,8 +247,8 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
   const { lane } = row;
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
   if (behind) {
-    const sums = lane.kind === 'stack';
-    points.forEach((one, s) => drawLine(context, one, sums, rect, { colour: sums ? palette.text : palette.hue(colourOf(row.whole, lane.series[s]?.name ?? '')), top }, joins[s] ?? Infinity));
+    const many = lane.kind === 'stack' ? lane.series.length : 1;
+    points.forEach((one, s) => drawLine(context, one, many, rect, { colour: lane.kind === 'stack' ? palette.muted : palette.hue(colourOf(row.whole, lane.series[s]?.name ?? '')), top }, joins[s] ?? Infinity));
     return;
   }
   if (lane.kind === 'stack') {

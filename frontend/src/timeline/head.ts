@@ -1,11 +1,11 @@
 /** The fixed part above the lanes: overview with its brush, axis, bottleneck spans, phases. */
-import type { Phase, WindowInfo } from '../api/types.ts';
+import type { Phase, Waits, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import type { Group } from '../lanes/findings.ts';
 import { epochRanges, phaseRange, PHASE_COLOURS, PHASE_TITLES, place, spanBoxes, type Box, type PixelBox, type Placed, type SpanBox } from '../lanes/spans.ts';
 import { clockTick, count, elapsed } from '../math/format.ts';
-import { span, toPixel } from '../math/range.ts';
+import { lastAtMost, span, toPixel, toValue } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
@@ -25,6 +25,8 @@ const PHASE_HEIGHT = 14;
 export const WINDOW_ROW = 18;
 /** A row of findings for so many pixels of the page, and two in any case: lanes need the rest. */
 const PAGE_PER_ROW = 150;
+/** About what the rows of all workers take, however many there are. */
+const RANKS_HEIGHT = 40;
 
 export interface Head {
   /** The findings that have a row, the costliest first. */
@@ -33,6 +35,9 @@ export interface Head {
   /** Findings without a row until all are asked for. */
   more: number;
   rowHeight: number;
+  /** Workers of a job that wait for one of them: a thin row each below the findings; no pixels where nobody waits. */
+  ranksTop: number;
+  rankHeight: number;
   phases: Box<Phase>[];
   epochs: Phase[];
   phasesTop: number;
@@ -50,7 +55,7 @@ function rowsShown({ groups, allRows, selected }: Pick<Frame, 'groups' | 'allRow
 }
 
 /** What stands in the head for the present axis; depends on the data and the zoom, not on pixels drawn. */
-export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' | 'allRows' | 'selected'>): Head {
+export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' | 'allRows' | 'selected' | 'waits'>): Head {
   const { extent, phases } = source.recording;
   const groups = frame.groups.slice(0, rowsShown(frame));
   const more = frame.groups.length - groups.length;
@@ -69,11 +74,14 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' 
   });
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
-  const phasesTop = SPANS_TOP + Math.max(1, groups.length + Number(more > 0)) * rowHeight + 2;
+  const ranksTop = SPANS_TOP + Math.max(1, groups.length + Number(more > 0)) * rowHeight + 2;
+  const ranks = frame.waits?.rows.length ?? 0;
+  const rankHeight = Math.min(8, RANKS_HEIGHT / ranks);
+  const phasesTop = ranksTop + (ranks > 0 ? ranks * rankHeight + 4 : 0);
   // No row without anything in it.
   const windowsTop = phasesTop + (boxes.length + epochs.length > 0 ? PHASE_HEIGHT + 4 : 0);
   const height = windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2;
-  return { groups, spans, more, rowHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
+  return { groups, spans, more, rowHeight, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
 }
 
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
@@ -107,6 +115,7 @@ export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: 
   drawOverview(context, frame, head);
   drawAxis(context, frame);
   const placed = drawSpans(context, frame, head);
+  drawWaits(context, frame, head);
   drawPhases(context, frame, head);
   drawWindows(context, frame, head);
   context.fillStyle = palette.line;
@@ -196,7 +205,7 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
 /** A span in the pixels of the view. */
 export type PlacedSpan = SpanBox & Placed;
 
-/** Bars without text: what a row is called stands at its left. A finding without a range of its own is hatched. */
+/** Bars without text: what a row is called stands at its left. One without a range of its own, or estimated, is hatched. */
 function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PlacedSpan[] {
   const { palette, view, width, selected } = frame;
   const placed = place(head.spans, view, width, 5);
@@ -211,10 +220,11 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
     context.strokeStyle = hue;
     context.beginPath();
     context.roundRect(left, y, right - left, height, 3);
-    context.globalAlpha = box.whole ? 0.12 : own ? 0.85 : 0.55;
+    const hatched = box.whole || box.item.confidence === 'estimated';
+    context.globalAlpha = hatched ? 0.12 : own ? 0.85 : 0.55;
     context.fill();
     context.globalAlpha = 1;
-    if (box.whole) hatch(context, left, y, right - left, height);
+    if (hatched) hatch(context, left, y, right - left, height);
     if (own) {
       context.strokeStyle = palette.text;
       context.lineWidth = 1.5;
@@ -240,6 +250,40 @@ function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: n
   }
   context.stroke();
   context.restore();
+}
+
+/** What a worker waits for another one is no work of its own. */
+export const waitColour = (waits: Waits, rank: number | null): string => (rank === waits.rank ? seriesColour(waits.part) : 'grey');
+
+/** A row a worker: in each cell its own work, then what it waits for the late one, whose row is framed and shows what makes it late. */
+function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, axis, waits }: Frame, { ranksTop, rankHeight }: Head): void {
+  if (!waits) return;
+  const at = (axis === 'step' ? waits.steps : waits.ns).map((edge) => toPixel(view, width, edge));
+  waits.rows.forEach(({ rank, shares }, row) => {
+    const y = ranksTop + row * rankHeight;
+    const high = Math.max(1, rankHeight - 1);
+    for (const [i, share] of shares.entries()) {
+      const [left, right] = [at[i] as number, at[i + 1] as number];
+      if (share === null || right < 0 || left > width) continue;
+      const middle = right - (right - left) * share;
+      context.fillStyle = palette.hue('blue');
+      context.fillRect(left, y, middle - left, high);
+      context.fillStyle = palette.hue(waitColour(waits, rank));
+      context.fillRect(middle, y, right - middle, high);
+    }
+    if (rank !== waits.rank) return;
+    context.strokeStyle = palette.text;
+    context.lineWidth = 1.5;
+    context.strokeRect(0.75, y - 0.75, width - 1.5, high + 1.5);
+  });
+}
+
+/** The worker under pixel `x`, `y` of the head, and how much of the steps there it waits; null elsewhere. */
+export function waitAt({ view, width, axis, waits }: Frame, { ranksTop, rankHeight }: Head, x: number, y: number): { rank: number | null; share: number } | null {
+  const row = waits?.rows[Math.floor((y - ranksTop) / rankHeight)];
+  const edges = axis === 'step' ? waits?.steps : waits?.ns;
+  const share = row?.shares[lastAtMost(edges ?? [], toValue(view, width, x))];
+  return row && typeof share === 'number' ? { rank: row.rank, share } : null;
 }
 
 /** The first of `texts` that fits into `room` pixels, else the last but one cut short; empty where nothing does. */

@@ -37,6 +37,7 @@ function nameHead(context: Context, frame: Frame, head: Head, top: number): void
   context.fillStyle = frame.palette.muted;
   const names: [string, number][] = [[axisTitle(frame).replace(/ \(.*/, ''), AXIS_TOP + 7]];
   head.groups.forEach((group, row) => names.push([rowText(group), SPANS_TOP + (row + 0.5) * head.rowHeight]));
+  if (frame.waits) names.push([`workers wait for worker ${frame.waits.rank}`, head.ranksTop + (frame.waits.rows.length * head.rankHeight) / 2]);
   if (head.phases.length + head.epochs.length > 0) names.push(['phases', head.phasesTop + 7]);
   if (head.windows.length > 0) names.push(['profiler windows', head.windowsTop + 7]);
   for (const [name, y] of names) write(context, name, MARGIN, top + y, LABEL - 10);

@@ -53,6 +53,7 @@ export class Timeline {
   /** What the labels beside the canvas need; changes rarely. */
   readonly shape: Store<Shape> = createStore<Shape>({ layout: EMPTY, head: null, width: 0, height: 0 });
   frame: Frame | null = null;
+  head: Head | null = null;
   placedSpans: PlacedSpan[] = [];
   scales = new Map<string, LaneScale>();
   /** The labels' elements that are written at each drawing, by row key. */
@@ -79,6 +80,7 @@ export class Timeline {
   private size = { width: 0, height: 0, whole: 0, scrolled: 0 };
   private overlayClear = false;
   private layoutKey: unknown[] = [];
+  private headFrom: unknown[] = [];
   private pending: 'none' | 'overlay' | 'all' = 'none';
   private announced = -Infinity;
   private announcing: ReturnType<typeof setTimeout> | undefined;
@@ -167,8 +169,7 @@ export class Timeline {
   private relayout(sources: Source[], compact: boolean, height: number): Layout {
     const { collapsed, pinned, hidden, order } = this.app.state.get();
     const key = [collapsed, pinned, hidden, order, compact, height, ...sources.map(({ recording }) => recording)];
-    const same = key.length === this.layoutKey.length && key.every((part, i) => part === this.layoutKey[i]);
-    if (same) return this.shape.get().layout;
+    if (alike(key, this.layoutKey)) return this.shape.get().layout;
     this.layoutKey = key;
     const behind = sources.filter(({ id, on }) => id !== on).length;
     const lanes: LaneSource[] = sources.filter(({ id, on }) => id === on).map(({ id, label, recording }, i) => ({
@@ -211,27 +212,33 @@ export class Timeline {
     const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
-      selected: this.app.selection, groups: this.app.rows, allRows: state.allRows, measure: state.measure, openWindow: state.window, live,
+      selected: this.app.selection, groups: this.app.rows, allRows: state.allRows, waits: state.job?.waits ?? null, measure: state.measure, openWindow: state.window, live,
     };
     if (this.frame && !sameRange(this.frame.view, view)) this.moved();
     this.frame = frame;
     const compact = width < 520 || first.recording.lanes.length > 40;
     const layout = this.relayout(sources, compact, height);
-    const head = layOutHead(first, frame);
+    const head = this.headOf(first, frame);
     const old = this.shape.get();
-    if (old.layout !== layout || old.width !== width || old.height !== height || old.head?.height !== head.height || old.head.groups.some((group, i) => group !== head.groups[i]))
-      this.shape.set({ layout, head, width, height });
+    if (old.layout !== layout || old.width !== width || old.height !== height || old.head !== head) this.shape.set({ layout, head, width, height });
     const scroll = Math.max(0, Math.min(scrolled, layout.height - height));
     this.wantTiles(frame, layout, scroll, height);
     const headContext = sized(surfaces.head, width, head.height, dpr);
     this.placedSpans = drawHead(headContext, frame, head);
-    this.head = head;
     this.drawLanes(surfaces.body, frame, layout, scroll, height);
     if (sources.length > 1) this.scaleLater();
     const above = layout.rows.filter((row) => row.type === 'group' && row.top < scroll).pop();
     const next = above && layout.rows[layout.rows.indexOf(above) + 1];
     this.stuck.set({ key: above && next?.type === 'lane' ? above.key : null });
     this.announce();
+  }
+
+  /** The head's layout, which stays while the view moves. */
+  private headOf(first: Source, frame: Frame): Head {
+    const of = [first.recording, frame.axis, frame.groups, frame.allRows, frame.selected?.id, frame.waits, innerHeight];
+    if (!this.head || !alike(of, this.headFrom)) this.head = layOutHead(first, frame);
+    this.headFrom = of;
+    return this.head;
   }
 
   private moved(): void {
@@ -248,7 +255,7 @@ export class Timeline {
     const of = [body, layout, scroll, height, axis, width, dpr, palette, ...sources.map(({ recording }) => recording)];
     const old = this.drawnLanes;
     const begun = performance.now();
-    if (this.moving !== undefined && begun < old.until && of.every((part, i) => part === old.of[i])) {
+    if (this.moving !== undefined && begun < old.until && alike(of, old.of)) {
       body.style.transform = stretched(old.view, view, width);
       return;
     }
@@ -267,8 +274,6 @@ export class Timeline {
       if (this.surfaces && this.frame && scaleAll(this.frame, this.shape.get().layout, this.tops.values)) this.invalidate();
     }, REST_MS);
   }
-
-  head: Head | null = null;
 
   /** Where the cursor is now: under a pointer that rests, the view may have moved. */
   private cursorAt(frame: Frame): number | null {
@@ -492,6 +497,8 @@ export class Timeline {
     );
   }
 }
+
+const alike = (one: unknown[], other: unknown[]): boolean => one.length === other.length && one.every((part, i) => part === other[i]);
 
 const endingAt = (view: Range, end: number): Range => shift(view, end - view.end);
 

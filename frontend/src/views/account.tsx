@@ -1,7 +1,7 @@
 /** One account as a bar with its legend: where the seconds of the thread, or of each GPU, went. */
 import type { ComponentChildren } from 'preact';
 import type { Report } from '../api/types.ts';
-import { seconds, share } from '../math/format.ts';
+import { duration, share } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import type { Slice } from '../words/accounts.ts';
 
@@ -64,8 +64,8 @@ export function AccountBar({ title, mark, markHint, bars, total, au, strip, chil
       )}
       <Legend slices={large}>
         {small.length > 0 && (
-          <li title={small.map((slice) => `${slice.title} ${seconds(slice.seconds)}`).join('\n')}>
-            {small.length === 1 ? small[0]?.title : `${small.length} others`} <b>{seconds(sumOf(small))}</b>
+          <li title={small.map((slice) => `${slice.title} ${duration(slice.seconds)}`).join('\n')}>
+            {small.length === 1 ? small[0]?.title : `${small.length} others`} <b>{duration(sumOf(small))}</b>
           </li>
         )}
         {bars.length > 1 && <li title="Hover a bar for its own seconds">(avg)</li>}
@@ -82,7 +82,7 @@ function Legend({ slices, children }: { slices: Slice[]; children?: ComponentChi
       {slices.map((slice) => (
         <li key={slice.key} title={slice.explanation}>
           <i class={slice.idle ? 'swatch idle' : 'swatch'} style={{ background: `var(--${slice.colour})` }} />
-          {slice.title} <b>{seconds(slice.seconds)}</b>
+          {slice.title} <b>{duration(slice.seconds)}</b>
         </li>
       ))}
       {children}
@@ -98,7 +98,7 @@ function SliceBar({ slices, whole, name, height }: { slices: Slice[]; whole: num
           key={slice.key}
           class={slice.idle && (height ?? 12) > 3 ? 'bar-part idle' : 'bar-part'}
           style={{ flexGrow: slice.seconds / whole, background: `var(--${slice.colour})` }}
-          title={`${name} ${slice.title}: ${seconds(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`.trim()}
+          title={`${name} ${slice.title}: ${duration(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`.trim()}
         />
       ))}
       {whole > sumOf(slices) * 1.005 && <span class="bar-part rest" style={{ flexGrow: 1 - sumOf(slices) / whole }} />}

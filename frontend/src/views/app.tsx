@@ -1,5 +1,6 @@
 /** The whole tab: one of its states, or the recording. */
 import { useEffect, useState } from 'preact/hooks';
+import { isTable } from '../api/client.ts';
 import type { RecordingReply } from '../api/types.ts';
 import { plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
@@ -39,7 +40,7 @@ function Body() {
   if (!runs) return <Late />;
   if (runs.recordings.length === 0 && !recording) return <Empty runs={runs} />;
   const trouble = runsError ?? error ?? tilesError;
-  if (list && runs.recordings.length > 0)
+  if ((list || isTable) && runs.recordings.length > 0)
     return (
       <div class="page listing">
         <TopBar recording={null} />

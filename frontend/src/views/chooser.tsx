@@ -1,4 +1,5 @@
 /** The button with the shown run's name: it opens the table of all runs, and goes back to the run. */
+import { isTable } from '../api/client.ts';
 import { plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { fitLabel, runName } from '../words/labels.ts';
@@ -11,7 +12,7 @@ export function Chooser() {
   const compare = useApp((state) => state.compare);
   const open = useApp((state) => state.list);
   const list = runs?.recordings ?? [];
-  if (list.length === 0) return null;
+  if (list.length === 0 || isTable) return null;
   const current = list.find((item) => item.id === id);
   const hint = open ? 'Back to this run  Esc' : `All runs: ${plural(list.length, 'recording')}  l`;
   return (

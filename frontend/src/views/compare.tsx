@@ -1,6 +1,6 @@
 /** Runs side by side, the chosen one first: how fast, where the time went, what was found. */
 import type { RecordingReply, Report } from '../api/types.ts';
-import { percent, seconds, short, UNKNOWN } from '../math/format.ts';
+import { duration, percent, seconds, short, UNKNOWN } from '../math/format.ts';
 import { hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { sourceLabel } from '../words/labels.ts';
@@ -94,11 +94,11 @@ export function Compare() {
                 <td class="compare-bar">
                   <span class="contrast-bar" aria-hidden="true">
                     {slices(report.time_s, hostCategories()).map((part) => (
-                      <i key={part.key} class={part.idle ? 'idle' : ''} style={{ width: `${(100 * part.seconds) / longest}%`, background: `var(--${part.colour})` }} title={`${part.title}: ${seconds(part.seconds)}`} />
+                      <i key={part.key} class={part.idle ? 'idle' : ''} style={{ width: `${(100 * part.seconds) / longest}%`, background: `var(--${part.colour})` }} title={`${part.title}: ${duration(part.seconds)}`} />
                     ))}
                   </span>
                 </td>
-                <td>{seconds(report.wall_s)}</td>
+                <td>{duration(report.wall_s)}</td>
                 <td class="words">
                   {causes.length === 0 ? 'nothing ' : causes.slice(0, 4).map(called).join('')}
                   {gone.length > 0 && `· without ${gone.map(called).join('')}`}

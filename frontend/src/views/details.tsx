@@ -1,8 +1,8 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
 import type { EvidenceRow, Finding, RecordingReply } from '../api/types.ts';
-import { positionText } from '../lanes/findings.ts';
-import { clock, elapsed, nanoseconds, percent, seconds } from '../math/format.ts';
+import { positionText, remedyOf } from '../lanes/findings.ts';
+import { clock, duration, elapsed, nanoseconds, percent } from '../math/format.ts';
 import { capitalized, clean, held } from '../math/text.ts';
 import { evidenceRows } from '../math/evidence.ts';
 import { causeStyle, culprit, titleOf } from '../words/causes.ts';
@@ -52,6 +52,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   useApp((state) => state.job);
   const { rows: groups } = app;
   const group = groups.find(({ list }) => list.some((one) => one.id === id));
+  const remedy = group && remedyOf(group, item);
   const spans = recording.report.spans?.length ?? 0;
   const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
   const rows = evidenceRows(item).filter(
@@ -84,13 +85,13 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
           placed ? stepsText(item) : 'the whole run',
           typeof item.start_ns === 'number' ? `began at ${elapsed(item.start_ns - recording.extent.start_ns)} (${clock(item.start_ns)})` : '',
           length !== null ? `took ${nanoseconds(length)}` : '',
-          [typeof item.lost_s === 'number' && `lost ${seconds(item.lost_s)}`, typeof item.severity === 'number' && `${percent(item.severity * 100)} of its time`].filter(Boolean).join(', '),
+          [typeof item.lost_s === 'number' && `lost ${duration(item.lost_s)}${group && group.list.length > 1 && group.lost !== null ? ` of ${duration(group.lost)} in all ${group.list.length}` : ''}`, typeof item.severity === 'number' && `${percent(item.severity * 100)} of its time`].filter(Boolean).join(', '),
           culprit(item),
         ]
           .filter(Boolean)
           .join(' · '))}
       </p>
-      {group && <Fix item={group.first.item} saves={group.range} wall={wallOf(recording.report)} />}
+      {remedy && <Fix item={remedy.item} saves={remedy.range} wall={wallOf(recording.report)} />}
       <Contrast item={item} />
       {rows.length > 0 && (
         <table class="evidence">

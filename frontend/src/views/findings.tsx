@@ -1,7 +1,7 @@
 /** The findings as rows above the lanes; the workers of a job; what was not measured. */
 import type { JobReply, RecordingReply, Worker } from '../api/types.ts';
 import { type Group } from '../lanes/findings.ts';
-import { count, plural, seconds } from '../math/format.ts';
+import { count, duration, percent, plural, seconds } from '../math/format.ts';
 import { clean, held, ranges } from '../math/text.ts';
 import { SPANS_TOP, type Head } from '../timeline/head.ts';
 import { causeStyle, culprit, titleOf } from '../words/causes.ts';
@@ -53,7 +53,7 @@ export function FindingRows({ head }: { head: Head }) {
                 {style.glyph}
               </span>
               <bdi class="clip">{titleOf(item)}</bdi>
-              <span class="lost">{group.lost !== null ? seconds(group.lost) : ''}</span>
+              <span class="lost">{group.lost !== null ? duration(group.lost) : ''}</span>
             </button>
           </li>
         );
@@ -123,25 +123,32 @@ function Ranks({ job, workers }: { job: JobReply; workers: Worker[] }) {
   const rest = workers.filter(({ id }) => !inGroups.has(id));
   const sets = groups.map((group) => ({
     workers: workers.filter(({ id }) => group.ids.includes(id)),
-    note: group.lost_s > 0 ? `${seconds(group.lost_s)} lost` : '',
+    note: group.lost_s > 0 ? `${duration(group.lost_s)} lost` : '',
     hint: group.text,
   }));
   if (rest.length > 0) sets.push({ workers: rest, note: '', hint: '' });
   return (
     <ul class="ranks">
       {sets.map((set, i) => (
-        <RankSet key={i} {...set} />
+        <RankSet key={i} {...set} wait={waitText(job.waits, set.workers)} />
       ))}
     </ul>
   );
 }
 
-function RankSet({ workers, note, hint }: { workers: Worker[]; note: string; hint: string }) {
+/** "waiting for worker 2 in 35 % of the time"; "" for the late one, and where it is not known. */
+function waitText(waits: JobReply['waits'], workers: Worker[]): string {
+  const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((one) => one.rank === rank));
+  const shares = mine.flatMap((row) => row.shares.filter((share) => share !== null));
+  return shares.length === 0 ? '' : `waiting for worker ${waits?.rank} in ${percent((100 * shares.reduce((all, share) => all + share, 0)) / shares.length)} of the time`;
+}
+
+function RankSet({ workers, note, hint, wait }: { workers: Worker[]; note: string; hint: string; wait: string }) {
   const shown = useApp((state) => state.id);
   if (workers.length <= FEW_WORKERS)
     return workers.map((one) => (
       <li key={one.id}>
-        <RankButton worker={one} /> <span class="dim">{note}</span>
+        <RankButton worker={one} /> <span class="dim">{[note, wait].filter(Boolean).join(', ')}</span>
       </li>
     ));
   const gone = workers.filter(({ status }) => status === 'lost' || status === 'interrupted');
@@ -154,6 +161,7 @@ function RankSet({ workers, note, hint }: { workers: Worker[]; note: string; hin
         <summary title={clean(hint, 300)}>
           {count(workers.length)} alike: ranks {ranges(workers.map(({ rank }) => rank ?? 0))}
           {note && `, ${note} each`}
+          {wait && `, ${wait}`}
         </summary>
         <div class="rank-buttons">
           {workers.slice(0, 256).map((one) => !gone.includes(one) && <RankButton key={one.id} worker={one} />)}
@@ -229,8 +237,8 @@ export const about = (group: Group, gpus: number): string =>
 function timesText({ list, lost }: Group): string {
   const most = Math.max(...list.map(({ item }) => item.lost_s ?? 0));
   const each = lost === null ? null : lost / list.length;
-  const max = each !== null && most > 1.05 * each ? ` (max ${seconds(most)})` : '';
-  return `${count(list.length)} times${each === null ? '' : `, ${seconds(each)} each${max}`}`;
+  const max = each !== null && most > 1.05 * each ? ` (max ${duration(most)})` : '';
+  return `${count(list.length)} times${each === null ? '' : `, ${duration(each)} each${max}`}`;
 }
 
 function where(item: Group['first']['item'], gpus: number): string {

@@ -7,7 +7,7 @@ import { AXIS_TOP, SPANS_TOP } from '../timeline/head.ts';
 import { attachPointer } from '../timeline/input.ts';
 import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
-import { useSelect, useTab } from './hooks.ts';
+import { useApp, useSelect, useTab } from './hooks.ts';
 import { Announcer } from './announcer.tsx';
 import { FindingRows } from './findings.tsx';
 import { GroupLabel, LaneLabel, StuckGroup } from './labels.tsx';
@@ -23,6 +23,7 @@ export function TimelineView() {
   const body = useRef<HTMLCanvasElement>(null);
   const overlay = useRef<HTMLCanvasElement>(null);
   const shape = useSelect(timeline.shape, (value) => value);
+  const waits = useApp((state) => state.job?.waits);
   // In a narrow frame the first lanes stand above the fix; all of them are a click away.
   const [all, setAll] = useState(false);
   useEffect(() => {
@@ -51,6 +52,9 @@ export function TimelineView() {
         <GoTo top={AXIS_TOP - 3} />
         <div class="tl-head-labels" aria-hidden="true">
           <AxisName top={AXIS_TOP - 1} />
+          {waits && shape.head && (
+            <small style={{ top: `${shape.head.ranksTop + shape.head.rankHeight * (waits.rows.findIndex(({ rank }) => rank === waits.rank) + 0.5) - 9}px` }}>worker {waits.rank} ▸</small>
+          )}
           {shape.head && shape.head.phases.length + shape.head.epochs.length > 0 && <small style={{ top: `${shape.head.phasesTop - 1}px` }}>phases</small>}
           {(shape.head?.windows.length ?? 0) > 0 && <small style={{ top: `${(shape.head?.windowsTop ?? 140) - 1}px` }}>profiler windows</small>}
         </div>

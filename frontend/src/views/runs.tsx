@@ -1,8 +1,8 @@
 /** All runs: where their time went, and a table of them that stays quick with ten thousand rows. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { RecordingSummary, RunsReply, TotalReply } from '../api/types.ts';
-import { isOffline } from '../api/client.ts';
-import { count, date, hoursText, plural, seconds, share } from '../math/format.ts';
+import { isOffline, isTable } from '../api/client.ts';
+import { count, date, duration, hoursText, plural, share } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { matching, ordered, rowsOf, type Column, type Row } from '../state/table.ts';
 import { causeStyle } from '../words/causes.ts';
@@ -76,6 +76,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
   );
   const open = ({ row }: Line, place: number): void => {
     setAt(place);
+    if (isTable) return;
     app.choose(row.item.id);
     app.openList(false);
     refresh();
@@ -110,7 +111,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
     else if (!line) return;
     else if (event.key === 'Enter') open(line, place);
     else if (typing) return;
-    else if (event.key === ' ' && line.row.item.id !== id) compareWith(line);
+    else if (event.key === ' ' && !isTable && line.row.item.id !== id) compareWith(line);
     else if (event.key === 'ArrowRight' && line.row.parts.length > 0 && !isOpen) toggle(line);
     else if (event.key === 'ArrowLeft' && isOpen) toggle(line);
     else if (event.key === 'ArrowLeft' && line.parent) go(lines.findIndex(({ row }) => row === line.parent));
@@ -160,7 +161,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
             {found.length === all.length ? plural(all.length, 'run') : `${count(found.length)} of ${plural(all.length, 'run')}`}
           </span>
           <span class="dim wide" id="runs-hint">
-            ↑ ↓ choose, Enter opens, Space compares
+            {!isTable && '↑ ↓ choose, Enter opens, Space compares'}
           </span>
         </div>
       )}
@@ -200,7 +201,9 @@ export function Runs({ runs }: { runs: RunsReply }) {
           </button>
         </p>
       )}
-      {runs.complete === false && <p class="dim runs-none">Still looking through the log directory: more may follow.</p>}
+      {runs.complete === false && (
+        <p class="dim runs-none">Still looking through the log directory: {runs.progress?.map(count).join(' of ')} read.</p>
+      )}
     </main>
   );
 }
@@ -320,7 +323,7 @@ interface RowProps {
 function RunRow({ line: { row, parent }, place, active, current, shown, expanded, compared, trouble, open, toggle, compare }: RowProps) {
   const { item, training } = row;
   const known = row.hours !== null;
-  const lost = known ? hoursText(row.lost) : seconds(row.lost);
+  const lost = known ? hoursText(row.lost) : duration(row.lost);
   const whole = known ? row.hours : row.wall;
   const inside = (event: Event): boolean => !!(event.target as HTMLElement).closest('label, .run-parts');
   return (
@@ -334,7 +337,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
       aria-expanded={row.parts.length > 0 ? expanded : undefined}
       onClick={(event) => !inside(event) && open()}
     >
-      <span role="gridcell" class="run-name" title={clean(item.run, 300)}>
+      <span role="gridcell" class="run-name" title={`${clean(item.run, 300)}\n${plural(item.steps ?? 0, 'step')}`}>
         <span class="run-head">
           <b>
             <bdi>{runName(item.run, 300)}</bdi>
@@ -346,7 +349,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
           )}
           <bdi class="dim clip">
             <span class="narrow">{date(row.start || null)} · </span>
-            {[fitLabel({ ...item, start_ns: null }), clean(training?.user, 40)].filter(Boolean).join(' · ')}
+            {[fitLabel({ ...item, start_ns: null }), clean(training?.user, 40), clean(training?.script, 60)].filter(Boolean).join(' · ')}
           </bdi>
         </span>
         <span class="choice-verdict dim clip">
@@ -363,7 +366,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
         </span>
       </span>
       <span role="gridcell" class="run-wall">
-        {seconds(row.wall)}
+        {duration(row.wall)}
       </span>
       <span role="gridcell" class="run-hours">
         {hoursText(row.hours)}
@@ -399,7 +402,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
         )}
       </span>
       <span role="gridcell" class="run-compare">
-        {!shown && (
+        {!shown && !isTable && (
           <label class="choice-compare" title="Show its lanes below the open run's">
             <input type="checkbox" tabIndex={-1} checked={compared} onChange={compare} />
             <span>compare</span>
@@ -460,7 +463,10 @@ function Sums({ total, runs, cause, byCause, bySaves }: SumsProps) {
   ];
   return (
     <section class="sums" aria-label="All runs">
-      <h1>{held(clean(total.said, 600))}</h1>
+      <h1>
+        {(runs.complete === false || !!total.left) && 'So far: '}
+        {held(clean(total.said, 600))}
+      </h1>
       {total.hours > 0 && (
         <div class="bar" aria-hidden="true">
           {bar.map(({ key, colour, idle, title, hours }) => (
@@ -500,24 +506,52 @@ function Sums({ total, runs, cause, byCause, bySaves }: SumsProps) {
             Fix first
           </button>
           {worth.map(({ id, top, saves }) => (
-            <button
-              key={id}
-              type="button"
-              class="small"
-              title={clean(known.get(id)?.run, 300)}
-              onClick={() => {
-                app.choose(id);
-                app.openList(false);
-                refresh();
-              }}
-            >
-              <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${causeStyle(top ?? '').colour})` }}>
-                {causeStyle(top ?? '').glyph}{' '}
-              </span>
-              <bdi class="clip">{runName(known.get(id)?.run)}</bdi> <span class="dim">saves up to {hoursText(saves)}</span>
-            </button>
+            <>
+              <button
+                type="button"
+                class="small"
+                title={`${clean(known.get(id)?.run, 300)}\n${clean(total.fixes[id], 600)}`}
+                onClick={() => {
+                  if (isTable) return;
+                  app.choose(id);
+                  app.openList(false);
+                  refresh();
+                }}
+              >
+                <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${causeStyle(top ?? '').colour})` }}>
+                  {causeStyle(top ?? '').glyph}{' '}
+                </span>
+                <bdi class="clip">{runName(known.get(id)?.run)}</bdi> <span class="dim">saves up to {hoursText(saves)}</span>
+              </button>
+              {isTable && <code class="fix clip">{clean(total.fixes[id], 300)}</code>}
+            </>
           ))}
         </p>
+      )}
+      {total.by.length > 0 && (
+        <details class="sums-by">
+          <summary>{total.by.map(({ title }) => title.replace('By ', '')).join(', ')}</summary>
+          <div>
+            {total.by.map(({ title, rows }) => (
+              <table key={title}>
+                <caption>{title}</caption>
+                <tbody>
+                  {rows.map((row) => (
+                    <tr key={row.name}>
+                      <th scope="row">
+                        <bdi>{clean(row.name, 60)}</bdi>
+                      </th>
+                      <td>{hoursText(row.hours)}</td>
+                      <td>{row.lost > 0 && `${share(row.lost, row.hours)} lost`}</td>
+                      <td>{row.cause && <Cause cause={row.cause} others={[]} />}</td>
+                      <td>{plural(row.trainings, 'training')}</td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            ))}
+          </div>
+        </details>
       )}
       {total.notes.length > 0 && <p class="facts">{clean(total.notes.join(' '), 1000)}</p>}
       {!!total.left && <p class="facts">{plural(total.left, 'run')} without a stored diagnosis {total.left === 1 ? 'is' : 'are'} still being judged.</p>}

@@ -1,7 +1,7 @@
 /** The same as on the canvas, as tables: spans, and what the visible buckets of each lane hold. */
 import type { RecordingReply } from '../api/types.ts';
 import { findingId, inOrder, phaseTitle } from '../lanes/spans.ts';
-import { count, nanoseconds, seconds, withUnit } from '../math/format.ts';
+import { count, duration, nanoseconds, withUnit } from '../math/format.ts';
 import { span } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { axisLabel, isSum } from '../timeline/head.ts';
@@ -66,7 +66,7 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
               <td>{stepsText(item) || 'whole run'}</td>
               <td>{typeof item.start_ns === 'number' ? nanoseconds(item.start_ns - recording.extent.start_ns) : ''}</td>
               <td>{typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? nanoseconds(item.end_ns - item.start_ns) : ''}</td>
-              <td>{seconds(item.lost_s)}</td>
+              <td>{duration(item.lost_s)}</td>
             </tr>
           ))}
         </tbody>

@@ -2,9 +2,9 @@
 import { colourOf } from '../lanes/colours.ts';
 import { phaseTitle } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
-import { nanoseconds, plural, seconds, withUnit } from '../math/format.ts';
+import { duration, nanoseconds, percent, plural, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import { phaseAt, SPANS_TOP } from '../timeline/head.ts';
+import { phaseAt, SPANS_TOP, waitAt, waitColour } from '../timeline/head.ts';
 import { spanAt, windowUnder } from '../timeline/input.ts';
 import { placeText } from '../timeline/overlay.ts';
 import { reachOf, readLane, valueAt } from '../timeline/readout.ts';
@@ -69,12 +69,18 @@ function contentAt(timeline: Timeline): Content | null {
 function headContent(timeline: Timeline, x: number, y: number): Content | null {
   const { frame, head } = timeline;
   if (!frame || !head) return null;
-  if (y >= SPANS_TOP && y < head.phasesTop) {
+  const wait = waitAt(frame, head, x, y);
+  if (wait && frame.waits) {
+    const { rank } = frame.waits;
+    return { title: `worker ${wait.rank}`, lines: [{ colour: waitColour(frame.waits, wait.rank), title: wait.rank === rank ? 'holds the others back' : `waiting for worker ${rank}`, value: percent(100 * wait.share) }] };
+  }
+  if (y >= SPANS_TOP && y < head.ranksTop) {
     const hit = spanAt(timeline, x, y);
     if (!hit) return null;
     const { item } = hit;
-    const lines: Line[] = [{ title: stepsText(item), value: '' }];
-    if (typeof item.lost_s === 'number') lines.push({ title: 'lost', value: seconds(item.lost_s) });
+    const estimate = item.confidence === 'estimated' && (typeof item.evidence?.traced_steps === 'number' ? 'estimated from profiler windows' : 'an estimate');
+    const lines: Line[] = [{ title: [stepsText(item) || 'the whole run', estimate].filter(Boolean).join(', '), value: '' }];
+    if (typeof item.lost_s === 'number') lines.push({ title: 'lost', value: duration(item.lost_s) });
     lines.push({ title: 'click for evidence and advice', value: '' });
     return { title: `${causeStyle(item.cause).glyph} ${clean(item.title, 120) || causeStyle(item.cause).title}`, lines };
   }

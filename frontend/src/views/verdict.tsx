@@ -1,10 +1,10 @@
 /** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
-import type { JobReply, Report } from '../api/types.ts';
+import type { Finding, JobReply, Report } from '../api/types.ts';
 import { headlineOf, jobFindings, namedGpus } from '../lanes/findings.ts';
 import { MANY_GPUS } from '../lanes/layout.ts';
 import { count as counted, gain, plural, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
-import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
+import { gpuCategories, hostSlices, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
 import { AccountBar, Ceilings } from './account.tsx';
@@ -31,9 +31,12 @@ export function Verdict({ report }: { report: Report }) {
   );
 }
 
+const NONE: Finding[] = [];
+
 /** A slim bar for the training thread, for the GPUs, for the ceilings: each opens. */
 export function Accounts({ report }: { report: Report }) {
-  const host = slices(report.time_s, hostCategories());
+  const across = useApp((state) => state.job?.findings ?? NONE);
+  const host = hostSlices(report, across);
   const gpus = Object.entries(report.gpu_time_est ?? {})
     .map(([index, account]) => ({ name: `gpu${clean(index, 8)}`, slices: slices(account, gpuCategories()) }))
     .filter((bar) => bar.slices.length > 0);

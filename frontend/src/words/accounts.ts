@@ -1,4 +1,5 @@
 /** How the categories of the accounts look, in the order in which they are drawn; the server names them. */
+import type { Finding, Report } from '../api/types.ts';
 import { titleOf } from './vocabulary.ts';
 
 interface Look {
@@ -73,6 +74,17 @@ export function slices(account: Record<string, unknown> | null | undefined, cate
     out.push({ key, title: key.replace(/_/g, ' '), colour: 'grey', explanation: '', seconds: value });
   }
   return out;
+}
+
+/** The thread's account; in a worker's, what it waits in its steps for another one is a part of its own. */
+export function hostSlices({ time_s, rank }: Pick<Report, 'time_s' | 'rank'>, findings: readonly Finding[]): Slice[] {
+  const parts = slices(time_s, hostCategories());
+  const late = findings.find(({ ranks, lost_s }) => ranks?.length === 1 && ranks[0] !== rank && lost_s);
+  const [step] = parts;
+  if (!late || step?.key !== 'step') return parts;
+  const waiting = Math.min(step.seconds, late.lost_s ?? 0);
+  const explanation = 'in its steps, an estimate: as much longer as that worker takes before them';
+  return [{ ...step, seconds: step.seconds - waiting }, { key: 'waiting', colour: 'grey', idle: true, title: `waiting for worker ${late.ranks?.[0]}`, explanation, seconds: waiting }, ...parts.slice(1)];
 }
 
 /** Colour of a series of the step breakdown, by the words in its name. */

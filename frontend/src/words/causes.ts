@@ -1,7 +1,7 @@
 /** How each cause looks: a glyph and a colour, so that neither has to be told apart alone. */
 import type { Finding } from '../api/types.ts';
 import type { Group } from '../lanes/findings.ts';
-import { seconds } from '../math/format.ts';
+import { duration } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { titleOfCause } from './vocabulary.ts';
 
@@ -50,7 +50,7 @@ const UNKNOWN_CAUSE: Look = { glyph: '•', colour: 'grey' };
 export const titleOf = (item: Pick<Finding, 'title' | 'cause'>): string => clean(item.title, 160) || causeStyle(item.cause).title;
 
 /** A row of findings in one line: its glyph, its name, what it costs. */
-export const rowText = ({ first: { item }, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && seconds(lost)].filter(Boolean).join(' · ');
+export const rowText = ({ first: { item }, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && duration(lost)].filter(Boolean).join(' · ');
 
 /** What the evidence names as the culprit: the slowest stage, the callback; empty when it names none. */
 export const culprit = (item: Pick<Finding, 'culprit'>): string => clean(item.culprit, 80);

@@ -1,6 +1,6 @@
 /** Names of recordings, frameworks and groups as people read them. */
 import type { LaneInfo, RecordingReply, RecordingSummary, Report, Status } from '../api/types.ts';
-import { clock, count, date, plural, seconds } from '../math/format.ts';
+import { clock, count, date, duration, plural, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 
 export const STATUS: Record<Status, { title: string; hint: string }> = {
@@ -93,7 +93,7 @@ export function factsLine(report: Report): string[] {
     const tail = typeof step.p95 === 'number' ? ` (p95 ${seconds(step.p95 / 1e3)})` : '';
     parts.push(`median ${seconds(step.p50 / 1e3)} a step${tail}`);
   } else if (typeof step?.mean === 'number') parts.push(`${seconds(step.mean / 1e3)} a step`);
-  if (typeof report.wall_s === 'number') parts.push(`${seconds(report.wall_s)} in all`);
+  if (typeof report.wall_s === 'number') parts.push(`${duration(report.wall_s)} in all`);
   const framework = frameworkText(report.framework);
   if (framework) parts.push(framework);
   if (report.host) parts.push(clean(report.host, 40));

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { gpuCategories, hostCategories, slices } from './accounts.ts';
+import { gpuCategories, hostCategories, hostSlices, slices } from './accounts.ts';
 import { causeStyle, culprit } from './causes.ts';
 import { learn } from './vocabulary.ts';
 import { factsLine, fitLabel, frameworkText, runName } from './labels.ts';
@@ -23,6 +23,13 @@ test('an account shows every second it was given and nothing else', () => {
   const shown = slices(account, hostCategories());
   assert.deepEqual(shown.map(({ key, seconds }) => [key, seconds]), [['step', 10], ['input_wait', 20], ['brand_new', 3]]);
   assert.deepEqual(slices(null, gpuCategories()), []);
+});
+
+test("a worker's steps are not all its own where it waits for another one", () => {
+  const late = [{ cause: 'imbalance', ranks: [2], lost_s: 8 }];
+  const shown = hostSlices({ time_s: { step: 20, input_wait: 1 }, rank: 0 }, late);
+  assert.deepEqual(shown.map(({ title, seconds }) => [title, seconds]), [['step', 12], ['waiting for worker 2', 8], ['input wait', 1]]);
+  assert.equal(hostSlices({ time_s: { step: 20 }, rank: 2 }, late).length, 1, 'the late one works');
 });
 
 test('titles are the words of the server', () => {
