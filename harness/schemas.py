@@ -14,20 +14,20 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from gpu_util_callback.diagnosis.report_types import Report, Total
+from gpu_util_callback.diagnosis.report_types import LogdirReport, Total
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, Exactly, Status, Unpromised, Within, unwrapped
 from gpu_util_callback.traces.trace_types import TraceReport
 from tensorboard_plugin.reply_types import JobReply, RecordingReply, RunsReply, TotalReply, WindowReply
 
 ROOT = Path(__file__).parents[1]
-SCHEMAS = {"report": Report, "total": Total, "trace": TraceReport}
+SCHEMAS = {"report": LogdirReport, "total": Total, "trace": TraceReport}
 REPLIES = RunsReply, TotalReply, RecordingReply, WindowReply, JobReply
 # The tab makes some of these itself, of the fields that it needs: all but those named here may be absent.
 PARTIAL = {
-    "Finding": {"cause"},
+    "WordedFinding": {"cause"},
     "GpuReport": {"index"},
     "Headline": {"cause", "title", "ids", "lost_s", "saves_s", "all_saves_s", "faster_up_to"},
-    "Report": {"run", "status"},
+    "WordedReport": {"run", "status"},
     "SeriesInfo": {"name"},
     "Spread": set(),
 }

@@ -22,10 +22,9 @@ from gpu_util_callback.report.total_screen import BY, PARTS, fix_of, headline, n
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
-    Finding,
     GroupHours,
     LogDirectory,
-    Phase,
+    PhaseReply,
     RecordingReply,
     RecordingSummary,
     StepKernels,
@@ -34,6 +33,7 @@ from tensorboard_plugin.reply_types import (
     TrainingRow,
     WindowInfo,
     WindowReply,
+    WordedFinding,
     Words,
 )
 
@@ -66,7 +66,7 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
     }
 
 
-def worded(finding: Claim) -> Finding:
+def worded(finding: Claim) -> WordedFinding:
     """Return a finding with its words."""
     return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding), "fix": same_fix(finding)}
 
@@ -252,7 +252,7 @@ def static_file(name: str) -> bytes | None:
         return None
 
 
-def _phases(recording: Recording) -> list[Phase]:
+def _phases(recording: Recording) -> list[PhaseReply]:
     phases = recording.longest_phases(MAX_PHASES)
     return _rows({name: values.tolist() for name, values in phases.items()})
 

@@ -162,7 +162,7 @@ class TotalReply(TypedDict):
 # --- ./recording ----------------------------------------------------------------------------------
 
 
-class Finding(AnyFinding):
+class WordedFinding(AnyFinding):
     """A finding with its words."""
 
     rows: list[EvidenceRow]
@@ -170,11 +170,11 @@ class Finding(AnyFinding):
     fix: str  # findings that one change fixes have this in common
 
 
-class Report(RunAccount):
+class WordedReport(RunAccount):
     """A run of the report, with words."""
 
-    findings: list[Finding]
-    spans: list[Finding]
+    findings: list[WordedFinding]
+    spans: list[WordedFinding]
     ceilings: CeilingWords | None
     au: AcceleratorWords | None
 
@@ -238,7 +238,7 @@ class FinestLevels(TypedDict):
     time: int
 
 
-class Phase(TypedDict):
+class PhaseReply(TypedDict):
     """A phase between steps, as in the `phases` table."""
 
     kind: str
@@ -270,11 +270,11 @@ class RecordingReply(TypedDict):
 
     id: str
     revision: str | int  # 0 in an offline page
-    report: Report
+    report: WordedReport
     extent: Extent
     lanes: list[LaneInfo]
     finest: NotRequired[FinestLevels]  # absent where the server has every level
-    phases: list[Phase]  # the longest
+    phases: list[PhaseReply]  # the longest
     windows: list[WindowInfo]  # in the order of their steps
     problems: list[ReportedProblem]
 
@@ -292,7 +292,7 @@ class TracedStep(TypedDict):
     __extra_items__: NotRequired[float | None]
 
 
-class Kernel(TypedDict):
+class KernelReply(TypedDict):
     """A kernel summed over a window and GPU; of GPU -1, an op on the host."""
 
     gpu: int
@@ -321,7 +321,7 @@ class WindowReply(WindowInfo):
     """The contents of a profiler window."""
 
     steps: list[TracedStep]
-    kernels: list[Kernel]  # with most time
+    kernels: list[KernelReply]  # with most time
     kernels_left_out: int
     kernel_total_ns: dict[str, int]  # by GPU, of all kernels; "-1": ops on the host
     step_kernels: NotRequired[StepKernels]
@@ -339,7 +339,7 @@ class WorkerClock(TypedDict):
     text: str
 
 
-class Worker(TypedDict):
+class WorkerReply(TypedDict):
     """One recording of a job."""
 
     id: str
@@ -371,8 +371,8 @@ class Waits(TypedDict):
 class JobReply(TypedDict):
     """A recording among its like: the workers of its job, findings across them, and the fit before it."""
 
-    workers: list[Worker]
+    workers: list[WorkerReply]
     verdict: NotRequired[JobVerdict | None]  # null for a single process
-    findings: list[Finding]
+    findings: list[WordedFinding]
     waits: NotRequired[Waits | None]
     since: Since | None

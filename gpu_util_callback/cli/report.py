@@ -20,7 +20,7 @@ from gpu_util_callback.report.screen import strip_control
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check, Verdict
-    from gpu_util_callback.diagnosis.report_types import Failure, Report, RunReport
+    from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
     from gpu_util_callback.recording import Recordings
     from gpu_util_callback.recording.problems import ReportedProblem
     from gpu_util_callback.report.energy_sentences import Prices
@@ -171,7 +171,7 @@ class _Outcome:
 
 
 def _judged(
-    args: argparse.Namespace, check: "Check", recordings: "Recordings", report: "Report", thresholds: dict
+    args: argparse.Namespace, check: "Check", recordings: "Recordings", report: "LogdirReport", thresholds: dict
 ) -> _Outcome:
     from gpu_util_callback.diagnosis import failures
 
@@ -183,7 +183,7 @@ def _judged(
     return _Outcome(broken + [failure for failure in new if failure["reason"] not in reasons], verdicts)
 
 
-def _print_json(report: "Report", outcome: _Outcome | None) -> None:
+def _print_json(report: "LogdirReport", outcome: _Outcome | None) -> None:
     from gpu_util_callback.diagnosis import comparison
 
     if len(report["runs"]) > 1:

@@ -100,7 +100,7 @@ class Yardstick(TypedDict):
     source: str
 
 
-class Peak(PeakFacts):
+class PeakReport(PeakFacts):
     """The denominator of `mfu_pct`."""
 
     text: str  # the denominator in words
@@ -116,7 +116,7 @@ class GpuReport(TypedDict):
     label: str | None
     used_by_framework: bool
     compute_capability: str | list[Count] | None
-    peak: Peak | None  # null where work or peak is not known
+    peak: PeakReport | None  # null where work or peak is not known
     # NVML's kernel active: share of time in which any kernel ran; the mean is over the run's time.
     utilization_pct: Spread
     # Time between two of the driver's readings as observed in the run; each is the mean of it.
@@ -290,7 +290,7 @@ class UnknownClock(TypedDict):
     reason: str
 
 
-class SessionClocks(TypedDict):
+class ClocksReport(TypedDict):
     """The clocks of the workers of a job."""
 
     reference: int | None  # rank
@@ -329,7 +329,7 @@ class SessionReport(TypedDict):
     ranks: list[int]
     verdict: JobVerdict | None  # null for a single process
     findings: list[Claim]
-    clocks: SessionClocks | None
+    clocks: ClocksReport | None
 
 
 class ComparedRun(TypedDict):
@@ -392,7 +392,7 @@ class CheckReport(TypedDict):
     slowdowns: NotRequired[list[Slowdown]]  # with --baseline: each run against it
 
 
-class Report(TypedDict):
+class LogdirReport(TypedDict):
     """The output of `gpu-util report --json`.
 
     Version 1. Fields may be added; those described here keep their name, type and meaning. What is
@@ -485,7 +485,7 @@ class UnknownCost(TypedDict):
     trainings: Count
 
 
-class Group(Spent):
+class TrainingGroup(Spent):
     """The trainings with one script, user, host, GPU model or week."""
 
     name: str
@@ -496,11 +496,11 @@ class Group(Spent):
 class Dimensions(TypedDict):
     """The groups of each dimension."""
 
-    script: list[Group]
-    user: list[Group]
-    host: list[Group]
-    gpu_model: list[Group]
-    week: list[Group]
+    script: list[TrainingGroup]
+    user: list[TrainingGroup]
+    host: list[TrainingGroup]
+    gpu_model: list[TrainingGroup]
+    week: list[TrainingGroup]
 
 
 class Restart(TypedDict):

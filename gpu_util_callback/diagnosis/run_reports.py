@@ -12,14 +12,14 @@ from gpu_util_callback.diagnosis.evidence.source import Traced, TracedGpu, expla
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.report_types import (
     AsRecorded,
+    ClocksReport,
     GpuReport,
     Headline,
+    LogdirReport,
     Mfu,
-    Peak,
+    PeakReport,
     ProcessReport,
-    Report,
     RunReport,
-    SessionClocks,
     SessionReport,
     Spread,
     StepMs,
@@ -58,7 +58,7 @@ from gpu_util_callback.words import percent
 REPORT_VERSION: Version = 1
 
 
-def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> Report:
+def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> LogdirReport:
     """Return the whole report.
 
     Recordings that no report can be made of are listed in `problems`; a run lists its own problems.
@@ -76,7 +76,7 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
         sessions.setdefault(run["session"], []).append(run)
         recordings_of.setdefault(run["session"], []).append(recording)
     add_promises(runs)
-    report: Report = {
+    report: LogdirReport = {
         "version": REPORT_VERSION,
         "runs": runs,
         "sessions": [_session(name, members, recordings_of[name]) for name, members in sessions.items()],
@@ -112,7 +112,7 @@ def run_reports(
     return judged, problems
 
 
-def _clocks(recordings: list[Recording]) -> SessionClocks | None:
+def _clocks(recordings: list[Recording]) -> ClocksReport | None:
     """Return the reference clock and the other clocks' offsets from it; None for one process."""
     clocks = session_clocks(recordings)
     if not clocks.offsets and not clocks.unknown:
@@ -274,7 +274,7 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.6g}")
 
 
-def _peak(peak: PeakFacts | None) -> Peak | None:
+def _peak(peak: PeakFacts | None) -> PeakReport | None:
     return {**peak, "text": peak_text(peak)} if peak else None
 
 

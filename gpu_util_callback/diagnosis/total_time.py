@@ -18,7 +18,6 @@ from gpu_util_callback.diagnosis.report_types import (
     CauseCost,
     Dimensions,
     Goodput,
-    Group,
     Hours,
     KernelActive,
     Restarts,
@@ -26,6 +25,7 @@ from gpu_util_callback.diagnosis.report_types import (
     TotalCause,
     TotalGoodput,
     TotalSums,
+    TrainingGroup,
     TrainingReport,
     Unit,
     Version,
@@ -206,7 +206,7 @@ class _Group:
         self.sums.add(sums, share)
         self.trainings.add(id(training))
 
-    def to_json(self, name: str, gpus: bool) -> Group:
+    def to_json(self, name: str, gpus: bool) -> TrainingGroup:
         causes = self.sums.causes(gpus)
         return {
             "name": name,
@@ -262,7 +262,7 @@ class _Everything:
         """Return the groups of each dimension, the costliest first; weeks in their order."""
         unit: Unit = "gpu_hours" if gpus else "hours"
 
-        def groups(name: str) -> list[Group]:
+        def groups(name: str) -> list[TrainingGroup]:
             of_dimension = [group.to_json(value, gpus) for value, group in self.by[name].items()]
             if name == "week":
                 return sorted(of_dimension, key=lambda group: group["name"])

@@ -313,7 +313,7 @@ export interface StepMs {
 }
 
 /** The denominator of `mfu_pct`. */
-export interface Peak {
+export interface PeakReport {
   /** dense */
   tflops: number;
   /** fp16, bf16, tf32 or fp32 */
@@ -364,7 +364,7 @@ export interface GpuReport {
   used_by_framework?: boolean;
   compute_capability?: string | number[] | null;
   /** null where work or peak is not known */
-  peak?: Peak | null;
+  peak?: PeakReport | null;
   /** NVML's kernel active: share of time in which any kernel ran; the mean is over the run's time */
   utilization_pct?: Spread;
   /** Time between two of the driver's readings as observed in the run; each is the mean of it */
@@ -545,7 +545,7 @@ export interface EvidenceRow {
 }
 
 /** A finding with its words. */
-export interface Finding {
+export interface WordedFinding {
   /** unique within its run or session */
   id?: string;
   /** a stable id, e.g. input_bound; `gpu-util report --rules` lists all */
@@ -604,7 +604,7 @@ export interface AcceleratorWords {
 }
 
 /** A run of the report, with words. */
-export interface Report {
+export interface WordedReport {
   job?: string | null;
   /** "imported trace", where a profiler's files were */
   job_source?: string | null;
@@ -677,8 +677,8 @@ export interface Report {
   since?: Since | null;
   /** with --price-per-kwh or --price-per-gpu-hour */
   cost?: Cost;
-  findings?: Finding[];
-  spans?: Finding[];
+  findings?: WordedFinding[];
+  spans?: WordedFinding[];
   ceilings?: CeilingWords | null;
   au?: AcceleratorWords | null;
 }
@@ -739,7 +739,7 @@ export interface FinestLevels {
 }
 
 /** A phase between steps, as in the `phases` table. */
-export interface Phase {
+export interface PhaseReply {
   kind: string;
   name: string;
   start_ns: number;
@@ -770,13 +770,13 @@ export interface RecordingReply {
   id: string;
   /** 0 in an offline page */
   revision: string | number;
-  report: Report;
+  report: WordedReport;
   extent: Extent;
   lanes: LaneInfo[];
   /** absent where the server has every level */
   finest?: FinestLevels;
   /** the longest */
-  phases: Phase[];
+  phases: PhaseReply[];
   /** in the order of their steps */
   windows: WindowInfo[];
   problems: ReportedProblem[];
@@ -792,7 +792,7 @@ export interface TracedStep {
 }
 
 /** A kernel summed over a window and GPU; of GPU -1, an op on the host. */
-export interface Kernel {
+export interface KernelReply {
   gpu: number;
   name: string | null;
   op: string | null;
@@ -829,7 +829,7 @@ export interface WindowReply {
   cost_s: number | null;
   steps: TracedStep[];
   /** with most time */
-  kernels: Kernel[];
+  kernels: KernelReply[];
   kernels_left_out: number;
   /** by GPU, of all kernels; "-1": ops on the host */
   kernel_total_ns: Record<string, number>;
@@ -845,7 +845,7 @@ export interface WorkerClock {
 }
 
 /** One recording of a job. */
-export interface Worker {
+export interface WorkerReply {
   id: string;
   rank: number | null;
   host: string | null;
@@ -902,10 +902,10 @@ export interface Waits {
 
 /** A recording among its like: the workers of its job, findings across them, and the fit before it. */
 export interface JobReply {
-  workers: Worker[];
+  workers: WorkerReply[];
   /** null for a single process */
   verdict?: JobVerdict | null;
-  findings: Finding[];
+  findings: WordedFinding[];
   waits?: Waits | null;
   since: Since | null;
 }

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Finding, JobReply } from '../api/types.ts';
+import type { WordedFinding, JobReply } from '../api/types.ts';
 import { allFindings, grouped, headlineOf, positionText, remedyOf, rowsOf, type Group } from './findings.ts';
 
-const one = (cause: string, lost_s: number | null, code: string, start_step?: number, title = cause): Finding => ({
+const one = (cause: string, lost_s: number | null, code: string, start_step?: number, title = cause): WordedFinding => ({
   cause, title, lost_s, saves_s: lost_s, advice: { text: 'mend it', code }, ...(start_step === undefined ? {} : { start_step, end_step: start_step + 10 }),
 });
 

@@ -1,11 +1,11 @@
 /** Findings as people act on them: those with one cause and one remedy are one thing to do. Pure. */
-import type { Finding, JobReply, Report } from '../api/types.ts';
+import type { WordedFinding, JobReply, WordedReport } from '../api/types.ts';
 import { ordinal } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { findingId } from './spans.ts';
 
 export interface Listed {
-  item: Finding;
+  item: WordedFinding;
   id: string;
 }
 
@@ -42,10 +42,10 @@ function compare(a: number[], b: number[]): number {
   return at < 0 ? 0 : (a[at] ?? 0) - (b[at] ?? 0);
 }
 
-const listed = (findings: readonly Finding[] | null | undefined): Listed[] => (findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
+const listed = (findings: readonly WordedFinding[] | null | undefined): Listed[] => (findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
 
 /** Spans and whole-run findings of a report; ids count within each kind. */
-export const allFindings = (report: Pick<Report, 'spans' | 'findings'>): Listed[] => [...listed(report.spans), ...listed(report.findings)];
+export const allFindings = (report: Pick<WordedReport, 'spans' | 'findings'>): Listed[] => [...listed(report.spans), ...listed(report.findings)];
 
 /** Groups of `list` in the order of the verdict; `lead`: ids of those that it sums up, which are one of them. */
 export function grouped(list: readonly Listed[], lead: readonly string[] = []): Group[] {
@@ -67,15 +67,15 @@ export function grouped(list: readonly Listed[], lead: readonly string[] = []): 
 }
 
 /** What mends the finding `item` of a row: the remedy of the costliest that it mends as well, and what it saves of them all. */
-export function remedyOf({ list }: Group, item: Finding): { item: Finding; range: [number, number] | null } {
+export function remedyOf({ list }: Group, item: WordedFinding): { item: WordedFinding; range: [number, number] | null } {
   // The server's key of the remedy: numbers in its text and code vary from one span to the next.
-  const keyOf = ({ fix, advice }: Finding): string => fix ?? JSON.stringify([advice?.text, advice?.code]);
+  const keyOf = ({ fix, advice }: WordedFinding): string => fix ?? JSON.stringify([advice?.text, advice?.code]);
   const mended = list.filter((one) => keyOf(one.item) === keyOf(item));
   return { item: mended.reduce((most, one) => ((one.item.lost_s ?? -1) > (most.lost_s ?? -1) ? one.item : most), item), range: rangeOf(mended) };
 }
 
 /** What the tab lists, a row each: what concerns all workers of a job, then what this recording found. */
-export function rowsOf(report: Pick<Report, 'spans' | 'findings' | 'headline'>, job: JobReply | null): Group[] {
+export function rowsOf(report: Pick<WordedReport, 'spans' | 'findings' | 'headline'>, job: JobReply | null): Group[] {
   return [...(job && job.workers.length > 1 ? jobFindings(job.findings) : []), ...grouped(allFindings(report), report.headline?.ids)];
 }
 
@@ -88,9 +88,9 @@ export function positionText(rows: readonly Group[], id: string): string {
   return `finding ${row + 1} of ${rows.length}${list.length > 1 ? ` · ${ordinal(span + 1)} of ${list.length} spans` : ''}`;
 }
 
-export const jobFindings = (findings: readonly Finding[]): Group[] => grouped(listed(findings));
+export const jobFindings = (findings: readonly WordedFinding[]): Group[] => grouped(listed(findings));
 
-type Judged = Pick<Report, 'spans' | 'findings' | 'verdict' | 'headline'>;
+type Judged = Pick<WordedReport, 'spans' | 'findings' | 'verdict' | 'headline'>;
 
 const known = new WeakMap<Judged, Group | null>();
 
@@ -110,7 +110,7 @@ function findHeadline(report: Judged): Group | null {
 }
 
 /** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */
-export function namedGpus(report: Pick<Report, 'spans' | 'findings' | 'gpus'>): Set<string> {
+export function namedGpus(report: Pick<WordedReport, 'spans' | 'findings' | 'gpus'>): Set<string> {
   const all = report.gpus?.length ?? 0;
   const named = allFindings(report).flatMap(({ item }) => (item.gpus && item.gpus.length < all ? item.gpus : []));
   return new Set(named.map((gpu) => `gpu${String(gpu).replace(/^gpu/, '')}`));

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Finding } from '../api/types.ts';
+import type { WordedFinding } from '../api/types.ts';
 import { allFindings, grouped } from './findings.ts';
 import { epochRanges, place, spanBoxes, spanRange } from './spans.ts';
 
 const EXTENT = { start_ns: 1e18, end_ns: 1e18 + 100e9, first_step: 0, last_step: 999 };
 
-const boxesOf = (list: Finding[], axis: 'step' | 'time' = 'step') => spanBoxes(grouped(allFindings({ spans: list, findings: [] })), axis, EXTENT);
+const boxesOf = (list: WordedFinding[], axis: 'step' | 'time' = 'step') => spanBoxes(grouped(allFindings({ spans: list, findings: [] })), axis, EXTENT);
 
 test('a row a cause, the costliest on top', () => {
   const spans = [{ cause: 'a', start_step: 0, end_step: 9, lost_s: 1 }, { cause: 'b', start_step: 0, end_step: 9, lost_s: 5 }, { cause: 'a', start_step: 50, end_step: 60, lost_s: 1 }];

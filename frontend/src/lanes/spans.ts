@@ -1,5 +1,5 @@
 /** Bottleneck spans and training-thread phases as boxes on the axis. Pure. */
-import type { Extent, Finding, Phase } from '../api/types.ts';
+import type { Extent, WordedFinding, PhaseReply } from '../api/types.ts';
 import { toPixel, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import type { Axis } from '../tiles/request.ts';
@@ -13,12 +13,12 @@ export interface Box<T> {
 }
 
 /** A finding on the axis; `whole`: it has no range of its own there. */
-export interface SpanBox extends Box<Finding> {
+export interface SpanBox extends Box<WordedFinding> {
   whole: boolean;
 }
 
 /** Where a span lies on the axis, or null when it has no range there. */
-export function spanRange(span: Finding, axis: Axis, extent: Extent): Range | null {
+export function spanRange(span: WordedFinding, axis: Axis, extent: Extent): Range | null {
   if (axis === 'step') {
     if (typeof span.start_step !== 'number' || typeof span.end_step !== 'number') return null;
     return { start: span.start_step, end: Math.max(span.end_step, span.start_step) };
@@ -27,11 +27,11 @@ export function spanRange(span: Finding, axis: Axis, extent: Extent): Range | nu
   return { start: span.start_ns - extent.start_ns, end: span.end_ns - extent.start_ns };
 }
 
-export const findingId = (finding: Finding, index: number): string =>
+export const findingId = (finding: WordedFinding, index: number): string =>
   finding.id ?? `${finding.cause}-${finding.start_step ?? 'run'}-${index}`;
 
 /** Boxes of groups of findings, a row a group; a finding without a range of its own spans the recording. */
-export function spanBoxes(groups: readonly { list: readonly { item: Finding; id: string }[] }[], axis: Axis, extent: Extent): SpanBox[] {
+export function spanBoxes(groups: readonly { list: readonly { item: WordedFinding; id: string }[] }[], axis: Axis, extent: Extent): SpanBox[] {
   const whole: Range = axis === 'step' ? { start: extent.first_step, end: extent.last_step + 1 } : { start: 0, end: extent.end_ns - extent.start_ns };
   return groups.flatMap(({ list }, row) =>
     list.map(({ item, id }) => {
@@ -42,13 +42,13 @@ export function spanBoxes(groups: readonly { list: readonly { item: Finding; id:
 }
 
 /** Spans in the order of the axis, for stepping from one to the next. */
-export function inOrder(spans: Finding[]): { item: Finding; id: string }[] {
+export function inOrder(spans: WordedFinding[]): { item: WordedFinding; id: string }[] {
   return spans
     .map((item, index) => ({ item, id: findingId(item, index) }))
     .sort((a, b) => (a.item.start_step ?? 0) - (b.item.start_step ?? 0) || (a.item.start_ns ?? 0) - (b.item.start_ns ?? 0));
 }
 
-export function phaseRange(phase: Phase, axis: Axis, extent: Extent): Range {
+export function phaseRange(phase: PhaseReply, axis: Axis, extent: Extent): Range {
   return axis === 'step'
     ? { start: phase.step, end: phase.step }
     : { start: phase.start_ns - extent.start_ns, end: phase.end_ns - extent.start_ns };
@@ -58,7 +58,7 @@ export function phaseRange(phase: Phase, axis: Axis, extent: Extent): Range {
  * The range of each epoch on the axis, in the order of time. An epoch is recorded when it ends, with
  * the step reached by then: its steps begin where the epoch before it ended.
  */
-export function epochRanges(epochs: readonly Phase[], axis: Axis, extent: Extent): { item: Phase; range: Range }[] {
+export function epochRanges(epochs: readonly PhaseReply[], axis: Axis, extent: Extent): { item: PhaseReply; range: Range }[] {
   let reached = extent.first_step;
   return [...epochs].sort((a, b) => a.start_ns - b.start_ns).map((item) => {
     const range = axis === 'step' ? { start: Math.min(reached, item.step), end: item.step } : phaseRange(item, axis, extent);
@@ -92,7 +92,7 @@ export const PHASE_TITLES: Record<string, string> = {
 };
 
 /** "validation: validation 2" without saying it twice. */
-export function phaseTitle(phase: Phase): string {
+export function phaseTitle(phase: PhaseReply): string {
   const kind = PHASE_TITLES[phase.kind] ?? clean(phase.kind, 40);
   const name = clean(phase.name, 120);
   return name && !name.startsWith(kind) ? `${kind}: ${name}` : name || kind;

@@ -1,10 +1,10 @@
 /** The server words the evidence; here it is made harmless. */
-import type { EvidenceRow, Finding } from '../api/types.ts';
+import type { EvidenceRow, WordedFinding } from '../api/types.ts';
 import { clean } from './text.ts';
 
 const isNumber = (value: unknown): value is number => typeof value === 'number' && value >= 0;
 
-export const evidenceRows = (item: Pick<Finding, 'rows'>): EvidenceRow[] =>
+export const evidenceRows = (item: Pick<WordedFinding, 'rows'>): EvidenceRow[] =>
   (item.rows ?? []).map(({ name, label, value, rule, bar }) => ({
     name: clean(name),
     label: clean(label),

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Kernel } from '../api/types.ts';
+import type { KernelReply } from '../api/types.ts';
 import { filterKernels, kernelRows, kernelsOfStep, sortKernels } from './kernels.ts';
 
-const kernel = (name: string, gpu: number, total: number | null, count: number | null, rest: Partial<Kernel> = {}): Kernel => ({
+const kernel = (name: string, gpu: number, total: number | null, count: number | null, rest: Partial<KernelReply> = {}): KernelReply => ({
   name, gpu, op: null, count, total_ns: total, min_ns: null, max_ns: null, occupancy_pct: null, registers: null, blocks: null,
   threads_per_block: null, tensor_core: null, ...rest,
 });

@@ -1,17 +1,17 @@
 /** The kernel table's rows: what is derived, filtered and sorted. Pure. */
-import type { Kernel, WindowReply } from '../api/types.ts';
+import type { KernelReply, WindowReply } from '../api/types.ts';
 
 export type SortKey = 'name' | 'op' | 'gpu' | 'count' | 'total' | 'mean' | 'longest' | 'share' | 'occupancy' | 'tensor' | 'registers' | 'grid';
 
 export interface KernelRow {
-  kernel: Kernel;
+  kernel: KernelReply;
   /** Mean of a call, ns. */
   mean: number | null;
   /** Share of all kernel time on its GPU, 0 to 1. */
   share: number | null;
 }
 
-export function kernelRows(kernels: readonly Kernel[], totals: Readonly<Record<string, number>>): KernelRow[] {
+export function kernelRows(kernels: readonly KernelReply[], totals: Readonly<Record<string, number>>): KernelRow[] {
   return kernels.map((kernel) => {
     const { total_ns: total, count } = kernel;
     const all = totals[String(kernel.gpu)] ?? 0;
@@ -32,7 +32,7 @@ export function kernelsOfStep(reply: Pick<WindowReply, 'kernels' | 'step_kernels
   const own = rows.filter((row) => row[0] === step);
   if (own.length === 0) return null;
   const known = new Map(reply.kernels.map((kernel) => [`${kernel.gpu} ${kernel.name}`, kernel]));
-  const blank: Kernel = {
+  const blank: KernelReply = {
     gpu: 0, name: null, op: null, count: null, total_ns: null, min_ns: null, max_ns: null, occupancy_pct: null, registers: null, blocks: null,
     threads_per_block: null, tensor_core: null,
   };

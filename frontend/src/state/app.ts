@@ -210,7 +210,7 @@ export class App {
   }
 
   /** The selected span or finding, with its id. */
-  get selection(): { item: import('../api/types.ts').Finding; id: string } | null {
+  get selection(): { item: import('../api/types.ts').WordedFinding; id: string } | null {
     const { selected } = this.state.get();
     for (const { list } of selected ? this.rows : []) {
       const found = list.find(({ id }) => id === selected);

@@ -1,5 +1,5 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
-import type { Extent, Finding, RecordingReply, Waits } from '../api/types.ts';
+import type { Extent, WordedFinding, RecordingReply, Waits } from '../api/types.ts';
 import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
 import { namedGpus, type Group } from '../lanes/findings.ts';
 import type { LaneSource } from '../lanes/layout.ts';
@@ -33,7 +33,7 @@ export interface Frame {
   overviewLevel: number;
   palette: Palette;
   sources: Source[];
-  selected: { item: Finding; id: string } | null;
+  selected: { item: WordedFinding; id: string } | null;
   /** The findings of the first source, a row each, and whether all of them are shown. */
   groups: Group[];
   allRows: boolean;

@@ -1,5 +1,5 @@
 /** The fixed part above the lanes: overview with its brush, axis, bottleneck spans, phases. */
-import type { Phase, Waits, WindowInfo } from '../api/types.ts';
+import type { PhaseReply, Waits, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import type { Group } from '../lanes/findings.ts';
@@ -38,8 +38,8 @@ export interface Head {
   /** Workers of a job that wait for one of them: a thin row each below the findings; no pixels where nobody waits. */
   ranksTop: number;
   rankHeight: number;
-  phases: Box<Phase>[];
-  epochs: Phase[];
+  phases: Box<PhaseReply>[];
+  epochs: PhaseReply[];
   phasesTop: number;
   /** Profiler windows, in a row of their own below the phases where there are any. */
   windows: Box<WindowInfo>[];
@@ -61,8 +61,8 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' 
   const more = frame.groups.length - groups.length;
   const spans = spanBoxes(groups, frame.axis, extent);
   const rowHeight = spanRow();
-  const boxes: Box<Phase>[] = [];
-  const epochs: Phase[] = [];
+  const boxes: Box<PhaseReply>[] = [];
+  const epochs: PhaseReply[] = [];
   // In a series of short fits each of them is marked, instead of its first epoch again and again.
   const marked = phases.some((item) => item.kind === 'fit') ? 'fit' : 'epoch';
   const windows = windowBoxes(source.recording.windows ?? [], frame.axis, extent);
@@ -85,7 +85,7 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' 
 }
 
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
-export const isSum = (phase: Phase): boolean => phase.kind === 'callback' && (!phase.account || (phase.count ?? 1) > 1);
+export const isSum = (phase: PhaseReply): boolean => phase.kind === 'callback' && (!phase.account || (phase.count ?? 1) > 1);
 
 export function axisTicks(frame: Pick<Frame, 'axis' | 'clock' | 'view' | 'width' | 'sources'>): Ticks {
   const most = Math.max(2, Math.floor(frame.width / 90));
@@ -301,7 +301,7 @@ export function fitting(context: Pick<CanvasRenderingContext2D, 'measureText'>, 
 }
 
 /** Where a text of `wide` pixels that wants to stand at `at` has no box over it, to the right of there. */
-function clearOf(boxes: PixelBox<Phase>[], at: number, wide: number): number {
+function clearOf(boxes: PixelBox<PhaseReply>[], at: number, wide: number): number {
   const sorted = [...boxes].sort((a, b) => a.x - b.x);
   for (const box of sorted) if (box.x < at + wide && box.x + box.width > at - 3) at = box.x + box.width + 4;
   return at;
@@ -389,7 +389,7 @@ export function windowAt(frame: Frame, head: Head, x: number, reach = 6): Window
 }
 
 /** The phase under pixel `x`, the shortest when several overlap. */
-export function phaseAt(frame: Frame, head: Head, x: number): Phase | null {
+export function phaseAt(frame: Frame, head: Head, x: number): PhaseReply | null {
   const hits = place(head.phases, frame.view, frame.width, 4).filter((box) => x >= box.x - 2 && x <= box.x + box.width + 2);
   hits.sort((a, b) => a.width - b.width);
   return hits[0]?.item ?? null;

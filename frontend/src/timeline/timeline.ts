@@ -1,6 +1,6 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
-import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
+import type { WordedFinding, RecordingReply, WindowInfo } from '../api/types.ts';
 import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
@@ -388,7 +388,7 @@ export class Timeline {
   }
 
   /** Brings a span into view with some room around it. */
-  showSpan(item: Finding): void {
+  showSpan(item: WordedFinding): void {
     const { frame } = this;
     const source = frame?.sources[0];
     const range = frame && source ? spanRange(item, frame.axis, source.recording.extent) : null;

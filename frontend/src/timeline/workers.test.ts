@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { RecordingReply, Status, Worker } from '../api/types.ts';
+import type { RecordingReply, Status, WorkerReply } from '../api/types.ts';
 import { brokeOffAt, brokeOffText } from './ends.ts';
 import { startsLater } from './workers.ts';
 
 const recording = (id: string, start_ns: number, seconds = 10, status: Status = 'ended'): RecordingReply =>
   ({ id, extent: { start_ns, end_ns: start_ns + seconds * 1e9, first_step: 0, last_step: 230 }, report: { status } }) as unknown as RecordingReply;
-const worker = (id: string, offset_ns: number, drift = 0, at_ns = 0): Worker => ({ id, rank: 0, host: null, clock: { offset_ns, drift, at_ns, text: '' } });
+const worker = (id: string, offset_ns: number, drift = 0, at_ns = 0): WorkerReply => ({ id, rank: 0, host: null, clock: { offset_ns, drift, at_ns, text: '' } });
 
 test('workers stand where they began by the reference worker’s clock', () => {
   const [first, second] = [recording('a', 100e9), recording('b', 98.5e9)];

@@ -1,5 +1,5 @@
 /** Where a compared recording stands: workers of a job by one clock, other runs by their own. */
-import type { RecordingReply, Worker } from '../api/types.ts';
+import type { RecordingReply, WorkerReply } from '../api/types.ts';
 import type { Range } from '../math/range.ts';
 
 /**
@@ -8,7 +8,7 @@ import type { Range } from '../math/range.ts';
  *
  * Clocks that drift are exact in the middle of `view` (nanoseconds since `first` began; null = all).
  */
-export function startsLater(one: RecordingReply, first: RecordingReply, workers: readonly Worker[], view: Range | null): number {
+export function startsLater(one: RecordingReply, first: RecordingReply, workers: readonly WorkerReply[], view: Range | null): number {
   const middle = view ? (view.start + view.end) / 2 : (first.extent.end_ns - first.extent.start_ns) / 2;
   const at = first.extent.start_ns + middle;
   const start = (recording: RecordingReply): number => {

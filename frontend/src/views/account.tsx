@@ -1,6 +1,6 @@
 /** One account as a bar with its legend: where the seconds of the thread, or of each GPU, went. */
 import type { ComponentChildren } from 'preact';
-import type { Report } from '../api/types.ts';
+import type { WordedReport } from '../api/types.ts';
 import { duration, share } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import type { Slice } from '../words/accounts.ts';
@@ -19,7 +19,7 @@ interface Props {
   bars: Bar[];
   /** Wall time in seconds, so that all bars have one scale. */
   total: number;
-  au?: Report['au'];
+  au?: WordedReport['au'];
   /** What stands in front of the bar of the closed account. */
   strip?: ComponentChildren;
   children?: ComponentChildren;
@@ -107,7 +107,7 @@ function SliceBar({ slices, whole, name, height }: { slices: Slice[]; whole: num
 }
 
 /** What was measured before training, each rate as a bar: which is the ceiling, and what raising it gains at most. */
-export function Ceilings({ ceilings: { text, rows } }: { ceilings: NonNullable<Report['ceilings']> }) {
+export function Ceilings({ ceilings: { text, rows } }: { ceilings: NonNullable<WordedReport['ceilings']> }) {
   const most = Math.max(...rows.map((row) => row.per_s));
   return (
     <details class="account ceilings">

@@ -1,5 +1,5 @@
 /** Runs side by side, the chosen one first: how fast, where the time went, what was found. */
-import type { RecordingReply, Report } from '../api/types.ts';
+import type { RecordingReply, WordedReport } from '../api/types.ts';
 import { duration, percent, seconds, short, UNKNOWN } from '../math/format.ts';
 import { hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
@@ -8,26 +8,26 @@ import { useApp, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
 
 /** Seconds of wall time per step, per sample where both runs know their batch; compilation left out. */
-function pace(report: Report, bySample: boolean): number | null {
+function pace(report: WordedReport, bySample: boolean): number | null {
   const { wall_s: wall, steps, time_s: time, fit } = report;
   if (!wall || !steps) return null;
   const compile = typeof time?.compile === 'number' ? time.compile : 0;
   return (wall - compile) / steps / (bySample ? (fit?.batch_size ?? 1) : 1);
 }
 
-function speed(base: Report, report: Report): string {
+function speed(base: WordedReport, report: WordedReport): string {
   const bySample = !!base.fit?.batch_size && !!report.fit?.batch_size;
   const [old, now] = [pace(base, bySample), pace(report, bySample)];
   return old && now ? `${short(Number((old / now).toFixed(2)))}×` : UNKNOWN;
 }
 
-function activeOf(report: Report): number | null {
+function activeOf(report: WordedReport): number | null {
   const means = (report.gpus ?? []).filter((gpu) => gpu.used_by_framework !== false).map((gpu) => gpu.utilization_pct?.mean);
   const known = means.filter((mean): mean is number => typeof mean === 'number');
   return known.length > 0 ? known.reduce((sum, mean) => sum + mean, 0) / known.length : null;
 }
 
-const causesOf = ({ spans, findings }: Report): string[] => [...new Set([...(spans ?? []), ...(findings ?? [])].map(({ cause }) => cause))];
+const causesOf = ({ spans, findings }: WordedReport): string[] => [...new Set([...(spans ?? []), ...(findings ?? [])].map(({ cause }) => cause))];
 
 const called = (cause: string): string => `${causeStyle(cause).glyph} ${causeStyle(cause).title} `;
 

@@ -1,5 +1,5 @@
 /** A small chart in the details: the mean step inside the span, and that of steps with no finding. */
-import type { Finding, LaneInfo } from '../api/types.ts';
+import type { WordedFinding, LaneInfo } from '../api/types.ts';
 import { spanRange } from '../lanes/spans.ts';
 import { seconds, share } from '../math/format.ts';
 import { gaps, span, type Range } from '../math/range.ts';
@@ -40,7 +40,7 @@ function scaled(parts: Part[], sum: unknown): Part[] {
 
 const total = (parts: Part[]): number => parts.reduce((sum, { ms }) => sum + ms, 0);
 
-export function Contrast({ item }: { item: Finding }) {
+export function Contrast({ item }: { item: WordedFinding }) {
   const { timeline } = useTab();
   useSelect(timeline.drawn, ({ count }) => count);
   const { frame } = timeline;

@@ -1,6 +1,6 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
-import type { EvidenceRow, Finding, RecordingReply } from '../api/types.ts';
+import type { EvidenceRow, WordedFinding, RecordingReply } from '../api/types.ts';
 import { positionText, remedyOf } from '../lanes/findings.ts';
 import { clock, duration, elapsed, nanoseconds, percent } from '../math/format.ts';
 import { capitalized, clean, held } from '../math/text.ts';
@@ -46,7 +46,7 @@ function Hint() {
   );
 }
 
-function Selected({ recording, item, id }: { recording: RecordingReply; item: Finding; id: string }) {
+function Selected({ recording, item, id }: { recording: RecordingReply; item: WordedFinding; id: string }) {
   const { app, timeline } = useTab();
   const style = causeStyle(item.cause);
   useApp((state) => state.job);

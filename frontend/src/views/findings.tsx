@@ -1,5 +1,5 @@
 /** The findings as rows above the lanes; the workers of a job; what was not measured. */
-import type { JobReply, RecordingReply, Worker } from '../api/types.ts';
+import type { JobReply, RecordingReply, WorkerReply } from '../api/types.ts';
 import { type Group } from '../lanes/findings.ts';
 import { count, duration, percent, plural, seconds } from '../math/format.ts';
 import { clean, held, ranges } from '../math/text.ts';
@@ -117,7 +117,7 @@ function Workers({ job }: { job: JobReply }) {
 }
 
 /** Buttons for the ranks, the worst first; alike ones folded into one line. */
-function Ranks({ job, workers }: { job: JobReply; workers: Worker[] }) {
+function Ranks({ job, workers }: { job: JobReply; workers: WorkerReply[] }) {
   const groups = job.verdict?.groups ?? [];
   const inGroups = new Set(groups.flatMap(({ ids }) => ids));
   const rest = workers.filter(({ id }) => !inGroups.has(id));
@@ -137,13 +137,13 @@ function Ranks({ job, workers }: { job: JobReply; workers: Worker[] }) {
 }
 
 /** "waiting for worker 2 in 35 % of the time"; "" for the late one, and where it is not known. */
-function waitText(waits: JobReply['waits'], workers: Worker[]): string {
+function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
   const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((one) => one.rank === rank));
   const shares = mine.flatMap((row) => row.shares.filter((share) => share !== null));
   return shares.length === 0 ? '' : `waiting for worker ${waits?.rank} in ${percent((100 * shares.reduce((all, share) => all + share, 0)) / shares.length)} of the time`;
 }
 
-function RankSet({ workers, note, hint, wait }: { workers: Worker[]; note: string; hint: string; wait: string }) {
+function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: string; hint: string; wait: string }) {
   const shown = useApp((state) => state.id);
   if (workers.length <= FEW_WORKERS)
     return workers.map((one) => (
@@ -171,7 +171,7 @@ function RankSet({ workers, note, hint, wait }: { workers: Worker[]; note: strin
   );
 }
 
-function RankButton({ worker }: { worker: Worker }) {
+function RankButton({ worker }: { worker: WorkerReply }) {
   const { app, refresh } = useTab();
   const id = useApp((state) => state.id);
   return (
@@ -198,7 +198,7 @@ function RankButton({ worker }: { worker: Worker }) {
 }
 
 /** How the workers' clocks differ: one line, all of it a click away. */
-function Clocks({ workers }: { workers: Worker[] }) {
+function Clocks({ workers }: { workers: WorkerReply[] }) {
   const off = workers.filter(({ clock }) => clock?.text);
   if (off.length === 0) return null;
   const most = Math.max(...off.map(({ clock }) => Math.abs(clock?.offset_ns ?? 0)));

@@ -1,13 +1,13 @@
 /** What to change about a finding, and what that is worth. */
 import { useState } from 'preact/hooks';
-import type { Finding, Report } from '../api/types.ts';
+import type { WordedFinding, WordedReport } from '../api/types.ts';
 import { gain } from '../math/format.ts';
 import { asDiff, clean, cleanCode, held } from '../math/text.ts';
 import { causeStyle } from '../words/causes.ts';
 import { useTab } from './hooks.ts';
 
 interface Props {
-  item: Finding;
+  item: WordedFinding;
   /** Seconds that the remedy saves of all findings that it mends: the least and the most. */
   saves: readonly [number, number] | null;
   /** Seconds of the run; null while it goes on. */
@@ -33,7 +33,7 @@ export function Fix({ item, saves, wall }: Props) {
 }
 
 /** Seconds of a run that has ended: of a live one the diagnosis is older than the length. */
-export const wallOf = (report: Pick<Report, 'status' | 'wall_s'>): number | null => (report.status === 'live' ? null : (report.wall_s ?? null));
+export const wallOf = (report: Pick<WordedReport, 'status' | 'wall_s'>): number | null => (report.status === 'live' ? null : (report.wall_s ?? null));
 
 /** What following the advice is worth; the terminal says the same. */
 function Saving({ item, saves, wall }: Props) {

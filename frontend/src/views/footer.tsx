@@ -1,12 +1,12 @@
 /** What the recording itself cost, measured in that very run. */
-import type { Report } from '../api/types.ts';
+import type { WordedReport } from '../api/types.ts';
 import { percent, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { useApp, useTab } from './hooks.ts';
 
 const known = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
 
-export function overheadParts(report: Report): string[] {
+export function overheadParts(report: WordedReport): string[] {
   const cost = report.overhead ?? {};
   const parts: string[] = [];
   if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread`);
@@ -17,12 +17,12 @@ export function overheadParts(report: Report): string[] {
 }
 
 /** Share of a median step that the callback itself takes; empty where either is not known. */
-function shareText(report: Report): string {
+function shareText(report: WordedReport): string {
   const [us, ms] = [report.overhead?.callback_us_per_step, report.step_ms?.p50];
   return known(us) && known(ms) && ms > 0 ? `, ${percent((us / ms) * 0.1)} of one` : '';
 }
 
-export function Footer({ report, version }: { report: Report; version: string }) {
+export function Footer({ report, version }: { report: WordedReport; version: string }) {
   const { app } = useTab();
   const tables = useApp((state) => state.tables);
   const parts = overheadParts(report);

@@ -1,6 +1,6 @@
 /** A card per GPU: how busy it was and how full, or why nothing is known. */
 import { useState } from 'preact/hooks';
-import type { GpuReport as Gpu, Report, Unavailable } from '../api/types.ts';
+import type { GpuReport as Gpu, WordedReport, Unavailable } from '../api/types.ts';
 import { namedGpus } from '../lanes/findings.ts';
 import { energy, bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
 import { median, split } from '../math/odd.ts';
@@ -11,7 +11,7 @@ const COMPACT_FROM = 2;
 /** So many alike make one row. */
 const FOLDED_FROM = 3;
 
-export function GpuCards({ report }: { report: Report }) {
+export function GpuCards({ report }: { report: WordedReport }) {
   const gpus = report.gpus ?? [];
   if (gpus.length === 0) return <NoGpu report={report} />;
   if (gpus.length >= COMPACT_FROM) return <GpuTable gpus={gpus} report={report} />;
@@ -25,7 +25,7 @@ export function GpuCards({ report }: { report: Report }) {
 }
 
 /** Share of the traced steps in which a kernel ran, in percent: where no sampler looked, a trace may have. */
-function tracedKernels(report: Report, gpu: Gpu): number | null {
+function tracedKernels(report: WordedReport, gpu: Gpu): number | null {
   if (typeof gpu.utilization_pct?.mean === 'number') return null;
   const { kernel_ms: kernel, step_ms: step } = report.traced?.per_gpu?.[String(gpu.index)] ?? {};
   return typeof kernel === 'number' && typeof step === 'number' && step > 0 ? (100 * kernel) / step : null;
@@ -52,7 +52,7 @@ function vram(gpu: Gpu): [string, string] {
 }
 
 /** A cell a GPU, filled as far as it was active; those that a finding names are marked. */
-export function GpuStrip({ report }: { report: Report }) {
+export function GpuStrip({ report }: { report: WordedReport }) {
   const gpus = report.gpus ?? [];
   const named = namedGpus(report);
   const about = named.size > 0 ? `${[...named].slice(0, 4).join(', ')} held back` : 'none held back';
@@ -71,7 +71,7 @@ export function GpuStrip({ report }: { report: Report }) {
 }
 
 /** Many GPUs: a row for each that differs, one for all that are alike. */
-function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
+function GpuTable({ gpus, report }: { gpus: Gpu[]; report: WordedReport }) {
   const [open, setOpen] = useState(false);
   const traced = gpus.every((gpu) => tracedKernels(report, gpu) !== null);
   const active = (gpu: Gpu): number | null => gpu.utilization_pct?.mean ?? tracedKernels(report, gpu);
@@ -198,7 +198,7 @@ const mfuHint = ({ peak, mfu_yardstick: others }: Gpu): string =>
 const spread = ({ utilization_pct: use }: Gpu): string =>
   typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${short(Math.round(use.p5))}–${short(Math.round(use.p95))}` : '';
 
-const energyOf = ({ energy: used }: Report, { index }: Gpu): number | null => used?.gpus?.find((one) => one.index === index)?.energy_j ?? null;
+const energyOf = ({ energy: used }: WordedReport, { index }: Gpu): number | null => used?.gpus?.find((one) => one.index === index)?.energy_j ?? null;
 
 function GpuCard({ gpu, traced, joules }: { gpu: Gpu; traced: number | null; joules: number | null }) {
   const use = gpu.utilization_pct;
@@ -291,7 +291,7 @@ function Track({ at, low, high, colour }: Pick<MeterProps, 'at' | 'low' | 'high'
 
 export const aboutGpus = (item: Unavailable): boolean => /gpu|nvml|driver|cuda/i.test(item.source);
 
-function NoGpu({ report }: { report: Report }) {
+function NoGpu({ report }: { report: WordedReport }) {
   const why = (report.unavailable ?? []).filter(aboutGpus);
   return (
     <div class="cards">

@@ -1,7 +1,7 @@
 /** The bar on top: which recording, how it stands, which axis, and what to do with the view. */
 import { useRef, useState } from 'preact/hooks';
 import { exportUrl, isOffline } from '../api/client.ts';
-import type { RecordingReply, Report } from '../api/types.ts';
+import type { RecordingReply, WordedReport } from '../api/types.ts';
 import { shift } from '../math/range.ts';
 import { clean, held } from '../math/text.ts';
 import type { AxisChoice } from '../state/hash.ts';
@@ -43,7 +43,7 @@ export function TopBar({ recording }: { recording: RecordingReply | null }) {
 }
 
 /** What was trained, in one line. */
-function Facts({ report }: { report: Report }) {
+function Facts({ report }: { report: WordedReport }) {
   const text = held(factsLine(report).join(' · '));
   return (
     <span class="facts clip" title={text}>

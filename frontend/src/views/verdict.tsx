@@ -1,5 +1,5 @@
 /** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
-import type { Finding, JobReply, Report } from '../api/types.ts';
+import type { WordedFinding, JobReply, WordedReport } from '../api/types.ts';
 import { headlineOf, jobFindings, namedGpus } from '../lanes/findings.ts';
 import { MANY_GPUS } from '../lanes/layout.ts';
 import { count as counted, gain, plural, times } from '../math/format.ts';
@@ -11,7 +11,7 @@ import { AccountBar, Ceilings } from './account.tsx';
 import { GpuCards, GpuStrip } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 
-export function Verdict({ report }: { report: Report }) {
+export function Verdict({ report }: { report: WordedReport }) {
   const job = useApp((state) => state.job);
   const own = clean(report.verdict, 400);
   return (
@@ -31,10 +31,10 @@ export function Verdict({ report }: { report: Report }) {
   );
 }
 
-const NONE: Finding[] = [];
+const NONE: WordedFinding[] = [];
 
 /** A slim bar for the training thread, for the GPUs, for the ceilings: each opens. */
-export function Accounts({ report }: { report: Report }) {
+export function Accounts({ report }: { report: WordedReport }) {
   const across = useApp((state) => state.job?.findings ?? NONE);
   const host = hostSlices(report, across);
   const gpus = Object.entries(report.gpu_time_est ?? {})
@@ -74,7 +74,7 @@ export function Accounts({ report }: { report: Report }) {
 }
 
 /** What the page is about, and the findings to fix first: the job's where several workers train together. */
-export function headline(report: Report, job: JobReply | null): { text: string; fix: ReturnType<typeof headlineOf> } {
+export function headline(report: WordedReport, job: JobReply | null): { text: string; fix: ReturnType<typeof headlineOf> } {
   const own = { text: clean(report.verdict, 400) || fallback(report), fix: headlineOf(report) };
   const workers = report.world_size ?? 1;
   if (workers > 1 && !job) return { text: `Comparing the ${counted(workers)} workers…`, fix: null };
@@ -108,7 +108,7 @@ function Since() {
   );
 }
 
-function estimateHint(report: Report): string {
+function estimateHint(report: WordedReport): string {
   const bases = new Set(Object.values(report.gpu_time_est ?? {}).map((account) => account?.basis));
   const from = bases.has('windows')
     ? 'Extrapolated to the whole run from the steps that profiler windows measured.'
@@ -116,7 +116,7 @@ function estimateHint(report: Report): string {
   return `${from} A GPU's time is an account of its own and is never added to the thread's.`;
 }
 
-function fallback(report: Report): string {
+function fallback(report: WordedReport): string {
   if (!report.steps) return report.status === 'live' ? 'Training has begun; no step is done yet.' : 'No step was recorded.';
   return 'Nothing stands out in this run.';
 }

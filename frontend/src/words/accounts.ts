@@ -1,5 +1,5 @@
 /** How the categories of the accounts look, in the order in which they are drawn; the server names them. */
-import type { Finding, Report } from '../api/types.ts';
+import type { WordedFinding, WordedReport } from '../api/types.ts';
 import { titleOf } from './vocabulary.ts';
 
 interface Look {
@@ -77,7 +77,7 @@ export function slices(account: Record<string, unknown> | null | undefined, cate
 }
 
 /** The thread's account; in a worker's, what it waits in its steps for another one is a part of its own. */
-export function hostSlices({ time_s, rank }: Pick<Report, 'time_s' | 'rank'>, findings: readonly Finding[]): Slice[] {
+export function hostSlices({ time_s, rank }: Pick<WordedReport, 'time_s' | 'rank'>, findings: readonly WordedFinding[]): Slice[] {
   const parts = slices(time_s, hostCategories());
   const late = findings.find(({ ranks, lost_s }) => ranks?.length === 1 && ranks[0] !== rank && lost_s);
   const [step] = parts;

@@ -1,5 +1,5 @@
 /** How each cause looks: a glyph and a colour, so that neither has to be told apart alone. */
-import type { Finding } from '../api/types.ts';
+import type { WordedFinding } from '../api/types.ts';
 import type { Group } from '../lanes/findings.ts';
 import { duration } from '../math/format.ts';
 import { clean } from '../math/text.ts';
@@ -47,13 +47,13 @@ const CAUSES: Record<string, Look> = {
 const UNKNOWN_CAUSE: Look = { glyph: '•', colour: 'grey' };
 
 /** What a finding is called: as the server says, else by its cause. */
-export const titleOf = (item: Pick<Finding, 'title' | 'cause'>): string => clean(item.title, 160) || causeStyle(item.cause).title;
+export const titleOf = (item: Pick<WordedFinding, 'title' | 'cause'>): string => clean(item.title, 160) || causeStyle(item.cause).title;
 
 /** A row of findings in one line: its glyph, its name, what it costs. */
 export const rowText = ({ first: { item }, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && duration(lost)].filter(Boolean).join(' · ');
 
 /** What the evidence names as the culprit: the slowest stage, the callback; empty when it names none. */
-export const culprit = (item: Pick<Finding, 'culprit'>): string => clean(item.culprit, 80);
+export const culprit = (item: Pick<WordedFinding, 'culprit'>): string => clean(item.culprit, 80);
 
 export const causeStyle = (cause: string): CauseStyle => ({
   ...(Object.prototype.hasOwnProperty.call(CAUSES, cause) ? (CAUSES[cause] as Look) : UNKNOWN_CAUSE),

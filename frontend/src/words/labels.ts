@@ -1,5 +1,5 @@
 /** Names of recordings, frameworks and groups as people read them. */
-import type { LaneInfo, RecordingReply, RecordingSummary, Report, Status } from '../api/types.ts';
+import type { LaneInfo, RecordingReply, RecordingSummary, WordedReport, Status } from '../api/types.ts';
 import { clock, count, date, duration, plural, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 
@@ -62,7 +62,7 @@ export const laneTitle = ({ group, title }: Pick<LaneInfo, 'group' | 'title'>): 
 export const seriesTitle = (lane: LaneInfo, { title, name }: LaneInfo['series'][number]): string =>
   lane.series.length > 1 ? `${laneTitle(lane)}, ${clean(title || name, 40)}` : laneTitle(lane);
 
-export function groupTitles(report: Report): Record<string, string> {
+export function groupTitles(report: WordedReport): Record<string, string> {
   const titles: Record<string, string> = {};
   for (const gpu of report.gpus ?? []) {
     const parts = [`gpu${gpu.index}`, clean(gpu.name ?? '', 60)].filter(Boolean);
@@ -85,7 +85,7 @@ export function frameworkText(framework: unknown): string {
 }
 
 /** "6,400 steps · median 113 ms a step · 12 m 03 s · Keras 3.15 on TensorFlow 2.21". */
-export function factsLine(report: Report): string[] {
+export function factsLine(report: WordedReport): string[] {
   const parts: string[] = [];
   if (typeof report.steps === 'number') parts.push(plural(report.steps, 'step'));
   const step = report.step_ms;
