@@ -1,7 +1,8 @@
 """Size and shape of the two packages: `python -m tests.size` prints them.
 
-Ends with 1 where a function is too long or branches too often, or modules import each other in a
-circle. Late imports count, and those for type checkers or by a module's name in a string.
+Ends with 1 where a function is too long or branches too often, a class or file has the name of
+another, or modules import each other in a circle. Late imports count, and those for type checkers
+or by a module's name in a string.
 """
 
 import ast
@@ -20,7 +21,7 @@ _BRANCHING = ast.If | ast.IfExp | ast.For | ast.While | ast.ExceptHandler | ast.
 
 
 def main() -> int:
-    """Print the figures; return 1 for a circle, a long function or one of many branches."""
+    """Print the figures; return 1 for a circle, a name used twice, a long function or one of many branches."""
     texts = {path: path.read_text() for name in PACKAGES for path in sorted(Path(name).rglob("*.py"))}
     trees = {module_name(path): ast.parse(text) for path, text in texts.items()}
     nodes = [(module, node) for module, tree in trees.items() for node in ast.walk(tree)]
@@ -34,12 +35,14 @@ def main() -> int:
     print("modules", len(trees))
     print("thresholds", len({id(t) for rule in RULES for t in rule.thresholds.values()}))
     print("constants", sum(map(len, [*rules, *shared_constants().values()])))
-    print("class names twice", *twice((n.name, m) for m, n in nodes if isinstance(n, ast.ClassDef)))
-    print("file names twice", *twice((path.name, topic(path)) for path in texts))
+    classes = twice((n.name, m) for m, n in nodes if isinstance(n, ast.ClassDef))
+    files = twice((path.name, topic(path)) for path in texts)
+    print("class names twice", *classes)
+    print("file names twice", *files)
     print(f"functions over {MAX_LINES} lines", len(long), *long)
     print(f"functions over {MAX_BRANCHES} branches", len(branchy), *branchy)
     print("circle", " -> ".join(circle) or "none")
-    return bool(circle or long or branchy)
+    return bool(circle or long or branchy or len(classes) > 1 or len(files) > 1)
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
