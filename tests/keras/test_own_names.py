@@ -167,7 +167,7 @@ def test_names_in_a_class_body_stay_arguments():
     compile(code, "<advice>", "exec")
 
 
-@pytest.mark.parametrize("name", ["x; import os", "", 7, None, ["a"], "a.b.c", "<b>"])
+@pytest.mark.parametrize("name", ["x; import os", "", "a.b.c", "<b>"])
 def test_a_manifest_cannot_put_other_things_into_code(name):
     assert code_of(waits(variables={"input": name}, **PYDATASET)).startswith("dataset.workers")
 
