@@ -352,14 +352,14 @@ class WorkerReply(TypedDict):
 
 
 class WaitRow(TypedDict):
-    """How much of each cell of steps a worker waits; of the late one, how much its cause takes."""
+    """Share of each cell of steps that a worker waits; of the late one, the share that its cause takes."""
 
     rank: int | None
     shares: list[float | None]
 
 
 class Waits(TypedDict):
-    """How much of the steps the workers of a job wait for one of them."""
+    """Share of the steps that the workers of a job wait for one of them."""
 
     rank: int  # the late one
     part: str  # the category of time that makes it late

@@ -881,13 +881,13 @@ export interface JobVerdict {
   groups: WorkerGroup[];
 }
 
-/** How much of each cell of steps a worker waits; of the late one, how much its cause takes. */
+/** Share of each cell of steps that a worker waits; of the late one, the share that its cause takes. */
 export interface WaitRow {
   rank: number | null;
   shares: (number | null)[];
 }
 
-/** How much of the steps the workers of a job wait for one of them. */
+/** Share of the steps that the workers of a job wait for one of them. */
 export interface Waits {
   /** the late one */
   rank: number;
