@@ -40,12 +40,8 @@ def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str
 
     Under `--logdir_spec` only the multiplexer knows; otherwise a run's name is its path below the
     log directory, which itself is searched even when it is no run (no event file was written).
-    Where TensorBoard knows of no run at all, recordings may have been copied without event files.
     """
     if logdir:
-        if not names and not is_remote(logdir):
-            with contextlib.suppress(UnusableInput):
-                names = sorted({place.run for place in find_recordings(logdir, [])[1]})
         join = "/".join if is_remote(logdir) else (lambda parts: os.path.join(*parts))  # noqa: PTH118
         paths = {name: logdir if name == "." else join([logdir, name]) for name in names}
         paths.setdefault(".", logdir)
@@ -211,6 +207,8 @@ class RunIndex:
         self._looks: dict[str, list[_Look]] = {}  # by store, those that are not over
         self._runs: dict[str, _Run] = {}
         self._count = 0  # of directories at the last look
+        self._no_runs = False  # whether TensorBoard knows of none below its log directory
+        self._copied: dict[str, str] = {}  # what was found there then, as `directories` returns it
         self._by_id: dict[str, Known] = {}
         self._ordered: list[Known] = []
         self._looked_at = float("-inf")
@@ -290,6 +288,9 @@ class RunIndex:
 
     def _look_at_all(self) -> None:
         directories = self._directories()
+        self._no_runs = set(directories) == {"."}
+        if self._no_runs:
+            directories |= self._copied
         self._count = len(directories)
         for name in set(self._runs) - set(directories):
             del self._runs[name]
@@ -353,6 +354,23 @@ class RunIndex:
         self.problems = list(problems)
 
     def _look_at_run(self, name: str, path: str, heard: Callable[[], None]) -> tuple[bool, list[Problem]]:
+        """Refresh one run; where TensorBoard knows of none, those that were copied without event files.
+
+        The arguments and what is returned are those of `_refreshed`.
+        """
+        changed, problems = self._refreshed(name, path, heard)
+        if name == "." and self._no_runs and not is_remote(path):
+            with contextlib.suppress(UnusableInput):
+                found = {place.run for place in find_recordings(path, [])[1]} - {"."}
+                copied = {run: str(Path(path, run)) for run in sorted(found)}
+                for run in copied.keys() - self._copied.keys():
+                    more, others = self._refreshed(run, copied[run], heard)
+                    changed, problems = changed or more, problems + others
+                self._copied = copied
+                self._count = 1 + len(copied)
+        return changed, problems
+
+    def _refreshed(self, name: str, path: str, heard: Callable[[], None]) -> tuple[bool, list[Problem]]:
         """Refresh one run.
 
         Args:

@@ -55,12 +55,18 @@ def looked(monkeypatch):
     return asked
 
 
-def test_recordings_that_were_copied_without_event_files_are_found(tmp_path):
+def test_recordings_that_were_copied_without_event_files_are_found(clock, tmp_path):
     make_recording(tmp_path / "a" / "b", "healthy", steps=60, scalars=False)
-    found = run_directories(str(tmp_path), [], None)
-    assert found == {"a/b": str(tmp_path / "a" / "b"), ".": str(tmp_path)}
-    assert list(run_directories(str(tmp_path), ["c"], None)) == ["c", "."], "TensorBoard knows better"
-    assert list(run_directories(str(tmp_path / "no"), [], None)) == ["."]
+    make_recording(tmp_path / "c", "healthy", steps=60, scalars=False)
+    names: list[str] = []
+    index = RunIndex(lambda: run_directories(str(tmp_path), names, None), clock=clock)
+    assert runs(index, clock) == ["a/b", "c"]
+    assert runs(index, clock, pause=20) == ["a/b", "c"] and index.progress == (3, 3)
+    shutil.rmtree(tmp_path / "c")
+    runs(index, clock, pause=20)  # finds that it is gone
+    assert runs(index, clock, pause=20) == ["a/b"]
+    names.append("d")
+    assert runs(index, clock, pause=20) == [], "TensorBoard knows better"
 
 
 def test_what_is_settled_costs_one_look_at_its_folder(index, clock, tmp_path, looked, monkeypatch):
