@@ -117,10 +117,10 @@ def measure(program: Program, options: argparse.Namespace) -> Result:
 def _record(result: Result, program: Program, options: argparse.Namespace) -> None:
     """Train the program as it is, recorded, and note what is printed about it."""
     with contextlib.ExitStack() as stack:
-        process = stack.enter_context(Process(program, options))
         log_dir = _kept(program, options, len(result.firsts))
         log_dir = log_dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="gauntlet-logs-"))
-        recorded = process.ask(program.name, variant="base", log_dir=log_dir)
+        with Process(program, options) as process:  # a recording of several fits ends with it
+            recorded = process.ask(program.name, variant="base", log_dir=log_dir)
         result.seconds.setdefault("recorded", []).append(recorded["seconds"])
         result.note_first(program, first_of(log_dir, recorded["printed"]))
 
