@@ -71,7 +71,7 @@ ARRAYS = {
 
 
 def test_arrays_are_asked_to_be_gathered_without_autotuning():
-    """Without it 30 epochs of 4,000 rows took 9.9 s in place of 15.9 s."""
+    """With the lines 30 epochs of 4,000 rows took 5.9 s in place of 7.2 s, medians of three."""
     finding = found(set_up_beside_validation([0.5] * 5, **ARRAYS), "input_bound")
     assert ".shuffle(len(x)).batch(128)\n" in finding["advice"]["code"]
     assert finding["advice"]["question"] and finding["saves_s"] == 0
