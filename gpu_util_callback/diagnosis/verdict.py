@@ -188,11 +188,12 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | No
     if not kinds:
         return None
 
-    lead = min(kinds.values(), key=_order_of_all)
+    lead = min(kinds.values(), key=lambda kind: order_of_all(kind[0], kind))
     titles: dict[str, list[Mapping]] = {}
     for finding in lead:
         titles.setdefault(finding["title"], []).append(finding)
-    lead = [finding for group in sorted(titles.values(), key=_order_of_all) for finding in group]
+    groups = sorted(titles.values(), key=lambda group: order_of_all(group[0], group))
+    lead = [finding for group in groups for finding in group]
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
@@ -203,9 +204,9 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | No
     }
 
 
-def _order_of_all(kind: Sequence[Mapping]) -> tuple:
-    """Return the sort key of findings that are listed as one, the costliest first."""
-    return order({**kind[0], **sums(kind)})
+def order_of_all(first: Mapping, members: Sequence[Mapping]) -> tuple:
+    """Return the sort key of findings that are listed as one; `first` stands for them."""
+    return order({**first, **sums(members)})
 
 
 def sums(findings: Sequence[Mapping]) -> LossSums:

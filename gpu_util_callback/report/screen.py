@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.verdict import gain_text, order, sums
+from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -163,7 +163,7 @@ def grouped(findings: Iterable[Mapping]) -> list[Group]:
         )
         for kind in kinds.values()
     ]
-    return sorted(groups, key=lambda group: order({**group.first, **sums(group.members)}))
+    return sorted(groups, key=lambda group: order_of_all(group.first, group.members))
 
 
 def finding_lines(
