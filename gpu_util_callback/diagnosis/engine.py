@@ -25,7 +25,7 @@ from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 28
+RULES_VERSION = 29
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 

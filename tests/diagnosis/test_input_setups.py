@@ -86,6 +86,7 @@ def test_arrays_are_asked_to_be_gathered_without_autotuning():
         {"input_first": [*ARRAYS["input_first"], ARRAYS["input_first"][0]]},
         {"input_maps": []},  # shuffle=False
         {"batch_size": None},
+        {"validation_split": 0.2},
     ],
     ids=lambda other: next(iter(other)),
 )

@@ -66,6 +66,7 @@ class SetUp:
             and len({array.get("rows") for array in fit.get("input_first", ())}) == 1
             and len(fit["input_first"]) == 2
             and self.batch_size is not None
+            and not fit.get("validation_split")  # `fit` splits arrays only
             and any(step.get("random") for step in fit.get("input_maps", ()))
         )
 
@@ -131,11 +132,11 @@ SET_UP = (
         says="{seen} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "
         "iterator at times.",
         asks="Is an epoch shorter with a pipeline without autotuning?",
-        remedy="Give it to fit in place of x, y, batch_size and validation_split",
+        remedy="Give it to fit in place of x, y and batch_size",
         code=_GATHERED,
         changes="the order of the samples, and so the weights",
         saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
-        wrong_if="fit needs validation_split, which takes arrays only",
+        wrong_if="fit splits the arrays for validation, or weighs their samples",
     ),
     Entry(
         "arrays",
