@@ -25,7 +25,7 @@ from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 29
+RULES_VERSION = 30
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 
@@ -219,19 +219,6 @@ def _place(finding: Finding) -> tuple:
     return finding.where.start_ns if finding.where else 0, finding.cause, finding.detail
 
 
-def _saves_range(finding: Finding, run: Run) -> tuple[int, int] | None:
-    """Return the least and the most that the advice saves, ns; None if nothing is promised.
-
-    On a GPU a step does not get quicker because its input does: no more is saved than is lost. On a
-    CPU both share the cores, the caches and Python's lock; the quickest steps share them least.
-    """
-    present = finding.of_ns or (run.present_in(finding.where) if finding.where else run.wall_ns)
-    span = finding.saves_range_ns(present)
-    if span is None or run.device == "cpu":
-        return span
-    return span[0], max(span[0], min(span[1], finding.lost_ns or 0))
-
-
 def _id(finding: Finding) -> str:
     """Return an id: spans of one cause are distinguished by their start."""
     name = f"{finding.cause}:{finding.detail}" if finding.detail else finding.cause
@@ -244,7 +231,7 @@ def _object(finding: Finding, run: Run) -> AnyFinding:
     lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
     if severity is None and lost is not None:
         severity = lost / max(1, span_ns)
-    span = _saves_range(finding, run)
+    span = finding.saves_range_ns(span_ns, run.device == "cpu")
     place: Place = {}
     if where is not None:
         place = {

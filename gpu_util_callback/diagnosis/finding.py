@@ -116,21 +116,24 @@ class Finding:
             return None
         return 0 if self.advice.question else round(self.lost_ns * self.advice.saves)
 
-    def saves_range_ns(self, present_ns: int) -> tuple[int, int] | None:
+    def saves_range_ns(self, present_ns: int, on_cpu: bool) -> tuple[int, int] | None:
         """Return the least and the most time that the advice saves; None if nothing is promised.
+
+        No more is saved than is lost, but for advice which frees cores that the steps share.
 
         Args:
             present_ns: duration of the steps that it concerns, which end up shorter by the saving.
+            on_cpu: whether the steps share the cores, the caches and Python's lock with their input.
         """
         if not self.lost_ns or not self.advice.saves:
             return None
         saved = self.lost_ns * self.advice.saves
         if self.advice.leaves_out:
             return round(saved / LEFT_OUT), round(min(saved * LEFT_OUT, self.lost_ns))
+        slack_ns = self.slack_ns if on_cpu and self.advice.frees_cores else 0
         after = max(0.0, present_ns - saved)
         least = max(0.0, present_ns - after * MODELLED)
-        slack_ns = self.slack_ns if self.advice.frees_cores else 0
-        most = present_ns - max(0.0, after - slack_ns) / MODELLED
+        most = min(present_ns - max(0.0, after - slack_ns) / MODELLED, self.lost_ns + slack_ns)
         return round(min(least, saved)), round(max(saved, most))
 
 
