@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fork_server import python
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -31,9 +31,11 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(program: str, *arguments: str, **variables: str) -> subprocess.Popen:
-    """Start one of this folder's programs."""
+    """Start one of this folder's programs, with Keras or the framework that it names first imported."""
+    frameworks = [name for name in arguments[:1] if name in ("tensorflow", "jax", "torch")]
+    imported = ["keras"] if "KERAS_BACKEND" in variables else frameworks
     return subprocess.Popen(
-        [sys.executable, str(HERE / program), *arguments],
+        [*python(*imported), str(HERE / program), *arguments],
         env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -175,12 +175,3 @@ class Tab:
         found = re.search(r"-?\d[\d,]*\.?\d*", self.text(selector))
         assert found, self.text(selector)
         return float(found[0].replace(",", ""))
-
-
-def wait_until(condition, timeout: float = 10.0, what: str = "it"):
-    """Calls `condition` until it is true; returns what it returned."""
-    end = time.monotonic() + timeout
-    while not (result := condition()):
-        assert time.monotonic() < end, f"{what} did not happen within {timeout} s"
-        time.sleep(0.05)
-    return result

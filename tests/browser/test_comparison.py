@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from gpu_tab import wait_until
 from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 

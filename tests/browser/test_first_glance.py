@@ -5,8 +5,8 @@ import re
 import pytest
 from five_tasks import Hand
 from gallery import HOT_GPU, ODD_SEED, SCENES, STARVING_RANK
-from gpu_tab import wait_until
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -5,9 +5,9 @@ import io
 
 import numpy as np
 import pytest
-from gpu_tab import wait_until
 from make_recording import SyntheticRun
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from gpu_tab import wait_until
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -1,10 +1,10 @@
 """Eight GPUs of which one is too hot: where the eye is led, and what fits into small frames."""
 
 import pytest
-from gpu_tab import wait_until
 from simulated_boards import H100
 from simulated_jobs import Job
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 from gpu_util_callback.recording.event_files import ScalarWriter
 

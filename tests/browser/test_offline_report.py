@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from gpu_tab import wait_until
 from make_recording import make_recording
+from waiting import wait_until
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main

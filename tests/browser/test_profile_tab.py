@@ -6,9 +6,9 @@ from importlib.metadata import entry_points
 from urllib.parse import unquote_plus, urlsplit
 
 import pytest
-from gpu_tab import wait_until
 from packages import need
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 from gpu_util_callback.recording import read_recordings
 

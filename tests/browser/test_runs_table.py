@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 from gallery import workers
-from gpu_tab import wait_until
 from make_recording import make_recording
 from tensorboard_server import TensorBoardServer
 from test_tab_access import violations
+from waiting import wait_until
 
 from gpu_util_callback.cli import main
 

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from gpu_tab import wait_until
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 

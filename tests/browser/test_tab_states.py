@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from gpu_tab import wait_until
 from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
+from waiting import wait_until
 
 from gpu_util_callback.diagnosis.verdict import gain_text
 

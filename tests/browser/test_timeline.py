@@ -1,7 +1,7 @@
 """Moving about in the timeline, and what it tells: mouse, wheel, keyboard, touch."""
 
 import pytest
-from gpu_tab import wait_until
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -11,6 +11,7 @@ import pytest
 from evidence import process
 from evidence.job import Job
 from evidence.process import run_child
+from waiting import wait_until
 
 PROGRAMS = {
     "answers": "answer({'causes': []})",
@@ -71,10 +72,7 @@ def test_a_death_without_an_answer_is_told(run):
 
 def test_nothing_that_it_started_outlives_it(run):
     child = run("leaves")["child"]
-    end = time.perf_counter() + 20
-    while alive(child) and time.perf_counter() < end:
-        time.sleep(0.05)
-    assert not alive(child)
+    wait_until(lambda: not alive(child), 20)
 
 
 def alive(pid):

@@ -7,6 +7,7 @@ import traceback
 import numpy as np
 import pytest
 from nvml import Scenario
+from waiting import newest
 
 GIB = 1 << 30
 TEXT = (
@@ -42,7 +43,7 @@ def failing_model(keras, error: Exception):
 def test_the_post_mortem_names_phase_batch_and_other_processes(play, tmp_path, monkeypatch):
     keras = pytest.importorskip("keras")
     tf = pytest.importorskip("tensorflow")
-    from gpu_util_callback import GpuUtilCallback, read_recordings
+    from gpu_util_callback import GpuUtilCallback
     from gpu_util_callback.backends.tensorflow import facts
     from gpu_util_callback.diagnosis import run_report
 
@@ -61,13 +62,7 @@ def test_the_post_mortem_names_phase_batch_and_other_processes(play, tmp_path, m
     assert raised.value is error, "the very same exception"
     lines = traceback.extract_tb(raised.value.__traceback__)
     assert [line for line in lines if line.name == "train_step" and "raise error" in line.line]
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        [recording] = read_recordings(tmp_path)
-        if recording.status == "interrupted":
-            break
-        time.sleep(0.2)
-    run = run_report(recording)
+    run = run_report(newest(tmp_path, "interrupted"))
     [finding] = [one for one in run["findings"] if one["cause"] == "out_of_memory"]
     evidence = finding["evidence"]
     assert finding["title"].startswith("Out of GPU memory in the train function, at step ")

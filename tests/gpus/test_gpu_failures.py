@@ -7,6 +7,7 @@ import numpy as np
 import pynvml
 import pytest
 from nvml import GIB, Scenario, loaded
+from waiting import wait_until
 
 from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate
 from gpu_util_callback.gpus import sampler as _worker
@@ -54,14 +55,6 @@ def sampled(play):
     yield start
     for sampler in running:
         sampler.stop()
-
-
-def until(condition, timeout_s=10):
-    """Wait for a condition; the last value of it."""
-    end = time.perf_counter() + timeout_s
-    while not (value := condition()) and time.perf_counter() < end:
-        time.sleep(0.02)
-    return value
 
 
 def drained(sampler, into=None):
@@ -196,7 +189,7 @@ def test_a_slow_driver_lowers_the_rate(sampled):
     scenario = Scenario().call("*", latency_s=0.01)  # 20 calls a tick
     scenario.gpu("h100")
     sampler = sampled(scenario)
-    assert until(lambda: 0 < sampler.overhead["hz"] < 5)
+    wait_until(lambda: 0 < sampler.overhead["hz"] < 5)
     assert drained(sampler)["gpu0"]["t"].size
 
 
@@ -223,8 +216,8 @@ def test_a_hanging_call_is_named_and_left_behind(sampled):
     scenario.gpu("h100")
     scenario.gpu("h100")
     sampler = sampled(scenario)
-    assert until(lambda: [e for e in sampler.unavailable if "has not answered" in e["reason"]], 5)
-    assert until(lambda: "gpu1" in drained(sampler), 5)
+    wait_until(lambda: [e for e in sampler.unavailable if "has not answered" in e["reason"]], 5)
+    wait_until(lambda: "gpu1" in drained(sampler), 5)
     began = time.perf_counter()
     sampler.stop()
     assert time.perf_counter() - began < 1
@@ -235,19 +228,19 @@ def test_a_hang_that_ends_is_forgotten_and_its_gpu_sampled_again(sampled):
     scenario.gpu("h100")
     scenario.gpu("h100")
     sampler = sampled(scenario)
-    assert until(lambda: any("answered" in e["reason"] for e in sampler.unavailable), 4)
+    wait_until(lambda: any("answered" in e["reason"] for e in sampler.unavailable), 4)
     blocks = {}
-    assert until(lambda: np.sum(drained(sampler, blocks).get("gpu0", {"t": np.zeros(0)})["t"] > 0) >= 5, 6)
-    assert until(lambda: not [e for e in sampler.unavailable if "answered" in e["reason"]], 3)
+    wait_until(lambda: np.sum(drained(sampler, blocks).get("gpu0", {"t": np.zeros(0)})["t"] > 0) >= 5, 6)
+    wait_until(lambda: not [e for e in sampler.unavailable if "answered" in e["reason"]], 3)
     sampler.stop()
-    assert until(lambda: sampler.library.gpm_samples == 0, 2)
+    wait_until(lambda: sampler.library.gpm_samples == 0, 2)
 
 
 def test_a_healthy_gpu_has_nothing_unavailable(sampled):
     scenario = Scenario()
     scenario.gpu("h100").process("self", GIB, sm=50)
     sampler = sampled(scenario, framework_gpus=[FrameworkGpu(0)])
-    assert until(lambda: sampler.library.calls("nvmlEventSetWait_v2") >= 3, 6)  # one a second
+    wait_until(lambda: sampler.library.calls("nvmlEventSetWait_v2") >= 3, 6)  # one a second
     assert sampler.unavailable == []
 
 
@@ -257,7 +250,7 @@ def test_a_gpu_that_hangs_while_gpus_are_listed_holds_back_only_itself(sampled, 
     scenario.gpu("h100")
     scenario.gpu("a100")
     sampler = sampled(scenario)
-    assert until(lambda: "gpu1" in drained(sampler), 5)
+    wait_until(lambda: "gpu1" in drained(sampler), 5)
     assert [gpu["name"] for gpu in sampler.gpus][1] == "NVIDIA A100-SXM4-40GB"
     assert sampler.gpus[1]["nvml_index"] == 1
     (reason,) = [e for e in sampler.unavailable if "has not answered" in e["reason"]]
@@ -279,9 +272,9 @@ def test_a_gpu_that_hung_while_listed_is_sampled_when_it_answers(sampled, gpus):
     sampler = sampled(scenario, framework_gpus=own)
     others = [f"gpu{i}" for i in range(1, gpus)]
     blocks = {}
-    assert until(lambda: all(key in drained(sampler, blocks) for key in others), 4)
-    assert until(lambda: len(drained(sampler, blocks).get("gpu0", {"t": ""})["t"]) >= 5, 8)
-    assert until(lambda: not sampler.unavailable, 3), sampler.unavailable
+    wait_until(lambda: all(key in drained(sampler, blocks) for key in others), 4)
+    wait_until(lambda: len(drained(sampler, blocks).get("gpu0", {"t": ""})["t"]) >= 5, 8)
+    wait_until(lambda: not sampler.unavailable, 3)
     assert [gpu["matched_by"] for gpu in sampler.gpus] == ["order"] * gpus
     assert len({gpu["uuid"] for gpu in sampler.gpus}) == gpus
     # Nobody is sampled twice: one row a tick, of one thread.
@@ -298,10 +291,10 @@ def test_starting_nvml_may_hang(sampled):
     sampler = sampled(scenario)
     assert time.perf_counter() - began < 0.5
     assert sampler.gpus == []
-    assert until(lambda: [e for e in sampler.unavailable if "nvmlInit" in e["reason"]], 3)
-    assert until(lambda: "host" in drained(sampler), 3)  # the host was sampled meanwhile
-    assert until(lambda: sampler.gpus, 5)
-    assert until(lambda: not sampler.unavailable or "nvmlInit" not in str(sampler.unavailable), 3)
+    wait_until(lambda: [e for e in sampler.unavailable if "nvmlInit" in e["reason"]], 3)
+    wait_until(lambda: "host" in drained(sampler), 3)  # the host was sampled meanwhile
+    wait_until(lambda: sampler.gpus, 5)
+    wait_until(lambda: not sampler.unavailable or "nvmlInit" not in str(sampler.unavailable), 3)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +305,7 @@ def test_nvml_that_does_not_start(sampled, monkeypatch, code, words):
     scenario = Scenario().call("nvmlInitWithFlags", code=code)
     scenario.gpu("h100")
     sampler = sampled(scenario)
-    assert until(lambda: sampler.unavailable)
+    wait_until(lambda: sampler.unavailable)
     time.sleep(0.2)
     sampler.stop()
     (entry,) = sampler.unavailable
@@ -336,7 +329,7 @@ def test_no_library_at_all(monkeypatch, on_the_bus, reason):
     monkeypatch.setattr(pynvml, "CDLL", no_library)
     sampler = Sampler(Clock())
     sampler.start()
-    assert until(lambda: sampler.unavailable)
+    wait_until(lambda: sampler.unavailable)
     sampler.stop()
     assert sampler.unavailable[0]["reason"].startswith(reason)
     assert bool(sampler.unavailable[0]["cure"]) is (on_the_bus != 0)  # none: nothing to install
@@ -395,7 +388,7 @@ def test_xid_errors_are_marked_on_their_gpu(sampled):
     scenario.gpu("h100").xid(0.4, 79).xid(0.5, 31)
     sampler = sampled(scenario)
     blocks = {}
-    rows = until(lambda: (got := drained(sampler, blocks)).get("gpu1/xid") and got, 5)
+    rows = wait_until(lambda: (got := drained(sampler, blocks)).get("gpu1/xid") and got, 5)
     assert rows["gpu1/xid"]["xid"].tolist() == [79, 31]
     assert "gpu0/xid" not in rows
 
@@ -404,7 +397,7 @@ def test_driver_without_events_loses_only_those(sampled):
     scenario = Scenario().without("nvmlEventSetCreate")
     scenario.gpu("h100")
     sampler = sampled(scenario)
-    assert until(lambda: "gpu0" in drained(sampler))
+    wait_until(lambda: "gpu0" in drained(sampler))
     assert [e for e in sampler.unavailable if "Xid" in e["source"]]
 
 

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from nvml import Scenario
+from waiting import newest
 
 pytestmark = pytest.mark.timed
 
@@ -60,7 +61,7 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
 def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_path):
     keras = pytest.importorskip("keras")
     pytest.importorskip("tensorflow")
-    from gpu_util_callback import GpuUtilCallback, read_recordings
+    from gpu_util_callback import GpuUtilCallback
 
     scenario = Scenario()
     scenario.gpu("h100")
@@ -77,10 +78,7 @@ def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_pat
     for _ in range(3):
         model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[callback, Slow()])
         time.sleep(0.7)
-    until = time.monotonic() + 20
-    while (recording := read_recordings(tmp_path)[0]).status == "live":
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    recording = newest(tmp_path, "ended")
     phases = recording.phases
     rows = [i for i, kind in enumerate(phases["kind"]) if kind == "between_fits"]
     assert len(rows) == 2

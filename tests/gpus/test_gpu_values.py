@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 from nvml import GIB, Scenario
+from waiting import wait_until
 
 from gpu_util_callback.gpus._reader import origin_ns
 
@@ -306,10 +307,7 @@ def test_what_our_own_workers_use_is_ours(step):
     """A spawned worker, or Grain's, may open the GPU; its children are ours, too."""
     nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE) as worker:
-        until = time.monotonic() + 20
-        while not (children := psutil.Process(worker.pid).children()):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        children = wait_until(psutil.Process(worker.pid).children, 20)
         scenario = Scenario()
         gpu = scenario.gpu("h100").process("self", GIB, sm=10).process(4242, 2 * GIB, sm=20)
         gpu.process(worker.pid, GIB, sm=5).process(children[0].pid, GIB, sm=30)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, given, ms, recorded_fit, small_model, timed
+from fork_server import python
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -368,7 +369,7 @@ STOPPED = """
 def test_a_stopped_process_is_a_gap_of_its_own_and_no_callback(tmp_path):
     """A callback that holds Python's lock stops every thread as well: that is its own time."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(STOPPED), str(tmp_path)],
+        [*python("keras"), "-c", textwrap.dedent(STOPPED), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=300,

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import textwrap
 import time
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, Made, Truth, given, small_model
+from fork_server import python
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -269,7 +269,7 @@ def test_other_backends(backend, tmp_path):
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: make test BACKENDS=1")
     ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
+        [*python("keras"), "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
         env={
             **os.environ,
             "KERAS_BACKEND": backend,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, small_model
+from waiting import newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.functions import unwrapped
@@ -78,11 +77,7 @@ def test_it_is_closed_although_nothing_else_happens(failure, tmp_path):
     model = compiled()
     with pytest.raises(error):
         fit(model, tmp_path, **arguments)
-    until = time.monotonic() + 30
-    while [one.status for one in recordings(tmp_path)] != ["interrupted"]:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    (recording,) = recordings(tmp_path)
+    recording = newest(tmp_path, "interrupted")
     assert len(recording.steps["step"]) == 0
     assert untouched(model)
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, small_model
+from waiting import newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import messages, recorder
@@ -30,17 +31,6 @@ def compiled():
     model = small_model()
     model.compile("sgd", "mse")
     return model
-
-
-def eventually(folder, status: str, within_s: float = 20):
-    """The newest recording, once it has this status."""
-    until = time.monotonic() + within_s
-    while True:
-        found = read_recordings(folder)
-        if len(found) and found[-1].status == status:
-            return found[-1]
-        assert time.monotonic() < until, [one.status for one in found]
-        time.sleep(0.05)
 
 
 class TakeTurns(keras.callbacks.Callback):
@@ -126,7 +116,7 @@ def test_a_log_that_fails_loses_no_row_and_holds_up_nobody(fault, tmp_path, monk
     finally:
         logger.removeHandler(handler)
     assert failed
-    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
 
 
 def test_a_stream_that_nobody_reads_holds_up_no_verdict(tmp_path, monkeypatch, blocked):
@@ -152,7 +142,7 @@ def test_rows_that_found_no_memory_are_made_the_next_time(tmp_path, monkeypatch)
     callback = GpuUtilCallback(str(tmp_path), report=False)
     fit(callback)
     assert not short and callback.summary()["steps"] == STEPS
-    assert eventually(tmp_path, "ended").steps["step"].tolist() == list(range(STEPS))
+    assert newest(tmp_path, "ended").steps["step"].tolist() == list(range(STEPS))
 
 
 def test_there_is_no_verdict_without_all_rows(tmp_path, monkeypatch, capsys):
@@ -229,7 +219,7 @@ def test_an_inner_fit_left_by_an_error_keeps_its_own_status(tmp_path):
     callback = GpuUtilCallback(str(tmp_path), report=False)
     inner = Inner(callback)
     compiled().fit(X, X[:, :1], batch_size=BATCH, epochs=2, verbose=0, callbacks=[inner, callback])
-    eventually(tmp_path, "interrupted")  # nobody waits for the end of a fit left by an error
+    newest(tmp_path, "interrupted")  # nobody waits for the end of a fit left by an error
     assert [one.status for one in read_recordings(tmp_path)] == ["ended", "interrupted", "interrupted"]
     assert [one["status"] for one in inner.summaries] == ["live", "live"], "the outer fit's"
     assert callback.summary()["status"] == "ended" and callback.summary()["steps"] == 2 * STEPS
@@ -242,4 +232,4 @@ def test_a_summary_where_an_error_is_handled(tmp_path):
     except ZeroDivisionError:
         summary = callback.summary()
     assert summary["status"] == "interrupted"
-    assert summary["steps"] == len(eventually(tmp_path, "interrupted").steps["step"]) >= 9
+    assert summary["steps"] == len(newest(tmp_path, "interrupted").steps["step"]) >= 9

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, ended, small_model
+from waiting import wait_for_recorders
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import recorder
@@ -287,11 +288,7 @@ def test_a_fit_that_a_callback_ends_is_closed_soon(tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match="broken"):
         compiled().fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[ours(tmp_path), Broken()])
-    until = time.monotonic() + 20
-    names = ("gpu-util-recorder", "gpu-util-writer")
-    while [one for one in threading.enumerate() if one.name in names]:
-        assert time.monotonic() < until, "its threads outlive the fit"
-        time.sleep(0.05)
+    wait_for_recorders()
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "interrupted"
     assert len(recording.steps["step"]) == N

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -16,6 +15,8 @@ import keras
 import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, ended, small_model
+from fork_server import python
+from waiting import wait_for_recorders
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.cli import main
@@ -95,10 +96,7 @@ def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):
     for number in range(4):
         fit(model, callback)
         (recording,) = ended(tmp_path, (number + 1) * STEPS)
-        until = time.monotonic() + 10
-        while [one for one in threading.enumerate() if one.name in ("gpu-util-recorder", "gpu-util-writer")]:
-            assert time.monotonic() < until, "no thread waits for a fit that may never come"
-            time.sleep(0.05)
+        wait_for_recorders()  # none waits for a fit that may never come
     assert recording.steps["step"].tolist() == list(range(4 * STEPS))
     assert not recording.problems
     check_account(recording)
@@ -280,7 +278,7 @@ def test_the_process_ends_after_a_series(how, backend, tmp_path):
     if how != "over" and backend != "tensorflow":
         pytest.skip("the same on every backend")
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
+        [*python("keras"), "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
         capture_output=True,
         text=True,
         timeout=300,

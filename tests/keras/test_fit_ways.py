@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fit_truth import BATCH, UNROLLED, WIDTH, ended, recorded_fit, small_model
+from waiting import newest, wait_until
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.functions import unwrapped
@@ -187,11 +188,7 @@ def test_a_fit_that_raises_keeps_its_error_and_its_rows(error, model, tmp_path):
     callback = ours(tmp_path)
     with pytest.raises(type(error)):
         fit(model, callback, Raise(error))
-    deadline = time.monotonic() + 20
-    while recordings(tmp_path)[0].status == "live" and time.monotonic() < deadline:
-        time.sleep(0.1)
-    (recording,) = recordings(tmp_path)
-    assert recording.status == "interrupted"
+    recording = newest(tmp_path, "interrupted")
     assert untouched(model)
     # Five batches were complete; the sixth was interrupted among its callbacks.
     assert recording.steps["step"].tolist()[:5] == list(range(5))
@@ -227,9 +224,7 @@ def test_a_stale_wrapper_ends_with_the_next_fit(with_us, model, tmp_path):
 
 
 def _closed(folder):
-    deadline = time.monotonic() + 20
-    while any(r.status == "live" for r in recordings(folder)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: all(r.status != "live" for r in recordings(folder)), 20)
     return recordings(folder)
 
 
@@ -246,9 +241,7 @@ def test_hooks_go_when_the_recorders_thread_fails(model, tmp_path, monkeypatch):
     class Wait(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             session = callback._session
-            deadline = time.monotonic() + 20
-            while not session.recorder.off and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(lambda: session.recorder.off, 20)
             time.sleep(0.05)
             gone.append(untouched(self.model))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+from fork_server import python
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recording import RecordingWriter
@@ -142,7 +142,7 @@ def test_killed_in_mid_training(kill, tmp_path):
     script.write_text(textwrap.dedent(TRAINING.format(here=str(HERE), log_dir=str(log_dir))))
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
     process = subprocess.Popen(
-        [sys.executable, str(script)],
+        [*python("keras"), str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,

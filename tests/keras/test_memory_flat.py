@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from fork_server import python
 
 import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -98,7 +98,7 @@ for number in range(82):
 def test_many_fits_keep_no_memory(tmp_path):
     """Each fit's own threads and buffers left 20 MB behind by the fiftieth."""
     done = subprocess.run(
-        [sys.executable, "-c", FITS, str(tmp_path)],
+        [*python("keras"), "-c", FITS, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=600,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from fork_server import python
 
 from gpu_util_callback.backends.tensorflow.iterator import holds_batches
 
@@ -45,7 +45,7 @@ def test_the_step_is_no_wait(threads, tmp_path):
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
     }
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=250
+        [*python("keras"), "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=250
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     for case, (wait, step) in json.loads(ran.stdout.splitlines()[-1]).items():

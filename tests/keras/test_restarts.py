@@ -3,11 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from fork_server import python
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis.survey import survey
@@ -52,7 +52,7 @@ def test_a_fit_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
     deaths = [40, 50, 45, 0]
     for dies_at in deaths:
         done = subprocess.run(
-            [sys.executable, str(program), str(tmp_path), str(dies_at)], capture_output=True, text=True, timeout=200
+            [*python("keras"), str(program), str(tmp_path), str(dies_at)], capture_output=True, text=True, timeout=200
         )
         assert done.returncode == (-signal.SIGKILL if dies_at else 0), done.stderr[-2000:]
     recordings = read_recordings(tmp_path / "logs")

@@ -19,6 +19,7 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from waiting import newest, wait_until
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import intake, messages, outputs, recorder
@@ -42,17 +43,6 @@ def recorded_loop(folder: Path) -> float:
             pass
         start = time.perf_counter()
     return time.perf_counter() - start
-
-
-def eventually(folder: Path, status: str, within_s: float = 20):
-    """The recording, once it has this status."""
-    until = time.monotonic() + within_s
-    while True:
-        found = read_recordings(folder)
-        if len(found) and found[0].status == status:
-            return found[0]
-        assert time.monotonic() < until, [one.status for one in found]
-        time.sleep(0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +77,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_gets_the_end_later(tmp_path, hang
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "live", "nothing of it could be written"
     hangs.set()
-    recording = eventually(tmp_path, "ended")
+    recording = newest(tmp_path, "ended")
     assert len(recording.steps["step"]) == STEPS
 
 
@@ -104,7 +94,7 @@ def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalStorage, "write", failing)
     monkeypatch.setattr(outputs, "RETRIES_S", (0.05, 0.05))
     recorded_loop(tmp_path)
-    recording = eventually(tmp_path, "ended")
+    recording = newest(tmp_path, "ended")
     assert len(failures) == 2
     assert len(recording.steps["step"]) == STEPS
 
@@ -147,9 +137,7 @@ def loop_with_a_failing_disk(log_dir, fail, seconds: float):
             time.sleep(0.01)
             if batch == 1:
                 recorded = monitor._recorder
-                until = time.monotonic() + 20
-                while recorded.path is None and time.monotonic() < until:
-                    time.sleep(0.01)
+                wait_until(lambda recorded=recorded: recorded.path, 20)
                 time.sleep(0.2)  # what else is opened at the start
                 fail()
             if time.perf_counter() - begun > seconds:
@@ -232,13 +220,10 @@ print(time.time(), flush=True)
 def check_rows_come_before_the_end(log_dir, released):
     """All rows are there while the recorder hangs, and its end once it is `released`."""
     recorded_loop(log_dir)
-    until = time.monotonic() + 20
-    while not (len(read_recordings(log_dir)) and len(read_recordings(log_dir)[0].steps["step"])):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: len(read_recordings(log_dir)) and len(read_recordings(log_dir)[0].steps["step"]), 20)
     assert read_recordings(log_dir)[0].status == "live", "the recorder still hangs"
     released.set()
-    assert len(eventually(log_dir, "ended").steps["step"]) == STEPS
+    assert len(newest(log_dir, "ended").steps["step"]) == STEPS
 
 
 def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
@@ -278,7 +263,7 @@ def test_ctrl_c_while_the_loop_is_being_closed(owner, where, tmp_path, monkeypat
     monkeypatch.setattr(owner, where, interrupted)
     with pytest.raises(KeyboardInterrupt):
         recorded_loop(tmp_path)
-    eventually(tmp_path, "interrupted" if where == "leave" else "ended")
+    newest(tmp_path, "interrupted" if where == "leave" else "ended")
 
 
 def test_a_process_that_may_have_no_more_threads(tmp_path, monkeypatch, caplog):
@@ -293,7 +278,7 @@ def test_a_process_that_may_have_no_more_threads(tmp_path, monkeypatch, caplog):
     messages.drain(5)
     assert "can't start new thread" in caplog.text
     recorded_loop(tmp_path)
-    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -311,9 +296,9 @@ def test_a_process_that_has_no_room_for_the_writing_thread(tmp_path, monkeypatch
     with GpuUtilMonitor(tmp_path, report=False) as monitor:
         for step in monitor.batches(range(STEPS)):
             if step == STEPS // 2:
-                assert eventually(tmp_path, "live", 5).status == "live"
+                assert newest(tmp_path, "live", 5).status == "live"
                 time.sleep(2)
-    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
     assert len(begun) >= 2
 
 
@@ -336,7 +321,7 @@ def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
     short(writer.RecordingWriter, "open", 1)
     short(writer.RecordingWriter, "_take_rows", 2)
     recorded_loop(tmp_path)
-    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
     assert faults == {"_turn": 2, "open": 1, "_take_rows": 2}
 
 
@@ -377,10 +362,7 @@ def test_rows_do_not_wait_for_the_diagnosis(tmp_path, monkeypatch):
         with GpuUtilMonitor(tmp_path, report=False) as monitor:
             for _ in monitor.batches(range(40)):
                 time.sleep(0.05)
-            until = time.monotonic() + 20
-            while not len(read_recordings(tmp_path)[0].steps["step"]):
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            wait_until(lambda: len(read_recordings(tmp_path)[0].steps["step"]), 20)
             released.set()
     finally:
         released.set()
@@ -514,7 +496,7 @@ def test_rows_that_cannot_be_written_stay_in_bounds(tmp_path, hangs, monkeypatch
     assert recorded._judged.wait(20)
     assert recorded.run["steps"] == pytest.approx(steps, abs=1)
     hangs.set()
-    recording = eventually(tmp_path, "ended")
+    recording = newest(tmp_path, "ended")
     assert recording.step_count == recorded.run["steps"]
     assert recording.account["time_s"] == pytest.approx(recorded.run["time_s"])
     missing = recording.step_count - len(recording.steps["step"])
@@ -537,7 +519,7 @@ def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monk
     recorded, steps = hot_loop(tmp_path, 6.0, lambda one: queued.append(len(one.timeline.queue)))
     assert queued[0] < steps * 2 / 3
     assert recorded._judged.wait(20)
-    recording = eventually(tmp_path, "ended")
+    recording = newest(tmp_path, "ended")
     assert recording.step_count == recorded.run["steps"] == pytest.approx(steps, abs=1)
     dropped = recording.facts["dropped_rows"]
     assert len(recording.steps["step"]) == recording.step_count - dropped
@@ -569,7 +551,7 @@ def test_a_store_that_fails_at_first_gets_the_whole_recording(tmp_path, monkeypa
     monkeypatch.setattr(LocalStorage, "make_folder", failing)
     monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 1 << 24)  # these steps do nothing
     _, steps = hot_loop(tmp_path, 3.0)
-    recording = eventually(tmp_path, "ended")
+    recording = newest(tmp_path, "ended")
     assert "Host is down" in caplog.text
     assert len(recording.steps["step"]) == pytest.approx(steps, abs=1)
     assert not [one for one in recording.facts["unavailable"] if "writing" in one["source"]]
@@ -590,7 +572,7 @@ def test_one_failed_write_does_not_end_the_scalars(tmp_path, monkeypatch):
     with GpuUtilMonitor(tmp_path, report=False, scalar_freq=1) as monitor:
         for _ in monitor.batches(range(STEPS)):
             time.sleep(0.1)
-    eventually(tmp_path, "ended")
+    newest(tmp_path, "ended")
     events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0})
     events.Reload()
     points = [event.step for event in events.Tensors("gpu_util/step_time_ms")]
@@ -604,7 +586,7 @@ def test_a_log_directory_removed_in_mid_training_is_made_anew(tmp_path, caplog):
             time.sleep(0.1)
             if batch == 20:
                 shutil.rmtree(log_dir)
-    recording = eventually(log_dir, "ended")
+    recording = newest(log_dir, "ended")
     assert "was removed during training" in caplog.text and "may write" not in caplog.text
     assert recording.step_count == 40 and len(recording.steps["step"]) == 40, "nothing was sealed"
     assert any("removed" in one["reason"] for one in recording.facts["unavailable"])

@@ -4,12 +4,12 @@ import gzip
 import json
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
 from long_recording import METRICS, make_long_recording
 from tile_reply import decode_tile, settled_tile
+from waiting import wait_until
 
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
@@ -289,9 +289,7 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
 
     monkeypatch.setattr(RecordingTiles, "_made", slowly)
     assert ask(server, recording, *view).header["refining"] == LANES
-    end = time.monotonic() + 60
-    while not made_by and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: made_by, 60)
     assert ask(server, recording, *view).header["refining"] == LANES
     go_on.set()
     settled(server, recording, *view)

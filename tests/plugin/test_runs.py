@@ -7,6 +7,7 @@ import time
 
 import pytest
 from make_recording import SyntheticRun, make_recording
+from waiting import wait_until
 
 from gpu_util_callback.recording import reader
 from gpu_util_callback.recording.storage import LocalStorage
@@ -146,9 +147,7 @@ def test_a_slow_file_system_holds_nobody_up(index, clock, tmp_path, monkeypatch)
     assert not index.complete
     assert len(some) < 6
     go_on.set()
-    end = time.monotonic() + 20
-    while not index.complete and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: index.complete, 20)
     assert runs(index, clock) == [f"run{number}" for number in range(6)]
 
 

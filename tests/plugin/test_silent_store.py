@@ -12,6 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from make_recording import SyntheticRun, make_recording
 from tensorboard.plugins import base_plugin
+from waiting import wait_until
 from werkzeug.test import Client
 
 from gpu_util_callback.recording.reader import Recording
@@ -79,32 +80,25 @@ def impatient(monkeypatch):
     monkeypatch.setattr(plugin_module, "ANSWER_S", 1.0)
 
 
-def until(true):
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tmp_path):
     make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
     places = {"there": "silent://bucket/run", "here": str(tmp_path / "here")}
     index = RunIndex(lambda: places)
-    until(lambda: [one.run for one in index.recordings()] == ["here"])
-    until(lambda: index.complete)
+    wait_until(lambda: [one.run for one in index.recordings()] == ["here"], 30)
+    wait_until(lambda: index.complete, 30)
     (problem,) = index.problems
     assert problem.path == "silent://bucket/run"
     assert problem.message.startswith("no answer; ")
     make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
-    until(lambda: len(index.recordings()) == 2)
+    wait_until(lambda: len(index.recordings()) == 2, 30)
     threads = sum(one.name == "gpu-util-runs" for one in threading.enumerate())
     for _ in range(5):
         index.recordings()
-        until(lambda: index.complete)
+        wait_until(lambda: index.complete, 30)
     assert sum(one.name == "gpu-util-runs" for one in threading.enumerate()) <= threads
     silent.set()
-    until(lambda: sorted({one.run for one in index.recordings()}) == ["here", "there"])
-    until(lambda: not index.problems)
+    wait_until(lambda: sorted({one.run for one in index.recordings()}) == ["here", "there"], 30)
+    wait_until(lambda: not index.problems, 30)
 
 
 def served(places):
@@ -124,7 +118,7 @@ def served(places):
 def test_a_download_ends_and_says_that_it_is_incomplete(silent, impatient):
     apps = served({"there": "silent://bucket/run"})
     silent.set()
-    until(lambda: apps["/runs"].get("/runs").json.get("recordings"))
+    wait_until(lambda: apps["/runs"].get("/runs").json.get("recordings"), 30)
     (one,) = apps["/runs"].get("/runs").json["recordings"]
     address = f"/export.csv?id={quote(one['id'])}"
     whole = apps["/export.csv"].get(address).text
@@ -151,7 +145,7 @@ def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient
         return reply.status_code, reply.json
 
     silent.set()
-    until(lambda: len(ask("/runs")[1].get("recordings", ())) == 2)
+    wait_until(lambda: len(ask("/runs")[1].get("recordings", ())) == 2, 30)
     ids = {one["run"]: one["id"] for one in ask("/runs")[1]["recordings"]}
     silent.clear()
     statuses = [ask("/recording", id=ids["there"]) for _ in range(2)]
@@ -165,7 +159,7 @@ def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient
     assert reply["report"]["steps"] == 30
     assert ask("/runs")[0] == 200
     silent.set()
-    until(lambda: ask("/recording", id=ids["there"])[0] == 200)
+    wait_until(lambda: ask("/recording", id=ids["there"])[0] == 200, 30)
 
 
 def test_lanes_of_others_are_read_meanwhile(silent, tmp_path):
@@ -178,12 +172,12 @@ def test_lanes_of_others_are_read_meanwhile(silent, tmp_path):
     silent.clear()
     asked = SilentFileSystem.asked
     server.prepare(there)
-    until(lambda: SilentFileSystem.asked > asked)
+    wait_until(lambda: SilentFileSystem.asked > asked, 30)
     server.prepare(here)
-    until(lambda: server._of(here)._tops is not None)
+    wait_until(lambda: server._of(here)._tops is not None, 30)
     assert server._of(there)._tops is None
     silent.set()
-    until(lambda: server._of(there)._tops is not None)
+    wait_until(lambda: server._of(there)._tops is not None, 30)
 
 
 @pytest.fixture
@@ -236,7 +230,7 @@ def test_a_mount_that_hangs_holds_up_nothing_else(spec, hung, impatient, tmp_pat
         )
     )
     apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
-    until(lambda: listing(apps)[0] == names)
+    wait_until(lambda: listing(apps)[0] == names, 30)
     ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
 
     def ask(route, run):
@@ -244,9 +238,9 @@ def test_a_mount_that_hangs_holds_up_nothing_else(spec, hung, impatient, tmp_pat
         return reply.status_code
 
     hung.add(tmp_path / "nfs")
-    until(lambda: any("no answer" in one["message"] for one in listing(apps)[1]))
+    wait_until(lambda: any("no answer" in one["message"] for one in listing(apps)[1]), 30)
     make_recording(tmp_path / "z", "healthy", steps=30, scalars=False)
-    until(lambda: listing(apps)[0] == [*names, "z"])
+    wait_until(lambda: listing(apps)[0] == [*names, "z"], 30)
     before = threading.active_count()
     assert [ask("/recording", "nfs/b"), ask("/tiles", "nfs/b")] == [504, 504]
     for run in ("a", "z"):
@@ -274,6 +268,6 @@ def test_a_log_directory_that_hangs_is_answered_for(hung, impatient, tmp_path, m
         )
     )
     apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
-    until(lambda: "no answer" in str(listing(apps)[1]))
+    wait_until(lambda: "no answer" in str(listing(apps)[1]), 30)
     assert apps["/runs"].get("/runs").json["logdir_exists"] is None
     released.set()

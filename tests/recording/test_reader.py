@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from make_recording import make_recording
 from scripted_runs import step_rows
+from waiting import wait_until
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.errors import UnusableInput
@@ -114,9 +115,7 @@ def test_a_killed_process_loses_at_most_its_last_flush(tmp_path):
         process.send_signal(signal.SIGKILL)
         killed_ns = time.time_ns()
         # Killed, but not waited for: a zombie is as gone as it can be.
-        deadline = time.monotonic() + 20
-        while one.status == "live" and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: one.status != "live", 20)
         assert one.status == "lost"
     finally:
         process.kill()

@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from advised import TOLERANCE, assert_compiled_less, assert_gone, assert_kept, only, paced
+from fork_server import python
 from packages import need
 
 pytestmark = [
@@ -32,7 +32,7 @@ def advised(backend: str, *groups: str) -> dict[str, list[dict]]:
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
     }
     done = subprocess.run(
-        [sys.executable, str(HERE / "advised_program.py"), *groups],
+        [*python("keras"), str(HERE / "advised_program.py"), *groups],
         env={**os.environ, **more},
         capture_output=True,
         text=True,

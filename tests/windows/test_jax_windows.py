@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fork_server import python
 from packages import need
 
 pytestmark = pytest.mark.timed
@@ -92,7 +92,7 @@ def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jax")
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder)],
+        [*python("keras"), "-c", textwrap.dedent(SCRIPT), str(folder)],
         capture_output=True,
         text=True,
         timeout=200,

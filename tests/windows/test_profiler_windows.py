@@ -5,6 +5,7 @@ import time
 
 import pytest
 from fake_profiler import Door, FakeProfiler, Reader, kernel_times_ms, rows, tables_of, train
+from waiting import wait_until
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
 
@@ -100,9 +101,7 @@ def test_a_validation_closes_the_window(make):
     windows.begin()
     train(windows, 5)
     windows.steps_pause()
-    deadline = time.monotonic() + 5
-    while profiler.door.running and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not profiler.door.running, 5)
     assert profiler.door.running is None
     assert profiler.marks[-1] == (4, "close")
 

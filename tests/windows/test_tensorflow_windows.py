@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fork_server import python
+from waiting import newest, wait_until
 
 pytestmark = pytest.mark.real_clock("the profiler starts and stops within seconds")
 
@@ -32,10 +32,7 @@ START = tf.profiler.experimental.start
 def profiler_is_free():
     """No test leaves the profiler running, or TensorFlow's function wrapped."""
     yield
-    deadline = time.monotonic() + 5
-    while SESSION._current() is not None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert SESSION._current() is None
+    wait_until(lambda: SESSION._current() is None, 5)
     assert tf.profiler.experimental.start is START
 
 
@@ -202,17 +199,8 @@ def test_a_fit_that_raises_in_a_window_does_not_leave_the_profiler_running(tmp_p
 
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, [(3, 10)], others=[Raising()])
-    deadline = time.monotonic() + 5
-    while SESSION._current() is not None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert SESSION._current() is None
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        (recording,) = read_recordings(tmp_path)
-        if recording.status != "live":
-            break
-        time.sleep(0.1)
-    assert recording.status == "interrupted"
+    wait_until(lambda: SESSION._current() is None, 5)
+    recording = newest(tmp_path, "interrupted")
     assert list(recording.traced_steps["step"]) == [3, 4]  # step 5 was left in the middle
 
 
@@ -307,7 +295,7 @@ def test_a_profiler_server_in_the_process_is_left_its_profiler(tmp_path):
         print([e["reason"] for e in recording.facts["unavailable"]
                if e["source"] == "profiler windows"])
         """)
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*python("keras"), "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "server.start" in done.stdout
     assert profiles(tmp_path) == []

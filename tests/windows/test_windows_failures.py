@@ -5,6 +5,7 @@ import time
 
 import pytest
 from fake_profiler import Door, FakeProfiler, Reader, reasons, rows, tables_of, train
+from waiting import wait_until
 
 from gpu_util_callback.profiling.window_reader import ReadFailed
 
@@ -134,9 +135,7 @@ def test_a_fit_left_by_an_exception_does_not_leave_the_profiler_running(make):
     train(windows, 7)
     assert profiler.door.running == "ours"
     over.set()
-    deadline = time.monotonic() + 5
-    while profiler.door.running and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not profiler.door.running, 5)
     assert profiler.door.running is None
     windows.close(5)
     (result,) = windows.drain()
@@ -151,9 +150,7 @@ def test_the_next_fit_ends_the_window_of_one_that_was_left(make):
     train(left, 5)
     after, _ = make(trace=[(0, 2)], profiler=profiler)
     after.begin()
-    deadline = time.monotonic() + 5
-    while door.running and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not door.running, 5)
     train(after, 4)
     after.close(5)
     assert len(after.drain()) == 1
@@ -164,9 +161,7 @@ def test_without_sight_of_the_fit_a_silent_minute_ends_the_window(make, monkeypa
     windows, profiler = make(trace=[(3, 100)])
     windows.begin()
     train(windows, 5)
-    deadline = time.monotonic() + 5
-    while profiler.door.running and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not profiler.door.running, 5)
     assert profiler.door.running is None
 
 
