@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.backends.functions import unwrapped
 
 BATCH, WIDTH = 8, 16
 KINDS = ("tf.data", "tf.data + prefetch", "unknown length", "generator", "PyDataset", "numpy")
@@ -105,6 +106,21 @@ def small_model(truth: Truth | None = None, work_ms: float = 0, size: int = 16):
     if truth is None:
         return keras.Sequential(layers)
     return Worker(layers, truth=truth, work_ms=work_ms)
+
+
+def compiled(**arguments):
+    model = small_model()
+    model.compile("sgd", "mse", **arguments)
+    return model
+
+
+def ours(folder) -> GpuUtilCallback:
+    return GpuUtilCallback(str(folder), report=False)
+
+
+def untouched(model) -> bool:
+    """Whether nothing of ours is left on the model."""
+    return all(getattr(model, name) is unwrapped(getattr(model, name)) for name in ("train_function", "test_function"))
 
 
 def given(kind: str, truth: Truth):

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, Made, Truth, given, small_model
+from fit_truth import BATCH, WIDTH, Made, Truth, compiled, given
 from fork_server import python
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -41,12 +41,6 @@ class Seen(keras.callbacks.Callback):
 def arrays(samples: int = STEPS * BATCH) -> dict:
     x = np.random.default_rng(0).normal(size=(samples, WIDTH)).astype(np.float32)
     return {"x": x, "y": x.sum(axis=1, keepdims=True), "batch_size": BATCH, "shuffle": False}
-
-
-def compiled(**arguments):
-    model = small_model()
-    model.compile("adam", "mse", **arguments)
-    return model
 
 
 def expected(recording) -> list[dict[str, float]]:

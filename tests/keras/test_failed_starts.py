@@ -6,11 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, compiled, untouched
 from waiting import newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.backends.functions import unwrapped
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
@@ -57,24 +56,14 @@ def fit(model, folder, x=lambda: X, y=lambda: Y, callbacks=list):
     )
 
 
-def compiled():
-    model = small_model()
-    model.compile("sgd", "mse", jit_compile=False)
-    return model
-
-
 def recordings(folder):
     return sorted(read_recordings(folder), key=lambda one: one.facts.get("fit_index", -1))
-
-
-def untouched(model) -> bool:
-    return all(getattr(model, name) is unwrapped(getattr(model, name)) for name in ("train_function", "test_function"))
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_it_is_closed_although_nothing_else_happens(failure, tmp_path):
     arguments, error = FAILURES[failure]
-    model = compiled()
+    model = compiled(jit_compile=False)
     with pytest.raises(error):
         fit(model, tmp_path, **arguments)
     recording = newest(tmp_path, "interrupted")
@@ -91,10 +80,10 @@ def test_the_next_fit_closes_it_and_is_recorded_whole(failure, tmp_path):
     arguments, error = FAILURES[failure]
     failed = []
     for _ in range(4):
-        failed.append(compiled())
+        failed.append(compiled(jit_compile=False))
         with pytest.raises(error):
             fit(failed[-1], tmp_path, **arguments)
-        following = compiled()
+        following = compiled(jit_compile=False)
         during = []
 
         class Look(keras.callbacks.Callback):

@@ -11,7 +11,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, compiled
 from waiting import newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -25,12 +25,6 @@ pytestmark = pytest.mark.real_clock("ends and hangs within seconds")
 
 STEPS = 40
 X = np.zeros((BATCH * STEPS, WIDTH), np.float32)
-
-
-def compiled():
-    model = small_model()
-    model.compile("sgd", "mse")
-    return model
 
 
 class TakeTurns(keras.callbacks.Callback):

@@ -9,25 +9,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, ended, small_model
+from fit_truth import BATCH, WIDTH, compiled, ended, ours, small_model
 from waiting import wait_for_recorders
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import read_recordings
 from gpu_util_callback.recorder import recorder
 
 N = 12
 X = np.random.default_rng(0).normal(size=(BATCH * N, WIDTH)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
-
-
-def compiled(**arguments):
-    model = small_model()
-    model.compile("sgd", "mse", **arguments)
-    return model
-
-
-def ours(folder) -> GpuUtilCallback:
-    return GpuUtilCallback(str(folder), report=False)
 
 
 # The work of steps of many shapes is not counted.

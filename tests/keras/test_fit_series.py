@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, ended, small_model
+from fit_truth import BATCH, WIDTH, compiled, ended
 from fork_server import python
 from waiting import wait_for_recorders
 
@@ -30,12 +30,6 @@ pytestmark = pytest.mark.real_clock("what counts as one series hangs on the time
 STEPS = 5
 X = np.random.default_rng(0).normal(size=(BATCH * STEPS, WIDTH)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
-
-
-def compiled(**arguments):
-    model = small_model()
-    model.compile("sgd", "mse", **arguments)
-    return model
 
 
 def fit(model, *callbacks, **arguments):

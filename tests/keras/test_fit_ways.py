@@ -8,11 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, ended, recorded_fit, small_model
+from fit_truth import BATCH, UNROLLED, WIDTH, ended, recorded_fit, small_model, untouched
 from waiting import newest, wait_until
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.backends.functions import unwrapped
 
 pytestmark = pytest.mark.real_clock("what came between steps within a share of the time")
 
@@ -39,11 +38,6 @@ def model():
 
 def recordings(folder):
     return sorted(read_recordings(folder), key=lambda r: r.facts["fit_index"])
-
-
-def untouched(model) -> bool:
-    """Whether nothing of ours is left on the model."""
-    return all(getattr(model, name) is unwrapped(getattr(model, name)) for name in ("train_function", "test_function"))
 
 
 class Raise(keras.callbacks.Callback):

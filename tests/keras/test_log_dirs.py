@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+from fit_truth import BATCH, WIDTH, compiled, recorded_fit
 from fork_server import python
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.real_clock("what was flushed when a process is killed")
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 HERE = Path(__file__).resolve().parent
-
-
-def compiled():
-    model = small_model()
-    model.compile("sgd", "mse")
-    return model
 
 
 def ours_lines(caplog) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, small_model
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import read_recordings
 from gpu_util_callback.backends.functions import unwrapped
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
@@ -30,10 +30,6 @@ def models():
 
 
 @pytest.fixture
-def ours(tmp_path):
-    return GpuUtilCallback(str(tmp_path), report=False)
-
-
 def found_in(tmp_path):
     return sorted((r.facts["fit_index"], r.status, len(r.steps["step"])) for r in read_recordings(tmp_path))
 
