@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fork_server import python
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cgroup import KillCount, kill_count
@@ -90,13 +91,14 @@ def test_an_error_inside_another_is_found_and_other_errors_are_not():
 
 
 def run_program(kind: str, log_dir: Path) -> subprocess.CompletedProcess:
+    fits = kind in ("fit", "validation", "callback", "killed")
     return subprocess.run(
-        [sys.executable, str(HERE / "oom_program.py"), kind, str(log_dir)],
+        [*(python("keras") if fits else [sys.executable]), str(HERE / "oom_program.py"), kind, str(log_dir)],
         capture_output=True,
         text=True,
         timeout=200,
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "KERAS_BACKEND": "torch"},
     )
 
 
