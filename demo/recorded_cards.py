@@ -51,7 +51,7 @@ def active_pct(recording, begin: int, stretches, *, polled: bool) -> float:
     samples = dict(recording.samples)
     if polled:
         samples.pop("gpu0/utilization", None)
-    run = Run(recording.facts, 0)
+    run = Run(recording.facts)
     run.add({"steps": recording.steps}, samples)
     run.update({}, recording.account, None, True)
     at = begin + np.rint(np.array(stretches) * SECOND).astype(np.int64)

@@ -16,7 +16,6 @@ from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.rules.input_bound import InputBound
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits
 from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
@@ -49,8 +48,7 @@ class Diagnosis:
 
     def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
         self.thresholds = thresholds_in_force(thresholds)
-        floor_ms = self.thresholds[InputBound.cause]["floor_ms"]
-        self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
+        self._run = Run(facts)
 
     @property
     def steps(self) -> int:

@@ -42,7 +42,7 @@ def test_the_test_finds_what_is_asked():
 
 
 def test_null_and_newer_facts():
-    run = Run({"fit": {"batch_size": None, "epochs": 3}, "model": None}, floor_ns=0)
+    run = Run({"fit": {"batch_size": None, "epochs": 3}, "model": None})
     assert run.fit.get("batch_size", 32) == 32 and run.fit.get("epochs") == 3
     assert run.model == {} and run.machine == {}
     run.add({"steps": {"start_ns": np.zeros(0, np.int64)}}, {})

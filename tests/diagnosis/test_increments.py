@@ -67,7 +67,7 @@ def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):
     monkeypatch.setattr(StepBlocks, "CAPACITY", 32)
     rng = np.random.default_rng(0)
     steps = RUN.tables()["steps"]
-    whole, parts = StepBlocks(1000), StepBlocks(1000)
+    whole, parts = StepBlocks(), StepBlocks()
     whole.add(steps)
     at = 0
     while at < len(steps["step"]):

@@ -27,7 +27,7 @@ def replay(step, trace_data, tmp_path):
 
 
 def run_of(recording):
-    run = Run(recording.facts, 0)
+    run = Run(recording.facts)
     run.add({"steps": recording.steps, "phases": recording.phases}, recording.samples)
     run.update({}, recording.account, None, True)
     return run
@@ -106,7 +106,7 @@ def test_where_no_refresh_is_seen_two_seconds_are_assumed(step):
     stepped = step(scenario)
     stepped.at(*np.arange(0, 6, 0.1))
     assert "utilization_refresh_ms" not in stepped.reader.facts
-    assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}, 0).lag_ns() == HOLD_NS
+    assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}).lag_ns() == HOLD_NS
 
 
 def test_the_driver_s_own_samples_show_their_refresh(step):

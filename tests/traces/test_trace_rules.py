@@ -178,7 +178,7 @@ def test_a_recording_of_a_trace_advises_as_the_trace_does(tmp_path, reference):
     (of_trace,) = analyse(read_trace(name)).findings
     import_trace(name, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
-    for report in (run_report(recording), run_report(recording, {"input_bound.floor_ms": 0.3})):
+    for report in (run_report(recording), run_report(recording, {"input_bound.wait_pct": 7})):
         (finding,) = [*report["findings"], *report["spans"]]
         assert finding["advice"] == of_trace["advice"] and "stage Map" in finding["advice"]["text"]
         assert finding["saves_s"] == 0 and finding["advice"]["question"]

@@ -61,11 +61,11 @@ class Run(Gauges):
         ended: whether nothing will be added any more.
     """
 
-    def __init__(self, facts: Mapping, floor_ns: int):
+    def __init__(self, facts: Mapping):
         super().__init__()
         self.facts = dict(facts)
-        self.steps = StepBlocks(floor_ns)
-        self.validation = StepBlocks(floor_ns)
+        self.steps = StepBlocks()
+        self.validation = StepBlocks()
         self.phases = Phases()
         self.pipeline = Pipeline()
         self.traced = Traced()

@@ -340,7 +340,6 @@ class InputBound(Rule):
             "reaches that in one run of a hundred, 7.5 % in one of a thousand, and below it "
             "fixing it gains less than 1.08 times",
         ),
-        "floor_ms": Threshold(0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"),
         "min_steps": MIN_STEPS,
         "warmup_steps": Threshold(
             20, "a span that ends within the first 20 steps is buffers filling for the first time"
