@@ -94,4 +94,4 @@ def checked(
         return []
     visible = sum(bool(gpu.get("visible", True)) for gpu in driver_gpus)
     why = why_unused(framework, len(driver_gpus), visible, cuda_build, environ)
-    return [{"cause": "cpu_fallback", "reason": why.reason, "cure": why.cure, "code": why.code}]
+    return [{"reason": why.reason, "cure": why.cure, "code": why.code}]

@@ -16,7 +16,6 @@ from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits
 from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
@@ -107,7 +106,7 @@ class Diagnosis:
             "thresholds_set": thresholds_set(self.thresholds),
             "verdict": sentence(run, objects),
             "gpu_active_pct": _active_pct(run),
-            "memory": memory_use(run, self.thresholds[MemoryGrowth.cause]),
+            "memory": memory_use(run, self.thresholds),
             "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
             "au": run.accelerator.result(run.phases) if run.source is None else None,
             "findings": cast(list[Claim], findings),

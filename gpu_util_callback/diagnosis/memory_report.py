@@ -5,22 +5,22 @@ from collections.abc import Mapping
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, forecasts
+from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, MemoryGrowth, forecasts
 from gpu_util_callback.diagnosis.thresholds import Limits
 from gpu_util_callback.recording.manifest_facts import GpuMemory, HostMemory, MemoryGrowthFacts, MemoryUse
 
 
-def memory_use(run: Run, limits: Limits) -> MemoryUse | None:
+def memory_use(run: Run, limits: Mapping[str, Limits]) -> MemoryUse | None:
     """Return the report's `memory`, None where no memory was sampled.
 
     Args:
-        limits: the thresholds of `memory_growth`.
+        limits: the thresholds of all rules.
     """
     host = _host(run)
     gpus = [gpu_memory for gpu in run.used_gpus if (gpu_memory := _gpu(run, gpu)) is not None]
     if host is None and not gpus:
         return None
-    growing = forecasts(run, limits) if len(run.steps) else []
+    growing = forecasts(run, limits[MemoryGrowth.cause]) if len(run.steps) else []
     return {"host": host, "gpus": gpus, "growth": [_growth(forecast) for forecast in growing]}
 
 

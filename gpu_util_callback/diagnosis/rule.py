@@ -29,6 +29,8 @@ class Rule:
         between_steps: its time lies between steps, mostly at the ends of epochs.
         slowing: it slows down one GPU, so that others wait for it.
         comparing: it compares GPUs or workers: none is judged alone.
+        between_fits: its time lies between the fits of a script.
+        unnamed: detail of its findings about time that nothing names, which are never a fix.
         unused: its GPUs do nothing all the time, and the training's own time is not lost by it.
         forecast: it costs nothing until it ends the run: its title says so.
     """
@@ -48,6 +50,8 @@ class Rule:
     between_steps: ClassVar[bool] = False
     slowing: ClassVar[bool] = False
     comparing: ClassVar[bool] = False
+    between_fits: ClassVar[bool] = False
+    unnamed: ClassVar[str] = ""
     unused: ClassVar[bool] = False
     forecast: ClassVar[bool] = False
 

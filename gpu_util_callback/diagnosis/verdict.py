@@ -6,14 +6,11 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu
+from gpu_util_callback.diagnosis.evidence.stack_samples import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
-from gpu_util_callback.diagnosis.rules.host_stall import UNMARKED, HostStall
-from gpu_util_callback.diagnosis.rules.launch_bound import stack_samples_of
-from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
@@ -32,7 +29,7 @@ NOTHING_IN_TRACE = "Nothing held the GPU back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Training was not held up between steps"
-_UNNAMED = f"{HostStall.cause}:{UNMARKED}"  # beginning of the id
+_UNNAMED = tuple(f"{rule.cause}:{rule.unnamed}" for rule in RULES if rule.unnamed)  # beginnings of ids
 SMALL_OP_US = Constant(100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each")
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
@@ -66,7 +63,7 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     opening, colon, remainder = of_fits.partition(": ")
     clear = opening in (NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)
     gains = promise(lead["of_s"], lead["saves_range_s"], lead["saves_s"], "script")
-    between = lead["cause"] == BetweenFits.cause
+    between = RULE_OF[lead["cause"]].between_fits
     whole = script.passed_between if between else script.compiled_again
     inside = IN_FITS if between else IN_THIS
     return f"{whole}{gains} {inside}: {remainder if clear and colon else of_fits}"
@@ -501,7 +498,7 @@ class Announcer:
     def _results_needed(self, finding: Mapping) -> int:
         blocking = finding["cause"] in BLOCKING
         unknown = finding["lost_s"] is None and not blocking
-        if finding["cause"] == MemoryGrowth.cause:
+        if finding["cause"] in _FORECASTS:
             soon = (finding["evidence"].get("full_in_s") or self.SOON_S) < self.SOON_S
             return 1 if soon else self.IN_A_ROW  # a warning after the end is none
         return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW

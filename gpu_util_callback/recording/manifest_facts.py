@@ -362,7 +362,6 @@ class Driver(TypedDict, total=False):
 class GpuCheck(TypedDict, total=False):
     """Why the training uses none of the GPUs, as seen on the spot."""
 
-    cause: Annotated[Required[str], Key]
     reason: Annotated[Required[str], Key]
     cure: str
     code: str

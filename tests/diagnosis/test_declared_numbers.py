@@ -97,8 +97,7 @@ def test_what_is_said_of_a_cause_is_said_by_its_rule():
         # The phase "between_fits" is no cause.
         if isinstance(node, ast.Constant) and node.value in causes - {"between_fits"}
     }
-    # Of recordings that kept the findings of a trace instead of its tables.
-    assert named.keys() <= {"diagnosis/evidence/source.py"}, named
+    assert not named
 
 
 def test_the_list_of_rules_shows_all_that_decide(capsys):

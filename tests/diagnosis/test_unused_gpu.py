@@ -46,7 +46,7 @@ def test_the_recording_says_why_none_of_the_gpus_is_used(framework_gpus, driver_
     found = checked("", framework_gpus, driver_gpus, cuda_build, {"CUDA_VISIBLE_DEVICES": "-1"})
     assert len(found) == (words is not None)
     for entry in found:
-        assert entry["cause"] == "cpu_fallback" and words in entry["reason"] and entry["cure"]
+        assert words in entry["reason"] and entry["cure"]
 
 
 def test_the_rule_says_what_was_seen_on_the_spot():

@@ -184,7 +184,7 @@ def _(job, vary):
 
 
 def _check(reason):
-    check = {"cause": "cpu_fallback", "reason": reason, "cure": "pip install tensorflow[and-cuda]"}
+    check = {"reason": reason, "cure": "pip install tensorflow[and-cuda]"}
     return {"gpu_check": [check]}
 
 

@@ -34,6 +34,7 @@ class BetweenFits(Rule):
 
     cause = "between_fits"
     title = "Time between the fits"
+    between_fits = True
     sources = ("times of the fits of this process", "stack samples between them")
     thresholds: ClassVar = {
         "between_pct": Threshold(50, "most of the time: less is one part of a program of several"),

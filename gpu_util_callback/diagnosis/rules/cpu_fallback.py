@@ -55,8 +55,7 @@ class CpuFallback(Rule):
         names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
         count = len(run.gpus)
         built = run.framework_facts.get("cuda_build")
-        checks = run.facts.get("gpu_check") or []
-        check = next((c for c in checks if c.get("cause") == self.cause), None)
+        check = next(iter(run.facts.get("gpu_check") or ()), None)
         # The reason recorded during the run knows the environment, too.
         why = why_unused(run.framework, count, count, built)
         if check is not None and check.get("code"):

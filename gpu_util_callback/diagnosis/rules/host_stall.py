@@ -37,8 +37,6 @@ from gpu_util_callback.diagnosis.thresholds import (
 from gpu_util_callback.recording.manifest_facts import SourceOnce
 from gpu_util_callback.words import capitalized, duration
 
-UNMARKED = "unmarked"  # detail of the finding about unnamed time
-
 # -- unnamed time of a custom loop -------------------------------------------------------------
 ALIKE = Constant(0.1, "stretches of this share of the longest one are of its kind")
 AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
@@ -242,6 +240,7 @@ class HostStall(Rule):
     part = "callbacks"
     idling = True
     between_steps = True
+    unnamed = "unmarked"
     sources = ("phases", "callback time of each step", "GPU utilization (optional)")
     thresholds: ClassVar = {
         "validation_pct": Threshold(
@@ -273,7 +272,7 @@ class HostStall(Rule):
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def part_of(self, detail: str) -> str:
-        if detail == UNMARKED:
+        if detail == self.unnamed:
             return "other"
         return detail if detail == "validation" else self.part
 
@@ -487,7 +486,7 @@ class HostStall(Rule):
             evidence["longest_s"] = round(unmarked_work.longest_ns / 1e9, 3)
         evidence["lost_pct"] = round(100 * unmarked_work.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = unmarked_work.active_pct
-        title, advice, detail = "Work outside steps and phases", unmarked_work.advice, UNMARKED
+        title, advice, detail = "Work outside steps and phases", unmarked_work.advice, self.unnamed
         fetching = _share_between(run, limits, "between_input")
         if (_share_between(run, limits, "between_predict") or 0.0) >= MOSTLY:
             set_up = _share_between(run, limits, "between_predict_set_up") or 0.0

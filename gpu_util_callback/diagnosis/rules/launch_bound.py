@@ -1,7 +1,6 @@
 """Launch-bound: the GPU waits for the host between many short kernels."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -9,11 +8,11 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.snippets import command, enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.evidence.stack_samples import StackSamples, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, Constant, Limits, Threshold, chosen
-from gpu_util_callback.recording.manifest_facts import Dispatch
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
@@ -226,52 +225,6 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
         evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": op_us and round(op_us, 1)}
     threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
     return evidence, threshold, _compile_advice(run, stack_samples)
-
-
-@dataclass(frozen=True, slots=True)
-class StackSamples:
-    """Samples of the training thread's activity within steps of a custom loop.
-
-    Attributes:
-        eager_pct: share of the samples that met an operation started by itself; 0 if a compiled
-            function was met in more than a tenth as many.
-        predict_set_up_pct: share of those that met the set-up of a call of `model.predict`.
-        operations: started per step; None = not known.
-        op_us: a step's own time for each of them; None = not known.
-        function: the function the loop calls for a step; None = not known.
-    """
-
-    count: int
-    eager_pct: float
-    predict_set_up_pct: float
-    operations: int | None
-    op_us: float | None
-    function: str | None
-
-
-COMPILED_TOO = Constant(0.1, "if more functions than these are compiled, the step is compiled; operations surround it")
-
-
-def stack_samples_of(run: Run) -> StackSamples | None:
-    """Return the stack samples of a run's steps; None without samples."""
-    dispatch: Dispatch = run.fit.get("dispatch") or {}
-    samples, eager, compiled = (
-        int(count or 0) for count in (dispatch.get("samples"), dispatch.get("eager"), dispatch.get("compiled"))
-    )
-    if not samples:
-        return None
-    mostly = compiled <= COMPILED_TOO * (eager + compiled)
-    operations = dispatch.get("operations")
-    rows = run.steps.total_rows
-    body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0
-    return StackSamples(
-        samples,
-        100 * eager / samples if mostly else 0.0,
-        100 * int(dispatch.get("predict_set_up") or 0) / samples,
-        int(operations) if operations else None,
-        body_us / operations if operations and body_us else None,
-        dispatch.get("function"),
-    )
 
 
 def _idle_in_steps(run: Run) -> int | None:
