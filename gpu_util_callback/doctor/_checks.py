@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -102,7 +102,7 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         libraries.pop("stderr", None)
     environ = dict(os.environ)
     backend = keras_backend(environ)
-    lines: list[Line] = [
+    lines = [
         *check_driver(nvml, cuda),
         *check_gpus(nvml),
         *check_environment(environ, nvml),
@@ -110,17 +110,9 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         *check_profiler(nvml, libraries),
     ]
     for name, distributions in present.items():
-        answer = answers[name]
-        lines += check_framework(
-            name,
-            distributions,
-            answer,
-            nvml,
-            cuda,
-            environ,
-            libraries if name == "tensorflow" else {},
-            used=backend in (None, name),
-        )
+        of_framework = libraries if name == "tensorflow" else {}
+        used = backend in (None, name)
+        lines += FrameworkCheck(name, distributions, answers[name], nvml, cuda, environ, of_framework, used).check()
     if not present:
         lines.append(none_installed(names))
     facts = {
@@ -134,7 +126,6 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     return Report(lines, facts)
 
 
-_SECTION = "environment"
 _NAMES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -174,90 +165,57 @@ def keras_backend(environ: Mapping[str, str]) -> str | None:
 
 def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[Line]:
     """Return one line per variable that is wrong or slow, and one for all the others."""
-    gpus = nvml.get("gpus") or []
-    lines = [*_visible(environ, nvml, gpus), *_settings(environ, gpus)]
-    reported = {line.check for line in lines}
+    section = Section("environment")
+    _check_visible(section, environ, nvml)
+    _check_settings(section, environ, bool(nvml.get("gpus")))
+    reported = {line.check for line in section.lines}
     harmless = {
         name: value for name, value in relevant(environ).items() if name not in reported and name != "LD_LIBRARY_PATH"
     }
-    if harmless or not lines:
+    if harmless or not section.lines:
         text = ", ".join(f"{name}={value}" for name, value in harmless.items()) or "none that matter is set"
-        lines.append(Line(_SECTION, "variables", OK, text))
+        section.add("variables", OK, text)
     if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
-        lines.append(Line(_SECTION, "MPS", OK, "a CUDA MPS server is configured: processes share GPUs"))
-    return lines
+        section.add("MPS", OK, "a CUDA MPS server is configured: processes share GPUs")
+    return section.lines
 
 
-def _visible(environ: Mapping[str, str], nvml: dict[str, Any], gpus: list[Any]) -> list[Line]:
-    name = "CUDA_VISIBLE_DEVICES"
-    lines = []
-    value = environ.get(name)
-    visible = sum(gpu["visible"] for gpu in gpus)
+def _check_visible(section: Section, environ: Mapping[str, str], nvml: dict[str, Any]) -> None:
+    name, gpus = "CUDA_VISIBLE_DEVICES", nvml.get("gpus") or []
+    value, visible = environ.get(name), sum(gpu["visible"] for gpu in gpus)
     if nvml.get("visible_problem"):
-        lines.append(Line(_SECTION, name, PROBLEM, nvml["visible_problem"], "name GPUs that exist, or unset it"))
+        section.add(name, PROBLEM, nvml["visible_problem"], "name GPUs that exist, or unset it")
     elif value is not None and gpus and visible == 0:
         hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
-        lines.append(
-            Line(
-                _SECTION,
-                name,
-                PROBLEM,
-                f"{name}={value} hides {hidden}",
-                f"unset {name}, or set it to the GPUs you want",
-            )
-        )
+        section.add(name, PROBLEM, f"{name}={value} hides {hidden}", f"unset {name}, or set it to the GPUs you want")
     elif value is not None and gpus:
-        lines.append(Line(_SECTION, name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs"))
+        section.add(name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs")
     if not nvml.get("order_certain", True) and visible > 1:
-        lines.append(
-            Line(
-                _SECTION,
-                "CUDA_DEVICE_ORDER",
-                WARNING,
-                "these GPUs differ, and CUDA numbers them by speed while nvidia-smi goes by bus",
-                "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
-            )
-        )
-    return lines
+        text = "these GPUs differ, and CUDA numbers them by speed while nvidia-smi goes by bus"
+        section.add("CUDA_DEVICE_ORDER", WARNING, text, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
 
 
-def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
-    lines = []
-
-    def warn(name: str, status: str, text: str, cure: str) -> None:
-        lines.append(Line(_SECTION, name, status, text, cure))
-
+def _check_settings(section: Section, environ: Mapping[str, str], has_gpus: bool) -> None:
     if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        warn(
-            "CUDA_LAUNCH_BLOCKING",
-            WARNING,
-            "the host waits for every single kernel",
-            "unset CUDA_LAUNCH_BLOCKING (it is for debugging)",
-        )
+        cure = "unset CUDA_LAUNCH_BLOCKING (it is for debugging)"
+        section.add("CUDA_LAUNCH_BLOCKING", WARNING, "the host waits for every single kernel", cure)
     for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
         value = environ.get(name, "").lower()
-        if gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
-            warn(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
+        if has_gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
+            section.add(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
     old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     if environ.get(old) and environ.get(new):
-        warn(new, PROBLEM if gpus else WARNING, f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")
+        status = PROBLEM if has_gpus else WARNING
+        section.add(new, status, f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")
     capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
-    if gpus and not {"all", "compute"} & set(capabilities):
-        warn(
-            "NVIDIA_DRIVER_CAPABILITIES",
-            PROBLEM,
-            "this container may query GPUs but not compute on them",
-            "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        )
+    if has_gpus and not {"all", "compute"} & set(capabilities):
+        text = "this container may query GPUs but not compute on them"
+        cure = "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        section.add("NVIDIA_DRIVER_CAPABILITIES", PROBLEM, text, cure)
     percentage = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     if percentage and percentage != "100":
-        warn(
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-            WARNING,
-            f"MPS gives this process {percentage} % of each GPU",
-            "unset it",
-        )
-    return lines
+        text = f"MPS gives this process {percentage} % of each GPU"
+        section.add("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", WARNING, text, "unset it")
 
 
 def check_tensorboard() -> list[Line]:
@@ -273,45 +231,28 @@ def check_tensorboard() -> list[Line]:
     if find_spec("pkg_resources") is not None:
         return []
     lacking = f"setuptools {versions['setuptools']}" if versions["setuptools"] else "no setuptools"
-    return [
-        Line(
-            _SECTION,
-            "TensorBoard",
-            WARNING,
-            f"TensorBoard {versions['tensorboard']} does not start: it imports pkg_resources, "
-            f"which is not here ({lacking})",
-            'pip install "setuptools<82"',
-        )
-    ]
+    text = (
+        f"TensorBoard {versions['tensorboard']} does not start: it imports pkg_resources, which is not here ({lacking})"
+    )
+    return [Line("environment", "TensorBoard", WARNING, text, 'pip install "setuptools<82"')]
 
 
 def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line]:
     """Check that this user may profile and that CUPTI loads: kernel time needs both."""
     if not nvml.get("gpus"):
         return []
+    status, text, cure = OK, "profiling is allowed", ""
     cupti = next((library for name, library in libraries.items() if name.startswith("libcupti")), None)
     if cupti is not None and not cupti.get("loads"):
-        return [
-            Line(
-                _SECTION,
-                "profiler",
-                WARNING,
-                "CUPTI does not load: no kernel times",
-                'pip install "tensorflow[and-cuda]"',
-            )
-        ]
-    if _admin_only() and not _is_admin():
-        return [
-            Line(
-                _SECTION,
-                "profiler",
-                WARNING,
-                "CUPTI: only administrators may profile here",
-                "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
-                "reboot; in a container `--cap-add=SYS_ADMIN`",
-            )
-        ]
-    return [Line(_SECTION, "profiler", OK, "profiling is allowed")]
+        status, text = WARNING, "CUPTI does not load: no kernel times"
+        cure = 'pip install "tensorflow[and-cuda]"'
+    elif _admin_only() and not _is_admin():
+        status, text = WARNING, "CUPTI: only administrators may profile here"
+        cure = (
+            "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
+            "reboot; in a container `--cap-add=SYS_ADMIN`"
+        )
+    return [Line("environment", "profiler", status, text, cure)]
 
 
 def _admin_only(path: str = "/proc/driver/nvidia/params") -> bool:
@@ -355,48 +296,37 @@ _CUDA_CODES = {
 
 def check_driver(nvml: dict[str, Any], cuda: dict[str, Any]) -> list[Line]:
     """Check that there is a driver and that both of its libraries work."""
+    section = Section("driver")
     if "error" in nvml:
         cure = "see `dmesg`; `nvidia-smi` probably hangs as well" if nvml.get("timeout") else ""
-        return [Line("driver", "NVML", PROBLEM, nvml["error"], cure)]
-    if problem := nvml.get("problem"):
+        section.add("NVML", PROBLEM, nvml["error"], cure)
+    elif problem := nvml.get("problem"):
         # A machine without a GPU has no library at all.
         missing = "no NVIDIA driver library" in problem["reason"]
         none = problem["reason"] == _gate.NO_GPU[0]
-        status = OK if none else WARNING if missing else PROBLEM
-        return [Line("driver", "NVML", status, problem["reason"], problem["cure"])]
-    lines = [
-        Line(
-            "driver",
-            "NVIDIA driver",
-            OK,
-            f"{nvml.get('driver_version')}, supports CUDA {nvml.get('cuda_version') or '?'}",
-        )
-    ]
-    lines.append(_cuda_line(cuda, nvml))
-    return lines
+        section.add("NVML", OK if none else WARNING if missing else PROBLEM, problem["reason"], problem["cure"])
+    else:
+        text = f"{nvml.get('driver_version')}, supports CUDA {nvml.get('cuda_version') or '?'}"
+        section.add("NVIDIA driver", OK, text)
+        section.add("CUDA driver library", *_cuda_state(cuda, nvml))
+    return section.lines
 
 
-def _cuda_line(cuda: dict[str, Any], nvml: dict[str, Any]) -> Line:
-    check = "CUDA driver library"
+def _cuda_state(cuda: dict[str, Any], nvml: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the status of CUDA's driver library, in words, and the cure."""
     if "error" in cuda and "loads" not in cuda:
-        return Line("driver", check, PROBLEM, cuda["error"])
+        return PROBLEM, cuda["error"], ""
     if not cuda.get("loads"):
-        return Line(
-            "driver",
-            check,
-            PROBLEM,
-            "libcuda.so.1 does not load, though NVML works",
-            "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility and `--gpus all`; else reinstall the driver",
-        )
+        cure = "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility and `--gpus all`; else reinstall the driver"
+        return PROBLEM, "libcuda.so.1 does not load, though NVML works", cure
     code = cuda.get("init")
     hidden = nvml.get("gpus") and not any(gpu["visible"] for gpu in nvml["gpus"])
     if code in (100, 101) and hidden:
-        return Line("driver", check, OK, "works; CUDA_VISIBLE_DEVICES hides every GPU from it")
+        return OK, "works; CUDA_VISIBLE_DEVICES hides every GPU from it", ""
     if code != 0:
-        text, cure = _CUDA_CODES.get(code or -1, (f"cuInit fails with code {code}", "see `dmesg`"))
-        return Line("driver", check, PROBLEM, text, cure)
+        return PROBLEM, *_CUDA_CODES.get(code or -1, (f"cuInit fails with code {code}", "see `dmesg`"))
     count = len(cuda.get("gpus", ()))
-    return Line("driver", check, OK, f"{cuda.get('library')}, {count} GPU{'s' * (count != 1)}")
+    return OK, f"{cuda.get('library')}, {count} GPU{'s' * (count != 1)}", ""
 
 
 def check_gpus(nvml: dict[str, Any]) -> list[Line]:
@@ -404,10 +334,10 @@ def check_gpus(nvml: dict[str, Any]) -> list[Line]:
     if "gpus" not in nvml:
         return []
     gpus = nvml["gpus"]
+    section = Section("GPUs")
     if not gpus:
         cure = "in a container start it with `--gpus all`; else see `lspci | grep -i nvidia`"
-        return [Line("GPUs", "NVML", WARNING, "the driver is installed but sees no GPU", cure)]
-    lines = []
+        section.add("NVML", WARNING, "the driver is installed but sees no GPU", cure)
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for gpu in gpus:
         kinds.setdefault((gpu["name"], gpu.get("memory_total_bytes"), gpu["mode"]), []).append(gpu)
@@ -417,48 +347,44 @@ def check_gpus(nvml: dict[str, Any]) -> list[Line]:
         capability = alike[0].get("compute_capability")
         text = f"{len(alike)} × {name}{size}, compute capability {capability or 'unknown'}"
         text += f", {mode}" if mode else ""
-        lines.append(Line("GPUs", f"nvml {numbers}", OK, text))
+        section.add(f"nvml {numbers}", OK, text)
     for gpu in gpus:
-        lines += _gpu_lines(gpu, nvml)
-    return lines
+        for status, text, cure in _troubles(gpu, nvml):
+            section.add(f"nvml {gpu['nvml_index']}", status, text, cure)
+    return section.lines
 
 
-def _gpu_lines(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
+def _troubles(gpu: dict[str, Any], nvml: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the status of each trouble of a GPU, the trouble in words, and its cure."""
     number = gpu["nvml_index"]
-    lines: list[Line] = []
-
-    def say(status: str, text: str, cure: str) -> None:
-        lines.append(Line("GPUs", f"nvml {number}", status, text, cure))
-
     processes = gpu.get("processes") or []
     limit, default = gpu.get("power_limit_mw"), gpu.get("power_default_mw")
     width, full = gpu.get("pcie_width"), gpu.get("pcie_width_max")
     if gpu.get("lost"):
-        say(PROBLEM, "does not answer (lost)", "see `dmesg | grep -i xid`; reboot")
+        yield PROBLEM, "does not answer (lost)", "see `dmesg | grep -i xid`; reboot"
     if gpu.get("compute_mode") == _PROHIBITED:
-        say(PROBLEM, "compute mode is Prohibited", f"nvidia-smi -i {number} -c 0")
+        yield PROBLEM, "compute mode is Prohibited", f"nvidia-smi -i {number} -c 0"
     if processes:
-        say(WARNING, _processes(processes, nvml), "stop them, or choose another GPU")
+        yield WARNING, _processes(processes, nvml), "stop them, or choose another GPU"
         if gpu.get("compute_mode") == _EXCLUSIVE:
-            say(PROBLEM, "compute mode is Exclusive, and taken", f"nvidia-smi -i {number} -c 0")
+            yield PROBLEM, "compute mode is Exclusive, and taken", f"nvidia-smi -i {number} -c 0"
     if limit and default and limit < 0.95 * default:
         text = f"power limit {limit / 1000:.0f} W, the default is {default / 1000:.0f} W"
-        say(WARNING, text, f"nvidia-smi -i {number} -pl {default // 1000}")
+        yield WARNING, text, f"nvidia-smi -i {number} -pl {default // 1000}"
     if width and full and width < full:
-        say(WARNING, f"PCIe link ×{width} of ×{full}", "reseat the card, or use a full slot")
+        yield WARNING, f"PCIe link ×{width} of ×{full}", "reseat the card, or use a full slot"
     if gpu.get("ecc_uncorrected"):
         text = f"{gpu['ecc_uncorrected']} uncorrected ECC errors since the last reboot"
-        say(WARNING, text, "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace the GPU if they keep coming")
+        yield WARNING, text, "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace the GPU if they keep coming"
     if (gpu.get("event_reasons") or 0) & _SLOWED_DOWN:
         text = "the GPU slows itself down (heat or power) right now"
-        say(WARNING, text, "check cooling and the power supply")
+        yield WARNING, text, "check cooling and the power supply"
     if gpu.get("persistence_mode") is False:
         text = "persistence mode is off: the first use after a pause is slow"
-        say(WARNING, text, f"nvidia-smi -i {number} -pm 1")
+        yield WARNING, text, f"nvidia-smi -i {number} -pm 1"
     if gpu["mode"] == "MIG" and not gpu.get("mig_devices"):
         text = "MIG mode is on and no MIG device exists"
-        say(PROBLEM, text, f"nvidia-smi mig -i {number} -cgi … -C, or nvidia-smi -mig 0")
-    return lines
+        yield PROBLEM, text, f"nvidia-smi mig -i {number} -cgi … -C, or nvidia-smi -mig 0"
 
 
 def _processes(processes: list[dict[str, Any]], nvml: dict[str, Any]) -> str:
@@ -473,32 +399,12 @@ def _processes(processes: list[dict[str, Any]], nvml: dict[str, Any]) -> str:
     return f"{count} it{used} ({who})"
 
 
-# CUDA major version -> the libraries TensorFlow loads before it accepts a GPU.
-_CUDA_LIBRARIES = {
-    11: (
-        "libcudart.so.11.0",
-        "libcublasLt.so.11",
-        "libcublas.so.11",
-        "libcufft.so.10",
-        "libcusparse.so.11",
-        "libcusolver.so.11",
-    ),
-    12: (
-        "libcudart.so.12",
-        "libcublasLt.so.12",
-        "libcublas.so.12",
-        "libcufft.so.11",
-        "libcusparse.so.12",
-        "libcusolver.so.11",
-    ),
-    13: (
-        "libcudart.so.13",
-        "libcublasLt.so.13",
-        "libcublas.so.13",
-        "libcufft.so.12",
-        "libcusparse.so.12",
-        "libcusolver.so.12",
-    ),
+# The libraries that TensorFlow loads before it accepts a GPU, and CUDA's major version -> their versions.
+_CUDA_LIBRARIES = ("cudart", "cublasLt", "cublas", "cufft", "cusparse", "cusolver")
+_LIBRARY_VERSIONS = {
+    11: ("11.0", "11", "11", "10", "11", "11"),
+    12: ("12", "12", "12", "11", "12", "11"),
+    13: ("13", "13", "13", "12", "12", "12"),
 }
 # Messages that frameworks print when they skip a GPU.
 _TELLING = re.compile(
@@ -514,7 +420,8 @@ def needed_libraries(build: Mapping[str, Any]) -> list[str]:
     if not build.get("is_cuda_build") or not version[:2].isdigit():
         return []
     major = int(version[:2])
-    names = list(_CUDA_LIBRARIES.get(major, ()))
+    versions = _LIBRARY_VERSIONS.get(major, ())
+    names = [f"lib{name}.so.{number}" for name, number in zip(_CUDA_LIBRARIES, versions, strict=False)]
     if build.get("cudnn_version"):
         names.append(f"libcudnn.so.{str(build['cudnn_version']).split('.')[0]}")
     cupti = ".".join(version.split(".")[:2]) if major == 11 else str(major)
@@ -525,172 +432,174 @@ def none_installed(names: list[str]) -> Line:
     """Report that no framework is installed: a problem only where one was asked for."""
     missing = ", ".join(names)
     if len(names) > 1:
-        return Line(
-            "framework",
-            "installed",
-            OK,
+        text = (
             f"none of {missing}: this environment is for viewing only. Reports and the TensorBoard "
-            "tab work; to record a training, install this package next to its framework",
+            "tab work; to record a training, install this package next to its framework"
         )
-    return Line(
-        "framework",
-        "installed",
-        PROBLEM,
-        f"none of {missing} is installed here",
-        f"{INSTALL[names[0]]} in this Python environment",
-    )
+        return Line("framework", "installed", OK, text)
+    cure = f"{INSTALL[names[0]]} in this Python environment"
+    return Line("framework", "installed", PROBLEM, f"none of {missing} is installed here", cure)
 
 
-def check_framework(
-    name: str,
-    distributions: list[tuple[str, str]],
-    answer: dict[str, Any],
-    nvml: dict[str, Any],
-    cuda: dict[str, Any],
-    environ: Mapping[str, str],
-    libraries: dict[str, Any],
-    used: bool = True,
-) -> list[Line]:
-    """Return all lines about one framework.
+class FrameworkCheck:
+    """Checks of one framework.
 
     Args:
         distributions: (name, version) of all packages that provide it.
+        answer: of its probe.
+        nvml, cuda: of the driver's probes.
+        libraries: those that it needs, as far as they were looked for.
         used: False where another Keras backend is chosen.
     """
-    visible = [gpu for gpu in nvml.get("gpus", ()) if gpu["visible"]]
-    severe = PROBLEM if used else WARNING
-    distribution, version = distributions[0]
-    lines: list[Line] = []
-    if len(distributions) > 1:
-        conflicting = " and ".join(f"{other} {number}" for other, number in distributions)
-        names = " ".join(other for other, _ in distributions)
-        lines.append(
-            Line(
-                name,
-                "installed",
-                severe,
-                f"{conflicting} overwrite each other",
-                f"pip uninstall -y {names}; {INSTALL[name]}",
-            )
-        )
-    if "build" not in answer:
-        return [
-            *lines,
-            Line(
-                name,
-                "import",
-                severe,
-                f"{distribution} {version}: {answer.get('error')}",
-                f"pip install --force-reinstall {distribution}",
-            ),
-        ]
-    build = answer["build"]
-    lines.append(_build_line(name, distributions, build, visible, severe))
-    missing = _missing(libraries)
-    if libraries:
-        lines.append(_libraries_line(name, libraries, missing, visible, severe))
-    if build.get("is_cuda_build"):
-        lines += _fits(name, build, nvml, visible, severe)
-    lines.append(_gpus_line(name, answer, nvml, cuda, visible, missing, environ, severe))
-    if name == "tensorflow" and answer["gpus"]:
-        lines.append(_growth_line(answer, visible))
-    return lines
 
+    def __init__(
+        self,
+        name: str,
+        distributions: list[tuple[str, str]],
+        answer: dict[str, Any],
+        nvml: dict[str, Any],
+        cuda: dict[str, Any],
+        environ: Mapping[str, str],
+        libraries: dict[str, Any],
+        used: bool = True,
+    ):
+        self._name, self._distributions, self._answer = name, distributions, answer
+        self._nvml, self._cuda, self._environ = nvml, cuda, environ
+        self._build: dict[str, Any] = answer.get("build") or {}
+        self._needed = {library: facts for library, facts in libraries.items() if not library.startswith("libcupti")}
+        self._missing = [library for library, facts in self._needed.items() if not facts.get("loads")]
+        self._visible = [gpu for gpu in nvml.get("gpus", ()) if gpu["visible"]]
+        self._severe = PROBLEM if used else WARNING
+        self._install = INSTALL[name]
+        self._section = Section(name)
 
-def _build_line(
-    name: str, distributions: list[tuple[str, str]], build: dict[str, Any], visible: list[Any], severe: str
-) -> Line:
-    distribution, version = distributions[0]
-    if build.get("is_rocm_build"):
-        return Line(name, "build", OK, f"{distribution} {version}, for ROCm")
-    if build.get("is_cuda_build"):
-        parts = [f"{distribution} {version}"]
-        if build.get("cuda_version"):
-            parts.append(f"CUDA {build['cuda_version']}")
-        if build.get("cudnn_version"):
-            parts.append(f"cuDNN {build['cudnn_version']}")
-        if build.get("plugins"):
-            parts.append(", ".join(build["plugins"]))
-        return Line(name, "build", OK, ", ".join(parts))
-    text = f"{distribution} {version} was built without CUDA"
-    if not visible:
-        return Line(name, "build", OK, text + ", and there is no GPU for it to use")
-    cure = INSTALL[name]
-    if stray := [other for other, _ in distributions if other != name]:
-        cure = f"pip uninstall -y {' '.join(stray)}; {cure}"
-    return Line(name, "build", severe, text + ": training runs on the CPU", cure)
+    def check(self) -> list[Line]:
+        """Return all lines about it."""
+        add, (distribution, version) = self._section.add, self._distributions[0]
+        if len(self._distributions) > 1:
+            conflicting = " and ".join(f"{other} {number}" for other, number in self._distributions)
+            names = " ".join(other for other, _ in self._distributions)
+            cure = f"pip uninstall -y {names}; {self._install}"
+            add("installed", self._severe, f"{conflicting} overwrite each other", cure)
+        if "build" not in self._answer:
+            text = f"{distribution} {version}: {self._answer.get('error')}"
+            add("import", self._severe, text, f"pip install --force-reinstall {distribution}")
+            return self._section.lines
+        add("build", *self._built())
+        if self._needed:
+            add("CUDA libraries", *self._loaded())
+        if self._build.get("is_cuda_build"):
+            self._check_fit()
+        add("GPUs", *self._gpus())
+        if self._name == "tensorflow" and self._answer["gpus"]:
+            add("memory growth", *self._growth())
+        return self._section.lines
 
+    def _built(self) -> tuple[str, str, str]:
+        """Return the status of the build, in words, and the cure."""
+        build, text = self._build, " ".join(self._distributions[0])
+        if build.get("is_rocm_build"):
+            return OK, f"{text}, for ROCm", ""
+        if build.get("is_cuda_build"):
+            versions = [("CUDA", build.get("cuda_version")), ("cuDNN", build.get("cudnn_version"))]
+            parts = [text, *(f"{part} {version}" for part, version in versions if version), *build.get("plugins", ())]
+            return OK, ", ".join(parts), ""
+        text += " was built without CUDA"
+        if not self._visible:
+            return OK, text + ", and there is no GPU for it to use", ""
+        cure = self._install
+        if stray := [other for other, _ in self._distributions if other != self._name]:
+            cure = f"pip uninstall -y {' '.join(stray)}; {cure}"
+        return self._severe, text + ": training runs on the CPU", cure
 
-def _missing(libraries: dict[str, Any]) -> list[str]:
-    return [
-        library for library, facts in libraries.items() if not facts.get("loads") and not library.startswith("libcupti")
-    ]
+    def _loaded(self) -> tuple[str, str, str]:
+        """Return the status of the CUDA libraries, in words, and the cure."""
+        names, missing = list(self._needed), self._missing
+        if not missing:
+            folders = sorted({facts["path"].rsplit("/", 1)[0] for facts in self._needed.values()})
+            where = folders[0] if len(folders) == 1 else f"{folders[0]} and {len(folders) - 1} more"
+            return OK, f"all {len(names)} load, from {where}", ""
+        text = f"{len(names) - len(missing)} of {len(names)} load; missing: {', '.join(missing)}"
+        if not self._visible:
+            return OK, text + " (no GPU would use them)", ""
+        cure = self._install
+        if all("cudnn" in library for library in missing):
+            cure = f"pip install nvidia-cudnn-cu{_major(names)}, or {cure}"
+        return self._severe, text, cure
 
+    def _check_fit(self) -> None:
+        """Check that the driver supports this CUDA and that the build has code for these GPUs."""
+        build_cuda, driver_cuda = self._build.get("cuda_version"), self._nvml.get("cuda_version")
+        if build_cuda and driver_cuda and _numbers(build_cuda)[0] > _numbers(driver_cuda)[0]:
+            driver = f"driver {self._nvml.get('driver_version')} supports {driver_cuda}"
+            text = f"this build needs CUDA {build_cuda}; {driver}"
+            self._section.add("driver", self._severe, text, "update the NVIDIA driver")
+        codes = self._build.get("cuda_compute_capabilities") or []
+        for capability in sorted({gpu.get("compute_capability") for gpu in self._visible} - {None}):
+            gpu_code = _numbers(capability)
+            native = [_code(code) for code in codes if code.startswith("sm_")]
+            portable = [_code(code) for code in codes if code.startswith("compute_")]
+            # Machine code runs on its own major version and newer minors; PTX on anything newer.
+            if any(code[0] == gpu_code[0] and code <= gpu_code for code in native) or not codes:
+                continue
+            if any(code <= gpu_code for code in portable):
+                status = WARNING
+                text = f"no machine code for {capability}: kernels are compiled at the first start, which takes minutes"
+                cure = (
+                    "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
+                    "CUDA_CACHE_MAXSIZE=4294967296"
+                )
+            else:
+                status = self._severe
+                text = f"this build has no code for compute capability {capability} (it has {', '.join(codes)})"
+                cure = f"another version of {self._name}, or another GPU"
+            self._section.add("compute capability", status, text, cure)
 
-def _libraries_line(name: str, libraries: dict[str, Any], missing: list[str], visible: list[Any], severe: str) -> Line:
-    names = [library for library in libraries if not library.startswith("libcupti")]
-    if not missing:
-        folders = sorted({libraries[library]["path"].rsplit("/", 1)[0] for library in names})
-        where = folders[0] if len(folders) == 1 else f"{folders[0]} and {len(folders) - 1} more"
-        return Line(name, "CUDA libraries", OK, f"all {len(names)} load, from {where}")
-    text = f"{len(names) - len(missing)} of {len(names)} load; missing: {', '.join(missing)}"
-    if not visible:
-        return Line(name, "CUDA libraries", OK, text + " (no GPU would use them)")
-    cure = INSTALL[name]
-    if missing == [library for library in missing if "cudnn" in library]:
-        cure = f"pip install nvidia-cudnn-cu{_major(names)}, or {cure}"
-    return Line(name, "CUDA libraries", severe, text, cure)
+    def _gpus(self) -> tuple[str, str, str]:
+        """Return the status of the GPUs that it sees, in words, and the cure."""
+        used, every = len(self._answer["gpus"]), len(self._nvml.get("gpus", ()))
+        text = f"{self._name} sees {used} of {every}"
+        if used and used >= len(self._visible):
+            return OK, text, ""
+        if not every and not used:
+            return OK, f"{self._name} sees none, like the driver", ""
+        why, cure = self._why()
+        return self._severe if used == 0 else WARNING, f"{text}: {why}", cure
+
+    def _why(self) -> tuple[str, str]:
+        """Return the reason why it sees fewer GPUs than there are, and the cure."""
+        answer, cuda = self._answer, self._cuda
+        if not self._visible:
+            return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
+        if not self._build.get("is_cuda_build"):
+            return "its build has no CUDA", self._install
+        if self._missing:
+            return f"{', '.join(self._missing)} cannot be loaded", self._install
+        if not cuda.get("loads", True) or cuda.get("init", 0) != 0:
+            return "the CUDA driver library does not work (above)", "see the driver's line"
+        platforms = self._environ.get("JAX_PLATFORMS") or self._environ.get("JAX_PLATFORM_NAME")
+        if self._name == "jax" and platforms:
+            return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
+        if answer.get("init_error"):
+            return answer["init_error"].splitlines()[0], self._install
+        telling_lines = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
+        if telling_lines:
+            return f"it says: {telling_lines[0].strip()[:200]}", ""
+        return "for an unknown reason", f"see what `python -c 'import {self._name}'` prints"
+
+    def _growth(self) -> tuple[str, str, str]:
+        """Return the status of TensorFlow's memory growth, in words, and the cure."""
+        if any(self._answer.get("memory_growth") or []):
+            return OK, "on: memory is taken as it is needed", ""
+        text = "off: TensorFlow reserves nearly all GPU memory at startup"
+        if any(gpu.get("processes") for gpu in self._visible):
+            return WARNING, text + "; others use these GPUs, too", "TF_FORCE_GPU_ALLOW_GROWTH=true"
+        return OK, text, ""
 
 
 def _major(libraries: list[str]) -> str:
     runtime = next((library for library in libraries if library.startswith("libcudart")), ".12")
     return runtime.split(".so.")[-1].split(".")[0]
-
-
-def _fits(name: str, build: dict[str, Any], nvml: dict[str, Any], visible: list[Any], severe: str) -> list[Line]:
-    """Check that the driver supports this CUDA and that the build has code for these GPUs."""
-    lines = []
-    build_cuda, driver_cuda = build.get("cuda_version"), nvml.get("cuda_version")
-    if build_cuda and driver_cuda and _numbers(build_cuda)[0] > _numbers(driver_cuda)[0]:
-        lines.append(
-            Line(
-                name,
-                "driver",
-                severe,
-                f"this build needs CUDA {build_cuda}; driver {nvml.get('driver_version')} supports {driver_cuda}",
-                "update the NVIDIA driver",
-            )
-        )
-    codes = build.get("cuda_compute_capabilities") or []
-    for capability in sorted({gpu.get("compute_capability") for gpu in visible} - {None}):
-        gpu_code = _numbers(capability)
-        native = [_code(code) for code in codes if code.startswith("sm_")]
-        portable = [_code(code) for code in codes if code.startswith("compute_")]
-        # Machine code runs on its own major version and newer minors; PTX on anything newer.
-        if any(code[0] == gpu_code[0] and code <= gpu_code for code in native) or not codes:
-            continue
-        if any(code <= gpu_code for code in portable):
-            lines.append(
-                Line(
-                    name,
-                    "compute capability",
-                    WARNING,
-                    f"no machine code for {capability}: kernels are compiled at the first start, which takes minutes",
-                    "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
-                    "CUDA_CACHE_MAXSIZE=4294967296",
-                )
-            )
-        else:
-            lines.append(
-                Line(
-                    name,
-                    "compute capability",
-                    severe,
-                    f"this build has no code for compute capability {capability} (it has {', '.join(codes)})",
-                    f"another version of {name}, or another GPU",
-                )
-            )
-    return lines
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -700,70 +609,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _code(code: str) -> tuple[int, ...]:
     digits = re.sub(r"\D", "", code)
     return (int(digits[:-1] or 0), int(digits[-1:] or 0))
-
-
-def _gpus_line(
-    name: str,
-    answer: dict[str, Any],
-    nvml: dict[str, Any],
-    cuda: dict[str, Any],
-    visible: list[Any],
-    missing: list[str],
-    environ: Mapping[str, str],
-    severe: str,
-) -> Line:
-    used, every = len(answer["gpus"]), len(nvml.get("gpus", ()))
-    text = f"{name} sees {used} of {every}"
-    if used and used >= len(visible):
-        return Line(name, "GPUs", OK, text)
-    if not every and not used:
-        return Line(name, "GPUs", OK, f"{name} sees none, like the driver")
-    why, cure = _why(name, answer, cuda, visible, missing, environ)
-    return Line(name, "GPUs", severe if used == 0 else WARNING, f"{text}: {why}", cure)
-
-
-def _why(
-    name: str,
-    answer: dict[str, Any],
-    cuda: dict[str, Any],
-    visible: list[Any],
-    missing: list[str],
-    environ: Mapping[str, str],
-) -> tuple[str, str]:
-    """Return the reason why a framework sees fewer GPUs than there are, and the cure."""
-    if not visible:
-        return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
-    if not answer["build"].get("is_cuda_build"):
-        return "its build has no CUDA", INSTALL[name]
-    if missing:
-        return f"{', '.join(missing)} cannot be loaded", INSTALL[name]
-    if not cuda.get("loads", True) or cuda.get("init", 0) != 0:
-        return "the CUDA driver library does not work (above)", "see the driver's line"
-    platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME")
-    if name == "jax" and platforms:
-        return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
-    if answer.get("init_error"):
-        return answer["init_error"].splitlines()[0], INSTALL[name]
-    telling_lines = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
-    if telling_lines:
-        return f"it says: {telling_lines[0].strip()[:200]}", ""
-    return "for an unknown reason", f"see what `python -c 'import {name}'` prints"
-
-
-def _growth_line(answer: dict[str, Any], visible: list[Any]) -> Line:
-    grows = answer.get("memory_growth") or []
-    if any(grows):
-        return Line("tensorflow", "memory growth", OK, "on: memory is taken as it is needed")
-    text = "off: TensorFlow reserves nearly all GPU memory at startup"
-    if any(gpu.get("processes") for gpu in visible):
-        return Line(
-            "tensorflow",
-            "memory growth",
-            WARNING,
-            text + "; others use these GPUs, too",
-            "TF_FORCE_GPU_ALLOW_GROWTH=true",
-        )
-    return Line("tensorflow", "memory growth", OK, text)
 
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -786,6 +631,18 @@ class Line:
     status: str
     text: str
     cure: str = ""
+
+
+class Section:
+    """The lines of one section, in their order."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self.lines: list[Line] = []
+
+    def add(self, check: str, status: str, text: str, cure: str = "") -> None:
+        """Add the result of a check."""
+        self.lines.append(Line(self._name, check, status, text, cure))
 
 
 @dataclass(frozen=True)

@@ -480,9 +480,10 @@ def test_equal_gpus_share_a_line():
     ],
 )
 def test_compute_capabilities(capability, codes, status):
-    found = _checks._fits(
-        "tensorflow", {"cuda_compute_capabilities": codes}, {}, [{"compute_capability": capability}], "problem"
-    )
+    answer = {"build": {"is_cuda_build": True, "cuda_compute_capabilities": codes}, "gpus": [{}]}
+    nvml = {"gpus": [{"visible": True, "compute_capability": capability}]}
+    lines = _checks.FrameworkCheck("jax", [("jax", "0.10")], answer, nvml, {}, {}, {}).check()
+    found = [entry for entry in lines if entry.check == "compute capability"]
     assert [entry.status for entry in found] == ([status] if status else [])
 
 
