@@ -10,20 +10,30 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.diagnosis import (
+    RULES,
+    Check,
+    Verdict,
+    comparison,
+    failures,
+    logdir_report,
+    meant,
+    new_causes,
+    slowdowns,
+)
+from gpu_util_callback.diagnosis.regression import DIFFERENT
+from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording import Recordings, read_recordings
+from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.redaction import without_secrets
+from gpu_util_callback.report.ci import junit, markdown
+from gpu_util_callback.report.energy_sentences import Prices
 from gpu_util_callback.report.screen import strip_control
-
-if TYPE_CHECKING:
-    from gpu_util_callback.diagnosis import Check, Verdict
-    from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
-    from gpu_util_callback.recording import Recordings
-    from gpu_util_callback.recording.problems import ReportedProblem
-    from gpu_util_callback.report.energy_sentences import Prices
+from gpu_util_callback.report.terminal import render, rules_text
 
 MAX_SLOWDOWN_PCT = 5.0
 FAILED, NOT_COMPARABLE = 1, 3  # exit codes
@@ -115,10 +125,6 @@ def run(args: argparse.Namespace) -> int:
 
     3 where a run and its baseline are not comparable.
     """
-    from gpu_util_callback.diagnosis import logdir_report
-    from gpu_util_callback.report.energy_sentences import Prices
-    from gpu_util_callback.report.terminal import render, rules_text
-
     if args.rules:
         print(rules_text(options.width(args.width), unicode=options.unicode()), end="")
         return 0
@@ -157,24 +163,20 @@ def run(args: argparse.Namespace) -> int:
 class _Outcome:
     """The outcome of a check: the limits that are broken, and the verdicts if there is a baseline."""
 
-    broken: "list[Failure]"
-    verdicts: "list[Verdict] | None"
+    broken: list[Failure]
+    verdicts: list[Verdict] | None
 
     @property
     def status(self) -> int:
         """The exit code."""
-        from gpu_util_callback.diagnosis.regression import DIFFERENT
-
         if self.broken or any(verdict.failed for verdict in self.verdicts or ()):
             return FAILED
         return NOT_COMPARABLE if any(verdict.outcome == DIFFERENT for verdict in self.verdicts or ()) else 0
 
 
 def _judged(
-    args: argparse.Namespace, check: "Check", recordings: "Recordings", report: "LogdirReport", thresholds: dict
+    args: argparse.Namespace, check: Check, recordings: Recordings, report: LogdirReport, thresholds: dict
 ) -> _Outcome:
-    from gpu_util_callback.diagnosis import failures
-
     broken = failures(report, check)
     if args.baseline is None:
         return _Outcome(broken, None)
@@ -183,9 +185,7 @@ def _judged(
     return _Outcome(broken + [failure for failure in new if failure["reason"] not in reasons], verdicts)
 
 
-def _print_json(report: "LogdirReport", outcome: _Outcome | None) -> None:
-    from gpu_util_callback.diagnosis import comparison
-
+def _print_json(report: LogdirReport, outcome: _Outcome | None) -> None:
     if len(report["runs"]) > 1:
         report["comparison"] = comparison(report["runs"])
     if outcome is not None:
@@ -205,7 +205,7 @@ def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
         print(_within(len(report["runs"])))
 
 
-def _add_cost(runs: "Iterable[RunReport]", prices: "Prices") -> None:
+def _add_cost(runs: Iterable[RunReport], prices: Prices) -> None:
     """Add what runs cost, where a price was given; warn about those whose energy is not known."""
     if not prices:
         return
@@ -230,11 +230,9 @@ def _with_logdir_names(entries: Iterable[Mapping], logdirs: list[str]) -> list[d
 
 
 def _compared(
-    args: argparse.Namespace, recordings: "Recordings", report: Mapping, thresholds: dict
-) -> "tuple[list[Verdict], list[Failure]]":
+    args: argparse.Namespace, recordings: Recordings, report: Mapping, thresholds: dict
+) -> tuple[list[Verdict], list[Failure]]:
     """Return how much slower each run is than the baseline, and failures for its new causes."""
-    from gpu_util_callback.diagnosis import logdir_report, new_causes, slowdowns
-
     limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
     names = _names([*args.logdir, args.baseline])
     before = open_recordings([args.baseline], None, args.timeout)
@@ -255,8 +253,6 @@ def _compared(
 
 def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
     """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
-    from gpu_util_callback.report.ci import junit, markdown
-
     broken, verdicts = _with_logdir_names(outcome.broken, args.logdir), outcome.verdicts
     if args.junit:
         options.write_text(args.junit, junit(_with_logdir_names(report["runs"], args.logdir), broken, verdicts))
@@ -274,7 +270,7 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
             print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
 
 
-def _warn(problems: "Iterable[ReportedProblem]") -> None:
+def _warn(problems: Iterable[ReportedProblem]) -> None:
     for problem in problems:
         print(strip_control(f"gpu-util report: {problem['path']}: {problem['message']}"), file=sys.stderr)
 
@@ -298,10 +294,8 @@ def length(text: str) -> float:
     return number
 
 
-def _check(args: argparse.Namespace) -> "Check | None":
+def _check(args: argparse.Namespace) -> Check | None:
     """Return the limits to check, or None; a limit implies `--check`."""
-    from gpu_util_callback.diagnosis import RULES, Check, meant
-
     forbid = [cause.strip() for text in args.forbid for cause in text.split(",")]
     causes = [rule.cause for rule in RULES]
     unknown = [cause for cause in forbid if cause not in causes]
@@ -333,15 +327,12 @@ def nothing_in(*logdirs: str) -> UnusableInput:
     )
 
 
-def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> "Recordings":
+def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> Recordings:
     """Open the recordings of log directories, or of some of their runs.
 
     Raises:
         UnusableInput: nothing is there that could be read.
     """
-    from gpu_util_callback.recording import Recordings, read_recordings
-    from gpu_util_callback.recording.problems import reported
-
     logdirs = list(logdirs)
     names = _names(logdirs)
     recordings_found: list = []

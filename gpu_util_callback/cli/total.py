@@ -11,8 +11,13 @@ from functools import partial
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli.report import add_timeout, length, nothing_in
+from gpu_util_callback.diagnosis.survey import Cache, survey
+from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.discovery import expanded
 from gpu_util_callback.redaction import cleaned
+from gpu_util_callback.report.terminal import rules_text
+from gpu_util_callback.report.total_screen import cost_of, render
 
 _SHOWN_PROBLEMS = 5
 
@@ -51,12 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the total; returns the exit code."""
-    from gpu_util_callback.diagnosis.survey import Cache, survey
-    from gpu_util_callback.diagnosis.total_time import total
-    from gpu_util_callback.recording.discovery import expanded
-    from gpu_util_callback.report.terminal import rules_text
-    from gpu_util_callback.report.total_screen import cost_of, render
-
     width = options.width(args.width)
     if args.rules:
         print(rules_text(width, unicode=options.unicode()), end="")

@@ -8,9 +8,12 @@ from typing import Any
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.report.terminal import rules_text
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.imported import analyse, write_recordings
 from gpu_util_callback.traces.output import trace_json
 
 _BAR = 30
@@ -44,17 +47,12 @@ def _bar(read_bytes: int, total: int) -> str:
 def run(args: argparse.Namespace) -> int:
     """Explain the trace; return the exit code."""
     if args.rules:
-        from gpu_util_callback.diagnosis import RULES
-        from gpu_util_callback.report.terminal import rules_text
-
         of_traces = [rule for rule in RULES if rule.unknown_in_trace]
         width = options.width(args.width)
         print(rules_text(width, of_traces, unicode=options.unicode()), end="")
         return 0
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
-    from gpu_util_callback.traces.imported import analyse
-
     thresholds = options.thresholds_given(args)
     line = options.StatusLine(after_s=1.0)
     try:
@@ -66,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
         line.clear()
     analysis = analyse(trace, thresholds)
     if args.log_dir:
-        from gpu_util_callback.traces.imported import write_recordings
-
         _remote.wait_for_answer(args.log_dir)
         try:
             written = write_recordings(analysis, args.log_dir)
