@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpu_util_callback.backends.base import About
 from gpu_util_callback.backends.functions import Batches, TimedFunction
-from gpu_util_callback.backends.input_calls import time_fit
+from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit
 from gpu_util_callback.backends.input_watch import WatchingAdapter
-from gpu_util_callback.backends.pipelines import WatchedDataset
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.fit_frame import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.timeline import Timeline
@@ -132,16 +132,16 @@ class PythonAdapter(KerasAdapter):
         self._compile_clock.stop()
         while self._datasets:
             data_adapter = self._datasets.pop()
-            data_adapter._dataset = data_adapter._dataset._dataset
+            data_adapter._dataset = data_adapter._dataset._iterable
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
         dataset = getattr(data_adapter, "_dataset", None)
         if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
             return
-        if not isinstance(dataset, WatchedDataset):
+        if not isinstance(dataset, WatchedIterable):
             self._pipelines.given(phase, dataset)
-            data_adapter._dataset = WatchedDataset(dataset, self._pipelines, phase)
+            data_adapter._dataset = WatchedIterable(dataset, partial(self._pipelines.seen, phase))
             self._datasets.append(data_adapter)
 
 

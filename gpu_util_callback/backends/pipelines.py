@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from gpu_util_callback.backends.base import part_of
-from gpu_util_callback.steps.frames import uncounted
 
 HIDDEN = (
     "pipeline",
@@ -40,8 +38,8 @@ class TfDataPipelines:
         if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
             self._unread[phase] = dataset
 
-    def seen(self, phase: str, iterator: Any) -> None:
-        """Note a new iterator; on the training thread.
+    def seen(self, phase: str, iterator: Any) -> Any:
+        """Note a new iterator, and return it; on the training thread.
 
         Args:
             phase: "train" or "validation".
@@ -53,6 +51,7 @@ class TfDataPipelines:
             self.given(phase, getattr(pipeline_iterator, "_dataset", None))
         elif _parts(iterator) and HIDDEN not in self._unavailable:
             self._unavailable.append(HIDDEN)
+        return iterator
 
     def look(self) -> list[str]:
         """Read how the pipelines were written, of those that are new; on any other thread.
@@ -96,33 +95,6 @@ class TfDataPipelines:
         if phase not in self._readers:
             self._readers[phase] = part_of("tensorflow", "written_stages").Reader(phase)
         return self._readers[phase]
-
-
-@uncounted
-class WatchedDataset:
-    """A `tf.data.Dataset` that reports its iterators; everything else is the dataset's own.
-
-    Args:
-        dataset: the dataset.
-        pipelines: notified of the iterators.
-        phase: "train" or "validation".
-    """
-
-    def __init__(self, dataset: Any, pipelines: TfDataPipelines, phase: str):
-        self._dataset = dataset
-        self._pipelines = pipelines
-        self._phase = phase
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_dataset"], name)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator = iter(self._dataset)
-        self._pipelines.seen(self._phase, iterator)
-        return iterator
 
 
 def _with_pipeline(iterator: Any) -> Any | None:

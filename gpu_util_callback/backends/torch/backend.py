@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_util_callback.backends.first_call import FirstCall
 from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
+from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.torch import facts as torch_facts
@@ -22,7 +23,7 @@ _GET = "get_torch_dataloader"
 
 
 class LoaderTimer:
-    """A `TimedLoader` installed around the loader of one data adapter.
+    """A timed loader installed around the loader of one data adapter.
 
     Args:
         data_adapter: the `EpochIterator`'s.
@@ -42,7 +43,7 @@ class LoaderTimer:
     def attach(self) -> None:
         """Start timing the loaders that are created from now on."""
         get = getattr(self.data_adapter, _GET)
-        self.data_adapter.__dict__[_GET] = lambda: TimedLoader(get(), self._timed)
+        self.data_adapter.__dict__[_GET] = lambda: WatchedIterable(get(), self._timed)
 
     def detach(self) -> None:
         """Restore the original. Loaders in use stop reporting. Any thread."""
@@ -75,24 +76,6 @@ class LoaderTimer:
         timeline = self._timeline
         if timeline is not None:
             timeline.input_work("end of data", start, end)
-
-
-@uncounted
-class TimedLoader:
-    """A loader whose iterators are timed; everything else is the loader's own."""
-
-    def __init__(self, loader: Any, timed: Callable[[Iterator[Any]], Iterator[Any]]):
-        self._loader = loader
-        self._timed = timed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_loader"], name)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._timed(iter(self._loader))
 
 
 NOT_FOUND = (
