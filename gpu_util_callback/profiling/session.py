@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps import annotations as waits
@@ -31,10 +32,22 @@ class ProfilerFailed(Exception):
         self.cure = cure
 
 
-class Marker(Protocol):
-    """Marker of one training step in the trace; entered when it is made."""
+class Marker:
+    """Range in the trace, of a training step or of a wait; entered when it is made.
 
-    def close(self) -> None: ...
+    Args:
+        context: the framework's own.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: AbstractContextManager[Any]):
+        self._context = context
+        context.__enter__()
+
+    def close(self) -> None:
+        """Leave it."""
+        self._context.__exit__(None, None, None)
 
 
 class ProfilerSession:
@@ -193,6 +206,21 @@ def one_line(error: BaseException) -> str:
     """Return an error's message, shortened to one readable line."""
     text = getattr(error, "message", None) or str(error)
     return shortened(str(text)) or type(error).__name__
+
+
+def not_started(framework: str, error: BaseException) -> ProfilerFailed:
+    """Return the failure of a profiler that could not be started."""
+    return ProfilerFailed(
+        f"the {framework} profiler did not start: {one_line(error)}", 'trace="off" trains without profiler windows'
+    )
+
+
+def no_file(framework: str, folder: Path, error: BaseException) -> ProfilerFailed:
+    """Return the failure of a profiler that wrote nothing into a window's folder."""
+    return ProfilerFailed(
+        f"the {framework} profiler wrote no file: {one_line(error)}",
+        f"make room in {folder.parent}, or set TMPDIR to a folder that can be written",
+    )
 
 
 def profile_claims(callbacks: Iterable[Any]) -> list[tuple[int, int]]:

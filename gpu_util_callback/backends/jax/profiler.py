@@ -10,25 +10,12 @@ from typing import Any
 
 import jax
 
-from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession, one_line
+from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSession, no_file, not_started
 from gpu_util_callback.steps.annotations import INPUT_WAIT
 
 _internals: Any = None
 with contextlib.suppress(ImportError):  # JAX's record of the running profile, and its server
     _internals = import_module("jax._src.profiler")
-
-
-class _StepMark:
-    """A host range in the trace."""
-
-    __slots__ = ("_annotation",)
-
-    def __init__(self, annotation: jax.profiler.TraceAnnotation):
-        self._annotation = annotation
-        annotation.__enter__()
-
-    def close(self) -> None:
-        self._annotation.__exit__(None, None, None)
 
 
 class _Queue:
@@ -62,14 +49,14 @@ class JaxProfiler(ProfilerSession):
     def traces_device(self) -> bool:
         return jax.default_backend() != "cpu"
 
-    def mark(self, step: int) -> _StepMark:
+    def mark(self, step: int) -> Marker:
         if self._queue is not None:
             self._queue.keep_one()
         # The name that XProf's and our own tools look for; JAX sets `_r=1` itself.
-        return _StepMark(jax.profiler.StepTraceAnnotation("train", step_num=step))
+        return Marker(jax.profiler.StepTraceAnnotation("train", step_num=step))
 
-    def wait(self) -> _StepMark:
-        return _StepMark(jax.profiler.TraceAnnotation(INPUT_WAIT))
+    def wait(self) -> Marker:
+        return Marker(jax.profiler.TraceAnnotation(INPUT_WAIT))
 
     def settle(self) -> None:
         if self.traces_device:
@@ -89,16 +76,16 @@ class JaxProfiler(ProfilerSession):
         except Exception as error:
             if "one profile" in str(error).lower() or "already" in str(error).lower():
                 raise ProfilerBusy("another profiler is running") from error
-            raise _failed("did not start", error) from error
+            raise not_started("JAX", error) from error
 
     def _stop(self, folder: Path) -> None:
         try:
             jax.profiler.stop_trace()
         except RuntimeError as error:
             if "no profile" not in str(error).lower():  # other code has stopped it
-                raise _failed("wrote no file", error) from error
+                raise no_file("JAX", folder, error) from error
         except Exception as error:
-            raise _failed("wrote no file", error) from error
+            raise no_file("JAX", folder, error) from error
         for needless in folder.glob("plugins/profile/*/*.trace.json.gz"):
             needless.unlink(missing_ok=True)
 
@@ -124,12 +111,6 @@ def _options() -> dict[str, Any]:
     if hasattr(options, "session_id"):  # the folder's name, else the second it was stopped in
         options.session_id = "window"
     return {"profiler_options": options}
-
-
-def _failed(trouble: str, error: BaseException) -> ProfilerFailed:
-    return ProfilerFailed(
-        f"the JAX profiler {trouble}: {one_line(error)}", 'trace="off" trains without profiler windows'
-    )
 
 
 SESSION = JaxProfiler()

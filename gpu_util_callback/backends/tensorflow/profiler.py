@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession, one_line
+from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSession, no_file, not_started
 
 # Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters).
 # TensorFlow keeps no trace of `tf.profiler.experimental.server.start` that Python could read.
@@ -37,20 +37,6 @@ except ImportError:
     _profiler_v2 = None
 
 
-class _TrainStep:
-    """The step marker that TensorFlow's and our own tools look for."""
-
-    __slots__ = ("_trace",)
-
-    def __init__(self, step: int):
-        # `_r=1` makes it the root of a step; without it the Profile tab finds no step markers.
-        self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
-        self._trace.__enter__()
-
-    def close(self) -> None:
-        self._trace.__exit__(None, None, None)
-
-
 class TensorFlowProfiler(ProfilerSession):
     """`tf.profiler.experimental`; its options are not used, since TensorFlow ignores them."""
 
@@ -58,8 +44,9 @@ class TensorFlowProfiler(ProfilerSession):
     def traces_device(self) -> bool:
         return bool(tf.config.list_physical_devices("GPU"))
 
-    def mark(self, step: int) -> _TrainStep:
-        return _TrainStep(step)
+    def mark(self, step: int) -> Marker:
+        # `_r=1` makes it the root of a step; without it the Profile tab finds no step markers.
+        return Marker(tf.profiler.experimental.Trace("train", step_num=step, _r=1))
 
     def server(self) -> str | None:
         return listening_grpc_server()
@@ -76,10 +63,7 @@ class TensorFlowProfiler(ProfilerSession):
                 pass
             raise ProfilerBusy("another profiler is running") from error
         except Exception as error:
-            raise ProfilerFailed(
-                f"the TensorFlow profiler did not start: {one_line(error)}",
-                'trace="off" trains without profiler windows',
-            ) from error
+            raise not_started("TensorFlow", error) from error
 
     def _stop(self, folder: Path) -> None:
         try:
@@ -87,10 +71,7 @@ class TensorFlowProfiler(ProfilerSession):
         except tf.errors.UnavailableError:  # other code has stopped it, and the file is there
             pass
         except Exception as error:
-            raise ProfilerFailed(
-                f"the TensorFlow profiler wrote no file: {one_line(error)}",
-                f"make room in {folder.parent}, or set TMPDIR to a folder that can be written",
-            ) from error
+            raise no_file("TensorFlow", folder, error) from error
 
     def _drop(self) -> None:
         tf.profiler.experimental.stop(save=False)

@@ -28,7 +28,14 @@ from torch.autograd import profiler as _autograd
 from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
-from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession, one_line
+from gpu_util_callback.profiling.session import (
+    Marker,
+    ProfilerBusy,
+    ProfilerFailed,
+    ProfilerSession,
+    no_file,
+    not_started,
+)
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
 
@@ -36,19 +43,6 @@ LEFT_S = 10.0  # how long a window that was left open waits for the main thread
 ASK_S = 0.002  # the interval at which it is asked
 THEIRS_S = 60.0  # how long a profile of other code on another thread waits
 _QUIET = "6"  # above the level at which Kineto writes two lines about every profile
-
-
-class _Range:
-    """A host range in the trace."""
-
-    __slots__ = ("_range",)
-
-    def __init__(self, name: str):
-        self._range = torch.profiler.record_function(name)
-        self._range.__enter__()
-
-    def close(self) -> None:
-        self._range.__exit__(None, None, None)
 
 
 class TorchProfiler(ProfilerSession):
@@ -79,12 +73,12 @@ class TorchProfiler(ProfilerSession):
         # Initialised by the training itself: workers forked later could no longer use it.
         return torch.cuda.is_initialized() and torch.cuda.is_available()
 
-    def mark(self, step: int) -> _Range:
+    def mark(self, step: int) -> Marker:
         self._keep_one()
-        return _Range(f"ProfilerStep#{step}")
+        return Marker(torch.profiler.record_function(f"ProfilerStep#{step}"))
 
-    def wait(self) -> _Range:
-        return _Range(waits.INPUT_WAIT)
+    def wait(self) -> Marker:
+        return Marker(torch.profiler.record_function(waits.INPUT_WAIT))
 
     def settle(self) -> None:
         if self.traces_device:
@@ -149,9 +143,7 @@ class TorchProfiler(ProfilerSession):
             self._over.set()
             if not isinstance(error, Exception):  # Ctrl+C
                 raise
-            raise ProfilerFailed(
-                f"the PyTorch profiler did not start: {one_line(error)}", 'trace="off" trains without profiler windows'
-            ) from error
+            raise not_started("PyTorch", error) from error
         finally:
             self._starting = False
 
@@ -193,14 +185,14 @@ class TorchProfiler(ProfilerSession):
             self._folder = None
             stopped, self._stopped = self._stopped, None
         if isinstance(stopped, Exception):
-            raise _no_file(folder, stopped) from stopped
+            raise no_file("PyTorch", folder, stopped) from stopped
         if stopped is None:
             return None
         file = folder / f"{socket.gethostname()}.pt.trace.json"
         try:
             stopped.export_chrome_trace(str(file))
         except Exception as error:
-            raise _no_file(folder, error) from error
+            raise no_file("PyTorch", folder, error) from error
         return file if file.is_file() else None
 
     def end(self) -> None:
@@ -383,13 +375,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         os.environ.pop("KINETO_LOG_LEVEL", None)
-
-
-def _no_file(folder: Path, error: BaseException) -> ProfilerFailed:
-    return ProfilerFailed(
-        f"the PyTorch profiler wrote no file: {one_line(error)}",
-        f"make room in {folder.parent}, or set TMPDIR to a folder that can be written",
-    )
 
 
 SESSION = TorchProfiler()
