@@ -127,8 +127,14 @@ TABLES: dict[str, dict[str, str]] = {
     "clock": {"mono_ns": "int", "wall_ns": "int"},
 }
 
-# The disjoint parts of a step.
-STEP_PARTS = ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+# The disjoint parts of a step, in their order -> the account that their time belongs to.
+STEP_PARTS = {
+    "input_wait_ns": "input_wait",
+    "compile_ns": "compile",
+    "body_ns": "step",
+    "gpu_wait_ns": "step",
+    "callbacks_ns": "callbacks",
+}
 
 # The host account of a run: exact, disjoint, summing to wall_s together with `other`.
 ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")

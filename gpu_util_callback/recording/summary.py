@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.manifest_facts import AccountFacts, encodable
-from gpu_util_callback.recording.schema import ACCOUNTS, STEP_SERIES
+from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
 _PER_OCTAVE = 64  # buckets: neighbouring ones differ by 1.1 %
@@ -163,16 +163,6 @@ class ColumnDistributions:
         return figures
 
 
-# Column of `steps` -> the category its time belongs to.
-_STEP_PARTS = {
-    "input_wait_ns": "input_wait",
-    "compile_ns": "compile",
-    "body_ns": "step",
-    "gpu_wait_ns": "step",
-    "callbacks_ns": "callbacks",
-}
-
-
 class Account:
     """Sums rows up as they come; `result` may be called at any time."""
 
@@ -183,7 +173,7 @@ class Account:
 
     def add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         """Add rows of the `steps` table; absent parts count nothing."""
-        for column, category in _STEP_PARTS.items():
+        for column, category in STEP_PARTS.items():
             values = steps.get(column)
             if values is not None:
                 values = np.asarray(values)

@@ -7,7 +7,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import Energy, Gpu, GpuEnergy
-from gpu_util_callback.recording.schema import ACCOUNTS
+from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
 
 LONGEST_NS = Count(
     60_000_000_000, "the longest time between two samples that is integrated over; a longer one is not measured"
@@ -16,14 +16,6 @@ PREFERRED = Constant(0.9, "of the time that power was sampled: where the energy 
 # Columns of a GPU's samples that energy is computed from, the more accurate one first.
 _COUNTER, _POWER = "power_energy_mw", "power_mw"
 _BETWEEN = "between_fits"  # and times in which the process was stopped
-# The parts of a step's row, in the order in which the training thread passes through them.
-_STEP_PARTS = (
-    ("input_wait_ns", "input_wait"),
-    ("compile_ns", "compile"),
-    ("body_ns", "step"),
-    ("gpu_wait_ns", "step"),
-    ("callbacks_ns", "callbacks"),
-)
 _J = 2e12  # amounts are kept in half picojoules, milliwatts times nanoseconds: sums are exact
 
 
@@ -143,7 +135,7 @@ class EnergyUse:
 
     def _add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         at = steps["start_ns"]
-        for column, category in _STEP_PARTS:
+        for column, category in STEP_PARTS.items():
             length = np.maximum(steps[column], 0)
             self._sums.add(category, at, at + length, length)
             at = at + length
