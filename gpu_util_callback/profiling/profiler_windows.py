@@ -564,9 +564,7 @@ class Window:
                 end_ns=end_ns,
                 cost_s=cost.total_s if cost else 0.0,
                 events=rows.events if rows else 0,
-                traced_steps=tables.get("traced_steps", {}),
-                kernels=tables.get("kernels", {}),
-                step_kernels=tables.get("step_kernels", {}),
+                tables=tables,
                 allocators=self._curves(rows) if rows else [],
                 look=planned.look,
             )
@@ -667,7 +665,7 @@ class WindowResult:
         profile: its name in the Profile tab; None = its file could not be put there.
         start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
         cost_s: its whole cost.
-        traced_steps, kernels, step_kernels: rows as in the recording's schema.
+        tables: rows of `traced_steps`, `kernels` and `step_kernels`.
         allocators: curves of the GPUs' allocators, recording's clock.
         look: the request that it answers.
     """
@@ -680,9 +678,7 @@ class WindowResult:
     end_ns: int
     cost_s: float
     events: int
-    traced_steps: dict[str, np.ndarray]
-    kernels: dict[str, np.ndarray]
-    step_kernels: dict[str, np.ndarray]
+    tables: dict[str, dict[str, np.ndarray]]
     allocators: list[AllocatorCurve]
     look: str = ""
 
@@ -692,7 +688,7 @@ class WindowResult:
         They are the times in which a kernel ran, by GPU. Where one call trains several batches it is
         their mean, at the first of them.
         """
-        rows = self.traced_steps
+        rows = self.tables.get("traced_steps")
         if not rows:
             return []
         busy = rows["kernel_busy_ns"]
@@ -718,12 +714,7 @@ class WindowResult:
             "self_ns": [int(self.cost_s * 1e9)],
             "count": [1],
         }
-        rows_by_table: dict[str, dict[str, Any]] = {
-            "phases": phases,
-            "traced_steps": self.traced_steps,
-            "kernels": self.kernels,
-            "step_kernels": self.step_kernels,
-        }
+        rows_by_table: dict[str, dict[str, Any]] = {"phases": phases, **self.tables}
         for name, rows in rows_by_table.items():
             if not rows or not len(next(iter(rows.values()))):
                 continue

@@ -92,8 +92,8 @@ def test_the_input_may_end_without_notice(make):
     train(windows, 6, begin=4)
     windows.close(5)
     first, second = sorted(windows.drain(), key=lambda r: r.window)
-    assert list(first.traced_steps["step"]) == [3]
-    assert list(second.traced_steps["step"]) == [4, 5]
+    assert list(first.tables["traced_steps"]["step"]) == [3]
+    assert list(second.tables["traced_steps"]["step"]) == [4, 5]
 
 
 def test_a_validation_closes_the_window(make):

@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_pa
     windows.close(5)
     (result,) = windows.drain()
     assert result.profile is None
-    assert len(result.traced_steps["step"]) == 3
+    assert len(result.tables["traced_steps"]["step"]) == 3
     (entry,) = windows.unavailable
     assert entry["source"] == "Profile tab"
     assert "plugins/profile" in entry["reason"]
@@ -139,7 +139,7 @@ def test_a_fit_left_by_an_exception_does_not_leave_the_profiler_running(make):
     assert profiler.door.running is None
     windows.close(5)
     (result,) = windows.drain()
-    assert list(result.traced_steps["step"]) == [3, 4, 5]  # step 6 was left in the middle
+    assert list(result.tables["traced_steps"]["step"]) == [3, 4, 5]  # step 6 was left in the middle
 
 
 def test_the_next_fit_ends_the_window_of_one_that_was_left(make):
