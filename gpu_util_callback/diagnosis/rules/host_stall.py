@@ -162,56 +162,26 @@ _SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step
 
 def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: bool) -> tuple[int | None, str, Advice]:
     """Return how often, where in the loop, and the advice for that place."""
-    says = "The monitor does not see what the loop does there: validation, saving, logging? "
-    mark = "Mark it, so that it is named and judged accordingly."
-    epochs = run.phases.of("epoch").get("")
-    if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
-        each = duration(took / epochs.count / 1e9)
-        return (
-            epochs.count,
-            "after each epoch",
-            Advice(
-                f"{each} after each epoch is unaccounted for. {says}{mark}",
-                'with monitor.phase("validation"): ...  # what runs after each epoch, by its name',
-                0.0,
-            ),
-        )
-    rows = run.steps.total_rows
+    rows, epochs = run.steps.total_rows, run.phases.of("epoch").get("")
     events = count if separate else run.steps.total("between_events")
-    if events and (rare or events < MOSTLY * rows):
-        every = max(2, round(rows / events))
-        place = f"about every {every} steps"
-        return (
-            events,
-            place,
-            Advice(
-                f"{capitalized(place)}, {duration(took / events / 1e9)} is unaccounted for. {says}{mark}",
-                f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name',
-                0.0,
-            ),
-        )
-    each = duration(took / max(1, rows) / 1e9)
-    if not run.steps.total("wait_known"):
-        return (
-            None,
-            "between the steps",
-            Advice(
-                f"{each} between steps is not seen by the monitor. Does the loop fetch its "
-                "next batch there? If so, let it see the fetching.",
-                _SEEN,
-                0.0,
-                question=True,
-            ),
-        )
-    return (
-        None,
-        "between the steps",
-        Advice(
-            f"{each} between steps is unaccounted for. {mark}",
-            'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name',
-            0.0,
-        ),
-    )
+    says = " The monitor does not see what the loop does there: validation, saving, logging?"
+    times: int | None
+    if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
+        times, place, which = epochs.count, "after each epoch", "{} after each epoch"
+        code = 'with monitor.phase("validation"): ...  # what runs after each epoch, by its name'
+    elif events and (rare or events < MOSTLY * rows):
+        place = f"about every {max(2, round(rows / events))} steps"
+        times, which = events, f"{capitalized(place)}, {{}}"
+        code = f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name'
+    else:
+        times, place, which, says = None, "between the steps", "{} between steps", ""
+        code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
+    time = which.format(duration(took / (times or max(1, rows)) / 1e9))
+    if times is None and not run.steps.total("wait_known"):
+        asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
+        return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, 0.0, question=True)
+    text = f"{time} is unaccounted for.{says} Mark it, so that it is named and judged accordingly."
+    return times, place, Advice(text, code, 0.0)
 
 
 def _outside(run: Run, epochs: Occurrences) -> float:
