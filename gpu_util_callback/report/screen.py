@@ -194,7 +194,7 @@ def finding_lines(
     if len(shown) < len(groups):
         rest_s = sum(group.total("lost_s") or 0.0 for group in groups[len(shown) :])
         together = f", {duration(rest_s)} together" if rest_s else ""
-        lines.append(f"   {_dots(pen)} and {len(groups) - len(shown)} more{together} (--all)")
+        lines.append(f"   … and {len(groups) - len(shown)} more{together} (--all)")
     explained = shown if detail.evidence else shown[:_EXPLAINED]
     lines.append("")
     for place, group in enumerate(explained, 1):
@@ -208,10 +208,6 @@ def _fix(advice: Mapping) -> str:
     """Return what to do in a line: its code if that is one line, else the last sentence."""
     fix = what_to_do(advice)
     return _ending(fix, 0) if fix == advice["text"] else fix
-
-
-def _dots(pen: Pen) -> str:
-    return "…" if pen.unicode else "..."
 
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
@@ -265,7 +261,7 @@ def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping 
     lines += pen.wrap(f"{text} {saving}".strip(), "   ")
     code = code_lines(advice["code"], pen, advice.get("before") or "")
     if len(code) > _CODE and not detail.evidence:
-        dots = f"     {_dots(pen)} {len(code) - _CODE + 1} more lines (--evidence)"
+        dots = f"     … {len(code) - _CODE + 1} more lines (--evidence)"
         code = [*code[: _CODE - 1], pen.dim(dots)]
     return lines + code
 
