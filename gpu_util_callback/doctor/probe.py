@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 MARK = "gpu-util-probe: "
+Answer = dict[str, Any]  # what a probe found, as JSON
 
 
-def nvml() -> dict[str, Any]:
+def nvml() -> Answer:
     """Return the driver's facts and everything NVML reports about its GPUs."""
     from gpu_util_callback.gpus import _devices, _gate, _mapping, _reader
 
@@ -38,7 +39,7 @@ def nvml() -> dict[str, Any]:
     }
 
 
-def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
+def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> Answer:
     from gpu_util_callback.gpus import _devices, _mapping, _reader
 
     key = f"nvml {gpu.nvml_index}"
@@ -74,14 +75,14 @@ def _process_name(pid: int) -> str | None:
         return None
 
 
-def cuda() -> dict[str, Any]:
+def cuda() -> Answer:
     """Return whether the CUDA driver library starts, and the devices it lists."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return {"loads": False, "error": str(error)}
     code = library.cuInit(0)
-    answer: dict[str, Any] = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
+    answer: Answer = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
     if code == 0:
         from gpu_util_callback.gpus import _mapping
 
@@ -89,9 +90,9 @@ def cuda() -> dict[str, Any]:
     return answer
 
 
-def libraries(names: str) -> dict[str, Any]:
+def libraries(names: str) -> Answer:
     """Return name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
-    answers: dict[str, Any] = {}
+    answers: Answer = {}
     for name in filter(None, names.split(",")):
         # Same order as the frameworks: the loader's own search, then the nvidia-* wheels.
         wheels = [
@@ -113,7 +114,7 @@ def libraries(names: str) -> dict[str, Any]:
     return answers
 
 
-def tensorflow() -> dict[str, Any]:
+def tensorflow() -> Answer:
     """Return TensorFlow's build and the GPUs it sees."""
     import tensorflow as tf
 
@@ -136,7 +137,7 @@ def tensorflow() -> dict[str, Any]:
     }
 
 
-def jax() -> dict[str, Any]:
+def jax() -> Answer:
     """Return JAX's plugins and the GPUs it sees."""
     import jax as module
 
@@ -158,7 +159,7 @@ def jax() -> dict[str, Any]:
     }
 
 
-def torch() -> dict[str, Any]:
+def torch() -> Answer:
     """Return torch's build and the GPUs it sees."""
     import torch as module
 
@@ -182,7 +183,7 @@ def torch() -> dict[str, Any]:
     }
 
 
-def _plain(details: Any) -> dict[str, Any]:
+def _plain(details: Any) -> Answer:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in details.items()}
 
 
@@ -199,7 +200,7 @@ def loaded_path(soname: str) -> str | None:
     return None
 
 
-PROBES: dict[str, Callable[..., dict[str, Any]]] = {
+PROBES: dict[str, Callable[..., Answer]] = {
     "nvml": nvml,
     "cuda": cuda,
     "libraries": libraries,
