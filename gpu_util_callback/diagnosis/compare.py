@@ -7,11 +7,9 @@ from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, RunReport, Since
 from gpu_util_callback.diagnosis.rules import RULE_OF
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import MOSTLY
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
-
-HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 
 
 def comparison(runs: Sequence[Mapping]) -> Comparison:
@@ -150,7 +148,7 @@ def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     # Causes at the ends of epochs show only in a run with such an end.
     epochs = (run.get("fit") or {}).get("epochs") or 0
     seldom = _between_steps(finding) or "setup" in finding.get("id", "")
-    return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
+    return not seldom or share >= MOSTLY or (run["status"] == "ended" and epochs > 1)
 
 
 def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
@@ -165,7 +163,7 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     if before is None or after is None:
         return True
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
-    return after < share * (before - HALF * (finding["lost_s"] or 0))
+    return after < share * (before - MOSTLY * (finding["lost_s"] or 0))
 
 
 def _saves(finding: Mapping) -> float:

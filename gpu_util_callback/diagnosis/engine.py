@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Limits
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, Constant, Limits
 from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
@@ -297,9 +297,6 @@ def _unique(objects: list[AnyFinding]) -> list[AnyFinding]:
     return objects
 
 
-KEEP = Constant(0.1, "a finding left with less of its loss has another explanation")
-
-
 def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> list[Finding]:
     """Cut `lost_ns` so that findings on the same time never lose more than that time.
 
@@ -323,7 +320,7 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
         finding = findings[index]
         if finding.lost_ns is not None:
             granted = _serve(finding.lost_ns, pieces[index], edges, room)
-            if finding.lost_ns and granted < KEEP * finding.lost_ns:
+            if finding.lost_ns and granted < A_TENTH * finding.lost_ns:
                 continue
             _cut(finding, round(granted))
         by_index[index] = finding

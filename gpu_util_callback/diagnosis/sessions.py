@@ -11,15 +11,14 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Confidence,
 from gpu_util_callback.diagnosis.report_types import JobVerdict
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, MOSTLY, Constant
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
 
 SAME_PACE = Constant(0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not")
 WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
-ALIKE_FACTOR = Constant(2.0, "workers with the same causes are alike if their losses differ by less than this ...")
-ALIKE_SHARE = Constant(0.05, "... or by less than this share of the run")
+ALIKE_FACTOR = Constant(2.0, "losses that differ by less, or by a twentieth of the run, are alike")
 OUTWEIGHS = Constant(2.0, "a straggler is the job's verdict, unless every worker loses so many times as much itself")
 
 
@@ -396,7 +395,7 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
     if is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
         return False
     more = _lost(worst) - _lost(run)
-    return _lost(worst) <= ALIKE_FACTOR * _lost(run) or more <= ALIKE_SHARE * (worst["wall_s"] or 0)
+    return _lost(worst) <= ALIKE_FACTOR * _lost(run) or more <= A_TWENTIETH * (worst["wall_s"] or 0)
 
 
 def _lost(run: Mapping) -> float:

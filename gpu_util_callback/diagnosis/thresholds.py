@@ -38,7 +38,12 @@ class Count(_Explained, int):
     """A whole one."""
 
 
+# Shares of a whole, where no measurement asks for another number.
+A_TWENTIETH = Constant(0.05, "of a whole: by so much runs that are alike differ, and less is not worth a word")
+A_TENTH = Constant(0.1, "of a whole is visible at a glance")
+A_QUARTER = Constant(0.25, "of a whole is a good part of it")
 MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
+FOUR_FIFTHS = Constant(0.8, "what holds for four fifths of a whole holds for nearly all of it")
 # Limits of several rules.
 MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; two make a state")
 MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")

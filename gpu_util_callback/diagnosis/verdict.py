@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, Constant
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, Constant
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
@@ -19,7 +19,6 @@ BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes that cost nothing until they end the run: their title says so.
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
-MOSTLY_STEPS_PCT = Constant(80, "a run of so many steps was not held back around them, if no GPU was measured")
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
@@ -378,7 +377,6 @@ _NOT_KERNELS = {
     "idle_host": "other work of the host",
     "other": "reasons that the trace does not show",
 }
-SHOWN_PCT = Constant(5, "of the traced time: smaller parts say nothing in a sentence")
 
 
 def _idle_parts(runs: Sequence[Run]) -> str:
@@ -388,7 +386,7 @@ def _idle_parts(runs: Sequence[Run]) -> str:
     parts = {
         name: 100 * sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category, name in _NOT_KERNELS.items()
     }
-    shown = sorted((name for name in parts if parts[name] >= SHOWN_PCT), key=lambda n: -parts[n])
+    shown = sorted((name for name in parts if parts[name] >= 100 * A_TWENTIETH), key=lambda n: -parts[n])
     return ": " + ", ".join(f"{percent(parts[name])} {name}" for name in shown) if shown else ""
 
 
@@ -403,8 +401,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     times = {**(times or {}), "unkept": unkept}
     times["other"] = float(times.get("other") or 0) - unkept
     later = wall - float(times.get("compile") or 0)  # every run begins by compiling
-    mostly = 100 * seconds >= MOSTLY_STEPS_PCT * later
-    small_parts = times if 100 * seconds < MOSTLY_STEPS_PCT * wall else {}
+    mostly = seconds >= FOUR_FIFTHS * later
+    small_parts = times if seconds < FOUR_FIFTHS * wall else {}
     unclear = went + _largest(small_parts, wall)
     # Compiling alone does not contradict "nothing held it back" about all the rest.
     clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear

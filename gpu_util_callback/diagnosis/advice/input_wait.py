@@ -11,12 +11,11 @@ from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Range
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
 from gpu_util_callback.words import capitalized
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
-WAITS = Constant(0.5, "a call that computes for less than half of its time waits")
 COMPUTES = Constant(0.65, "CPU share from which a call computes: with a free core it would use all of it")
 FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs several threads")
 ROOM = Constant(1.0, "a worker process that computes needs a core of its own")
@@ -24,7 +23,6 @@ FULL_CPU_PCT = Constant(75, "with the cores this busy, more threads take time fr
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
-FITS = Constant(0.5, "of the memory: the rest is needed by the program and the page cache")
 VALUE_BYTES = Count(4, "of a value whose type is not known: most are float32")
 
 
@@ -239,13 +237,13 @@ class InputWait:
         """
         share = self.call_cpu_share
         if share is not None:
-            return True if share < WAITS else False if share > COMPUTES else None
+            return True if share < MOSTLY else False if share > COMPUTES else None
         own_cpus = self.own_cpus
         if own_cpus is None:
             return None
         if own_cpus >= COMPUTES:
             return False
-        if own_cpus < WAITS and not (self.cores_full or 2 * self.other_cpus > self.cpus):
+        if own_cpus < MOSTLY and not (self.cores_full or 2 * self.other_cpus > self.cpus):
             return True
         return None
 
@@ -253,11 +251,11 @@ class InputWait:
     def workers_wait(self) -> bool | None:
         """True if the worker processes mostly wait (for files, a network); None = not known."""
         if self.worker_cpus is not None:
-            return self.worker_cpus < WAITS
+            return self.worker_cpus < MOSTLY
         if math.isinf(self.cpus_in_use):
             return None
         # The whole machine computes less than half as much as they could.
-        return self.cpus_in_use < WAITS * min(self.workers, self.cpus)
+        return self.cpus_in_use < MOSTLY * min(self.workers, self.cpus)
 
     @property
     def python_ms(self) -> float:
@@ -388,7 +386,7 @@ class InputWait:
         machine = self.run.machine
         memory = machine.get("memory_limit_bytes") or machine.get("memory_total_bytes")
         size = self.epoch_bytes
-        return None if size is None or not memory else size <= FITS * memory
+        return None if size is None or not memory else size <= MOSTLY * memory
 
     @property
     def size(self) -> str:

@@ -8,10 +8,9 @@ from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH
 from gpu_util_callback.words import capitalized
 
-MUCH_ELSEWHERE = Constant(0.05, "of a GPU's memory: what other processes hold is worth a word")
 _UNFRAGMENTED = {
     "tensorflow": "TF_GPU_ALLOCATOR=cuda_malloc_async",
     "torch": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -186,7 +185,7 @@ def _more(run: Run, gpu: int, fragmented: bool) -> str:
     if fragmented and pool is not None:
         remedies.append(f"the environment variable {pool} keeps the free memory in one piece")
     other_bytes = run.highest(gpu, "memory_other_bytes") or 0.0
-    if other_bytes >= MUCH_ELSEWHERE * float(run.gpu(gpu).get("memory_total_bytes") or np.inf):
+    if other_bytes >= A_TWENTIETH * float(run.gpu(gpu).get("memory_total_bytes") or np.inf):
         remedies.append(
             f"other processes hold {other_bytes / 2**30:.1f} GiB of this GPU, TensorFlow all that it "
             "can get unless TF_FORCE_GPU_ALLOW_GROWTH=true is set for it"

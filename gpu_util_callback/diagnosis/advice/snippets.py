@@ -13,9 +13,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import capability, needed_vram
 from gpu_util_callback.diagnosis.finding import Advice
-from gpu_util_callback.diagnosis.thresholds import Constant
-
-FULL = Constant(0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion")
+from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS
 
 
 def command(run: Run, before: str = "") -> str:
@@ -106,7 +104,7 @@ def room_for(run: Run, factor: int) -> int:
     `factor` itself if the memory really needed is unknown.
     """
     used_shares = [share for gpu in run.working_gpus if (share := needed_vram(run, gpu)) is not None]
-    while factor > 1 and used_shares and factor * max(used_shares) > FULL:
+    while factor > 1 and used_shares and factor * max(used_shares) > FOUR_FIFTHS:
         factor //= 2
     return factor
 

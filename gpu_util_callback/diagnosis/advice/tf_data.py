@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, WAITS, InputWait, function_of
+from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, InputWait, function_of
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.finding import Advice
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
@@ -70,7 +70,7 @@ def _calls_wait(wait: InputWait) -> bool:
     # were there: a reading of a few batches may say so.
     work_ms = min(stage.work_ms_per_batch, stage.parallelism * wait.arrives_ms)
     own_cpus = wait.own_cpus
-    return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < WAITS * work_ms
+    return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < MOSTLY * work_ms
 
 
 def _calls_can_wait_together(wait: InputWait) -> bool:
@@ -126,7 +126,7 @@ def _opener(wait: InputWait) -> Stage | None:
     if wait.not_the_bottleneck:
         # Where nothing is computed and no stage was seen at work, it is the files that are waited
         # for.
-        idles = wait.own_cpus is not None and wait.own_cpus < WAITS
+        idles = wait.own_cpus is not None and wait.own_cpus < MOSTLY
         if not idles or (wait.keeps_up and wait.work_ms >= LITTLE * wait.lost_ms):
             return None
     return opener

@@ -9,11 +9,10 @@ from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, Constant, Count
 from gpu_util_callback.words import ordinal
 
 WORKERS = Count(4, "worker processes are enough for most validation data")
-SHARE = Constant(0.1, "of training and validation together: what a shortened validation takes")
 LEFT = Count(4, "validations that a training keeps at least, if it has as many")
 
 
@@ -115,7 +114,7 @@ class Validations:
     @property
     def _times_less(self) -> int:
         """Divisor of the work with which it takes a tenth of the time."""
-        return math.ceil((1 / SHARE - 1) * self.took_ns / max(1, self.span_ns - self.took_ns))
+        return math.ceil((1 / A_TENTH - 1) * self.took_ns / max(1, self.span_ns - self.took_ns))
 
     @property
     def factor(self) -> int:

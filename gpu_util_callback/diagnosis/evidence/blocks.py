@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
 from gpu_util_callback.recording.fold import FAR, Fold
 
 _SUMS = (
@@ -42,7 +42,6 @@ _MINIMA = ("start_ns", "first_step", "least_step_ns")
 _COLUMNS = {"sum": _SUMS, "last": _MAXIMA, "first": _MINIMA}
 _PARTS = {name: part for part, names in _COLUMNS.items() for name in names}
 FLOOR_NS = Count(200_000, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait")
-EVENT_SHARE = Constant(0.1, "a step of which a part takes this share is an event of it: visible at a glance")
 # Number of shapes remembered; a run with more compiles all the time anyway.
 MAX_SHAPES = 100_000
 # Number of shapes whose first time is remembered.
@@ -143,7 +142,7 @@ class StepBlocks:
         # Up to the floor it is get_next's own work, which makes up about half of a longer wait.
         wait = np.where(raw > FLOOR_NS, raw - FLOOR_NS // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
-        event_at = (duration * EVENT_SHARE).astype(np.int64)
+        event_at = (duration * A_TENTH).astype(np.int64)
         new, dynamic = self._first_seen(table["shape_id"], start)
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
@@ -163,7 +162,7 @@ class StepBlocks:
             "wait_events": wait_event.astype(np.int64),
             "event_wait_ns": wait_event * wait,
             "between_ns": between,
-            "between_events": (between > (duration - within) * EVENT_SHARE).astype(np.int64),
+            "between_events": (between > (duration - within) * A_TENTH).astype(np.int64),
             "top_between_ns": between,
             "callback_events": ((callbacks > 0) & (callbacks >= event_at)).astype(np.int64),
             "compile_events": (compile_ns > 0).astype(np.int64),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TWENTIETH, MOSTLY, Constant, Count
 from gpu_util_callback.recording.fold import Fold
 
 # Columns whose lowest and highest values are kept, by the kind of their group.
@@ -32,12 +32,9 @@ TRACKED = {
 POINTS = Count(8, "a trend shows in no fewer readings")
 WARM = Constant(0.06, "of a run: its first steps allocate what the later ones use")
 STEPS = Count(20, "and no fewer, are a trend: single steps allocate for themselves")
-RELEASED = Constant(0.25, "of the growth: what was given back once is no growth ...")
-AGAIN = Constant(1.5, "... but growth since then past this much of it is not of the same kind")
+AGAIN = Constant(1.5, "growth past this much of what was given back once is not of the same kind")
 STEADY = Constant(0.4, "of the growth of its first half comes in its second, or it ends by itself")
-LATEST = Constant(0.5, "of the mean rate is that of the last third, or it has ended")
 ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
-EARLY = Constant(0.05, "of the run after its first steps is no onset of its own")
 LATE = Count(10, "parts: the last of as many is what a column reaches of late")
 
 
@@ -167,7 +164,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     if len(span) < POINTS or levels[-1] - levels[0] < least:
         return None
     onset = _onset(span, levels)
-    from_start = lasting.start == 0 and span[onset] - span[0] <= EARLY * (span[-1] - span[0])
+    from_start = lasting.start == 0 and span[onset] - span[0] <= A_TWENTIETH * (span[-1] - span[0])
     since, levels = span[onset:], levels[onset:]
     per_step, high_per_step = _slope(since, levels)
     if per_step <= 0 or not _goes_on(since, levels, least):
@@ -192,7 +189,7 @@ def _lasting_readings(low: np.ndarray) -> slice:
     """
     never_below = least_of_later(low)
     released = float((np.maximum.accumulate(low) - low).max())
-    if released <= RELEASED * (never_below[-1] - never_below[0]):
+    if released <= A_QUARTER * (never_below[-1] - never_below[0]):
         return slice(0, len(low))
     fall = int(np.flatnonzero(low - never_below >= released / 2)[-1])
     trough = fall + int(np.argmin(low[fall:]))
@@ -225,7 +222,7 @@ def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
         return False
     half, third = np.interp([x[0] + (x[-1] - x[0]) * at for at in (0.5, 2 / 3)], x, y)
     later = y[-1] - half
-    return bool(later >= STEADY * (grown - later) and y[-1] - third >= LATEST * grown / 3)
+    return bool(later >= STEADY * (grown - later) and y[-1] - third >= MOSTLY * grown / 3)
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

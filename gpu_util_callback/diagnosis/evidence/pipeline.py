@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
 
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 MANY_MORE = Constant(1.25, "some batches of the time before belong to any reading")
-MOST = Constant(0.8, "the same of its time")
 # Stages on threads of their own: downstream stages run at the same time.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -167,7 +166,7 @@ class Pipeline:
             return True
         took = sum(reading.last_ns - reading.since_ns for reading in chosen)
         inside = sum(max(0, min(reading.last_ns, end_ns) - max(reading.since_ns, start_ns)) for reading in chosen)
-        return inside < MOST * took
+        return inside < FOUR_FIFTHS * took
 
 
 # Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.

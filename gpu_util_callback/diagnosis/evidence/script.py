@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, FOUR_FIFTHS
 from gpu_util_callback.words import duration
-
-EVERY_FIT = Constant(0.8, "compilations a fit: some may end before a first step")
-SHARE_BETWEEN = Constant(0.05, "of the time from the first fit to the last: less changes no promise by more than that")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Script:
             process.get("predict_set_up_s") or 0.0,
         )
         lost_s = max(script.between, script.compiles_again_s)
-        return script if lost_s >= SHARE_BETWEEN * script.wall_s else None
+        return script if lost_s >= A_TWENTIETH * script.wall_s else None
 
     @property
     def between(self) -> float:
@@ -61,7 +58,7 @@ class Script:
     @property
     def compiles_again_s(self) -> float:
         """Time that all fits but the first spent compiling, if each of them did; else 0."""
-        each = self.compilations >= EVERY_FIT * self.fits
+        each = self.compilations >= FOUR_FIFTHS * self.fits
         return self.compile_s * (1 - 1 / self.fits) if each else 0.0
 
     @property

@@ -7,9 +7,8 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.run_evidence import SHORTEST, Run
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Finding
-from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, Constant, Count, Limits, Threshold
 
-PART = Constant(0.25, "several spans may reach a limit together; each must reach this part of it")
 MANY_TIMES = Count(16, "seen at so many ends of epochs, it is a state of the run however short that was")
 MANY_STEPS = SHORTEST  # the same for steps
 STATE_LEAST = Constant(0.2, "of `least_s`: less than that predicts nothing, even of a state")
@@ -53,7 +52,7 @@ def significant(findings: Iterable[Finding], present_ns: int, limits: Limits) ->
     for kind in by_kind.values():
         total = sum(finding.lost_ns or 0 for finding in kind)
         if total >= enough and not negligible(kind, limits):
-            least = PART * min(enough, total / len(kind))
+            least = A_QUARTER * min(enough, total / len(kind))
             listed += [finding for finding in kind if (finding.lost_ns or 0) >= least]
     return listed
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import SourceHostCalls, SourceOnce, SourceStage
 from gpu_util_callback.recording.schema import CATEGORIES
 
-AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
 LEAST_STEPS = Count(3, "of a trace or a window; fewer are a fragment, and their mean represents no others")
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
 
 # Windows in rows. In the smallest a burst shows above noise and a change can be located well; each
 # larger one finds bursts that are eight times rarer (a slow file every 300 batches), down to four
@@ -17,7 +17,6 @@ MAX_SPANS = 24
 MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
-HYSTERESIS = Constant(0.5, "of what began a state continues it; less ends it")
 PROMINENCE = Constant(0.75, "spans less than a third above what lies between them are crests of one span")
 MIN_GAP = Constant(0.125, "of its neighbours: so short a stretch near the threshold is below it by chance")
 OUTLIER = Count(2, "times the largest single loss of the neighbouring spans")
@@ -143,7 +142,7 @@ class _Sums:
         recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even
         alike = self.top(at) <= OUTLIER * top
         share = self._share(at, np.where(alike, 0, self.top(at)))
-        return (share >= HYSTERESIS * level) & (alike | recurs)
+        return (share >= MOSTLY * level) & (alike | recurs)
 
     def _share(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
         first, end = at.T
@@ -164,7 +163,7 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
         level, top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
         length, apart = at[:, 1] - at[:, 0], gap[:, 1] - gap[:, 0]
         short = apart <= np.maximum(2 * finest, MIN_GAP * np.minimum(length[:-1], length[1:]))
-        by_chance = short & (HYSTERESIS * level < enter)
+        by_chance = short & (MOSTLY * level < enter)
         # Chains of neighbours between which it goes on: each becomes one span, stays, or is
         # dropped.
         cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))

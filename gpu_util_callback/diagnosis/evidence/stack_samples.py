@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import A_TENTH
 from gpu_util_callback.recording.manifest_facts import Dispatch
-
-COMPILED_TOO = Constant(0.1, "if more functions than these are compiled, the step is compiled; operations surround it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def stack_samples_of(run: Run) -> StackSamples | None:
     )
     if not samples:
         return None
-    mostly = compiled <= COMPILED_TOO * (eager + compiled)
+    mostly = compiled <= A_TENTH * (eager + compiled)
     operations = dispatch.get("operations")
     rows = run.steps.total_rows
     body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0

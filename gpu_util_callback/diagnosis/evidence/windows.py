@@ -9,10 +9,9 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT
-from gpu_util_callback.diagnosis.evidence.source import AT_WORK, LEAST_STEPS, Source, Windows
-from gpu_util_callback.diagnosis.evidence.spans import HYSTERESIS
+from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS, Source, Windows
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import Count
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, MOSTLY, Count
 
 IN_A_ROW = Count(2, "windows in a row that differ from the rest: a single one may have met a checkpoint")
 
@@ -66,7 +65,7 @@ def traced_gpus(run: Run) -> list[int]:
         if index >= 0 and gpu.steps >= LEAST_STEPS and gpu.duration_ns > 0
     }
     most = max(busy.values(), default=0)
-    return [index for index, share in busy.items() if share > 0 and share >= AT_WORK * most]
+    return [index for index, share in busy.items() if share > 0 and share >= A_TWENTIETH * most]
 
 
 def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
@@ -167,7 +166,7 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
         return []
     parts = _parts(run, limit_pct, *categories)
     if not parts:
-        is_over = whole.pct >= limit_pct and not _alone(run, HYSTERESIS * limit_pct, *categories)
+        is_over = whole.pct >= limit_pct and not _alone(run, MOSTLY * limit_pct, *categories)
         return [whole] if is_over else []
     shares = []
     for where in parts:
@@ -187,7 +186,7 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
     above = False
     runs: list[list] = []  # [above, first, end] of windows in one state
     for at, value in enumerate(pct):
-        state = value >= (HYSTERESIS * limit_pct if above else limit_pct)
+        state = value >= (MOSTLY * limit_pct if above else limit_pct)
         if not runs or state != above:
             runs.append([state, at, at + 1])
         runs[-1][2], above = at + 1, state

@@ -25,6 +25,7 @@ from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
+    A_TENTH,
     MIN_LOOKS,
     MIN_STEPS,
     MOSTLY,
@@ -38,7 +39,6 @@ from gpu_util_callback.recording.manifest_facts import SourceOnce
 from gpu_util_callback.words import capitalized, duration
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
-ALIKE = Constant(0.1, "stretches of this share of the longest one are of its kind")
 AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
 FEW_ROWS = Count(16, "blocks of so few steps separate one stretch from the next")
 
@@ -86,7 +86,7 @@ def unmarked(run: Run) -> Unmarked | None:
     if not run.custom_loop or not len(steps):
         return None
     spent = _by_block(run)
-    stretches = spent[spent >= max(1.0, ALIKE * float(spent.max()))]
+    stretches = spent[spent >= max(1.0, A_TENTH * float(spent.max()))]
     if len(stretches) < 2:
         return None
     middle = float(np.median(stretches))
@@ -107,7 +107,7 @@ def unmarked(run: Run) -> Unmarked | None:
         idle = run.idle(where.start_ns, where.end_ns)
         if idle is not None:
             lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
-    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= ALIKE * middle), rare, separate)
+    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= A_TENTH * middle), rare, separate)
     longest = float(spent.max()) if separate else float(steps["top_between_ns"].max())
     return Unmarked(where, took, usual, round(longest), lost, active, times, place, advice, pieces)
 
@@ -145,7 +145,7 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
     """Return the stretches, each at its place: before its block, else within it."""
     steps, stretches = run.steps, Occurrences()
     begins, ends = steps["start_ns"], steps["end_ns"]
-    for block in np.flatnonzero(spent >= max(1.0, ALIKE * float(spent.max()))).tolist():
+    for block in np.flatnonzero(spent >= max(1.0, A_TENTH * float(spent.max()))).tolist():
         length = int(spent[block])
         before = int(begins[block] - ends[block - 1]) if block else 0
         end = int(begins[block])

@@ -22,7 +22,6 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import (
     ALWAYS_S,
     MANY_TIMES,
-    PART,
     SIGNIFICANT,
     in_many_steps,
     negligible,
@@ -32,14 +31,23 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_STEPS, MOSTLY, Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import (
+    A_QUARTER,
+    A_TENTH,
+    A_TWENTIETH,
+    FOUR_FIFTHS,
+    MIN_STEPS,
+    MOSTLY,
+    Constant,
+    Count,
+    Limits,
+    Threshold,
+    chosen,
+)
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 
 # -- rare long fetches -------------------------------------------------------------------------
-RARE = Constant(0.05, "long fetches are rare up to this share of the steps")
-MOST = Constant(0.8, "they cause the wait if they hold this share of it")
-ALIKE = Constant(0.5, "waits of half the median of those are of their kind")
 LONG = Count(10, "steps; a queue ahead of the loop evens out what is shorter")
 LEAST = Count(3, "two long fetches may have come by chance")
 # More batches than this rarely fit into memory.
@@ -64,14 +72,14 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
     if wait <= 0:
         return None
     tops = np.sort(steps["top_wait_ns"][blocks])[::-1]
-    reached = int(np.searchsorted(np.cumsum(tops), MOST * wait)) + 1
+    reached = int(np.searchsorted(np.cumsum(tops), FOUR_FIFTHS * wait)) + 1
     if reached <= len(tops):
-        count = int((tops >= ALIKE * np.median(tops[:reached])).sum())
+        count = int((tops >= MOSTLY * np.median(tops[:reached])).sum())
         held_ns = int(tops[:count].sum())
     else:  # several of them per block
         count = int(steps["wait_events"][blocks].sum())
         held_ns = int(steps["event_wait_ns"][blocks].sum())
-    if not LEAST <= count <= RARE * rows or held_ns < MOST * wait:
+    if not LEAST <= count <= A_TWENTIETH * rows or held_ns < FOUR_FIFTHS * wait:
         return None
     work = int(steps["duration_ns"][blocks].sum() - steps["compile_ns"][blocks].sum()) - wait
     if held_ns / count < LONG * max(0, work) / max(1, rows):
@@ -309,12 +317,6 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
 
 # -- the rule ----------------------------------------------------------------------------------
 NOISE = Constant(1.1, "steps that differ by less are equally long")
-BEYOND_DOUBT = Constant(0.1, "of the run: a wait that costs this much is reported even if no stage explains it")
-AFTER = Constant(
-    0.25,
-    "buffers are full when the run goes on for this share of the steps they took: the end of "
-    "a span may be off by a step",
-)
 
 
 class InputBound(Rule):
@@ -440,13 +442,14 @@ class InputBound(Rule):
         findings = []
         for where, blocks in spans:
             after = run.end_step - where.end_step
-            if where.end_step <= limits["warmup_steps"] and after > AFTER * where.end_step:
+            # The buffers of a span of first steps filled: its end may be off by a step.
+            if where.end_step <= limits["warmup_steps"] and after > A_QUARTER * where.end_step:
                 continue
             waiting = _waiting(run, where, blocks)
             if waiting.lost_ns < max(limits["wait_pct"] / 100 * waiting.duration_ns, 1):
                 continue
             finding = self._finding(run, limits, waiting)
-            if finding is not None and (finding.lost_ns or 0) >= PART * enough:
+            if finding is not None and (finding.lost_ns or 0) >= A_QUARTER * enough:
                 findings.append(finding)
         if negligible(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
             return []
@@ -455,7 +458,7 @@ class InputBound(Rule):
 
     def _finding(self, run: Run, limits: Limits, waiting: "_Waiting") -> Finding | None:
         wait = _input_wait(run, limits, waiting)
-        if wait.not_the_bottleneck and not wait.keeps_up and (waiting.lost_ns < BEYOND_DOUBT * run.present_ns):
+        if wait.not_the_bottleneck and not wait.keeps_up and (waiting.lost_ns < A_TENTH * run.present_ns):
             return None
         advice = _advise(run, waiting, wait)
         saved = 0.0 if advice.question else waiting.lost_ns * advice.saves

@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTra
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, MOSTLY, Constant, Count, Limits, Threshold, chosen
 from gpu_util_callback.recording.manifest_facts import Kept
 from gpu_util_callback.words import duration, gpu_names
 
@@ -29,10 +29,8 @@ CALLED = {
     "allocator_used_bytes": "GPU memory",
 }
 BEYOND = Constant(1.1, "of the planned steps: what is full later does not end this training")
-GOES_ON = Constant(0.5, "of the rate after an epoch's end: what fills up in one epoch stops there")
 AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
-NEARLY_ALL = Constant(0.8, "of the growth: it ends where a list that takes this much has an end")
 EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
 TRACES = Constant(0.01, "new traces of functions a step: those of the first steps are past")
 A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
@@ -196,7 +194,7 @@ def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bo
             if end <= growth.onset or went_on < AFTER * (end - growth.onset) or went_on < 1:
                 continue
             at_end, now = np.interp([end, steps[-1]], steps, never_below)
-            if now - at_end >= GOES_ON * growth.per_step * went_on:
+            if now - at_end >= MOSTLY * growth.per_step * went_on:
                 return True
     return False
 
@@ -213,7 +211,7 @@ def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
 def _is_a_list(run: Run, growth: Growth) -> bool:
     """Return whether a list of the program, without an end, takes nearly all of the growth."""
     return any(
-        not kept_list.get("bound") and _growth_of(kept_list) >= NEARLY_ALL * growth.per_step
+        not kept_list.get("bound") and _growth_of(kept_list) >= FOUR_FIFTHS * growth.per_step
         for kept_list in run.memory_facts.get("kept", ())
     )
 
@@ -227,7 +225,7 @@ def _fills_a_bound(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
     for kept_list in run.memory_facts.get("kept", ()):
         bound = kept_list.get("bound")
-        if bound and _growth_of(kept_list) >= NEARLY_ALL * growth.per_step:
+        if bound and _growth_of(kept_list) >= FOUR_FIFTHS * growth.per_step:
             to_come = (bound - kept_list.get("items", 0)) * kept_list.get("item_bytes", 0)
             return room_bytes is None or to_come <= room_bytes
     return False

@@ -11,14 +11,13 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, Constant, Count, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
 from gpu_util_callback.words import size
 
 MIB = 1 << 20
 NEARLY_FULL_PCT = Constant(75, "of a container's limit in use in the last samples before a kill")
 MOST = Count(4, "phases with their peaks: those that held most")
-MUCH = Constant(0.25, "of what the process held: a list of that size is what to look at first")
 
 
 class OutOfMemory(Rule):
@@ -128,7 +127,7 @@ def _large_list(run: Run) -> Kept | None:
     """Return the list of the program's that held much of the memory."""
     held = run.highest_of("host:process_held_bytes")
     largest = max(run.memory_facts.get("kept", ()), key=_bytes, default=None)
-    return largest if largest is not None and held and _bytes(largest) >= MUCH * held else None
+    return largest if largest is not None and held and _bytes(largest) >= A_QUARTER * held else None
 
 
 def _bytes(kept_list: Kept) -> float:
