@@ -581,9 +581,9 @@ class SourceCopies(TypedDict, total=False):
     """A trace's copies between host and GPU of one direction and kind of host memory."""
 
     direction: str
-    memory: str
+    memory: str  # "pageable", "pinned", "managed", "unknown"
     bytes: Number | None
-    total_ns: Number
+    total_ns: Required[Number]
 
 
 class SourceGpu(TypedDict, total=False):

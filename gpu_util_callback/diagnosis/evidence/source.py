@@ -14,32 +14,16 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
-from gpu_util_callback.recording.manifest_facts import SourceHostCalls, SourceOnce, SourceStage
+from gpu_util_callback.recording.manifest_facts import (
+    SourceCopies,
+    SourceHostCalls,
+    SourceLateRank,
+    SourceOnce,
+    SourceStage,
+)
 from gpu_util_callback.recording.schema import CATEGORIES
 
 LEAST_STEPS = Count(3, "of a trace or a window; fewer are a fragment, and their mean represents no others")
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """The copies between host and GPU of one direction and kind of host memory."""
-
-    memory: str  # "pageable", "pinned", "managed", "unknown"
-    bytes: int | None
-    total_ns: float
-
-    @property
-    def gb_per_s(self) -> float | None:
-        """Mean rate while copying, in 10^9 bytes per second."""
-        return self.bytes / self.total_ns if self.bytes and self.total_ns else None
-
-
-@dataclass(frozen=True, slots=True)
-class LateRank:
-    """The rank that comes last to collectives."""
-
-    name: str
-    waited_pct: float  # of this process's collectives: waiting for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +58,13 @@ class Source:
     gpus: tuple[int, ...]
     linked_kernels: int
     short_kernels_pct: float
-    copies: Sequence[Copies]
+    copies: Sequence[SourceCopies]
     slowest_stage: SourceStage | None
     host_activity: str
     tpu: bool
     trains: bool
     collectives: str
-    late_rank: LateRank | None
+    late_rank: SourceLateRank | None
     once: SourceOnce | None
     host_calls: SourceHostCalls | None
     uploaded_ns: int
@@ -107,17 +91,13 @@ def source_of(facts: Mapping[str, Any]) -> Source | None:
         gpus=tuple(int(gpu["index"]) for gpu in gpus),
         linked_kernels=sum(int(gpu.get("linked_kernels") or 0) for gpu in gpus),
         short_kernels_pct=max((gpu.get("short_kernels_pct") or 0.0 for gpu in gpus), default=0.0),
-        copies=[
-            Copies(str(copy.get("memory") or "unknown"), copy.get("bytes"), copy.get("total_ns") or 0)
-            for gpu in gpus
-            for copy in gpu.get("copies") or ()
-        ],
+        copies=[copy for gpu in gpus for copy in gpu.get("copies") or ()],
         slowest_stage=stored.get("slowest_stage"),
         host_activity=stored.get("host_activity") or "",
         tpu=bool(stored.get("tpu")),
         trains=bool(stored.get("trains", True)),
         collectives=str(stored.get("collectives") or ""),
-        late_rank=LateRank(**late) if (late := stored.get("late_rank")) else None,
+        late_rank=stored.get("late_rank"),
         once=stored.get("once"),
         host_calls=stored.get("host_calls"),
         uploaded_ns=int(stored.get("uploaded_ns") or 0),

@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.source import LateRank, Source
+from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.recording.manifest_facts import SourceLateRank
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
@@ -42,9 +43,9 @@ class CommunicationBound(Rule):
             }
             title = f"Communication that nothing hides takes {share.pct:.0f} % of the {share.whole}"
             late = run.source.late_rank if run.source is not None else None
-            if late is not None and late.waited_pct >= limits["waited_pct"]:
-                title = f"The GPUs wait for {late.name} in {share.pct:.0f} % of the {share.whole}"
-                evidence |= {"late_rank": late.name, "waited_pct": late.waited_pct}
+            if late is not None and late["waited_pct"] >= limits["waited_pct"]:
+                title = f"The GPUs wait for {late['name']} in {share.pct:.0f} % of the {share.whole}"
+                evidence |= {"late_rank": late["name"], "waited_pct": late["waited_pct"]}
                 advice = _of_late_rank(late)
             elif run.source is not None:
                 advice = _in_trace_advice(run, run.source)
@@ -56,11 +57,11 @@ class CommunicationBound(Rule):
             )
 
 
-def _of_late_rank(late: LateRank) -> Advice:
+def _of_late_rank(late: SourceLateRank) -> Advice:
     return Advice(
-        f"Collectives take that long because {late.name} comes last to them: see what it does "
+        f"Collectives take that long because {late['name']} comes last to them: see what it does "
         "before, its input, its share of the batch, its GPU's clock. A faster link does not help.",
-        saves=late.waited_pct / 100,
+        saves=late["waited_pct"] / 100,
     )
 
 

@@ -132,13 +132,14 @@ class TransferBound(Rule):
 
 def _copied(source: Source) -> Evidence:
     """Return the kind, rate and size of a trace's copies, unknown = None."""
-    total = sum(copy.total_ns for copy in source.copies)
-    pageable = sum(copy.total_ns for copy in source.copies if copy.memory == "pageable")
-    longest = max(source.copies, key=lambda copy: copy.total_ns, default=None)
+    total = sum(copy["total_ns"] for copy in source.copies)
+    pageable = sum(copy["total_ns"] for copy in source.copies if copy.get("memory") == "pageable")
+    longest = max(source.copies, key=lambda copy: copy["total_ns"], default=None)
+    copied_bytes, took_ns = (longest.get("bytes"), longest["total_ns"]) if longest else (None, 0)
     return {
         "pageable_pct": 100 * pageable / total if total else None,
-        "gb_per_s": longest.gb_per_s if longest else None,
-        "bytes": sum(copy.bytes or 0 for copy in source.copies) or None,
+        "gb_per_s": copied_bytes / took_ns if copied_bytes and took_ns else None,
+        "bytes": sum(copy.get("bytes") or 0 for copy in source.copies) or None,
     }
 
 
