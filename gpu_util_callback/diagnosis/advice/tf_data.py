@@ -9,12 +9,10 @@ from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, In
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.finding import Advice
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
-MANY_ELEMENTS = Count(16, "elements a batch from which working on whole batches pays off")
-LEAST_FILES = Count(4, "files to read at a time where one at a time is too slow")
 _ENDLESS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")  # a cache behind it is never complete
 _IN_MEMORY = re.compile(r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window")
 
@@ -88,8 +86,7 @@ def _call_us(wait: InputWait) -> float:
 
 def _short_calls(wait: InputWait) -> bool:
     stage = wait.stage
-    many = stage is not None and stage.elements_per_batch >= MANY_ELEMENTS
-    return many and _call_us(wait) <= CALL_US
+    return stage is not None and stage.elements_per_batch > 1 and _call_us(wait) <= CALL_US
 
 
 def _waiting_python_ms(wait: InputWait) -> float:
@@ -154,8 +151,7 @@ def _reader(wait: InputWait) -> str:
 
 
 def _files(wait: InputWait) -> int:
-    enough = math.ceil(2 * wait.arrives_ms / max(0.1, wait.needed_ms))
-    return max(LEAST_FILES, min(MOST_CALLS, enough))
+    return min(MOST_CALLS, math.ceil(2 * wait.arrives_ms / max(0.1, wait.needed_ms)))
 
 
 def _reading_files(wait: InputWait) -> float:

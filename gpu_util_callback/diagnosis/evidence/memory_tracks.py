@@ -33,7 +33,6 @@ POINTS = Count(8, "a trend shows in no fewer readings")
 WARM = Constant(0.06, "of a run: its first steps allocate what the later ones use")
 STEPS = Count(20, "and no fewer, are a trend: single steps allocate for themselves")
 AGAIN = Constant(1.5, "growth past this much of what was given back once is not of the same kind")
-STEADY = Constant(0.4, "of the growth of its first half comes in its second, or it ends by itself")
 ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
 LATE = Count(10, "parts: the last of as many is what a column reaches of late")
 
@@ -220,9 +219,8 @@ def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
     grown = y[-1] - y[0]
     if len(x) < POINTS - 2 or x[-1] - x[0] < STEPS or grown < least or np.diff(y).max() > ONE_STEP * grown:
         return False
-    half, third = np.interp([x[0] + (x[-1] - x[0]) * at for at in (0.5, 2 / 3)], x, y)
-    later = y[-1] - half
-    return bool(later >= STEADY * (grown - later) and y[-1] - third >= MOSTLY * grown / 3)
+    third = np.interp(x[0] + (x[-1] - x[0]) * 2 / 3, x, y)  # where the last one begins
+    return bool(y[-1] - third >= MOSTLY * grown / 3)
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

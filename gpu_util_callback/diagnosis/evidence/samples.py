@@ -98,9 +98,7 @@ class Sampled:
         )
         return np.where(fresh, values[bins_at], np.nan)
 
-    def spans(
-        self, lost_ns: np.ndarray, *, enter: float, min_s: float, min_samples: int = 3
-    ) -> list[tuple[Range, np.ndarray]]:
+    def spans(self, lost_ns: np.ndarray, *, enter: float, min_s: float) -> list[tuple[Range, np.ndarray]]:
         """Return spans of at least `min_s` in which the share `enter` of the time was lost.
 
         Args:
@@ -118,7 +116,7 @@ class Sampled:
         rows = round(WINDOW_NS / max(1.0, apart))
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
         stretches = []
-        for first, end in find_spans(series, enter=enter, min_rows=min_samples, smallest=smallest):
+        for first, end in find_spans(series, enter=enter, min_rows=3, smallest=smallest):
             a, b = int(first), max(int(first) + 1, int(end))
             start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
             if stop - start >= min_s * 1e9:

@@ -18,7 +18,6 @@ MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
 PROMINENCE = Constant(0.75, "spans less than a third above what lies between them are crests of one span")
-MIN_GAP = Constant(0.125, "of its neighbours: so short a stretch near the threshold is below it by chance")
 OUTLIER = Count(2, "times the largest single loss of the neighbouring spans")
 
 
@@ -161,8 +160,7 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
     while 1 < len(at) != count:
         count, gap = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
         level, top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
-        length, apart = at[:, 1] - at[:, 0], gap[:, 1] - gap[:, 0]
-        short = apart <= np.maximum(2 * finest, MIN_GAP * np.minimum(length[:-1], length[1:]))
+        short = gap[:, 1] - gap[:, 0] <= 2 * finest
         by_chance = short & (MOSTLY * level < enter)
         # Chains of neighbours between which it goes on: each becomes one span, stays, or is
         # dropped.

@@ -13,9 +13,8 @@ from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, signi
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_S, MOSTLY, Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_S, MOSTLY, Constant, Limits, Threshold, chosen
 
-LEAST_SAMPLES = Count(8, "means of fewer samples differ by chance")
 SURELY = Constant(
     3.5,
     "standard errors apart: of many GPUs that idle in turns, sampled at other moments, two "
@@ -159,7 +158,6 @@ class Imbalance(Rule):
             apart,
             enter=MOSTLY,  # GPUs that work in turns are apart now and then
             min_s=limits["min_s"],
-            min_samples=LEAST_SAMPLES,
         ):
             total = int(lost[mask].sum())
             spread = use[:, mask].mean(axis=1)

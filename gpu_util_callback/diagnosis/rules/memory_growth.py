@@ -32,7 +32,6 @@ BEYOND = Constant(1.1, "of the planned steps: what is full later does not end th
 AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
 EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
-TRACES = Constant(0.01, "new traces of functions a step: those of the first steps are past")
 A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
 ONE_IN = Constant(0.02, "of the run: what began this close to the growth may have begun it")
 
@@ -389,7 +388,7 @@ def _traces(run: Run, forecast: Forecast) -> _Why | None:
     times = _compilations(run, forecast.since_ns)
     if times >= MANY_COMPILATIONS:
         return "traces", f"{times:,} compilations since then"
-    least = max(TRACES, forecast.growth.per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step))
+    least = max(forecast.growth.per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step))
     facts = run.memory_facts
     for each, called in (
         (facts.get("functions_per_step", 0.0), "new traces of functions"),
