@@ -88,7 +88,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-lost", type=_share, metavar="PCT", help="highest share of wall time lost in all")
     limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
     limits.add_argument(
-        "--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]", help="causes that must not be found"
+        "--forbid",
+        action="append",
+        default=[],
+        metavar="CAUSE[,CAUSE]",
+        help="causes that must not be found, by title or id (--rules lists them)",
     )
     limits.add_argument(
         "--baseline",
@@ -297,17 +301,17 @@ def length(text: str) -> float:
 def _check(args: argparse.Namespace) -> Check | None:
     """Return the limits to check, or None; a limit implies `--check`."""
     forbid = [cause.strip() for text in args.forbid for cause in text.split(",")]
-    causes = [rule.cause for rule in RULES]
-    unknown = [cause for cause in forbid if cause not in causes]
+    cause_of = {name.casefold(): rule.cause for rule in RULES for name in (rule.title, rule.cause)}
+    unknown = [cause for cause in forbid if cause.casefold() not in cause_of]
     if unknown:
-        raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0], causes)}")
+        raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0].casefold(), cause_of)}")
     check = Check(
         min_utilization=args.min_utilization,
         max_input_wait=args.max_input_wait,
         max_stalls=args.max_stalls,
         max_lost=args.max_lost,
         max_step_ms=args.max_step_ms,
-        forbid=forbid,
+        forbid=[cause_of[cause.casefold()] for cause in forbid],
         compared=args.baseline is not None,
     )
     for name in ("max_slowdown", "unresolved", "allow_different", "repeats"):

@@ -7,6 +7,7 @@ from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_p
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
 from gpu_util_callback.diagnosis.report_types import Failure
+from gpu_util_callback.diagnosis.rules import cause_beside
 from gpu_util_callback.words import percent, steps
 
 
@@ -52,8 +53,7 @@ def failures(report: Mapping, check: Check) -> list[Failure]:
         for finding in session["findings"]:
             if check.refuses(finding["cause"]):
                 of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
-                reason = f"{finding['cause']}: {finding['title']}"
-                broken.append({"run": of["run"], "id": of["id"], "reason": reason})
+                broken.append({"run": of["run"], "id": of["id"], "reason": _named(finding)})
     return broken
 
 
@@ -72,7 +72,7 @@ def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: I
         if verdict.outcome == DIFFERENT or not before:
             continue
         for finding in new_findings(run, before):
-            reason = f"{finding['cause']}: {finding['title']}; not in the baseline"
+            reason = f"{_named(finding)}; not in the baseline"
             broken.append({"run": run["run"], "id": run["id"], "reason": reason})
     return broken
 
@@ -145,4 +145,9 @@ def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
         if check.refuses(finding["cause"]):
             spanned = "start_step" in finding
             where = f", {steps(finding['start_step'], finding['end_step'], run['steps'])}" if spanned else ""
-            yield f"{finding['cause']}: {finding['title']}{where}"
+            yield f"{_named(finding)}{where}"
+
+
+def _named(finding: Mapping) -> str:
+    """Return a finding's title behind the name of its cause, as `--forbid` takes it."""
+    return ": ".join(filter(None, [cause_beside(finding), finding["title"]]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN
-from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, cause_beside
 from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all
 from gpu_util_callback.words import (
     GPU_TIME,
@@ -248,7 +248,9 @@ def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping 
     """Return a finding with its evidence, what to do, and what that saves."""
     finding = group.first
     estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
-    lines = [pen.bold(pen.paint(f"{place}. {finding['title']}", "33")) + pen.dim(f"{estimate}  {finding['cause']}")]
+    cause = cause_beside(finding)
+    note = pen.dim(estimate + (f"  {cause}" if cause else ""))
+    lines = [pen.bold(pen.paint(f"{place}. {finding['title']}", "33")) + note]
     if detail.evidence:
         facts = [line for member in group.members for line in _table(member, run, pen)]
     else:

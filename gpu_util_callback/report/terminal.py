@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
-from gpu_util_callback.diagnosis.rules import RULE_OF
+from gpu_util_callback.diagnosis.rules import RULE_OF, title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (
     BLOCKING,
@@ -315,7 +315,7 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     run_name = since["run"]
     if run_name == run["run"]:
         run_name = apart.get(since["id"]) or "the run before"
-    text = f"Since {run_name}: {', '.join(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
+    text = f"Since {run_name}: {_titles(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
     return pen.wrap(text)
 
 
@@ -591,8 +591,7 @@ def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, st
 
 
 def _titles(causes: Sequence[str]) -> str:
-    """Return causes as people call them; one that this version does not know by its id."""
-    return ", ".join(RULE_OF[cause].title if cause in RULE_OF else cause for cause in causes)
+    return ", ".join(map(title_of, causes))
 
 
 def comparison_table(

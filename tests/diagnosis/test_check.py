@@ -44,7 +44,7 @@ def test_every_combination_of_limits(logdir):
         if given:
             assert len(broken) == choice.count(1), (given, broken)
         else:
-            assert [one["reason"].split(":")[0] for one in broken] == ["input_bound"]
+            assert [one["reason"].split(",")[0] for one in broken] == ["Input-bound"]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,7 @@ def test_every_combination_of_limits(logdir):
         ([], 0),
         (["--forbid", "throttled, contention", "--min-utilization", "0"], 0),
         (["--forbid", "throttled", "--forbid", "input_bound"], 1),
+        (["--forbid", "Throttled, input-Bound"], 1),
     ],
 )
 def test_exit_codes(logdir, capsys, limits, code):
@@ -77,6 +78,7 @@ def test_exit_codes(logdir, capsys, limits, code):
         (["--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
         (["--threshold", "input_bound.wait_pct=-8"], "must be a non-negative number"),
         (["--forbid", "throtled"], "did you mean throttled?"),
+        (["--forbid", "Unequal works"], "did you mean unequal work?"),
         (["--min-utilization", "101"], "must be a percentage"),
         (["--max-input-wait", "-5"], "must be a non-negative number"),
         (["--max-step-ms", "nan"], "must be a non-negative number"),
@@ -107,7 +109,7 @@ def test_a_worker_that_holds_the_others_back_fails_the_check(tmp_path, capsys):
         run.steps(500, step_ms=15 if rank == 3 else 16, wait_ms=1.0 if rank == 3 else 0)
         write(run, tmp_path / f"worker{rank}")
     assert main(["report", str(tmp_path), "--check"]) == 1
-    assert capsys.readouterr().out.startswith("worker3: imbalance: Worker 3 ")
+    assert capsys.readouterr().out.startswith("worker3: Unequal work: Worker 3 ")
     assert main(["report", str(tmp_path), "--forbid", "imbalance"]) == 1
     assert main(["report", str(tmp_path), "--forbid", "throttled"]) == 0
 

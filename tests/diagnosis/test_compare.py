@@ -52,7 +52,7 @@ def test_the_next_run_of_the_job_says_what_was_promised_and_got(before_and_after
     assert since["estimated"] == pytest.approx([2.0 / 1.35, 2.0], rel=0.05)
     assert since["got"] == pytest.approx(2.0, rel=0.05)
     text = render({"runs": [second]})
-    assert "Since before/run: input_bound gone; estimated gain 1.5 to 2×, measured 2×." in text
+    assert "Since before/run: Input-bound gone; estimated gain 1.5 to 2×, measured 2×." in text
 
 
 def test_another_model_is_another_job(tmp_path):
@@ -215,8 +215,8 @@ def test_a_promise_is_held_against_what_was_got_in_brief_too(before_and_after, t
         (["--min-utilization", "80", "--max-input-wait", "60"], ["GPU active 4"]),
         (["--min-utilization", "30", "--max-input-wait", "5"], ["waiting for input 5"]),
         (["--max-lost", "10", "--max-step-ms", "15"], ["lost ", "ms a step"]),
-        (["--forbid", "input_bound,throttled"], ["input_bound: Input-bound"]),
-        (["--check"], ["input_bound"]),
+        (["--forbid", "input_bound,throttled"], ["Input-bound, steps"]),
+        (["--check"], ["Input-bound"]),
         (
             [
                 "--check",

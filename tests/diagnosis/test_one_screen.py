@@ -111,6 +111,7 @@ def test_the_gpu_that_a_finding_names_is_not_alike_and_its_account_is_shown(tmp_
     job.write(tmp_path)
     lines = lines_of(tmp_path, 120)
     assert lines[0].startswith("Throttled (thermal) on gpu5: ")
+    assert "throttled" not in " ".join(lines), "a cause is called by its title, not by its id"
     assert any(line.startswith("gpu5 NVIDIA") for line in lines)
     assert any(line.startswith("7 GPUs NVIDIA") and "(7 alike)" in line for line in lines)
     assert any(line.startswith("Where the time of gpu5 went") for line in lines)

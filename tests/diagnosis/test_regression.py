@@ -370,7 +370,7 @@ def test_a_cause_that_the_baseline_has_not_fails(tmp_path, capsys, wait_ms, befo
     arguments = ("--baseline", tmp_path / "before", "--max-slowdown", 90)
     found, text, _ = check(capsys, tmp_path / "after", *arguments)
     assert found == code and text.count("not in the baseline") == code
-    assert not code or text.startswith("after: input_bound: ")
+    assert not code or text.startswith("after: Input-bound; not in")
     if code:
         found, text, _ = check(capsys, tmp_path / "after", *arguments, "--forbid", "input_bound")
         assert found == 1

@@ -99,7 +99,7 @@ def test_report_gives_the_verdict_of_the_trace(trace_file, tmp_path, capsys):
     logs = tmp_path / "logs"
     assert main(["trace", str(trace_file), "--log-dir", str(logs)]) == 0
     captured = capsys.readouterr()
-    assert "launch_bound" in captured.out
+    assert "Launch-bound" in captured.out
     assert str(logs) in captured.err
     assert main(["report", str(logs), "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]

@@ -4,6 +4,8 @@ A rule reads `evidence`, never files or frameworks; it states its thresholds and
 positive, if a source is missing.
 """
 
+from collections.abc import Mapping
+
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
@@ -31,7 +33,7 @@ from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
 from gpu_util_callback.diagnosis.rules.throttled import Throttled
 from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
 
-__all__ = ["RULES", "RULE_OF"]
+__all__ = ["RULES", "RULE_OF", "cause_beside", "title_of"]
 
 RULES: tuple[Rule, ...] = (
     InputBound(),
@@ -62,3 +64,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 RULE_OF: dict[str, Rule] = {rule.cause: rule for rule in RULES}
+
+
+def title_of(cause: str) -> str:
+    """Return what people call a cause; one that this version does not know by its id."""
+    return RULE_OF[cause].title if cause in RULE_OF else cause
+
+
+def cause_beside(finding: Mapping) -> str:
+    """Return the title of a finding's cause; "" where the finding's own title says it."""
+    title = title_of(finding["cause"])
+    return "" if title.casefold() in finding["title"].casefold() else title

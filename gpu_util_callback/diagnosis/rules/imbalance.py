@@ -33,7 +33,7 @@ class Imbalance(Rule):
     """
 
     cause = "imbalance"
-    title = "Unequal work across GPUs"
+    title = "Unequal work"
     comparing = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
