@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.report_types import RunReport, Since
-from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
+from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict, traced_workers
 from gpu_util_callback.recording.alignment import Clocks, session_clocks
 from gpu_util_callback.recording.manifest_facts import Claim
 from gpu_util_callback.recording.problems import unexpected
@@ -64,6 +64,7 @@ def job_reply(
     workers = [worker for worker in recordings if worker.session == recording.session]
     workers.sort(key=lambda worker: (worker.facts.get("rank") or 0, worker.id))
     findings: list[Claim] = []
+    reports: list[RunReport] = []
     verdict = None
     clocks = Clocks(None, (), ())
     if 2 <= len(workers) <= MAX_WORKERS:
@@ -88,23 +89,45 @@ def job_reply(
         ],
         "verdict": verdict,
         "findings": [worded(finding) for finding in findings],
-        "waits": _waits(findings[0], workers, recording) if findings else None,
+        "waits": _waits(findings[0], workers, recording, reports) if findings else None,
         "since": _since(recording, recordings, report_of),
     }
 
 
-def _waits(finding: Claim, workers: Sequence[Recording], shown: Recording) -> Waits | None:
+def _waits(
+    finding: Claim, workers: Sequence[Recording], shown: Recording, reports: Sequence[RunReport]
+) -> Waits | None:
     """Return how much of the steps each worker waits for the one that holds the others back.
 
     Where the cause was measured in each step (its input, its callbacks), the others wait as much longer
-    as it takes there. None where the cause was not measured step by step.
+    as it takes there; where profiler windows showed it, they give one share for all steps. None where
+    only the GPUs' counters show who is late.
     """
-    column, (rank,) = f"{finding['id'].rpartition('.')[2]}_ns", finding["ranks"]
-    if column not in ("input_wait_ns", "callbacks_ns"):
-        return None
+    part, (rank,) = finding["id"].rpartition(".")[2], finding["ranks"]
     tops = [TopTiles(worker.top, live=False) for worker in workers]
-    cells = min(CELLS, ALL_CELLS // len(workers))
     end = max(tiles.top.step_range[1] + 1 for tiles in tops)
+    if part in ("input_wait", "callbacks"):
+        edges, rows = _measured_waits(f"{part}_ns", rank, workers, tops, end)
+    elif "traced_steps" in finding["evidence"]:
+        edges, rows = np.array([0, end]), _traced_waits(finding["evidence"], rank, reports)
+    else:
+        return None
+    times = np.nan_to_num(shown.top.start_of(edges), nan=shown.end_ns - shown.start_ns)
+    return {
+        "rank": rank,
+        "part": part,
+        "confidence": finding["confidence"],
+        "steps": edges.tolist(),
+        "ns": times.tolist(),
+        "rows": rows,
+    }
+
+
+def _measured_waits(
+    column: str, rank: int, workers: Sequence[Recording], tops: Sequence[TopTiles], end: int
+) -> tuple[np.ndarray, list[WaitRow]]:
+    """Return the edges of cells of steps, and each worker's shares of them."""
+    cells = min(CELLS, ALL_CELLS // len(workers))
     level = max((end // cells).bit_length(), *(tiles.level_of("steps", "step") for tiles in tops))
     view = View("step", level, 0, -(-end >> level))
     means = [tiles.range("steps", ("duration_ns", column), view)[2] for tiles in tops]
@@ -114,10 +137,18 @@ def _waits(finding: Claim, workers: Sequence[Recording], shown: Recording) -> Wa
         of = worker.facts.get("rank")
         shares = np.clip((late if of == rank else late - own) / duration, 0, 1)
         rows.append({"rank": of, "shares": [None if np.isnan(share) else round(float(share), 3) for share in shares]})
-    edges = np.minimum(view.edges, end)
-    times = np.nan_to_num(shown.top.start_of(edges), nan=shown.end_ns - shown.start_ns)
-    part = column.removesuffix("_ns")
-    return {"rank": rank, "part": part, "steps": edges.tolist(), "ns": times.tolist(), "rows": rows}
+    return np.minimum(view.edges, end), rows
+
+
+def _traced_waits(evidence: Mapping[str, Any], rank: int, reports: Sequence[RunReport]) -> list[WaitRow]:
+    """Return each worker's share of its traced steps: in collectives beyond the late one, or what makes that late."""
+    late_ms = evidence["collective_ms_per_step"]
+    longer_ms = evidence["ms_per_step"] - evidence["others_ms_per_step"]
+    rows: list[WaitRow] = []
+    for of, gpu in traced_workers(reports).items():
+        waited_ms = longer_ms if of == rank else max(0.0, gpu["collective_ms"] - late_ms)
+        rows.append({"rank": of, "shares": [round(waited_ms / gpu["step_ms"], 3)]})
+    return rows
 
 
 def _as_stored(recording: Recording) -> Mapping[str, Any] | None:

@@ -363,6 +363,7 @@ class Waits(TypedDict):
 
     rank: int  # the late one
     part: str  # the category of time that makes it late
+    confidence: Literal["measured", "estimated"]  # estimated: from profiler windows, one share for all steps
     steps: list[int]  # edges of the cells, as numbers of steps
     ns: list[float]  # the same, since the shown recording began
     rows: list[WaitRow]

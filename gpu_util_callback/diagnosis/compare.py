@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, RunReport, Since
-from gpu_util_callback.diagnosis.rules import RULE_OF
+from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
 from gpu_util_callback.diagnosis.thresholds import MOSTLY
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
@@ -156,9 +156,7 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
 
     A cause just above its threshold may fall just below it with nothing changed.
     """
-    rule = RULE_OF.get(finding["cause"])
-    detail = finding.get("id", "").partition("@")[0].partition(":")[2]
-    part = rule.part_of(detail) if rule is not None else ""
+    part = part_of(finding)
     before, after = ((member["time_s"] or {}).get(part) for member in (previous, run))
     if before is None or after is None:
         return True

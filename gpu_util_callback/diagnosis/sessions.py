@@ -9,6 +9,7 @@ from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Confidence, Evidence, own_findings
 from gpu_util_callback.diagnosis.report_types import JobVerdict
+from gpu_util_callback.diagnosis.rules import part_of
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, MOSTLY, Constant
@@ -115,6 +116,9 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         longer = pace[rank] - median(ms_per_step for other, ms_per_step in pace.items() if other != rank)
         if longer > MOSTLY * (ms - usual):
             continue  # the others do not share its wait
+        # What its own findings call lost is this time, too: one number for it.
+        own_s = sum(claim["lost_s"] or 0.0 for claim in own_findings(worst) if part_of(claim) == part)
+        lost = own_s if own_s > MOSTLY * lost else lost
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
         yield _Straggler(rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), advice)
@@ -143,18 +147,24 @@ _WORK = {
 }
 
 
-def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
-    """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
+def traced_workers(runs: Sequence[Mapping]) -> dict[int, Mapping]:
+    """Return rank -> the account of its traced steps; empty unless all workers have one, of one pace."""
     traced = {}
     for run in runs:
         gpus = [gpu for gpu in run["traced"]["per_gpu"].values() if gpu["steps"] >= LEAST_STEPS]
         if not gpus:
-            return
+            return {}
         # Of several GPUs in a process, the one that waits least is the one that the others wait
         # for.
         traced[run["rank"]] = min(gpus, key=lambda gpu: gpu["collective_ms"])
     steps = [gpu["step_ms"] for gpu in traced.values()]
-    if min(steps) < SAME_PACE * max(steps):
+    return traced if min(steps) >= SAME_PACE * max(steps) else {}
+
+
+def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
+    """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
+    traced = traced_workers(runs)
+    if not traced:
         return
     rank = min(traced, key=lambda worker: traced[worker]["collective_ms"])
     slowest = traced[rank]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN
-from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, cause_beside
+from gpu_util_callback.diagnosis.rules import RULES, cause_beside, part_of
 from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all
 from gpu_util_callback.words import (
     GPU_TIME,
@@ -212,10 +212,10 @@ def _fix(advice: Mapping) -> str:
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
     """Return the number of the finding across workers that holds a worker's own finding's time."""
-    rule = RULE_OF.get(groups[place].first["cause"])
+    own = part_of(groups[place].first)
     for number, group in enumerate(groups[:place], 1):
         part = group.first.get("id", "").rpartition(".")[2]
-        if group.first["cause"] in COMPARING and rule is not None and rule.part == part:
+        if group.first["cause"] in COMPARING and own and own == part:
             return number
     return None
 

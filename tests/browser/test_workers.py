@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generated_runs import Generated, write
+from generated_runs import GPU, Generated, write
 from tensorboard_server import TensorBoardServer
 
 from gpu_util_callback.recording.event_files import ScalarWriter
@@ -110,3 +110,31 @@ def test_the_workers_of_a_job(pod, open_tab):
         # On one axis: the other two go on for 69 steps, and nothing lies two seconds away.
         lasted = np.cumsum(np.random.default_rng(3).normal(60, 8, 300))
         assert np.mean(tab.evaluate(MARKS)) == pytest.approx(lasted[230] / lasted[-1], abs=0.01)
+
+
+def test_a_late_worker_that_only_profiler_windows_show_has_its_rows(tmp_path, open_tab):
+    for rank, share in enumerate(({"collective": 0.45}, {"collective": 0.45}, {"collective": 0.05, "idle_host": 0.42})):
+        run = Generated(seed=rank, gpus=[GPU], rank=rank, world_size=3, job="pod", host=f"node-{rank}", fit_index=0)
+        run.steps(100, step_ms=40)
+        run.trace(5, 40, **share)
+        run.steps(300, step_ms=40)
+        write(run, tmp_path / "pod")
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        tab.wait_for(".tl-head-labels small:has-text('worker 2')")
+        tab.settle()
+        late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
+        box = tab.head()
+        y = late["y"] + late["height"] / 2
+        tab.page.mouse.move(box["x"] + 200, y - 8)
+        tab.wait_for(".tooltip:has-text('waiting for worker 2')")
+        assert "estimated from profiler windows" in tab.text(".tooltip")
+        assert "waiting for worker 2 in 40 % of the traced steps" in " ".join(tab.text(".ranks").split())
+        # Hatched: stripes of the background in what would be one colour.
+        y -= box["y"]
+        colours = {tab.colour_at(".tl-head canvas", x, y - 8) for x in range(20, 60)}
+        assert tab.evaluate(BACKGROUND) in [list(colour) for colour in colours] and len(colours) > 2
+
+
+# The page's background as red, green and blue.
+BACKGROUND = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"

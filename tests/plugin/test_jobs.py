@@ -69,12 +69,59 @@ def test_every_worker_hears_of_the_slow_one(ask, rank):
     assert reply["verdict"]["rank"] == 1 and reply["verdict"]["finding"] == finding["id"]
     assert reply["verdict"]["id"] == reply["workers"][1]["id"]
     assert reply["verdict"]["text"].startswith(finding["title"])
+    # What the late one finds by itself is the same loss: it has one number.
+    of_late = next(group for group in reply["verdict"]["groups"] if group["ranks"] == [1])
+    assert of_late["lost_s"] == reply["verdict"]["lost_s"] == finding["lost_s"] > 0
     waits = reply["waits"]
+    assert waits["confidence"] == "measured"
     assert waits["rank"] == 1 and (waits["steps"][0], waits["steps"][-1]) == (0, 300)
     assert len(waits["steps"]) == len(waits["ns"]) == len(waits["rows"][0]["shares"]) + 1
     assert waits["ns"] == sorted(waits["ns"])
     for row in waits["rows"]:  # 30 of 40 ms, for its input or for the one that waits for it
         assert row["shares"] == pytest.approx([0.75] * len(row["shares"]), abs=0.1), row
+
+
+def reply_of(folder, *workers):
+    """Return the reply for the first of workers, each of which a function makes of a run."""
+    for rank, make in enumerate(workers):
+        run = Generated(
+            seed=rank,
+            gpus=[GPU],
+            rank=rank,
+            world_size=len(workers),
+            job="b",
+            fit_index=0,
+            host=f"node-{rank}",
+            framework={"name": "torch", "version": "2.13", "collectives": "nccl"},
+        )
+        make(run)
+        write(run, folder)
+    recordings = sorted(read_recordings(folder), key=lambda one: one.facts["rank"])
+    return job_reply(recordings[0], recordings, run_report)
+
+
+def test_waits_that_only_profiler_windows_show_are_one_share_and_an_estimate(tmp_path):
+    def traced(collective, **share):
+        def make(run):
+            run.steps(100, step_ms=40)
+            run.trace(5, 40, collective=collective, **share)
+            run.steps(300, step_ms=40)
+
+        return make
+
+    waits = reply_of(tmp_path, traced(0.45), traced(0.45), traced(0.05, idle_host=0.42))["waits"]
+    assert (waits["rank"], waits["part"], waits["confidence"]) == (2, "idle_host", "estimated")
+    assert waits["steps"] == [0, 400] and len(waits["ns"]) == 2
+    shares = {row["rank"]: row["shares"] for row in waits["rows"]}
+    assert shares == {rank: [pytest.approx(0.4, abs=0.03)] for rank in range(3)}
+
+
+def test_how_long_workers_wait_is_not_known_from_counters(tmp_path):
+    def sampled(active):
+        return lambda run: run.steps(500, step_ms=40, gpu_share=active / 100)
+
+    reply = reply_of(tmp_path, sampled(98), sampled(55), sampled(97))
+    assert reply["findings"][0]["ranks"] == [1] and reply["waits"] is None
 
 
 def test_an_unknown_recording_is_refused(logdir):

@@ -893,6 +893,8 @@ export interface Waits {
   rank: number;
   /** the category of time that makes it late */
   part: string;
+  /** estimated: from profiler windows, one share for all steps */
+  confidence: 'measured' | 'estimated';
   /** edges of the cells, as numbers of steps */
   steps: number[];
   /** the same, since the shown recording began */

@@ -253,7 +253,7 @@ function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: n
 }
 
 /** What a worker waits for another one is no work of its own. */
-export const waitColour = (waits: Waits, rank: number | null): string => (rank === waits.rank ? seriesColour(waits.part) : 'grey');
+export const waitColour = ({ rank: late, part, confidence }: Waits, rank: number | null): string => (rank !== late ? 'grey' : confidence === 'estimated' ? 'teal' : seriesColour(part));
 
 /** A row a worker: in each cell its own work, then what it waits for the late one, whose row is framed and shows what makes it late. */
 function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, axis, waits }: Frame, { ranksTop, rankHeight }: Head): void {
@@ -276,6 +276,9 @@ function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, ax
     context.lineWidth = 1.5;
     context.strokeRect(0.75, y - 0.75, width - 1.5, high + 1.5);
   });
+  if (waits.confidence !== 'estimated') return;
+  context.strokeStyle = palette.bg;
+  hatch(context, Math.max(0, at[0] as number), ranksTop, Math.min(width, at[at.length - 1] as number), waits.rows.length * rankHeight);
 }
 
 /** The worker under pixel `x`, `y` of the head, and how much of the steps there it waits; null elsewhere. */

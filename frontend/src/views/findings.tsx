@@ -99,6 +99,7 @@ function Workers({ job }: { job: JobReply }) {
       <h2>Across {count(workers.length)} workers</h2>
       {job.findings.length === 0 && <p class="dim">No straggler was found.</p>}
       <Ranks job={job} workers={workers} />
+      {job.findings.length > 0 && !job.waits && <p class="dim">How long each worker waits is not known: its GPUs' counters show who is late, not for how long.</p>}
       {others.length <= 7 && !others.every((one) => compare.includes(one.id)) && (
         <button
           type="button"
@@ -140,7 +141,7 @@ function Ranks({ job, workers }: { job: JobReply; workers: WorkerReply[] }) {
 function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
   const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((one) => one.rank === rank));
   const shares = mine.flatMap((row) => row.shares.filter((share) => share !== null));
-  return shares.length === 0 ? '' : `waiting for worker ${waits?.rank} in ${percent((100 * shares.reduce((all, share) => all + share, 0)) / shares.length)} of the time`;
+  return shares.length === 0 ? '' : `waiting for worker ${waits?.rank} in ${percent((100 * shares.reduce((all, share) => all + share, 0)) / shares.length)} of ${waits?.confidence === 'estimated' ? 'the traced steps' : 'the time'}`;
 }
 
 function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: string; hint: string; wait: string }) {

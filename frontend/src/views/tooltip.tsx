@@ -24,6 +24,8 @@ interface Content {
   lines: Line[];
 }
 
+const WINDOWS_ESTIMATE = 'estimated from profiler windows';
+
 export function Tooltip() {
   const { app, timeline } = useTab();
   const cursor = useSelect(app.cursor, (value) => value);
@@ -71,14 +73,15 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
   if (!frame || !head) return null;
   const wait = waitAt(frame, head, x, y);
   if (wait && frame.waits) {
-    const { rank } = frame.waits;
-    return { title: `worker ${wait.rank}`, lines: [{ colour: waitColour(frame.waits, wait.rank), title: wait.rank === rank ? 'holds the others back' : `waiting for worker ${rank}`, value: percent(100 * wait.share) }] };
+    const { rank, confidence } = frame.waits;
+    const estimate: Line[] = confidence === 'estimated' ? [{ title: WINDOWS_ESTIMATE, value: '' }] : [];
+    return { title: `worker ${wait.rank}`, lines: [...estimate, { colour: waitColour(frame.waits, wait.rank), title: wait.rank === rank ? 'holds the others back' : `waiting for worker ${rank}`, value: percent(100 * wait.share) }] };
   }
   if (y >= SPANS_TOP && y < head.ranksTop) {
     const hit = spanAt(timeline, x, y);
     if (!hit) return null;
     const { item } = hit;
-    const estimate = item.confidence === 'estimated' && (typeof item.evidence?.traced_steps === 'number' ? 'estimated from profiler windows' : 'an estimate');
+    const estimate = item.confidence === 'estimated' && (typeof item.evidence?.traced_steps === 'number' ? WINDOWS_ESTIMATE : 'an estimate');
     const lines: Line[] = [{ title: [stepsText(item) || 'the whole run', estimate].filter(Boolean).join(', '), value: '' }];
     if (typeof item.lost_s === 'number') lines.push({ title: 'lost', value: duration(item.lost_s) });
     lines.push({ title: 'click for evidence and advice', value: '' });

@@ -82,7 +82,10 @@ export function hostSlices({ time_s, rank }: Pick<WordedReport, 'time_s' | 'rank
   const late = findings.find(({ ranks, lost_s }) => ranks?.length === 1 && ranks[0] !== rank && lost_s);
   const [step] = parts;
   if (!late || step?.key !== 'step') return parts;
-  const waiting = Math.min(step.seconds, late.lost_s ?? 0);
+  // What the late one loses before its steps, this one may lose in part before its own.
+  const part = late.id?.split('.').pop() ?? '';
+  const waiting = Math.min(step.seconds, (late.lost_s ?? 0) - (parts.find(({ key }) => key === part)?.seconds ?? 0));
+  if (waiting <= 0) return parts;
   const explanation = 'in its steps, an estimate: as much longer as that worker takes before them';
   return [{ ...step, seconds: step.seconds - waiting }, { key: 'waiting', colour: 'grey', idle: true, title: `waiting for worker ${late.ranks?.[0]}`, explanation, seconds: waiting }, ...parts.slice(1)];
 }

@@ -26,10 +26,11 @@ test('an account shows every second it was given and nothing else', () => {
 });
 
 test("a worker's steps are not all its own where it waits for another one", () => {
-  const late = [{ cause: 'imbalance', ranks: [2], lost_s: 8 }];
+  const late = [{ id: 'imbalance:worker2.input_wait', cause: 'imbalance', ranks: [2], lost_s: 9 }];
   const shown = hostSlices({ time_s: { step: 20, input_wait: 1 }, rank: 0 }, late);
   assert.deepEqual(shown.map(({ title, seconds }) => [title, seconds]), [['step', 12], ['waiting for worker 2', 8], ['input wait', 1]]);
   assert.equal(hostSlices({ time_s: { step: 20 }, rank: 2 }, late).length, 1, 'the late one works');
+  assert.equal(hostSlices({ time_s: { step: 20, input_wait: 9 }, rank: 0 }, late).length, 2, 'one that loses as much by itself waits for nobody');
 });
 
 test('titles are the words of the server', () => {

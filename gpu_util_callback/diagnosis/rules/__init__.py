@@ -33,7 +33,7 @@ from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
 from gpu_util_callback.diagnosis.rules.throttled import Throttled
 from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
 
-__all__ = ["RULES", "RULE_OF", "cause_beside", "title_of"]
+__all__ = ["RULES", "RULE_OF", "cause_beside", "part_of", "title_of"]
 
 RULES: tuple[Rule, ...] = (
     InputBound(),
@@ -75,3 +75,10 @@ def cause_beside(finding: Mapping) -> str:
     """Return the title of a finding's cause; "" where the finding's own title says it."""
     title = title_of(finding["cause"])
     return "" if title.casefold() in finding["title"].casefold() else title
+
+
+def part_of(finding: Mapping) -> str:
+    """Return the part of the host account in which a finding is counted; "" if it is in none."""
+    rule = RULE_OF.get(finding["cause"])
+    detail = finding.get("id", "").partition("@")[0].partition(":")[2]
+    return rule.part_of(detail) if rule is not None else ""
