@@ -57,6 +57,18 @@ def test_the_sums_say_what_the_terminal_says(open_tab, served, capsys):
     assert tab.find(".choice").count() == 7 and "7 runs" in tab.text(".runs-count")
 
 
+def test_the_newest_run_is_open_and_the_one_that_lost_most_a_click_away(open_tab, served):
+    """A fix is seen at once: what lost most before it is not what opens after it."""
+    tab = open_tab(served.url)
+    runs = tab._json(f"{tab.url}/data/plugin/gpu_utilization/runs")["recordings"]
+    assert tab.link()["id"] == max(runs, key=lambda one: one["start_ns"])["id"]
+    tab = open_list(open_tab, served)
+    total = tab._json(f"{tab.url}/data/plugin/gpu_utilization/total")
+    most = max(total["runs"], key=lambda one: one["lost"])
+    tab.find(".sums-worth .small:has-text(' lost')").click()
+    wait_until(lambda: tab.link().get("id") == most["id"], what="the run that lost most")
+
+
 @pytest.mark.parametrize("host", [False, True])
 def test_from_a_row_into_its_timeline_and_back(open_tab, served, host):
     tab = open_tab(served.url, host=host)

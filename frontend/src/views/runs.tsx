@@ -1,6 +1,6 @@
 /** All runs: where their time went, and a table of them that stays quick with ten thousand rows. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
-import type { RecordingSummary, RunsReply, TotalReply } from '../api/types.ts';
+import type { RecordingSummary, RunsReply, TotalReply, TrainingRow } from '../api/types.ts';
 import { isOffline, isTable } from '../api/client.ts';
 import { count, date, duration, hoursText, plural, share } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
@@ -71,7 +71,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
   // Neither is made again while rows scroll by.
   const causes = useMemo(() => causesIn(all, cause), [all, cause]);
   const sums = useMemo(
-    () => all.length > 1 && <Sums total={total} runs={runs} cause={cause} byCause={(next) => by({ cause: next })} bySaves={() => by({ sort: '-saves', search: '', cause: '' })} />,
+    () => all.length > 1 && <Sums total={total} runs={runs} cause={cause} byCause={(next) => by({ cause: next })} by={(sort) => by({ sort, search: '', cause: '' })} />,
     [all, cause],
   );
   const open = ({ row }: Line, place: number): void => {
@@ -439,11 +439,11 @@ interface SumsProps {
   runs: RunsReply;
   cause: string;
   byCause: (cause: string) => void;
-  bySaves: () => void;
+  by: (sort: string) => void;
 }
 
 /** Where the time of all runs went, in the terminal's words; a cause in it shows the runs it was found in. */
-function Sums({ total, runs, cause, byCause, bySaves }: SumsProps) {
+function Sums({ total, runs, cause, byCause, by }: SumsProps) {
   const { app, refresh } = useTab();
   const error = useApp((state) => state.totalError);
   if (!total) {
@@ -452,6 +452,25 @@ function Sums({ total, runs, cause, byCause, bySaves }: SumsProps) {
   }
   const known = new Map(runs.recordings.map((item) => [item.id, item]));
   const worth = total.runs.filter(({ id, saves }) => saves > 0 && known.has(id)).slice(0, MENDED_FIRST);
+  const most = total.runs.filter(({ id, lost }) => lost > 0 && known.has(id)).reduce<TrainingRow | null>((most, run) => (run.lost > (most?.lost ?? 0) ? run : most), null);
+  const opener = ({ id, top }: TrainingRow, what: string) => (
+    <button
+      type="button"
+      class="small"
+      title={`${clean(known.get(id)?.run, 300)}\n${clean(total.fixes[id], 600)}`}
+      onClick={() => {
+        if (isTable) return;
+        app.choose(id);
+        app.openList(false);
+        refresh();
+      }}
+    >
+      <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${causeStyle(top ?? '').colour})` }}>
+        {causeStyle(top ?? '').glyph}{' '}
+      </span>
+      <bdi class="clip">{runName(known.get(id)?.run)}</bdi> <span class="dim">{what}</span>
+    </button>
+  );
   const causes = total.causes.filter(({ hours }) => hours > 0);
   const parts = total.shares.filter(({ part, hours }) => hours > 0 && (part !== 'lost' || causes.length === 0));
   const productive = parts.filter(({ part }) => part === 'productive');
@@ -500,32 +519,27 @@ function Sums({ total, runs, cause, byCause, bySaves }: SumsProps) {
           </li>
         ))}
       </ul>
-      {worth.length > 0 && (
+      {(worth.length > 0 || most) && (
         <p class="sums-worth">
-          <button type="button" class="linklike" title="The table in this order" onClick={bySaves}>
-            Fix first
-          </button>
-          {worth.map(({ id, top, saves }) => (
+          {worth.length > 0 && (
+            <button type="button" class="linklike" title="The table in this order" onClick={() => by('-saves')}>
+              Fix first
+            </button>
+          )}
+          {worth.map((run) => (
             <>
-              <button
-                type="button"
-                class="small"
-                title={`${clean(known.get(id)?.run, 300)}\n${clean(total.fixes[id], 600)}`}
-                onClick={() => {
-                  if (isTable) return;
-                  app.choose(id);
-                  app.openList(false);
-                  refresh();
-                }}
-              >
-                <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${causeStyle(top ?? '').colour})` }}>
-                  {causeStyle(top ?? '').glyph}{' '}
-                </span>
-                <bdi class="clip">{runName(known.get(id)?.run)}</bdi> <span class="dim">saves up to {hoursText(saves)}</span>
-              </button>
-              {isTable && <code class="fix clip">{clean(total.fixes[id], 300)}</code>}
+              {opener(run, `saves up to ${hoursText(run.saves)}`)}
+              {isTable && <code class="fix clip">{clean(total.fixes[run.id], 300)}</code>}
             </>
           ))}
+          {most && (
+            <>
+              <button type="button" class="linklike" title="The table in this order" onClick={() => by('-lost')}>
+                Lost most
+              </button>
+              {opener(most, `${hoursText(most.lost)} lost`)}
+            </>
+          )}
         </p>
       )}
       {total.by.length > 0 && (
