@@ -22,9 +22,9 @@ class Hand:
     after: Callable[[int], Any] = lambda count: None
     did: list[str] = field(default_factory=list)
 
-    def click(self, what: str, target: Any) -> None:
-        """A click in the middle of an element."""
-        target.click()
+    def click(self, what: str, target: Any, at: tuple[float, float] | None = None) -> None:
+        """A click in the middle of an element, or so many pixels from its top left corner."""
+        target.click(position=at and {"x": at[0], "y": at[1]})
         self._done(f"click {what}")
 
     def drag(self, what: str, start: tuple[float, float], end: tuple[float, float]) -> None:

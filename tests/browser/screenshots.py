@@ -1,7 +1,8 @@
 """Pictures of the tab: python tests/browser/screenshots.py OUTDIR [--scene NAME] [--logdir LOGDIR]
 
 Photographs made-up log directories of every kind (gallery.py), or LOGDIR, in a real TensorBoard:
-the run that opens first, in frames from a desktop's to a phone's, light and dark.
+the run that opens first, in frames from a desktop's to a phone's, light and dark. Prints which part of
+the tab's page the lanes have in each, and whether the first lane is on the first screen.
 """
 
 import argparse
@@ -18,28 +19,37 @@ from gpu_tab import Tab  # noqa: E402
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 from tensorboard_server import TensorBoardServer  # noqa: E402
 
-FRAMES = ((1440, 900), (1366, 768), (800, 736), (390, 844))
-PHONE = 560
+# Width, height and scale of TensorBoard's window. The last one is the first at 200 %.
+FRAMES = {"1440x900": (1440, 900, 1), "1024x640": (1024, 640, 1), "phone": (390, 844, 1), "200%": (720, 450, 2)}
+NARROW = 1100
+
+# The part of the tab's page that its lanes have, and whether all of the first one is in sight.
+LANES = """(() => {
+  const { clientWidth: width, clientHeight: height } = document.documentElement;
+  const box = document.querySelector('.tl-scroll')?.getBoundingClientRect();
+  const lane = document.querySelector('.tl-label')?.getBoundingClientRect();
+  const shown = box && (Math.min(box.bottom, height) - Math.max(box.top, 0)) * box.width;
+  return [shown > 0 ? shown / width / height : 0, !!lane && lane.bottom <= Math.min(height, box.bottom)];
+})()"""
 
 
-def shoot(browser: Browser, url: str, out: Path, size: tuple[int, int], dark: bool) -> Path:
-    """Photograph what opens first; of a narrow frame, which scrolls, the whole page as well.
-
-    A desktop's frame is TensorBoard's window, a narrow one the tab's own.
-    """
-    width, height = size
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
-    host = width > 1080
-    tab = Tab(context, url, host=host).open()
-    if dark and host:
+def shoot(browser: Browser, url: str, path: Path, frame: tuple[int, int, int], dark: bool) -> tuple[float, bool]:
+    """Photograph what opens first, of a narrow frame, which scrolls, the whole page as well; return what `LANES` is."""
+    width, height, scale = frame
+    options = {"device_scale_factor": scale, "color_scheme": "dark" if dark else "light"}
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    tab = Tab(context, url, host=True).open()
+    if dark:
         tab.page.evaluate("document.body.classList.add('dark-mode')")
     tab.settle()
-    path = out / f"{width}x{height}{'-dark' if dark else ''}.png"
     tab.page.screenshot(path=path)
-    if not host and not dark:
-        tab.page.screenshot(path=path.with_stem(f"{path.stem}-page"), full_page=True)
+    lanes = tab.evaluate(LANES)
+    if width < NARROW and not dark:
+        page = Tab(context, url, host=False).open()
+        page.settle()
+        page.page.screenshot(path=path.with_stem(f"{path.stem}-page"), full_page=True)
     context.close()
-    return path
+    return lanes
 
 
 def main() -> None:
@@ -47,12 +57,11 @@ def main() -> None:
     parser.add_argument("outdir", type=Path)
     parser.add_argument("--scene", action="append", choices=SCENES, help="default: all")
     parser.add_argument("--logdir", type=Path, help="photograph this one instead")
-    parser.add_argument("--frame", action="append", metavar="WIDTHxHEIGHT", help="default: all")
+    parser.add_argument("--frame", action="append", choices=FRAMES, help="default: all")
     arguments = parser.parse_args()
     path = chromium.find()
     if path is None:
         raise SystemExit("no Chromium or Chrome on this machine (set CHROMIUM=/path/to/it)")
-    frames = [tuple(map(int, one.split("x"))) for one in arguments.frame or ()] or FRAMES
     scenes = ["own"] if arguments.logdir else arguments.scene or list(SCENES)
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as scratch:
         browser = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
@@ -63,9 +72,11 @@ def main() -> None:
             out = arguments.outdir / scene
             out.mkdir(parents=True, exist_ok=True)
             with TensorBoardServer(logdir.resolve(), load_fast=True) as server:
-                for size in frames:
+                for name in arguments.frame or FRAMES:
                     for dark in (False, True):
-                        print(shoot(browser, server.url, out, size, dark), flush=True)
+                        path = out / f"{name.rstrip('%')}{'-dark' if dark else ''}.png"
+                        share, first = shoot(browser, server.url, path, FRAMES[name], dark)
+                        print(f"{path}: lanes {share:.0%}, first lane {'' if first else 'not '}in sight", flush=True)
         browser.close()
 
 

@@ -1,11 +1,14 @@
 """Headline, lanes and remedy in every frame; causes found in at most two actions."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 from five_tasks import Hand
-from gallery import HOT_GPU, ODD_SEED, SCENES, STARVING_RANK
+from gallery import HOT_GPU, ODD_SEED, REFERENCE, SCENES, STARVING_RANK
 from tensorboard_server import TensorBoardServer
+from test_tab_access import violations
 from waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -244,6 +247,47 @@ def test_another_finding_brings_its_span_its_evidence_and_its_remedy(open_tab, s
     wait_until(lambda: tab.text(".details .facts") == steps, what="the span before")
     tab.page.go_back()
     wait_until(lambda: tab.text(".selected-nav span").startswith("Finding 1"), what="the first")
+
+
+@pytest.mark.parametrize("size", [(1440, 836), (1024, 576), (390, 780)], ids=lambda size: str(size[0]))
+def test_from_the_verdict_to_the_fix_in_three_actions(open_tab, scene, size):
+    """A first-time reader's way: verdict, span, evidence, fix; filmed where SCREENSHOTS names a folder."""
+    tab = open_tab(scene("two"), width=size[0], height=size[1])
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.settle()
+
+    def film(count):
+        if folder := os.environ.get("SCREENSHOTS"):
+            tab.page.screenshot(path=Path(folder) / f"path-{size[0]}-{count}.png")
+
+    hand = Hand(tab, after=film)
+    film(0)
+    report = tab.recording()["report"]
+    assert in_sight(tab, "h1") and tab.text("h1") == report["verdict"]
+    spans = [one for one in report["spans"] if one["id"] in report["headline"]["ids"]]
+    first = min(spans, key=lambda one: one["start_step"])
+    facts = f"steps {first['start_step']:,}–{first['end_step'] - 1:,}"
+    assert facts not in tab.text(".details .facts"), "another one is chosen at first"
+    name, head = tab.find(".finding").first.bounding_box(), tab.head()
+    middle = tab.x_of((first["start_step"] + first["end_step"]) / 2, (0, report["steps"])) - head["x"]
+    hand.click("a span", tab.find(".tl-head canvas"), (middle, name["y"] + name["height"] / 2 - head["y"]))
+    assert facts in tab.text(".details .facts") and tab.find(".finding[aria-pressed=true]").count() == 1
+    evidence = " ".join(tab.text(".details .evidence").split())
+    assert all(row["label"] in evidence for row in first["rows"][:3])
+    hand.click("“zoom”", tab.find(".selected-nav").get_by_text("zoom"))
+    assert tab.view()[0] < first["start_step"] < first["end_step"] < tab.view()[1]
+    hand.click("“copy code”", tab.button("copy code"))
+    assert tab.evaluate("navigator.clipboard.readText()") in [one["advice"]["code"] for one in spans]
+    assert len(hand.did) <= 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", [name for name in SCENES if name != "traces" or REFERENCE.is_dir()])
+def test_axe_finds_nothing_in_any_scene(open_tab, scene, name, scheme):
+    tab = open_tab(scene(name), color_scheme=scheme)
+    wait_until(lambda: not tab.text("h1").startswith("Comparing"), what="the verdict")
+    tab.settle()
+    assert not violations(tab)
 
 
 def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
