@@ -217,6 +217,9 @@ def test_on_a_desktop_the_lanes_have_half_of_the_frame_and_the_remedy_is_beside(
     height = lanes["height"] + (40 if name == "workers" else 0)
     assert lanes["width"] * height > (0.4 if name == "eight" else 0.5) * frame
     assert tab.find(".advice").count() == 1, "the remedy is said once"
+    head, accounts = (tab.find(part).bounding_box()["y"] for part in (".tl-head", ".accounts"))
+    verdict = tab.find(".verdict").bounding_box()
+    assert head - verdict["y"] - verdict["height"] < 2 and accounts > lanes["y"], "the timeline is below the headline"
 
 
 def test_another_finding_brings_its_span_its_evidence_and_its_remedy(open_tab, scene):

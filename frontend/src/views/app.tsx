@@ -62,7 +62,6 @@ function Body() {
       <Damaged problems={recording.problems ?? []} />
       <main class="content">
         <Verdict report={recording.report} />
-        <Accounts report={recording.report} />
         <Compare />
         <div class="columns">
           <div class="middle">
@@ -72,6 +71,7 @@ function Body() {
           </div>
           <Details recording={recording} />
         </div>
+        <Accounts report={recording.report} />
       </main>
       <Footer report={recording.report} version={runs.server_version ?? ''} />
     </div>
