@@ -12,6 +12,7 @@ from typing import Any
 from gpu_util_callback.cli import trace
 from gpu_util_callback.cli.report import length, open_recordings
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.report.screen import UNFINISHED
 
 POLL_S, REMOTE_POLL_S = 0.25, 2.0  # between two reads of the recording; a store is asked less often
 
@@ -83,7 +84,7 @@ def _live(args: argparse.Namespace) -> Any:
         recording for recording in recordings if recording.status == "live" and args.rank in (None, recording.rank or 0)
     ]
     if not live:
-        states = ", ".join(sorted({recording.status for recording in recordings}))
+        states = ", ".join(sorted({UNFINISHED.get(recording.status, recording.status) for recording in recordings}))
         raise UnusableInput(f"nothing in {args.logdir} trains now (its recordings: {states})")
     return min(live, key=lambda recording: (recording.rank or 0, -recording.start_ns))
 
@@ -101,5 +102,5 @@ def _answer(recording: Any, look: str, timeout_s: float, poll_s: float) -> tuple
         if refused.get("look") == look:
             return None, refused["reason"]
         if recording.status != "live":
-            return None, f"the training is over ({recording.status})"
+            return None, f"the training is over ({UNFINISHED.get(recording.status, recording.status)})"
     return None, f"none came within {timeout_s:g} s; --timeout S waits longer"

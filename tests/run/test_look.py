@@ -96,9 +96,10 @@ def test_a_look_is_refused_with_its_reason(training, capsys):
     assert capsys.readouterr().err == 'no window: it was started with trace="off"\n'
 
 
-def test_there_is_nothing_to_look_at_once_training_is_over(tmp_path, capsys):
+@pytest.mark.parametrize(("status", "word"), [("ended", "ended"), ("lost", "killed")])
+def test_there_is_nothing_to_look_at_once_training_is_over(tmp_path, capsys, status, word):
     writer = RecordingWriter(tmp_path, {}, clock=Clock())
     writer.flush()
-    writer.close("ended")
+    writer.close(status)
     assert main(["look", str(tmp_path)]) == 2
-    assert "trains now (its recordings: ended)" in capsys.readouterr().err
+    assert f"trains now (its recordings: {word})" in capsys.readouterr().err
