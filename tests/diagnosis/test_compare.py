@@ -206,7 +206,7 @@ def test_a_promise_is_held_against_what_was_got_in_brief_too(before_and_after, t
         write(run_of(0, later_s=200 + 50 * place), tmp_path / f"more{place}")
     text = render(logdir_report(read_recordings(tmp_path)))
     assert "gpu-util report LOGDIR --run NAME" in text
-    assert text.count("Since before/run: input_bound gone; estimated gain 1.5 to 2×, measured 2×.") == 1
+    assert text.count("Since before/run: Input-bound gone; estimated gain 1.5 to 2×, measured 2×.") == 1
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_promise_is_held_against_what_was_got_in_brief_too(before_and_after, t
         (["--min-utilization", "80", "--max-input-wait", "60"], ["GPU active 4"]),
         (["--min-utilization", "30", "--max-input-wait", "5"], ["waiting for input 5"]),
         (["--max-lost", "10", "--max-step-ms", "15"], ["lost ", "ms a step"]),
-        (["--forbid", "input_bound,throttled"], ["Input-bound, steps"]),
+        (["--forbid", "input_bound,throttled"], [": Input-bound"]),
         (["--check"], ["Input-bound"]),
         (
             [

@@ -1,6 +1,7 @@
 """`gpu-util look`: a profiler window of a training that runs now."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -100,6 +101,8 @@ def test_a_look_is_refused_with_its_reason(training, capsys):
 def test_there_is_nothing_to_look_at_once_training_is_over(tmp_path, capsys, status, word):
     writer = RecordingWriter(tmp_path, {}, clock=Clock())
     writer.flush()
-    writer.close(status)
+    writer.close("ended")
+    manifest = next(tmp_path.rglob("manifest.json"))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"status": status}))
     assert main(["look", str(tmp_path)]) == 2
     assert f"trains now (its recordings: {word})" in capsys.readouterr().err
