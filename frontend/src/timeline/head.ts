@@ -15,8 +15,8 @@ import { causeStyle } from '../words/causes.ts';
 import { stepsText } from '../words/labels.ts';
 import type { Frame, Source } from './frame.ts';
 
-export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 6, height: 28 };
-export const AXIS_TOP = 46;
+export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 6, height: 24 };
+export const AXIS_TOP = 42;
 const AXIS_HEIGHT = 20;
 export const SPANS_TOP = AXIS_TOP + AXIS_HEIGHT + 2;
 /** Pixels of a finding's row: a name beside it is clicked, or touched. */
@@ -24,7 +24,7 @@ export const spanRow = (): number => (matchMedia('(pointer: coarse)').matches ? 
 const PHASE_HEIGHT = 14;
 export const WINDOW_ROW = 18;
 /** A row of findings for so many pixels of the page, and two in any case: lanes need the rest. */
-const PAGE_PER_ROW = 150;
+const PAGE_PER_ROW = 210;
 /** About what the rows of all workers take, however many there are. */
 const RANKS_HEIGHT = 40;
 
