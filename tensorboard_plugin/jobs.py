@@ -109,7 +109,8 @@ def _waits(
     if part in ("input_wait", "callbacks"):
         edges, rows = _measured_waits(f"{part}_ns", rank, workers, tops, end)
     elif "traced_steps" in finding["evidence"]:
-        edges, rows = np.array([0, end]), _traced_waits(finding["evidence"], rank, reports)
+        edges = np.unique(np.linspace(0, end, CELLS + 1, dtype=np.int64))
+        rows = _traced_waits(finding["evidence"], rank, reports, len(edges) - 1)
     else:
         return None
     times = np.nan_to_num(shown.top.start_of(edges), nan=shown.end_ns - shown.start_ns)
@@ -140,14 +141,14 @@ def _measured_waits(
     return np.minimum(view.edges, end), rows
 
 
-def _traced_waits(evidence: Mapping[str, Any], rank: int, reports: Sequence[RunReport]) -> list[WaitRow]:
+def _traced_waits(evidence: Mapping[str, Any], rank: int, reports: Sequence[RunReport], cells: int) -> list[WaitRow]:
     """Return each worker's share of its traced steps: in collectives beyond the late one, or what makes that late."""
     late_ms = evidence["collective_ms_per_step"]
     longer_ms = evidence["ms_per_step"] - evidence["others_ms_per_step"]
     rows: list[WaitRow] = []
     for of, gpu in traced_workers(reports).items():
         waited_ms = longer_ms if of == rank else max(0.0, gpu["collective_ms"] - late_ms)
-        rows.append({"rank": of, "shares": [round(waited_ms / gpu["step_ms"], 3)]})
+        rows.append({"rank": of, "shares": [round(waited_ms / gpu["step_ms"], 3)] * cells})
     return rows
 
 

@@ -129,7 +129,8 @@ def test_a_late_worker_that_only_profiler_windows_show_has_its_rows(tmp_path, op
         tab.page.mouse.move(box["x"] + 200, y - 8)
         tab.wait_for(".tooltip:has-text('waiting for worker 2')")
         assert "estimated from profiler windows" in tab.text(".tooltip")
-        assert "waiting for worker 2 in 40 % of the traced steps" in " ".join(tab.text(".ranks").split())
+        ranks = " ".join(tab.text(".ranks").split())
+        assert "waiting for worker 2 in 40 % of the traced steps" in ranks and "lost" not in ranks, "one number for it"
         # Hatched: light stripes in what would be one colour.
         reds = [tab.colour_at(".tl-head canvas", x, y - 8 - box["y"])[0] for x in range(20, 60)]
         assert max(reds) - min(reds) > 50

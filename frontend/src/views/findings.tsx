@@ -137,7 +137,7 @@ function Ranks({ job, workers }: { job: JobReply; workers: WorkerReply[] }) {
   );
 }
 
-/** "waiting for worker 2 in 35 % of the time"; "" for the late one, and where it is not known. */
+/** "waiting for worker 2 in 35 % of the time", which is the job's loss and none of their own; "" for the late one, and where it is not known. */
 function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
   const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((one) => one.rank === rank));
   const shares = mine.flatMap((row) => row.shares.filter((share) => share !== null));
@@ -149,7 +149,7 @@ function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: 
   if (workers.length <= FEW_WORKERS)
     return workers.map((one) => (
       <li key={one.id}>
-        <RankButton worker={one} /> <span class="dim">{[note, wait].filter(Boolean).join(', ')}</span>
+        <RankButton worker={one} /> <span class="dim">{wait || note}</span>
       </li>
     ));
   const gone = workers.filter(({ status }) => status === 'lost' || status === 'interrupted');
@@ -161,8 +161,7 @@ function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: 
       <details open={workers.some(({ id }) => id === shown)}>
         <summary title={clean(hint, 300)}>
           {count(workers.length)} alike: ranks {ranges(workers.map(({ rank }) => rank ?? 0))}
-          {note && `, ${note} each`}
-          {wait && `, ${wait}`}
+          {wait ? `, ${wait}` : note && `, ${note} each`}
         </summary>
         <div class="rank-buttons">
           {workers.slice(0, 256).map((one) => !gone.includes(one) && <RankButton key={one.id} worker={one} />)}
