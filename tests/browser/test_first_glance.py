@@ -203,6 +203,17 @@ def test_one_column_in_the_order_of_reading(open_tab, scene, name, size):
     )
 
 
+LEGENDS = "[...document.querySelectorAll('.account:not([open]) .legend')]"
+
+
+@pytest.mark.parametrize("name", ["demo", "gpus", "ceilings"])
+def test_a_phone_cuts_no_legend_off(open_tab, scene, name):
+    tab = open_tab(scene(name), width=390, height=780)
+    tab.settle()
+    assert tab.evaluate(f"{LEGENDS}.length") >= 2
+    assert tab.evaluate(f"{LEGENDS}.every((one) => one.scrollWidth <= one.clientWidth + 1)")
+
+
 @pytest.mark.parametrize("name", ["demo", "two", "eight", "workers", "gpus"])
 @pytest.mark.parametrize("size", [(1366, 704), (1440, 836), (1920, 980)])
 def test_on_a_desktop_the_lanes_have_half_of_the_frame_and_the_remedy_is_beside(open_tab, scene, name, size):

@@ -39,6 +39,13 @@ def test_the_promise_is_what_was_measured():
     assert measured["lost_s"] < 0.8 * inferred["lost_s"]
 
 
+def test_steps_that_a_promise_rests_on_are_counted_as_people_write_numbers():
+    run = waiting()
+    run.steps(1200, step_ms=20)
+    (found,) = promise(run)
+    assert found["evidence"]["promise_rests_on"] == "1,200 steps of this run that did not wait"
+
+
 def test_nothing_is_promised_where_the_model_alone_is_no_faster():
     assert promise(waiting(model_per_s=25.1)) == []
 

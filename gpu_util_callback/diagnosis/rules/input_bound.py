@@ -598,7 +598,7 @@ def _avoidable(
             return lost_ns, "GPU idle time"
         lost_ns = max(0, duration_ns - without_ns)
     if without_ns * NOISE > duration_ns - lost_ns:
-        return lost_ns, f"{clean[1]} steps of this run that did not wait"
+        return lost_ns, f"{clean[1]:,} steps of this run that did not wait"
     return lost_ns, "the wait only; the rest of the step is slow as well"
 
 
