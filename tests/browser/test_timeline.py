@@ -105,7 +105,7 @@ def test_dragging_on_the_overview_and_on_the_axis_zooms(tab):
     tab.drag((left + width * 0.3, head["y"] + 25), (left + width * 0.5, head["y"] + 25))
     moved = tab.view()
     assert abs(moved[0] - STEPS * 0.4) < 6 and abs((moved[1] - moved[0]) - (end - start)) < 1e-3
-    tab.drag((left + width * 0.25, head["y"] + 66), (left + width * 0.75, head["y"] + 66))
+    tab.drag((left + width * 0.25, head["y"] + 55), (left + width * 0.75, head["y"] + 55))
     inner = tab.view()
     length = moved[1] - moved[0]
     assert abs(inner[0] - (moved[0] + length * 0.25)) < 3
