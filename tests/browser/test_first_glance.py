@@ -302,6 +302,13 @@ def test_axe_finds_nothing_in_any_scene(open_tab, scene, name, scheme):
     assert not violations(tab)
 
 
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the public reference traces are not there")
+def test_a_title_does_not_break_before_its_unit(open_tab, scene):
+    tab = open_tab(scene("traces"))
+    tab.settle()
+    assert "87\u00a0% of the time" in tab.find(".details h2").first.inner_text()
+
+
 def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
     tab = open_tab(scene("demo"))
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])

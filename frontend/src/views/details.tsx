@@ -78,7 +78,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Wo
         <span class="glyph" aria-hidden="true">
           {style.glyph}
         </span>{' '}
-        <bdi>{titleOf(item)}</bdi>
+        <bdi>{held(titleOf(item))}</bdi>
       </h2>
       <p class="facts">
         {held([
