@@ -157,6 +157,9 @@ def test_the_chooser_is_sorted_and_walked_by_keys(open_tab, scene):
     tab = open_tab(scene("runs"))
     tab.find(".chooser-button").click()
     tab.wait_for(".sums h1")
+    lines = "[...document.querySelectorAll('.sums-worth .dim')].map((one) => one.getClientRects().length)"
+    assert tab.evaluate(lines) == [1] * 4, "what fixing three of them saves, and what was lost most, in a line each"
+    assert len({tab.find(".sums-worth .small").nth(i).bounding_box()["y"] for i in range(4)}) == 1
     tab.find(".runs-head .run-lost button").click()
     assert tab.find("[aria-sort=descending]").inner_text().startswith("Lost")
     lost = tab.find(".choice .lost").all_inner_texts()
