@@ -180,7 +180,7 @@ def test_what_is_just_below_its_limit_is_not_gone(tmp_path, after_s, gone):
     first, second = report["runs"]
     assert first["spans"] and not second["spans"]
     assert (second["since"] is not None) == gone
-    assert ("Since fit 1: host_stall gone" in render(report, 100)) == gone
+    assert ("Since fit 1: Training stalls gone" in render(report, 100)) == gone
 
 
 def test_of_many_runs_those_without_a_cause_stand_in_the_table_alone(tmp_path):
