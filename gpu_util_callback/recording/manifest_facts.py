@@ -1,19 +1,21 @@
 """The facts of a manifest: every field's type, range and meaning, declared once and checked on reading.
 
-A field that is not as declared is left out and reported; the rest stays. Three kinds of values go
-as a whole, because they can be recomputed from the rows or mean nothing in part: the stored
-diagnosis, the account, and an entry of a list whose `Key` is wrong. Fields that are not declared
-here (a newer version's) are kept if they are plain JSON with finite numbers.
+A field that is not as declared is left out and reported; the rest stays. Two kinds of values go as a
+whole, because they can be recomputed from the rows or mean nothing in part: those marked `Whole`,
+and objects in which a required field is wrong. Fields that are not declared here (a newer version's)
+are left out.
 """
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     NotRequired,
     Required,
     TypedDict,
@@ -31,9 +33,7 @@ MOST_LENGTH_NS = 2**59
 # Larger integers are not exact as floating-point numbers, in JavaScript either.
 MOST_COUNT = 2**53
 MOST_GPUS = 4096
-MOST_TEXT = 1 << 16
-MOST_ENTRIES = 1 << 17
-DEEPEST = 32
+MOST_ENTRIES = 1 << 17  # of a list; or characters of a text
 # Parts of an account may exceed the whole by this much: they were rounded, or overlapped a little.
 ROUNDED, ROUNDED_S = 0.005, 0.001
 # A share measured over unequal times may exceed 100 %.
@@ -46,16 +46,10 @@ class Within:
     def __init__(self, least: float, most: float):
         self.least, self.most = least, most
 
-
-class Whole:
-    """Any error inside leaves out the object as a whole.
-
-    Args:
-        apart: fields that are kept even so, as they cannot be recomputed.
-    """
-
-    def __init__(self, *apart: str):
-        self.apart = apart
+    def __str__(self) -> str:
+        if self.most < MOST_COUNT:
+            return f" from {self.least:.10g} to {self.most:.10g}"
+        return ", 0 or more" if self.least == 0 else ""
 
 
 class Exactly:
@@ -69,8 +63,8 @@ class _Mark:
     pass
 
 
-# An invalid value of this field invalidates the whole object.
-Key = _Mark()
+# Any error inside leaves out the object as a whole.
+Whole = _Mark()
 # The report shows this object, and promises none of its fields.
 Unpromised = _Mark()
 
@@ -117,7 +111,7 @@ class Model(TypedDict, total=False):
 class Replica(TypedDict, total=False):
     """A device of this process in a distribution."""
 
-    gpu: Annotated[GpuIndex, Key]
+    gpu: GpuIndex
     replica: Count
     shard: Count
 
@@ -152,8 +146,8 @@ class Dispatch(TypedDict, total=False):
 class InputCall(TypedDict, total=False):
     """A Python function that makes the input; its times are means per call, of its thread."""
 
-    name: Annotated[Required[str], Key]
-    calls: Annotated[Required[Count], Key]
+    name: Required[str]
+    calls: Required[Count]
     timed: Count
     wall_ms: Number
     cpu_ms: Number
@@ -166,7 +160,7 @@ class InputArray(TypedDict, total=False):
     `integers`: all of them are whole numbers.
     """
 
-    dtype: Annotated[Required[str], Key]
+    dtype: Required[str]
     rank: Count
     rows: Count
     bytes: Count
@@ -178,10 +172,10 @@ class InputArray(TypedDict, total=False):
 class InputMap(TypedDict, total=False):
     """A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table."""
 
-    name: Annotated[Required[str], Key]
-    which: Annotated[Required[Literal["train", "validation"]], Key]
-    random: Annotated[Required[bool], Key]  # draws random numbers, others in each call
-    python: Annotated[Required[bool], Key]  # calls Python functions
+    name: Required[str]
+    which: Required[Literal["train", "validation"]]
+    random: Required[bool]  # draws random numbers, others in each call
+    python: Required[bool]  # calls Python functions
 
 
 class Fit(TypedDict, total=False):
@@ -198,6 +192,7 @@ class Fit(TypedDict, total=False):
     gradient_accumulation_steps: Count
     jit_compile: bool
     run_eagerly: bool
+    op_determinism: bool  # TensorFlow's
     mixed_precision: str | bool
     optimizer: str
     strategy: str
@@ -235,8 +230,8 @@ class Fit(TypedDict, total=False):
 class PeakFacts(TypedDict, total=False):
     """The most a GPU does in the precision that the model computes in."""
 
-    tflops: Annotated[Required[Number], Key]  # dense
-    precision: Annotated[Required[str], Key]  # fp16, bf16, tf32 or fp32
+    tflops: Required[Number]  # dense
+    precision: Required[str]  # fp16, bf16, tf32 or fp32
     source: str  # address of the data sheet
     derived: str  # how it was computed, where it is on no data sheet
 
@@ -245,21 +240,21 @@ class WorkFacts(TypedDict, total=False):
     """The model's work."""
 
     # Of training, forward and backward, two a multiply-add; matrix products and convolutions.
-    flops_per_sample: Annotated[Required[Number], Key]
-    source: Annotated[Required[Literal["counted", "given"]], Key]
+    flops_per_sample: Required[Number]
+    source: Required[Literal["counted", "given"]]
 
 
 class Throughput(TypedDict, total=False):
     """Samples trained, and the time of training: steps and waits, without compiling."""
 
-    samples: Annotated[Required[Count], Key]
-    training_s: Annotated[Required[Number], Key]
+    samples: Required[Count]
+    training_s: Required[Number]
 
 
 class Gpu(TypedDict, total=False):
     """A GPU of this process."""
 
-    index: Annotated[Required[GpuIndex], Key]
+    index: Required[GpuIndex]
     nvml_index: GpuIndex
     uuid: str
     name: str
@@ -286,8 +281,8 @@ class Gpu(TypedDict, total=False):
 class Scheduler(TypedDict, total=False):
     """The scheduler's job; the same after a restart by the scheduler."""
 
-    name: Annotated[Required[str], Key]
-    job: Annotated[Required[str], Key]
+    name: Required[str]
+    job: Required[str]
     restarts: Count
 
 
@@ -308,7 +303,7 @@ class Machine(TypedDict, total=False):
 class Kept(TypedDict, total=False):
     """A list of the user's program that gained items while it trained."""
 
-    name: Annotated[Required[str], Key]
+    name: Required[str]
     of: str  # "callback", "metric", "model" or "program"
     per_step: Number
     items: Count
@@ -321,7 +316,7 @@ class Kept(TypedDict, total=False):
 class OutOfMemoryFacts(TypedDict, total=False):
     """The error with which a training ran out of memory, and what was known then."""
 
-    error: Annotated[Required[str], Key]
+    error: Required[str]
     message: str
     where: str
     gpu: GpuIndex
@@ -362,7 +357,7 @@ class Driver(TypedDict, total=False):
 class GpuCheck(TypedDict, total=False):
     """Why the training uses none of the GPUs, as seen on the spot."""
 
-    reason: Annotated[Required[str], Key]
+    reason: Required[str]
     cure: str
     code: str
 
@@ -370,8 +365,8 @@ class GpuCheck(TypedDict, total=False):
 class Unavailable(TypedDict, total=False):
     """A source that could not be measured, and the remedy."""
 
-    source: Annotated[Required[str], Key]
-    reason: Annotated[Required[str], Key]
+    source: Required[str]
+    reason: Required[str]
     cure: str
 
 
@@ -388,9 +383,9 @@ class Overhead(TypedDict, total=False):
 class WindowFacts(TypedDict, total=False):
     """A profiler window."""
 
-    window: Annotated[Required[Count], Key]
-    first_step: Annotated[Required[Count], Key]
-    stop_step: Annotated[Required[Count], Key]
+    window: Required[Count]
+    first_step: Required[Count]
+    stop_step: Required[Count]
     start_ns: Time
     end_ns: Time
     profile: str
@@ -477,7 +472,7 @@ class Silent(TypedDict, total=False):
 class GpuEnergy(TypedDict, total=False):
     """The energy of a GPU over a run, and what it was computed from."""
 
-    index: Annotated[Required[GpuIndex], Key]
+    index: Required[GpuIndex]
     energy_j: Required[Number]
     source: Required[Literal["energy counter", "power samples"]]
     measured_s: Required[Number]
@@ -520,7 +515,7 @@ class HostMemory(TypedDict, total=False):
 class GpuMemory(TypedDict, total=False):
     """The memory of a GPU, as the framework's allocator has it."""
 
-    index: Annotated[Required[GpuIndex], Key]
+    index: Required[GpuIndex]
     live_peak_bytes: Required[Number]
     reserved_peak_bytes: Required[Number | None]
     others_peak_bytes: Required[Number | None]  # of other processes
@@ -554,7 +549,7 @@ class MemoryUse(TypedDict, total=False):
 
 
 class DiagnosisFacts(TypedDict, total=False):
-    """The recorder's findings, with its rules and thresholds; if damaged, the latter alone."""
+    """The recorder's findings, with its rules and thresholds."""
 
     rules_version: int
     thresholds: dict[str, dict[str, Signed]]
@@ -572,8 +567,8 @@ class DiagnosisFacts(TypedDict, total=False):
 class SourceStage(TypedDict, total=False):
     """A stage of a trace's input pipeline."""
 
-    name: Annotated[Required[str], Key]
-    path: Annotated[Required[str], Key]
+    name: Required[str]
+    path: Required[str]
     self_ms: Number
 
 
@@ -589,7 +584,7 @@ class SourceCopies(TypedDict, total=False):
 class SourceGpu(TypedDict, total=False):
     """A GPU of a trace."""
 
-    index: Annotated[Required[GpuIndex], Key]
+    index: Required[GpuIndex]
     at_work: bool
     linked_kernels: Count
     short_kernels_pct: Percent
@@ -642,6 +637,7 @@ class SourceFacts(TypedDict, total=False):
     uploaded_ns: Number
     gpus: list[SourceGpu]
     cannot_know: list[str]
+    problems: list[str]
 
 
 class CeilingsInstead(TypedDict, total=False):
@@ -712,7 +708,7 @@ class Facts(TypedDict, total=False):
     framework: Framework
     model: Model
     fit: Fit
-    ceilings: Annotated[CeilingsFacts, Whole()]
+    ceilings: Annotated[CeilingsFacts, Whole]
     gpus: list[Gpu]
     work: WorkFacts
     throughput: Throughput
@@ -723,41 +719,19 @@ class Facts(TypedDict, total=False):
     unavailable: list[Unavailable]
     overhead: Overhead
     windows: list[WindowFacts]
-    look_refused: Annotated[Refused, Whole()]
+    look_refused: Annotated[Refused, Whole]
     source: SourceFacts
     # The diagnosis.
-    account: Annotated[AccountFacts, Whole()]
-    process: Annotated[ProcessFacts, Whole()]
-    diagnosis: Annotated[DiagnosisFacts, Whole("thresholds_set")]
+    account: Annotated[AccountFacts, Whole]
+    process: Annotated[ProcessFacts, Whole]
+    diagnosis: Annotated[DiagnosisFacts, Whole]
 
 
 # --- checking -------------------------------------------------------------------------------------
 
 
-# (location, error) of each value that was left out
-_Problems = list[tuple[str, str]]
-
-
-class _NotKept(Exception):
-    """A value that is left out, with the problems that are not listed yet."""
-
-    problems: Sequence[tuple[str, str]] = ()
-
-
-class _Wrong(_NotKept):
-    """A value that is not as declared; `where` grows from the inside out."""
-
-    def __init__(self, complaint: str, where: str = ""):
-        super().__init__(complaint)
-        self.complaint, self.problems = complaint, [(where, complaint)]
-
-
-class _LeftOut(_NotKept):
-    """The object is left out as a whole; its reason is listed already."""
-
-
-# (value, problems so far) -> the value; raises _NotKept
-_Check = Callable[[Any, _Problems], Any]
+class _Invalid(Exception):
+    """A value that is left out; the message is its complaint, "" if a part of it is named already."""
 
 
 def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
@@ -765,52 +739,27 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
 
     Raises: ValueError where it is not a manifest at all.
     """
-    problems: _Problems = []
+    problems: list[str] = []
     try:
-        facts: Facts = _checker(Facts)(manifest, problems)
-    except _NotKept as error:
+        facts: Facts = _value(_kinds(Facts), manifest, "", problems)
+    except _Invalid as error:
         raise ValueError("it names no format") from error
     for check in (_check_times, _check_account, _check_gpus):
         check(facts, problems)
-    return facts, [f"{where.lstrip('.')} {complaint}" for where, complaint in problems]
+    return facts, problems
 
 
 def valid(kind: Any, name: str, value: Any) -> Any:
     """Return a value for this field of a declared object, None where the field cannot hold it."""
     try:
-        return None if value is None else _checker(_hints(kind)[name])(value, [])
-    except _NotKept:
+        return _value(_fields(kind)[name], value, "", [])
+    except _Invalid:
         return None
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
 
 
 def encodable(text: str) -> str:
     """Return text that can be written as UTF-8: JSON may hold lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-# Type of a declared field -> the types of its values in JSON.
-_JSON_TYPES: dict[Any, tuple[type, ...]] = {
-    int: (int,),
-    float: (int, float),
-    str: (str,),
-    bool: (bool,),
-    list: (list,),
-    dict: (dict,),
-}
-
-
-@cache
-def _checker(kind: Any) -> _Check:
-    """Return the check of a declared type; built once."""
-    kind, marks = unwrapped(kind)
-    check = _plain_checker(kind, marks)
-    whole = next((mark for mark in marks if isinstance(mark, Whole)), None)
-    return check if whole is None else _whole(check, _object(kind, whole.apart), whole.apart)
 
 
 def unwrapped(kind: Any) -> tuple[Any, list[Any]]:
@@ -822,213 +771,132 @@ def unwrapped(kind: Any) -> tuple[Any, list[Any]]:
     return kind, marks
 
 
-def _plain_checker(kind: Any, marks: list[Any]) -> _Check:
-    origin = get_origin(kind)
-    if kind in (int, float):
-        return _number(kind, next((mark for mark in marks if isinstance(mark, Within)), None))
-    if kind is str:
-        return _text
-    if kind is bool:
-        return _flag
-    if origin is Literal:
-        return _one_of(get_args(kind))
-    if origin is list:
-        return _entries(_checker(get_args(kind)[0]))
-    if origin is dict:
-        return _dictionary(_checker(get_args(kind)[1]))
-    if origin in (Union, UnionType):
-        return _either([member for member in get_args(kind) if member is not NoneType])
-    if is_typeddict(kind):
-        return _object(kind)
-    raise TypeError(f"a manifest holds no {kind!r}")
+# Type of a declared field -> the types of its values in JSON, and their name.
+_JSON_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+    list: ((list,), "a list"),
+    dict: ((dict,), "an object"),
+    NoneType: ((NoneType,), ""),
+}
 
 
-def _number(kind: type, within: Within | None) -> _Check:
-    least, most = (within.least, within.most) if within else (-MOST_COUNT, MOST_COUNT)
-    kinds = _JSON_TYPES[kind]
-    why = "a whole number" if kind is int else "a number"
-    if within and most < MOST_COUNT:
-        why += f" from {least:.10g} to {most:.10g}"
-    elif least == 0:
-        why += ", 0 or more"
+class _Kind(NamedTuple):
+    """Values that a field takes.
 
-    def check(value: Any, problems: _Problems) -> Any:
-        # Comparing leaves NaN out, and takes integers of any size.
-        if type(value) in kinds and least <= value <= most:
-            return value
-        raise _wrong(value, why)
+    Attributes:
+        name: of the kind, in complaints; "" = null.
+        within: range of numbers.
+        words: all values, where they are listed.
+        items: kinds of the values of a list or dictionary.
+        fields: the TypedDict of an object.
+        whole: any error inside leaves it out.
+    """
 
-    return check
+    name: str
+    within: Within
+    words: tuple[Any, ...]
+    items: "_Kinds"
+    fields: Any
+    whole: bool
 
-
-def _text(value: Any, problems: _Problems) -> str:
-    if type(value) is not str or len(value) > MOST_TEXT:
-        raise _wrong(value, "a text")
-    return value if value.isascii() else encodable(value)
-
-
-def _flag(value: Any, problems: _Problems) -> bool:
-    if type(value) is not bool:
-        raise _wrong(value, "true or false")
-    return value
-
-
-def _one_of(words: tuple[str, ...]) -> _Check:
-    def check(value: Any, problems: _Problems) -> str:
-        if not isinstance(value, str) or value not in words:
-            raise _wrong(value, f"one of {', '.join(words)}")
-        return value
-
-    return check
-
-
-def _either(kinds: list[Any]) -> _Check:
-    checks = [_checker(kind) for kind in kinds]
-    by_type: dict[type, _Check] = {}
-    for kind, check in zip(kinds, checks, strict=True):
-        plain, _ = unwrapped(kind)
-        for json_type in _JSON_TYPES.get(get_origin(plain) or plain, ()):
-            by_type.setdefault(json_type, check)
-
-    def check_one(value: Any, problems: _Problems) -> Any:
+    def takes(self, value: Any) -> bool:
+        if isinstance(value, (int, float)):  # NaN is in no range
+            return self.within.least <= value <= self.within.most
         if value is None:
-            return None
-        by_value = by_type.get(type(value))
-        why = []
-        for check_of_kind in checks if by_value is None else (by_value, *checks):
-            try:
-                return check_of_kind(value, problems)
-            except _Wrong as error:
-                why.append(error.complaint.partition(", not ")[2])
-        raise _wrong(value, " or ".join(dict.fromkeys(why)))
-
-    return check_one
+            return True
+        return len(value) <= MOST_ENTRIES and (not self.words or value in self.words)
 
 
-def _named_from_outside(problems: _Problems, since: int, name: Any) -> int:
-    """Prefix the problems of a part with the part's own name; return how many there are in all."""
-    at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
-    problems[since:] = [(at + where, complaint) for where, complaint in problems[since:]]
-    return len(problems)
+# Type of a value in JSON -> what it may be.
+_Kinds = dict[type, _Kind]
+_ANY_NUMBER = Within(-MOST_COUNT, MOST_COUNT)
 
 
-def _entries(check: _Check) -> _Check:
-    def check_all(value: Any, problems: _Problems) -> list[Any]:
-        if not isinstance(value, list) or len(value) > MOST_ENTRIES:
-            raise _wrong(value, "a list")
-        good_entries, reported = [], len(problems)
-        for at, item in enumerate(value):
-            try:
-                good_entries.append(check(item, problems))
-            except _NotKept as error:
-                problems += error.problems
-            if len(problems) > reported:
-                reported = _named_from_outside(problems, reported, at)
-        return good_entries
-
-    return check_all
-
-
-def _dictionary(check: _Check) -> _Check:
-    def check_all(value: Any, problems: _Problems) -> dict[str, Any]:
-        if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
-            raise _wrong(value, "an object")
-        good_entries, reported = {}, len(problems)
-        for name, item in value.items():
-            try:
-                good_entries[name if name.isascii() else encodable(name)] = check(item, problems)
-            except _NotKept as error:
-                problems += error.problems
-            if len(problems) > reported:
-                reported = _named_from_outside(problems, reported, name)
-        return good_entries
-
-    return check_all
+@cache
+def _kinds(declared: Any) -> _Kinds:
+    """Return the kinds of values of a declared type."""
+    kind, marks = unwrapped(declared)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return {json_type: each for member in arguments for json_type, each in _kinds(member).items()}
+    words = arguments if origin is Literal else ()
+    base = dict if is_typeddict(kind) else str if words else origin or kind
+    json_types, name = _JSON_TYPES[base]
+    within = next((mark for mark in marks if isinstance(mark, Within)), _ANY_NUMBER)
+    made = _Kind(
+        name=f"one of {', '.join(words)}" if words else f"{name}{within if base in (int, float) else ''}",
+        within=within,
+        words=words,
+        items=_kinds(arguments[-1]) if origin in (list, dict) else {},
+        fields=kind if is_typeddict(kind) else None,
+        whole=Whole in marks,
+    )
+    return dict.fromkeys(json_types, made)
 
 
-def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
-    """Return the check of a TypedDict, or of some of its fields."""
-    hints = _hints(kind)
-    hints = {name: hint for name, hint in hints.items() if only is None or name in only}
-    checks = {name: _checker(hint) for name, hint in hints.items()}
-    keys = {name for name, hint in hints.items() if Key in unwrapped(hint)[1]}
-    required = frozenset(kind.__required_keys__) & hints.keys()
-    unknown_allowed = {name for name in required if _takes_null(hints[name])}
-
-    def check(value: Any, problems: _Problems) -> dict[str, Any]:
-        if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
-            raise _wrong(value, "an object")
-        good_fields: dict[str, Any] = {}
-        reported, whole = len(problems), True
-        for name, item in value.items():
-            declared = checks.get(name)
-            if declared is None and only is not None:
-                continue
-            key = name if declared is not None else encodable(name)
-            if item is None:  # unknown, as any fact may be
-                if name not in required or name in unknown_allowed:
-                    good_fields[key] = None
-                continue
-            try:
-                good_fields[key] = (declared or _any)(item, problems)
-            except _NotKept as error:
-                problems += error.problems
-                whole = whole and name not in keys and name not in required
-            if len(problems) > reported:
-                reported = _named_from_outside(problems, reported, name)
-        if not whole:
-            raise _LeftOut
-        if required - good_fields.keys():
-            raise _Wrong("is missing", f".{min(required - good_fields.keys())}")
-        return good_fields
-
-    return check
+@cache
+def _fields(kind: Any) -> dict[str, _Kinds]:
+    """Return the kinds of each field of a TypedDict; one that is not required may be null, too."""
+    hints = get_type_hints(kind, include_extras=True)
+    required, null = kind.__required_keys__, NoneType
+    return {name: _kinds(hint if name in required else hint | null) for name, hint in hints.items()}
 
 
-def _takes_null(hint: Any) -> bool:
-    kind, _ = unwrapped(hint)
-    return NoneType in get_args(kind)
+def _value(kinds: _Kinds, value: Any, at: str, problems: list[str]) -> Any:
+    """Return a value without the parts that are not as declared. Raises: _Invalid.
 
-
-def _whole(check: _Check, check_apart: _Check, apart: tuple[str, ...]) -> _Check:
-    def check_whole(value: Any, problems: _Problems) -> Any:
-        inside: _Problems = []
-        try:
-            checked_value = check(value, inside)
-        except _LeftOut:
-            checked_value = None
-        wrong = [problem for problem in inside if problem[0].partition(".")[2].partition(".")[0] not in apart]
-        if not wrong and checked_value is not None:
-            problems += inside
-            return checked_value
-        problems += wrong[:1]
-        partly_checked = check_apart(value, problems) if isinstance(value, dict) else None
-        if not partly_checked:
-            raise _LeftOut
-        return partly_checked
-
-    return check_whole
-
-
-def _any(value: Any, problems: _Problems, depth: int = 0) -> Any:
-    """Return a value that is not declared: plain JSON."""
+    Args:
+        at: its place in the manifest.
+        problems: a line for each part that is left out is appended.
+    """
+    kind = kinds.get(type(value))
+    if kind is None or not kind.takes(value):
+        names = " or ".join(dict.fromkeys(each.name for each in kinds.values() if each.name))
+        raise _Invalid(f"is {_shown(value)}, not {names}")
     if isinstance(value, str):
-        return _text(value, problems)
-    if value is None or isinstance(value, bool):
+        return encodable(value)
+    if isinstance(value, list):
+        entries = ((number, kind.items, item) for number, item in enumerate(value))
+        return [item for _, item in _valid_items(entries, at, problems)]
+    if not isinstance(value, dict):
         return value
-    if isinstance(value, (int, float)):
-        if not -MOST_NS <= value <= MOST_NS:
-            raise _wrong(value, "a number of common size")
-        return value
-    if depth > DEEPEST:
-        raise _Wrong("is nested too deeply")
-    if isinstance(value, dict):
-        return {encodable(name): _any(item, problems, depth + 1) for name, item in value.items()}
-    return [_any(item, problems, depth + 1) for item in value]
+    reported = len(problems)
+    if kind.fields is None:
+        named = ((encodable(name), kind.items, item) for name, item in value.items())
+        return dict(_valid_items(named, at, problems))
+    good_fields = _object(kind.fields, value, at, problems)
+    if kind.whole and len(problems) > reported:
+        del problems[reported + 1 :]
+        raise _Invalid
+    return good_fields
 
 
-def _wrong(value: Any, why: str) -> _Wrong:
-    return _Wrong(f"is {_shown(value)}, not {why}")
+def _object(kind: Any, value: dict[str, Any], at: str, problems: list[str]) -> dict[str, Any]:
+    fields = _fields(kind)
+    items = ((name, fields[name], item) for name, item in value.items() if name in fields)
+    good_fields = dict(_valid_items(items, at, problems))
+    missing = kind.__required_keys__ - good_fields.keys()
+    if missing:
+        raise _Invalid("" if missing & value.keys() else f"has no {min(missing)}")
+    return good_fields
+
+
+def _valid_items(
+    items: Iterable[tuple[str | int, _Kinds, Any]], at: str, problems: list[str]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield key and value of each item that is as declared; name the others."""
+    for key, kinds, item in items:
+        place = f"{at}[{key}]" if isinstance(key, int) else f"{at}.{key[:40]}"
+        try:
+            valid_item = _value(kinds, item, place, problems)
+        except _Invalid as error:
+            if str(error):
+                problems.append(f"{place.lstrip('.')} {error}")
+        else:
+            yield key, valid_item
 
 
 def _shown(value: Any) -> str:
@@ -1042,28 +910,28 @@ def _shown(value: Any) -> str:
     if isinstance(value, str):
         value = value if len(value) <= 40 else value[:39] + "…"
         return " ".join(encodable(repr(value)).split())
-    return {True: "true", False: "false", None: "null"}.get(value, str(value))
+    return json.dumps(value)
 
 
 # --- consistency between fields -------------------------------------------------------------------
 
 
-def _check_times(facts: Facts, problems: _Problems) -> None:
+def _check_times(facts: Facts, problems: list[str]) -> None:
     start, end, heartbeat = (facts.get("started_ns"), facts.get("ended_ns"), facts.get("heartbeat_ns"))
     if start is None:
         return
     if end is not None and not 0 <= end - start <= MOST_LENGTH_NS:
-        problems.append(("ended_ns", f"is {(end - start) / 1e9:.0f} s after the start"))
+        problems.append(f"ended_ns is {(end - start) / 1e9:.0f} s after the start")
         facts.pop("ended_ns")
     if heartbeat is not None and heartbeat - start > MOST_LENGTH_NS:
-        problems.append(("heartbeat_ns", f"is {(heartbeat - start) / 1e9:.0f} s after the start"))
+        problems.append(f"heartbeat_ns is {(heartbeat - start) / 1e9:.0f} s after the start")
         facts.pop("heartbeat_ns")
 
 
-def _check_account(facts: Facts, problems: _Problems) -> None:
+def _check_account(facts: Facts, problems: list[str]) -> None:
     account = facts.get("account")
     if account is not None and not adds_up(account):
-        problems.append(("account", "does not sum to the wall time"))
+        problems.append("account does not sum to the wall time")
         facts.pop("account")
 
 
@@ -1077,11 +945,11 @@ def adds_up(account: AccountFacts) -> bool:
     )
 
 
-def _check_gpus(facts: Facts, problems: _Problems) -> None:
+def _check_gpus(facts: Facts, problems: list[str]) -> None:
     by_index: dict[int, Gpu] = {}
     for at, gpu in enumerate(facts.get("gpus") or ()):
         index = gpu["index"]
         if by_index.setdefault(index, gpu) is not gpu:
-            problems.append((f"gpus[{at}].index", f"is {index}, as that of another one"))
+            problems.append(f"gpus[{at}].index is {index}, as that of another one")
     if facts.get("gpus") is not None:
         facts["gpus"] = list(by_index.values())

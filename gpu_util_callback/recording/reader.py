@@ -272,7 +272,7 @@ class Recording(RecordingFiles):
         id: unique within the log directory, and safe in URLs.
         path, folder: its location, and the last part of that.
         session: recordings with the same value were made together (ranks of one job).
-        facts: everything the manifest says.
+        facts: those of the manifest.
         problems: the parts that could not be read, so far.
         unanswered: True if opening the recording again may make more of it readable.
         show: the timeline as a frame for a notebook's cell; `report.notebook`, which stands above

@@ -239,6 +239,8 @@ export interface Fit {
   gradient_accumulation_steps?: number | null;
   jit_compile?: boolean | null;
   run_eagerly?: boolean | null;
+  /** TensorFlow's */
+  op_determinism?: boolean | null;
   mixed_precision?: string | boolean | null;
   optimizer?: string | null;
   strategy?: string | null;
