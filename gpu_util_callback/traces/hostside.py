@@ -161,7 +161,7 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
                 min_available_bytes=_none_if_negative(
                     min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)
                 ),
-                fragmentation_at_peak=fragmentation if np.isfinite(fragmentation) else None,
+                fragmentation_at_peak=fragmentation if 0 <= fragmentation <= 1 else None,
                 events=len(mine),
                 time_ps=mine.time_ps[edges],
                 allocated_bytes=best,

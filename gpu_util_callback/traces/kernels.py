@@ -149,17 +149,13 @@ def copy_groups(device: Device) -> list[CopyGroup]:
                     direction=direction,
                     memory=memory.name.lower(),
                     count=int(rows.sum()),
-                    bytes=_sum(size) if (size >= 0).all() else None,
+                    # Exact: of many copies the sum may not fit in 64 bits.
+                    bytes=sum(size.tolist()) if (size >= 0).all() else None,
                     total_ps=int((end - start).sum()),
                     exposed_ps=(union(start, end) - kernels).total,
                 )
             )
     return sorted(groups, key=lambda g: -g.total_ps)
-
-
-def _sum(sizes: np.ndarray) -> int:
-    """Return an exact sum: of many copies it may not fit in 64 bits."""
-    return (int((sizes >> 20).sum()) << 20) + int((sizes & ((1 << 20) - 1)).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import json
 import re
 import zlib
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from decimal import Decimal
@@ -41,7 +40,7 @@ from gpu_util_callback.traces.model import (
     groups,
 )
 from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of
-from gpu_util_callback.traces.plausible import WILD, integer, number, ordinal
+from gpu_util_callback.traces.numbers import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
 _LIMIT = 1 << 63
@@ -128,6 +127,7 @@ class DeviceRows:
         self._shapes = Shapes()
         self._kind_and_memory: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
+        self.without_device = 0  # events of impossible ones
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
     def _append(
@@ -232,14 +232,11 @@ class DeviceRows:
             self._launched[key] = index
         return index
 
-    def finish(
-        self, ops: dict[int, int], ignored: Counter[str]
-    ) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
+    def finish(self, ops: dict[int, int]) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
         """Return events by device, the launch shapes, and the number of events without correlation.
 
         Args:
             ops: external id -> name of the framework's op.
-            ignored: counts impossible numbers.
         """
         device, start, end, stream, correlation, external, size = (np.frombuffer(c, np.int64) for c in self._wide)
         op = np.frombuffer(self._op, np.int32).copy()
@@ -260,7 +257,7 @@ class DeviceRows:
         )
         order = np.lexsort((-end, start))
         sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
-        ignored["device number"] += int((~sane).sum())
+        self.without_device += int((~sane).sum())
         order = order[sane[order]]
         events = events.take(order)
         devices = {index: events.take(rows) for index, rows in groups(device[order])}
@@ -275,18 +272,12 @@ def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
         if not isinstance(entry, dict):
             continue
         index = integer(entry.get("id"))
-        gpu_facts: dict = {}
-        for ours, theirs in (("sm_count", "numSms"), ("memory_bytes", "totalGlobalMem")):
-            if integer(entry.get(theirs)) not in (0, -1):
-                gpu_facts[ours] = integer(entry[theirs])
-        major, minor = integer(entry.get("computeMajor")), integer(entry.get("computeMinor"))
-        if major != -1:
-            gpu_facts["compute_capability"] = [major, 0 if minor == -1 else minor]
+        numbers = {"sm_count": integer(entry.get("numSms")), "memory_bytes": integer(entry.get("totalGlobalMem"))}
+        facts[index] = gpu_facts(numbers, integer(entry.get("computeMajor")), integer(entry.get("computeMinor")))
         name = entry.get("name")
         if isinstance(name, str):
             names[index] = name
-            gpu_facts["vendor"] = "AMD" if re.search(r"AMD|MI\d00|Radeon|Instinct", name) else "Nvidia"
-        facts[index] = gpu_facts
+            facts[index]["vendor"] = "AMD" if re.search(r"AMD|MI\d00|Radeon|Instinct", name) else "Nvidia"
     return facts, names
 
 
@@ -379,7 +370,6 @@ def read_kineto(
         trace.processes.append(process)
         prefix = "" if len(files) == 1 else f"{process.host}: "
         trace.problems.extend(prefix + problem for problem in reader.problems)
-        trace.ignored.update(reader.ignored)
     return trace
 
 
@@ -427,7 +417,6 @@ class _TextReader:
         self.kinds: dict[tuple[str, str], int] = {}
         self.window_end: int | None = None
         self.allocations: dict[tuple[int, int], tuple[array, array]] = {}
-        self.ignored: Counter[str] = Counter()
         self.unusable = 0
         self.count = 0
         self.marks = 0
@@ -494,7 +483,7 @@ class _TextReader:
         value = -1
         if kind == HostKind.STEP:  # the number is in the name; all steps share one name
             number_match = _STEP.match(name)
-            value = -1 if number_match is None else int(number_match[1]) if len(number_match[1]) < 18 else WILD
+            value = -1 if number_match is None else integer(number_match[1])
             name = "ProfilerStep"
         correlation = arguments.get("correlation", -1)
         external = arguments.get("External id", arguments.get("external id", -1))
@@ -552,7 +541,7 @@ class _TextReader:
         cuda = integer(arguments.get("Device Type")) in (1, 20)  # c10::DeviceType CUDA, PrivateUse
         device = integer(arguments.get("Device Id")) if cuda else -1
         if device > limits.MAX_ORDINAL or device < -1:
-            self.ignored["device number"] += 1
+            self.device.without_device += 1
             return
         key = (device, int(cuda))
         times, totals = self.allocations.setdefault(key, (array("q"), array("q")))
@@ -592,7 +581,7 @@ class _TextReader:
                     continue
                 gpu = gpus[pid]
                 if gpu is None:
-                    self.ignored["device number"] += 1
+                    self.device.without_device += 1
                 else:
                     self.device.add_plain(gpu, integer(tid), name, arguments, start, end)
                 continue
@@ -624,7 +613,7 @@ class _TextReader:
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
         host_events, external = self.host.finish(None if self.window_end is None else self.window_end - zero)
         by_external = _ops_by_external(host_events, external)
-        groups, shapes, unlinked = self.device.finish(by_external, self.ignored)
+        groups, shapes, unlinked = self.device.finish(by_external)
         facts, names = device_facts(members.get("deviceProperties"))
         # If all GPUs are alike, their name and facts hold for this one, too.
         common_name = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
@@ -635,6 +624,8 @@ class _TextReader:
         ]
         if self.unusable:
             self.problems.append(f"{self.unusable} events with impossible times were left out")
+        if wild := self.device.without_device:
+            self.problems.append(f"{wild} events with impossible device numbers were left out")
         kernels = sum(len(d.events) for d in devices)
         if kernels and unlinked == kernels and len(host_events):
             self.problems.append("no GPU event could be linked to the call that launched it")
@@ -646,7 +637,7 @@ class _TextReader:
             events=host_events,
             allocator=self._allocator(),
             shapes=shapes,
-            rank=rank if rank >= 0 else None,
+            rank=rank if 0 <= rank <= limits.MAX_FACT else None,
             epoch_ns=_epoch(members, zero),
         )
         process.facts["tpu"] = self.tpu
@@ -719,8 +710,8 @@ def _epoch(members: dict[str, Any], zero_ps: int) -> int | None:
     zero_ns = zero_ps // 1000
     base = integer(members.get("baseTimeNanoseconds"))
     if base > 0:
-        return base + zero_ns
-    return zero_ns if zero_ns > 10**18 else None
+        return epoch(base + zero_ns)
+    return epoch(zero_ns) if zero_ns > 10**18 else None
 
 
 CHUNK = 1 << 20

@@ -1,7 +1,7 @@
 """Limits on the size of a trace, and on its numbers.
 
 A file may claim no more than an honest file of its size needs: anything beyond is made up, or far
-too long a window. A number outside of its range is absent, and counted (see `plausible`).
+too long a window. A number outside of its range is absent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_STAGES = 1_000  # of an input pipeline
 MAX_ALLOCATORS = 256
 MAX_COUNTERS = 1_024
 MAX_PROBLEMS = 50  # lines about problems of a file
-MAX_TEXT = 1_000  # characters of such a line, or of the name of a host, a thread or a GPU
-MAX_NAME = 16_384  # characters of any other name; those of C++ templates are long
+MAX_TEXT = 1_000  # characters of such a line
+MAX_NAME = 16_384  # characters of a name; those of C++ templates are long
 
 # A step has a row for each GPU. An honest file has at least one event for each such row.
 FEW_CELLS = 20_000
@@ -43,7 +43,7 @@ MAX_ORDINAL = 4_095  # of a GPU
 MAX_STEP = 1 << 53  # JSON's readers keep integers exact up to here
 MAX_TIME_PS = 1 << 62  # 53 days from the trace's own zero
 MAX_TOTAL_PS = 1 << 62  # of all events of a process together: sums stay within 64 bits
-MAX_AMOUNT = 1 << 50  # bytes of one copy, or of an allocator
+MAX_AMOUNT = 1 << 50  # bytes of an allocation
 MAX_EPOCH_NS = 1 << 62  # the year 2116
 MAX_REGISTERS = 1_024
 MAX_SHARED = 1 << 24
@@ -51,7 +51,6 @@ MAX_GRID = (1 << 31) - 1
 MAX_BLOCK = 1 << 16
 MAX_OCCUPANCY = 100.0
 MAX_FACT = 1 << 53  # of a device: bytes, bytes a second, kHz, multiprocessors
-MAX_COUNTER = float(1 << 53)
 
 
 def unpacked_limit(packed: int, most: int = MAX_UNPACKED) -> int:

@@ -1,16 +1,16 @@
 """The common event model: the target of the XPlane, Kineto and Nsight readers.
 
 Times are int64 picoseconds since the trace's own zero (fine enough for every format, with room for
-a hundred days); `Trace.epoch_ns` is the time of that zero, where the file has it. Names are
-indexes into `Names`, shared by everything in a trace. -1 means absent in integer columns, NaN in
-float columns.
+a hundred days); `Process.epoch_ns` is the time of that zero, where the file has it. Names are
+indexes into `Names`, shared by everything in a trace. A negative number means absent in integer
+columns, NaN in float columns.
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Literal
@@ -161,11 +161,6 @@ _GRAPH = {"dtype": np.int64, "absent": 0}
 _KIND = {"dtype": np.int8, "absent": -1}
 _FLAG = {"dtype": np.int8, "absent": 0}
 _FLOAT = {"dtype": np.float64, "absent": np.nan}
-# With a range, and the line about a number outside of it, which is made absent.
-_COPY_SIZE = _INT64 | {"most": limits.MAX_AMOUNT, "called": "size of a copy"}
-_AMOUNT = _INT64 | {"most": limits.MAX_AMOUNT, "called": "amount of memory"}
-_ORDINAL = _INT32 | {"most": limits.MAX_ORDINAL, "called": "device number"}
-_SHARE = _FLOAT | {"most": 1.0, "called": "fragmentation"}
 
 
 @dataclass(slots=True)
@@ -180,7 +175,7 @@ class DeviceEvents(Columns):
     name: np.ndarray = field(metadata=_INT32)
     op: np.ndarray = field(metadata=_INT32)  # the framework's op or layer it came from
     shape: np.ndarray = field(metadata=_INT32)  # index into Process.shapes
-    bytes: np.ndarray = field(metadata=_COPY_SIZE)
+    bytes: np.ndarray = field(metadata=_INT64)
     memory: np.ndarray = field(metadata=_FLAG)  # MemoryKind of a copy's host side
     graph: np.ndarray = field(metadata=_GRAPH)  # id of the CUDA graph, 0 = none, -1 = unknown
 
@@ -210,11 +205,11 @@ class AllocatorEvents(Columns):
 
     time_ps: np.ndarray = field(metadata=_INT64)
     allocator: np.ndarray = field(metadata=_INT32)
-    device: np.ndarray = field(metadata=_ORDINAL)  # device index, -1 = host memory
-    allocated_bytes: np.ndarray = field(metadata=_AMOUNT)
-    available_bytes: np.ndarray = field(metadata=_AMOUNT)
-    peak_bytes: np.ndarray = field(metadata=_AMOUNT)
-    fragmentation: np.ndarray = field(metadata=_SHARE)
+    device: np.ndarray = field(metadata=_INT32)  # device index, -1 = host memory
+    allocated_bytes: np.ndarray = field(metadata=_INT64)
+    available_bytes: np.ndarray = field(metadata=_INT64)
+    peak_bytes: np.ndarray = field(metadata=_INT64)
+    fragmentation: np.ndarray = field(metadata=_FLOAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +231,25 @@ class KernelShape:
         return None if self.block is None else self.block[0] * self.block[1] * self.block[2]
 
 
+_MOST_OF_LAUNCH = {
+    "registers": limits.MAX_REGISTERS,
+    "shared_bytes": limits.MAX_SHARED,
+    "occupancy_pct": limits.MAX_OCCUPANCY,
+}
+# The most of a dimension, and of all together.
+_MOST_OF_SIZE = {"grid": (limits.MAX_GRID, 1 << 62), "block": (limits.MAX_BLOCK, limits.MAX_BLOCK)}
+
+
+def _possible(shape: KernelShape) -> KernelShape:
+    """Return a shape without impossible values."""
+    wild = [name for name, most in _MOST_OF_LAUNCH.items() if not 0 <= (getattr(shape, name) or 0) <= most]
+    for name, (most, together) in _MOST_OF_SIZE.items():
+        size = getattr(shape, name) or (1,)
+        if not all(0 < part <= most for part in size) or math.prod(size) > together:
+            wild.append(name)
+    return replace(shape, **dict.fromkeys(wild)) if wild else shape
+
+
 class Shapes:
     """Interned launch shapes: index by shape, up to a limit that no real trace reaches."""
 
@@ -244,6 +258,7 @@ class Shapes:
 
     def id(self, shape: KernelShape) -> int:
         """Return the index of a shape, new or known; -1 = absent, where there are too many."""
+        shape = _possible(shape)
         index = self._index.get(shape)
         if index is None:
             if len(self._index) >= limits.MAX_SHAPES:
@@ -337,6 +352,12 @@ class Process:
         order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest first
         return order, calls.correlation[order]
 
+    @property
+    def total_ps(self) -> float:
+        """Duration of all events together."""
+        every = [d.events for d in self.devices] + [self.events]
+        return sum(float((e.end_ps - e.start_ps).sum(dtype=np.float64)) for e in every)
+
     @cached_property
     def extent(self) -> tuple[int, int]:
         """First and last time of any event (0, 0 where nothing was recorded)."""
@@ -358,4 +379,3 @@ class Trace:
     names: Names
     processes: list[Process]
     problems: list[str] = field(default_factory=list)  # for the user, one line each
-    ignored: Tally[str] = field(default_factory=Tally)  # impossible numbers, by quantity

@@ -40,6 +40,7 @@ from gpu_util_callback.traces.model import (
     groups,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind
+from gpu_util_callback.traces.numbers import epoch, gpu_facts
 from gpu_util_callback.traces.xplane_events import host_kind
 
 # Columns of a kernel's launch shape.
@@ -557,7 +558,8 @@ class _TableReader:
         facts, titles = self._gpu_facts(pid)
         order = np.lexsort((-events.end_ps, events.start_ps))
         order = order[(device[order] >= 0) & (device[order] <= limits.MAX_ORDINAL)]
-        self.trace.ignored["device number"] += len(device) - len(order)
+        if wild := len(device) - len(order):
+            self.trace.problems.append(f"{wild} events with impossible device numbers were left out")
         events, device = events.take(order), device[order]
         events.op = project(events, host)
         devices = []
@@ -580,8 +582,7 @@ class _TableReader:
 
     def _epoch(self) -> int | None:
         rows = self.file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
-        value = next(rows, (None,))[0]
-        return value if isinstance(value, int) and value > 0 else None
+        return epoch(next(rows, (None,))[0])
 
     def _process_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
@@ -614,7 +615,7 @@ class _TableReader:
         if "id" not in present:
             return {}, {}
         # Device numbers are per process (CUDA_VISIBLE_DEVICES); this table maps them.
-        numbers = {
+        ordinals = {
             gpu: device_number
             for gpu, device_number, owner in self.file.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
             if owner == pid
@@ -623,24 +624,20 @@ class _TableReader:
         names: dict[int, str] = {}
         for row in self.file.rows("TARGET_INFO_GPU", present):
             gpu = dict(zip(present, row, strict=True))
-            index = numbers.get(gpu["id"], gpu["id"])
+            index = ordinals.get(gpu["id"], gpu["id"])
             if not isinstance(index, int):
                 continue
-            gpu_facts: dict = {"vendor": "Nvidia"}
-            for ours, theirs in (
-                ("sm_count", "smCount"),
-                ("memory_bytes", "totalMemory"),
-                ("memory_bandwidth_bytes_per_s", "memoryBandwidth"),
-            ):
-                if isinstance(gpu.get(theirs), int) and gpu[theirs]:
-                    gpu_facts[ours] = gpu[theirs]
-            major, minor = gpu.get("computeMajor"), gpu.get("computeMinor")
-            if isinstance(major, int):
-                gpu_facts["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
-            for key in ("uuid", "busLocation"):
-                if isinstance(gpu.get(key), str):
-                    gpu_facts["pci_bus_id" if key == "busLocation" else key] = gpu[key]
-            facts[index] = gpu_facts
+            numbers = {
+                "sm_count": gpu.get("smCount"),
+                "memory_bytes": gpu.get("totalMemory"),
+                "memory_bandwidth_bytes_per_s": gpu.get("memoryBandwidth"),
+            }
+            texts = {"uuid": gpu.get("uuid"), "pci_bus_id": gpu.get("busLocation")}
+            facts[index] = {
+                "vendor": "Nvidia",
+                **gpu_facts(numbers, gpu.get("computeMajor"), gpu.get("computeMinor")),
+                **{name: text for name, text in texts.items() if isinstance(text, str)},
+            }
             if isinstance(gpu.get("name"), str):
                 names[index] = gpu["name"]
         return facts, names
@@ -666,7 +663,7 @@ class _TableReader:
                 at = mine[of_mine]
                 # Floats: a sum of integers could exceed 64 bits.
                 held_bytes = np.maximum(np.cumsum(change[at].astype(np.float64)), 0)
-                held_bytes = np.minimum(held_bytes, limits.MAX_AMOUNT + 1).astype(np.int64)
+                held_bytes = np.minimum(held_bytes, limits.MAX_AMOUNT).astype(np.int64)
                 n = len(held_bytes)
                 parts.append(
                     AllocatorEvents.build(

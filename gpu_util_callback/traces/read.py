@@ -15,7 +15,6 @@ from typing import BinaryIO
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.model import Trace
-from gpu_util_callback.traces.plausible import drop_implausible
 
 # (bytes read, total bytes) of the files on disk, compressed as they are.
 Progress = Callable[[int, int], None]
@@ -63,12 +62,21 @@ def _read(files: list[Path], progress: Progress | None) -> Trace:
         raise UnusableInput(f"{path}: name one Nsight Systems report; its processes are in it")
     try:
         trace = _READERS[kind](files, progress)
-        drop_implausible(trace)
     except RecursionError:
         raise UnusableInput(f"{path}: nested too deeply to be a trace") from None
     except MemoryError:
         raise UnusableInput(f"{path}: needs more memory than is available; profile fewer steps") from None
+    for process in trace.processes:
+        if process.total_ps > limits.MAX_TOTAL_PS:
+            raise UnusableInput(f"{path}: its events last longer than 50 days together, as in no profile")
+    trace.problems = _shortened(trace.problems)
     return trace
+
+
+def _shortened(problems: list[str]) -> list[str]:
+    more = len(problems) - limits.MAX_PROBLEMS
+    lines = [" ".join(problem.split())[: limits.MAX_TEXT] for problem in problems[: limits.MAX_PROBLEMS]]
+    return lines if more <= 0 else [*lines, f"and {more:,} more problems like these"]
 
 
 def sniff(path: Path) -> str:

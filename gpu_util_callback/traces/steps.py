@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.intervals import union
 from gpu_util_callback.traces.model import DeviceEvents, HostKind, Names, Process, groups, kernels
 
@@ -95,7 +96,7 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
         rows = rows[key[rows] == values[np.argmax(counts)]]
     rows = rows[_outermost(events.start_ps[rows], events.end_ps[rows])]
     label = events.value[rows]
-    if (label < 0).any():  # ranges that are steps by name, without a number
+    if ((label < 0) | (label > limits.MAX_STEP)).any():  # ranges that are steps by name, without a number
         label = np.arange(len(rows))
     return _tile(process, label, events.start_ps[rows], events.end_ps[rows], "marker")
 

@@ -7,7 +7,6 @@ Both layouts are read: today's raw one, and that of TensorFlow 2.5 and before wi
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from gpu_util_callback.traces.model import (
     Shapes,
     Trace,
 )
-from gpu_util_callback.traces.plausible import ordinal
+from gpu_util_callback.traces.numbers import epoch, gpu_facts, ordinal
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
 
 # Events, and bytes of events, decoded at a time: bounds the temporary memory.
@@ -94,7 +93,7 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
     trace = Trace("xplane", [path for path, _ in files], names, [])
     for path, data in files:
         try:
-            process, problems = _read_file(data, names, trace.ignored)
+            process, problems = _read_file(data, names)
         except wire.BadMessage as error:
             raise UnusableInput(
                 f"{path}: damaged or not an XPlane file ({error}); record the window again or "
@@ -158,14 +157,14 @@ def _read_plane(data: bytes, at: int, end: int) -> _Plane:
     return _Plane(name, lines, Metadata(data, parts[4], parts[5], parts[6]))
 
 
-def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Process, list[str]]:
+def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     planes, host, problems = _read_planes(data)
     stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
     absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
     zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
 
     process = Process(
-        host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [], epoch_ns=zero_ns or None
+        host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [], epoch_ns=epoch(zero_ns)
     )
     shapes = Shapes()
     host_parts: list[HostEvents] = []
@@ -182,11 +181,11 @@ def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Proces
     for plane in planes:
         if plane.name == "Task Environment" and not absolute:
             start = plane.metadata.facts("profile_start_time").get("profile_start_time")
-            process.epoch_ns = start if isinstance(start, int) and start > 0 else None
+            process.epoch_ns = epoch(start)
         device = _DEVICE_PLANE.match(plane.name)
         index = ordinal(device[1]) if device else None
         if device and index is None:
-            ignored["device number"] += 1
+            problems.append("the events of a GPU with an impossible number were left out")
         if index is not None:
             lines = [ln for ln in plane.lines if not _derived(ln)]
             parts: list[Columns] = [device_columns(b, shapes) for b, _ in batches(plane, lines)]
@@ -338,19 +337,13 @@ _DEVICE_STATS = (
 
 def _device_facts(stats: dict[str, Any]) -> dict:
     """Return a plane's facts about its GPU, in our names and units; unknown ones are absent."""
-    facts: dict = {}
-    for ours, theirs in (
-        ("sm_count", "core_count"),
-        ("memory_bytes", "memory_size"),
-        ("memory_bandwidth_bytes_per_s", "memory_bandwidth"),
-        ("clock_khz", "clock_rate"),
-    ):
-        value = stats.get(theirs)
-        if isinstance(value, int) and value:
-            facts[ours] = value
-    major, minor = stats.get("compute_cap_major"), stats.get("compute_cap_minor")
-    if isinstance(major, int):
-        facts["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
+    numbers = {
+        "sm_count": stats.get("core_count"),
+        "memory_bytes": stats.get("memory_size"),
+        "memory_bandwidth_bytes_per_s": stats.get("memory_bandwidth"),
+        "clock_khz": stats.get("clock_rate"),
+    }
+    facts = gpu_facts(numbers, stats.get("compute_cap_major"), stats.get("compute_cap_minor"))
     if stats.get("device_vendor"):
         facts["vendor"] = str(stats["device_vendor"])
     return facts

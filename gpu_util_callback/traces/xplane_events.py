@@ -29,8 +29,8 @@ from gpu_util_callback.traces.model import (
     groups,
 )
 from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of
-from gpu_util_callback.traces.plausible import WILD, integer, ordinal
-from gpu_util_callback.traces.plausible import number as number_of
+from gpu_util_callback.traces.numbers import integer, ordinal
+from gpu_util_callback.traces.numbers import number as number_of
 
 _DEVICE_STATS = (
     "correlation_id",
@@ -144,7 +144,7 @@ class _Stat:
                 raw = column.value[self.rows[has]]
                 value = raw.view(np.float64) if number == 2 else raw.view(np.int64)
                 if number == 2 and whole:
-                    value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, WILD)
+                    value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, absent)
                 result[self.owner[has]] = value.astype(dtype)
         at, references = self._references()
         texts = (self.batch.plane.stat_names.get(int(key), "") for key in references)
