@@ -163,11 +163,9 @@ class GpuUtilMonitor:
         self._described, self._has_names, self._looked = set(), set(), False
         recorder.dispatch = adapter.dispatch(loop, caller)
         recorder.start(watch)
-        try:
+        with recorder.guarded("profiler windows"):
             if adapter.name in BACKENDS:
                 loop.windows = open_windows(recorder, adapter.name, (), None)
-        except Exception as error:
-            recorder.fail("profiler windows", error)
         recorder.timeline.begin()
 
     def _give_up(self, error: BaseException) -> None:

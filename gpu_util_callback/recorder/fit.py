@@ -232,20 +232,14 @@ class KerasSession:
 
     def _put_in_place(self, model: Any, callbacks: Any, frame: Any, recorder: Recorder) -> None:
         timeline, adapter = recorder.timeline, recorder.adapter
-        try:
+        with recorder.guarded("samples per second"):
             recorder.counts_batches_of(given_adapter())
-        except Exception as error:
-            recorder.fail("samples per second", error)
         if self._settings.logs:
-            try:
+            with recorder.guarded("epoch logs"):
                 self._logs = EpochLogs(recorder)
-            except Exception as error:
-                recorder.fail("epoch logs", error)
         self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
-        try:
+        with recorder.guarded("input set-up"):
             self._input.attach(frame)
-        except Exception as error:
-            recorder.fail("input set-up", error)
         try:
             adapter.begin(model, timeline, self._stale, recorder.fail)
         except Exception as error:
@@ -290,18 +284,12 @@ class KerasSession:
         }
         recorder.watch = watch
         callbacks_of_fit = callbacks.callbacks if callbacks is not None else []
-        try:
+        with recorder.guarded("facts about the callbacks"):
             recorder.facts["fit"]["callbacks"] = describe_callbacks(callbacks_of_fit)
-        except Exception as error:
-            recorder.fail("facts about the callbacks", error)
-        try:
+        with recorder.guarded("growing lists"):
             recorder.memory.kept.watch(owners_in_fit(self._callback._model, callbacks_of_fit))
-        except Exception as error:
-            recorder.fail("growing lists", error)
-        try:
+        with recorder.guarded("profiler windows"):
             self._windows = open_windows(recorder, backend, callbacks_of_fit, params.get("steps"))
-        except Exception as error:
-            recorder.fail("profiler windows", error)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:

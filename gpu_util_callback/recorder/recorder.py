@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -396,13 +396,11 @@ class Recorder:
 
     def _leave_fit(self) -> None:
         """Restore everything, and hand over what the training thread still has."""
-        try:
+        with self.guarded("the last steps"):
             self.on_over()
             self.timeline.finish()
             if self.fits > 1:
                 self._mark_fit()
-        except Exception as error:
-            self.fail("the last steps", error)
 
     def _mark_fit(self) -> None:
         self._phase("fit", f"fit {self.fits}", self._fit_started_ns, self._ended_ns)
@@ -466,6 +464,14 @@ class Recorder:
                 debug(source, error)
         except Exception:  # an error that cannot be printed, or no memory for another list
             pass
+
+    @contextlib.contextmanager
+    def guarded(self, source: str) -> Iterator[None]:
+        """Switch off this source, and no other, where an error is raised inside."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(source, error)
 
     def recovered(self, source: str) -> None:
         """List a source no longer that works again."""
@@ -563,15 +569,13 @@ class Recorder:
             self._outputs.reopen()
             self._gpus.start(self.adapter, self.settings.sample_hz)
             return
-        try:
+        with self.guarded("the job's name"):
             rendezvous = self.adapter.rendezvous()
             if self._ray is not None:
                 self.facts.update(self._ray.facts())
                 rendezvous = rendezvous or self._ray.rendezvous()
                 self._say_where()
             self.facts.update(job_facts(self.settings.job, framework=rendezvous))
-        except Exception as error:
-            self.fail("the job's name", error)
         if self.settings.ceilings is not None:
             self.facts["ceilings"] = self.settings.ceilings
         self.facts["script"] = script_name(redact=self.settings.redact)
@@ -597,7 +601,7 @@ class Recorder:
     def _answer_requests(self) -> None:
         """Take the profiler window that `gpu-util look` asks for, or note why there is none."""
         requests, windows, refused = self._outputs.requests, self.windows, None
-        try:
+        with self.guarded("requests for profiler windows"):
             if requests:
                 self._look, steps = requested(requests.popleft())
                 if windows is not None:
@@ -610,8 +614,6 @@ class Recorder:
             if refused:
                 self.facts["look_refused"] = {"look": self._look, "reason": refused}
                 self._look = ""
-        except Exception as error:
-            self.fail("requests for profiler windows", error)
 
     def _is_late(self) -> bool:
         """Return whether the fit ended so long ago that its rows must be written now."""
@@ -632,12 +634,10 @@ class Recorder:
             )
 
     def _gather_facts(self) -> None:
-        try:
+        with self.guarded("facts about the model"):
             for key, value in self.adapter.facts().items():
                 earlier = self.facts.get(key)
                 self.facts[key] = {**value, **earlier} if isinstance(earlier, dict) else value
-        except Exception as error:
-            self.fail("facts about the model", error)
 
     def _tick(self, last: bool = False, judge: bool = False) -> None:
         """Take new rows of the training thread and the sampler, diagnose, have them written.
@@ -671,7 +671,7 @@ class Recorder:
 
     def _report(self, now: int) -> None:
         """Make the report of the rows diagnosed just now: no file is read."""
-        try:
+        with self.guarded("the verdict"):
             self.run = None
             self.recorded = self._outputs.recorded(self.status or "live", self.intake.steps, now)
             if self.recorded is not None:
@@ -679,8 +679,6 @@ class Recorder:
                 from gpu_util_callback.report import terminal  # noqa: F401 - ready for the verdict
 
                 self.run = run_report(self.recorded, recompute=False)
-        except Exception as error:
-            self.fail("the verdict", error)
 
     def judge(self, deadline_s: float = CLOSE_S) -> None:
         """Make `run` the report of everything so far; waits for no storage."""
@@ -706,10 +704,8 @@ class Recorder:
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
     def _add_work(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
-        try:
+        with self.guarded("samples per second"):
             samples += self.work.add(tables)
-        except Exception as error:
-            self.fail("samples per second", error)
 
     def _count_skipped(self) -> None:
         """Count the steps that got no row since the last time."""
@@ -754,7 +750,7 @@ class Recorder:
     def _update_facts(self) -> None:
         if not self._outputs.recording:
             return
-        try:
+        with self.guarded("facts about the run"):
             self._gather_late_facts()
             fit = self.facts.get("fit")
             if fit is not None:
@@ -793,8 +789,6 @@ class Recorder:
                 facts["process"] = process
             self.facts.update(facts)
             self._outputs.update(**{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")})
-        except Exception as error:
-            self.fail("facts about the run", error)
 
     def _add_compilations(self) -> None:
         """Add new compilations to the account of the process."""
@@ -863,10 +857,8 @@ class Recorder:
 
     def _record_memory(self, on: bool) -> None:
         if self._keeps_stacks:
-            try:
+            with self.guarded("stacks of allocations"):
                 self.adapter.record_memory(on)
-            except Exception as error:
-                self.fail("stacks of allocations", error)
 
     def _close(self) -> None:
         self._look_at_input()
