@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
@@ -32,62 +34,34 @@ class Settings:
     memory_stacks: bool = False
 
 
-def checked_settings(
-    *,
-    log_dir: Any,
-    sample_hz: Any,
-    scalar_freq: Any,
-    trace: Any,
-    overhead_budget: Any,
-    thresholds: Any,
-    job: Any,
-    redact: Any,
-    report: Any,
-    logs: Any = False,
-    flops_per_sample: Any = None,
-    ceilings: Any = False,
-    memory_stacks: Any = False,
-) -> Settings:
-    """Return the settings for a user's arguments.
+def checked_settings(**arguments: Any) -> Settings:
+    """Return the settings for a user's arguments, those of the callback or of the monitor.
 
     Raises:
         TypeError, ValueError: with the argument and what it must be.
     """
-    if _flag("redact", redact):
+    if _flag("redact", arguments["redact"]):
         redact_messages()
-    return Settings(
-        log_dir=_path(log_dir),
-        sample_hz=_number("sample_hz", sample_hz, 0, 100, above=True),
-        scalar_freq=_scalar_freq(scalar_freq),
-        trace=TraceSchedule.of(trace),
-        overhead_budget=_number("overhead_budget", overhead_budget, 0, 1),
-        thresholds=_thresholds(thresholds),
-        job=_job(job),
-        redact=redact,
-        report=_flag("report", report),
-        logs=_flag("logs", logs),
-        flops_per_sample=_flops(flops_per_sample),
-        memory_stacks=_flag("memory_stacks", memory_stacks),
-        **_ceilings(ceilings),
-    )
+    ceilings = _ceilings("ceilings", arguments.pop("ceilings"))
+    return Settings(**{name: _CHECKS[name](name, value) for name, value in arguments.items()}, **ceilings)
 
 
-def _ceilings(value: Any) -> dict[str, Any]:
+def _ceilings(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"ceilings_s": CEILINGS_S if value else 0.0}
     if hasattr(value, "to_dict") and hasattr(value, "input_per_s"):
         return {"ceilings": value.to_dict()}
     if not isinstance(value, int | float):
-        raise TypeError(f"ceilings must be True, seconds or what ceilings() returned, got {value!r}")
-    return {"ceilings_s": _number("ceilings", value, 0, 3600, above=True)}
+        raise TypeError(f"{name} must be True, seconds or what ceilings() returned, got {value!r}")
+    return {"ceilings_s": _number(name, value, 0, 3600, above=True)}
 
 
-def _path(log_dir: Any) -> str:
-    if not isinstance(log_dir, str | os.PathLike):
-        raise TypeError(f"log_dir must be a path, got {log_dir!r}")
-    path = os.fspath(log_dir)
+def _path(name: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a path, got {value!r}")
+    path = os.fspath(value)
     if not isinstance(path, str) or not path:
-        raise ValueError(f"log_dir must name a directory, got {log_dir!r}")
+        raise ValueError(f"{name} must name a directory, got {value!r}")
     return path
 
 
@@ -100,44 +74,59 @@ def _number(name: str, value: Any, low: float, high: float, above: bool = False)
     return value
 
 
-def _flops(value: Any) -> float | None:
-    if value is None:
-        return None
-    return float(_number("flops_per_sample", value, 0, 1e18, above=True))
+def _flops(name: str, value: Any) -> float | None:
+    return None if value is None else float(_number(name, value, 0, 1e18, above=True))
 
 
-def _scalar_freq(value: Any) -> int | str:
+def _scalar_freq(name: str, value: Any) -> int | str:
     if value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f'scalar_freq must be "auto" or a number of steps, got {value!r}')
+        raise TypeError(f'{name} must be "auto" or a number of steps, got {value!r}')
     if value < 1:
-        raise ValueError(f"scalar_freq must be at least 1 step, got {value!r}")
+        raise ValueError(f"{name} must be at least 1 step, got {value!r}")
     return value
 
 
-def _thresholds(value: Any) -> dict | None:
+def _thresholds(name: str, value: Any) -> dict | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise TypeError(f"thresholds must be a dictionary, got {value!r}")
-    from gpu_util_callback.diagnosis import Diagnosis
+        raise TypeError(f"{name} must be a dictionary, got {value!r}")
+    from gpu_util_callback.diagnosis import thresholds_in_force
     from gpu_util_callback.errors import UnusableInput
 
     try:
-        Diagnosis({}, value)
+        thresholds_in_force(value)
     except UnusableInput as error:
         raise ValueError(str(error)) from None
     return value
 
 
-def _job(value: Any) -> str | None:
+def _job(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
-    raise TypeError(f"job must be a name, got {value!r}")
+    raise TypeError(f"{name} must be a name, got {value!r}")
 
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+# Argument -> the check of its value.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "log_dir": _path,
+    "sample_hz": partial(_number, low=0, high=100, above=True),
+    "scalar_freq": _scalar_freq,
+    "trace": lambda name, value: TraceSchedule.of(value),
+    "overhead_budget": partial(_number, low=0, high=1),
+    "thresholds": _thresholds,
+    "job": _job,
+    "redact": _flag,
+    "report": _flag,
+    "logs": _flag,
+    "flops_per_sample": _flops,
+    "memory_stacks": _flag,
+}
