@@ -39,7 +39,7 @@ from gpu_util_callback.traces.model import (
     Trace,
     groups,
 )
-from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of
+from gpu_util_callback.traces.naming import DERIVED_LINES, api_kind, copy_kind, device_kind, memory_kind, op_of
 from gpu_util_callback.traces.numbers import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
@@ -296,11 +296,6 @@ _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_
 # Before 1.8 PyTorch wrote no categories; a kernel's thread is the number of its GPU.
 _OLD_TORCH_CPU, _OLD_TORCH_GPU = "CPU functions", "CUDA functions"
 _DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
-_DERIVED_THREADS = re.compile(
-    r"^(Steps|XLA Modules|XLA Ops|Async XLA Ops|XLA TraceMe|Framework Ops|Framework Name Scope"
-    r"|TensorFlow Ops|TensorFlow Name Scope|Launch Stats|Source [Cc]ode|_counters_|CUPTI overhead)"
-)
-
 _DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
 _HOST_KINDS = {
     "cpu_op": HostKind.OP,
@@ -577,7 +572,7 @@ class _TextReader:
                 continue
             if pid in gpus:
                 thread = self.thread_names.get((pid, tid), "")
-                if _DERIVED_THREADS.match(thread) or "Tensors" in self.process_names[pid]:
+                if thread.startswith(DERIVED_LINES) or "Tensors" in self.process_names[pid]:
                     continue
                 gpu = gpus[pid]
                 if gpu is None:

@@ -8,6 +8,23 @@ from typing import Literal
 
 from gpu_util_callback.traces.model import DeviceKind, HostKind, MemoryKind
 
+# Lines that TensorFlow derives from others: the same events again.
+DERIVED_LINES = (
+    "Steps",
+    "XLA Modules",
+    "XLA Ops",
+    "Async XLA Ops",
+    "XLA TraceMe",
+    "Framework Ops",
+    "Framework Name Scope",
+    "TensorFlow Ops",
+    "TensorFlow Name Scope",
+    "Launch Stats",
+    "Source code",
+    "Source Code",
+    "CUPTI overhead",
+    "_counters_",
+)
 _COLLECTIVE = re.compile(
     r"^(nccl|rccl|msccl|oneccl|hccl)|ncclKernel|ncclDev|ncclSymk|nvshmem|rcclGeneric"
     r"|cross_device_reduce|one_shot_all_?reduce|two_shot_all_?reduce|multimem_all_?reduce"

@@ -29,6 +29,7 @@ from gpu_util_callback.traces.model import (
     Shapes,
     Trace,
 )
+from gpu_util_callback.traces.naming import DERIVED_LINES
 from gpu_util_callback.traces.numbers import epoch, gpu_facts, ordinal
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
 
@@ -38,26 +39,8 @@ _CHUNK_BYTES = 16 << 20
 
 _DEVICE_PLANE = re.compile(r"^/device:GPU:(\d+)")
 _HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
-# Lines that TensorFlow derives from others, by id (int32 from 0xdeadbeef on) and by name.
+# Those that TensorFlow derives from others, by id (int32 from 0xdeadbeef on).
 _DERIVED_IDS = range(-559038737, -559038347)
-_DERIVED_NAMES = frozenset(
-    (
-        "Steps",
-        "XLA Modules",
-        "XLA Ops",
-        "Async XLA Ops",
-        "XLA TraceMe",
-        "Framework Ops",
-        "Framework Name Scope",
-        "TensorFlow Ops",
-        "TensorFlow Name Scope",
-        "Launch Stats",
-        "Source code",
-        "Source Code",
-        "CUPTI overhead",
-        "_counters_",
-    )
-)
 # A line's timestamp counts from the session's start, or from the epoch; no session lasts a year.
 _EPOCH_FROM_NS = 365 * 86400 * 10**9
 
@@ -246,7 +229,7 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
 
 
 def _derived(line: _Line) -> bool:
-    return line.id in _DERIVED_IDS or line.name in _DERIVED_NAMES
+    return line.id in _DERIVED_IDS or line.name in DERIVED_LINES
 
 
 def _sorted(events):
