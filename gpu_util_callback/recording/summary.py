@@ -112,6 +112,13 @@ def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
         to[row]._take(buckets, totals[row], lows[row], highs[row])
 
 
+def step_series(steps: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return float64[len(STEP_SERIES), n]: the drawn columns of `steps`, absent ones NaN."""
+    values = np.stack([steps[name] for name in STEP_SERIES]).astype(np.float64)
+    values[values < 0] = np.nan
+    return values
+
+
 class ColumnDistributions:
     """The distributions of every step series and every sampled column."""
 
@@ -127,9 +134,7 @@ class ColumnDistributions:
     def add(self, tables: Rows, samples: Rows) -> None:
         """Add rows; of the tables, only steps are used."""
         if "steps" in tables:
-            rows = [tables["steps"][column] for column in STEP_SERIES]
-            values = np.stack(rows).astype(np.float64)
-            self._add("steps", STEP_SERIES, np.where(values < 0, np.nan, values))
+            self._add("steps", STEP_SERIES, step_series(tables["steps"]))
         for group, columns in samples.items():
             names = [column for column in columns if column != "time_ns"]
             if names:

@@ -17,7 +17,7 @@ from gpu_util_callback.recording.fold import REDUCTIONS, Fold
 from gpu_util_callback.recording.manifest_facts import encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows, concatenate, stored_phases
-from gpu_util_callback.recording.summary import ColumnDistributions
+from gpu_util_callback.recording.summary import ColumnDistributions, step_series
 
 
 def stretch_name(first: int, last: int) -> str:
@@ -32,13 +32,6 @@ MOST_COLUMNS = 4096
 # What a fold keeps of measured columns, and of the place of its rows.
 _STATS = ("low", "high", "total", "count")
 _PLACES = {"first": ("step", "start"), "last": ("step", "end")}
-
-
-def step_series(steps: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return float64[len(STEP_SERIES), n]: the drawn columns of `steps`, absent ones NaN."""
-    values = np.stack([steps[name] for name in STEP_SERIES]).astype(np.float64)
-    values[values < 0] = np.nan
-    return values
 
 
 def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:

@@ -426,9 +426,9 @@ class Assembler:
         before = self.steps
         self._calls += len(calls)
         if block.function.batches == 1:
-            columns = self._single(calls, rows, phases)
+            singles = self._single(calls, rows, phases)
             self.steps += len(calls)
-            return columns, np.arange(before, self.steps + 1)
+            return singles, np.arange(before, self.steps + 1)
         parts = []
         steps_before = [before]
         for i, call in enumerate(calls):
@@ -439,10 +439,12 @@ class Assembler:
                 block.function,
                 phases,
             )
-            parts.append(columns)
-            self.steps += len(columns["step"])
+            if columns is not None:
+                parts.append(columns)
+                self.steps += len(columns["step"])
             steps_before.append(self.steps)
-        return ({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, np.array(steps_before))
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else None
+        return joined, np.array(steps_before)
 
     def _single(self, calls: np.ndarray, rows: InputRows | None, phases: list[tuple[Phase, int]]) -> Columns:
         """Return the rows of calls with one batch each: every part is exact."""
@@ -510,8 +512,8 @@ class Assembler:
         ended: np.ndarray | None,
         function: Function,
         phases: list[tuple[Phase, int]],
-    ) -> Columns:
-        """Return the rows of calls with several batches; with prefetching the parts are estimates.
+    ) -> Columns | None:
+        """Return the rows of a call with several batches; with prefetching the parts are estimates.
 
         A batch delayed its step by as much as it came after the previous step ended. Where the ends
         of steps inside a call cannot be seen (a GPU runs asynchronously), the last one still ended
@@ -530,7 +532,7 @@ class Assembler:
             requested, delivered, signatures = _fetches(*batch, at["call"], end_ns)
             n = len(delivered)
             if not n:
-                return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
+                return None
             shapes, new = self.compilations.shape_ids(signatures)
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
@@ -649,19 +651,3 @@ def leave_out_stop(columns: Columns, start_ns: int, end_ns: int) -> None:
             ns_left -= part_ns
             if name == "input_wait_ns" and "input_get_ns" in columns:
                 columns["input_get_ns"][row] = max(0, columns["input_get_ns"][row] - part_ns)
-
-
-STEP_COLUMNS = (
-    "step",
-    "start_ns",
-    "duration_ns",
-    "input_get_ns",
-    "input_wait_ns",
-    "compile_ns",
-    "body_ns",
-    "gpu_wait_ns",
-    "callbacks_ns",
-    "batches",
-    "estimated",
-    "shape_id",
-)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.schema import CATEGORIES
+from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.hostside import Wording, culprit, sums
 from gpu_util_callback.traces.intervals import Intervals, union
@@ -125,26 +125,9 @@ def traced_rows(p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _o
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
-_KERNEL_COLUMNS = (
-    "window",
-    "gpu",
-    "name",
-    "op",
-    "count",
-    "total_ns",
-    "min_ns",
-    "max_ns",
-    "occupancy_pct",
-    "registers",
-    "blocks",
-    "threads_per_block",
-    "tensor_core",
-)
-
-
 def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `kernels`; `index` as for `traced_rows`."""
-    kernels: dict[str, list[Any]] = {column: [] for column in _KERNEL_COLUMNS}
+    kernels: dict[str, list[Any]] = {column: [] for column in TABLES["kernels"]}
 
     def number(value: float | None) -> float:
         return float("nan") if value is None else float(value)
@@ -176,14 +159,11 @@ def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> d
             row = (window, -1, o.name, o.kind, o.count, *spent, nan, nan, nan, nan, "")
             for key, value in zip(kernels, row, strict=True):
                 kernels[key].append(value)
-    text = ("name", "op", "tensor_core")
-    return {k: np.array(v, object if k in text else None) for k, v in kernels.items()}
+    return {k: np.array(v, object if TABLES["kernels"][k] == "text" else None) for k, v in kernels.items()}
 
 
 # Kernels kept per step and GPU, those with most time: the rest is in the window's own sums.
 LIMIT = 40
-
-_STEP_COLUMNS = ("step", "gpu", "name", "count", "total_ns", "max_ns")
 
 
 def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.ndarray]:
@@ -201,7 +181,7 @@ def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.
         rows = p.process.events.kind == HostKind.OP
         text = [op_name(names[int(i)])[0] for i in np.unique(p.process.events.name[rows])]
         parts.append(_by_step(p, p.process.events, rows, text, -1))
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in _STEP_COLUMNS}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     size = len(joined["step"])
     return {"window": np.full(size, window, np.int64), **joined} if size else {}
 

@@ -16,7 +16,8 @@ from gpu_util_callback.recording.fold import FAR, Fold
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.segments import Segment, SegmentInfo
-from gpu_util_callback.recording.top import Top, statistics, step_series
+from gpu_util_callback.recording.summary import step_series
+from gpu_util_callback.recording.top import Top, statistics
 
 # A request waits this long for the rows of a view, and this long for those that are new. With the
 # rest of a reply, that leaves a zoom below 20 ms and a first view below 100 ms.
