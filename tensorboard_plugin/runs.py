@@ -13,7 +13,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import find_recordings, group_sessions, recording_id
 from gpu_util_callback.recording.manifest import UnknownFormat
 from gpu_util_callback.recording.manifest_facts import Status
-from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
+from gpu_util_callback.recording.problems import Problem, reason, remedy, unopened, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import LeadsOutside, Storage, is_remote, storage_for
@@ -408,14 +408,9 @@ class RunIndex:
                     changed |= entry.recording.refresh()
                     entry.looked_at, entry.status = now, entry.recording.status
                 run.problems.pop(folder, None)
-            except (UnknownFormat, LeadsOutside) as error:
+            except Exception as error:
                 changed |= run.known.pop(folder, None) is not None
-                message = str(error) if isinstance(error, UnknownFormat) else unreadable(error)
-                run.problems[folder] = Problem(place, message)
-            except Exception as error:  # whatever it contains, it must not hide the others
-                logger.exception("opening %s failed", place)
-                changed |= run.known.pop(folder, None) is not None
-                run.problems[folder] = Problem(place, f"cannot be read: {reason(error)}")
+                run.problems[folder] = unopened(place, error)
         return changed, list(run.problems.values())
 
     def _folders(self, run: _Run) -> list[str]:

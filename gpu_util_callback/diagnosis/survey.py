@@ -19,7 +19,7 @@ from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.manifest_facts import Facts
-from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
+from gpu_util_callback.recording.problems import Problem, unopened
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import without_secrets
@@ -223,12 +223,8 @@ def row_of(
         return _from_rows(storage, place, thresholds)
     except UnusableInput:  # an unknown threshold
         raise
-    except UnknownFormat as error:
-        return None, [Problem(place.path, str(error))]
-    except OSError as error:
-        return None, [Problem(place.path, unreadable(error))]
-    except Exception as error:  # a damaged recording must not hide the others
-        return None, [unexpected(place.path, error)]
+    except Exception as error:
+        return None, [unopened(place.path, error)]
 
 
 def _from_manifest(storage: Storage, place: Found, path: str, recompute: bool) -> tuple[Row | None, list[Problem]]:

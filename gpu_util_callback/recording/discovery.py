@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.recording.manifest import UnknownFormat
-from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
+from gpu_util_callback.recording.problems import Problem, unopened, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
-from gpu_util_callback.recording.storage import LeadsOutside, RemoteStorage, Storage, is_remote, storage_for
+from gpu_util_callback.recording.storage import RemoteStorage, Storage, is_remote, storage_for
 
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
@@ -106,12 +105,8 @@ def _open(storage: Storage, path: str, run: str, recordings: list[Recording], pr
     folder = os.path.basename(path.rstrip("/"))
     try:
         recordings.append(Recording(storage, path, run, recording_id(run, folder)))
-    except UnknownFormat as error:
-        problems.append(Problem(path, str(error)))
-    except LeadsOutside as error:
-        problems.append(Problem(path, unreadable(error)))
     except Exception as error:
-        problems.append(unexpected(path, error))
+        problems.append(unopened(path, error))
 
 
 def group_sessions(recordings: Iterable[Recording]) -> None:

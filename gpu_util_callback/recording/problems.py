@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from gpu_util_callback.recording.container import Damaged, OtherFormat
-from gpu_util_callback.recording.manifest import ManifestError
+from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.storage import LeadsOutside
 from gpu_util_callback.redaction import shortened, without_secrets
 
@@ -65,6 +65,13 @@ def remedy(error: Exception) -> str:
 def unreadable(error: Exception) -> str:
     """Return the whole message for input that cannot be opened at all."""
     return f"cannot be read: {reason(error)}: {remedy(error)}"
+
+
+def unopened(path: str, error: Exception) -> Problem:
+    """Return the problem of a recording that cannot be opened; it must not hide those next to it."""
+    if isinstance(error, UnknownFormat):
+        return Problem(path, str(error))
+    return Problem(path, unreadable(error)) if isinstance(error, OSError) else unexpected(path, error)
 
 
 def unexpected(path: str, error: Exception) -> Problem:
