@@ -159,29 +159,21 @@ class GpuUtilCallback(keras.callbacks.Callback):
         return state | {"_session": None, "_series": None, "_newest": None}
 
     def on_train_begin(self, logs=None):
-        outer = self._current()
-        if outer is not None and outer.begun_in_this_fit():
+        before = self._session
+        if before is not None and before.begun_in_this_fit():
             note("this fit lists the same GpuUtilCallback twice")
             return
-        if outer is not None and not outer.goes_on():
-            outer = None
-        if outer is not None and not outer.on_this_thread():
-            note(
-                "this fit is not recorded: its GpuUtilCallback records another one, on another "
-                "thread; give each fit its own"
-            )
+        if before is not None and before.goes_on():
+            note("this fit is not recorded: its GpuUtilCallback records another one; give each fit its own")
             leave_out(self)
             return
-        if outer is None:
-            self._measure()
+        self._measure()
         series, self._series = self._series, None
-        if outer is not None:
-            series = None
-        session = self._session = KerasSession(self, self._settings, outer, series)
+        session = self._session = KerasSession(self, self._settings, series)
         try:
             session.begin(self._model, self.params, keras.backend.backend())
         except Exception as error:
-            self._session = outer
+            self._session = None
             kind = type(error).__name__
             note(f"this fit is not recorded ({kind}: {error}); training continues")
 
@@ -215,12 +207,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._pass_on("test_end")
 
     def on_train_end(self, logs=None):
-        session = self._current()
+        session = self._session
         self._pass_on("end")
-        outer = session.outer if session is not None else None
-        while outer is not None and not outer.goes_on():
-            outer = outer.outer
-        self._session = outer
+        self._session = None
         self._series = session.series() if session is not None else None
         self._newest = session.recorder if session is not None else None
 
@@ -240,20 +229,12 @@ class GpuUtilCallback(keras.callbacks.Callback):
         """
         from gpu_util_callback.report.notebook import Summary
 
-        session = self._current()
+        session = self._session
         recorder = session.recorder if session is not None else self._newest
         return Summary(None) if recorder is None else recorder.summary()
 
-    def _current(self) -> KerasSession | None:
-        """Return the session of the fit under way, once inner ones that an error ended are left."""
-        session = self._session
-        while session is not None and session.outer is not None and not session.goes_on():
-            session.give_up()
-            session = self._session = session.outer
-        return session
-
     def _pass_on(self, hook: str, *args: Any) -> None:
-        session = self._current()
+        session = self._session
         if session is None:
             return
         try:

@@ -138,19 +138,14 @@ class KerasSession:
     Args:
         callback: the callback that fit calls.
         settings: its checked arguments.
-        outer: the same callback's session of an enclosing fit, which waits for this one.
         series: what the same callback recorded before.
     """
 
-    def __init__(
-        self, callback: Any, settings: Settings, outer: KerasSession | None = None, series: FitSeries | None = None
-    ):
-        self.outer = outer
+    def __init__(self, callback: Any, settings: Settings, series: FitSeries | None = None):
         self._before = series
         self._kind: tuple[Any, ...] = ()
         self._callback = callback
         self._settings = settings
-        self._thread = threading.get_ident()
         self._beginning = True
         self.recorder: Recorder | None = None  # where the fit is recorded
         self._timer: CallbackTimer | None = None
@@ -165,16 +160,12 @@ class KerasSession:
         """Return whether the calling fit began this session: a callback listed twice."""
         return self._fit is not None and find_callback_list(self._callback) is self._fit
 
-    def on_this_thread(self) -> bool:
-        """Return whether the fit runs on the calling thread."""
-        return self._thread == threading.get_ident()
-
     def goes_on(self) -> bool:
-        """Return whether the fit seems to be still running."""
+        """Return whether the fit is still running while another one calls."""
         recorder = self.recorder
         if recorder is None or self._beginning:
             return self._beginning
-        return not recorder.off and not recorder.watch.over()
+        return not recorder.off and _goes_on(recorder.watch, FitWatch(calling_fit()))
 
     def begin(self, model: Any, params: dict | None, backend: str) -> None:
         """Begin training: install everything; on the training thread."""
