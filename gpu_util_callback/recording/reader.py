@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,14 +18,13 @@ from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Dam
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts, Status, adds_up
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
-from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import (
     Part,
     Segment,
     SegmentInfo,
     StoredIndex,
+    complete,
     concatenate,
-    empty_column,
     joined,
     list_segments,
     longest,
@@ -37,20 +35,6 @@ from gpu_util_callback.recording.summary import account
 from gpu_util_callback.recording.top import Top, stretch_name
 
 __all__ = ["Recording"]
-
-
-@dataclass(frozen=True)
-class StoredTop:
-    """A `top.npz` whose list of segments is consistent."""
-
-    container: Container
-    index: StoredIndex
-
-    @classmethod
-    def opened(cls, data: bytes) -> "StoredTop":
-        """Open it. Raises: Damaged."""
-        container = Container(data)
-        return cls(container, stored_index(container))
 
 
 class RecordingFiles:
@@ -66,10 +50,7 @@ class RecordingFiles:
         # Results computed from the files, until they change; and the computations under way.
         self._cache: dict[str, Any] = {}
         self._making: dict[str, threading.RLock] = {}
-        # top.npz, the number of segments that it covers, and its time stamp where it turned
-        # out to be damaged.
-        self._top_file: tuple[Any, StoredTop] | None = None
-        self._bad_top: tuple | None = None
+        self._top_file: tuple[Any, StoredIndex] | None = None  # and the number of segments that it covers
         self.unanswered = False
 
     @property
@@ -77,7 +58,7 @@ class RecordingFiles:
         """True if reading may be slow, or never end."""
         return self._storage.remote
 
-    def _stored_top(self) -> StoredTop | None:
+    def _stored_top(self) -> StoredIndex | None:
         """Return `top.npz`, kept until it is written again; None where there is none."""
         covered = self._covered
         current = self._top_file
@@ -92,14 +73,10 @@ class RecordingFiles:
         """The number of segments that `top.npz` covers; None without a manifest."""
         return self.facts.get("covered")
 
-    def _read_top(self) -> StoredTop | None:
-        stamp = None
+    def _read_top(self) -> StoredIndex | None:
         try:
-            stamp = self._storage.stamp(self._storage.join(self.path, "top.npz"))
-            if not stamp or stamp != self._bad_top:
-                return StoredTop.opened(self._read("top.npz"))
+            return stored_index(Container(self._read("top.npz")))
         except Damaged as error:
-            self._bad_top = stamp
             self._top_problem(error)
         except OSError as error:
             if self._covered:
@@ -109,7 +86,7 @@ class RecordingFiles:
     def stretch_of(self, info: SegmentInfo) -> tuple[int, int] | None:
         """Return (first, last) of the segments that share a top with this one, if it has one."""
         stored = self._stored_top()
-        stretches = [] if stored is None else stored.index.stretches
+        stretches = [] if stored is None else stored.stretches
         return next((stretch for stretch in stretches if stretch[0] <= info.first <= stretch[1]), None)
 
     def open_stretch(self, stretch: tuple[int, int]) -> Top | None:
@@ -129,7 +106,7 @@ class RecordingFiles:
     def _holding(self, table: str) -> dict[tuple[int, int], bool]:
         """Return (first, last) of the sealed segments -> True if they have rows of a table."""
         stored = self._stored_top()
-        holds = {} if stored is None else stored.index.tables
+        holds = {} if stored is None else stored.tables
         return {segment: table in tables for segment, tables in holds.items()}
 
     def having(self, table: str) -> list[SegmentInfo]:
@@ -159,7 +136,7 @@ class RecordingFiles:
         for _ in range(2):  # a list made while files are sealed may have neither
             infos, gaps = list_segments(
                 self._storage.names(self.path),
-                {} if stored is None else stored.index.entries,
+                {} if stored is None else stored.entries,
                 written=self.facts.get("sealed") or 0,
             )
             if not gaps:
@@ -288,9 +265,8 @@ class Recording(RecordingFiles):
         self.session = self.folder
         self._stamp: tuple | None = None
         self._changed_at: float | None = None  # when the manifest was last seen to change
-        self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
         self._refreshing = threading.Lock()
-        self._of_stored: tuple[StoredTop | None, Any, Top] | None = None
+        self._of_stored: tuple[StoredIndex | None, Any, Top] | None = None
         self._newest: dict[str, Part] = {}  # of the segments after those
         self.refresh()
 
@@ -461,7 +437,7 @@ class Recording(RecordingFiles):
     def _origin(self) -> int:
         """Return the start in the top, 0 without one."""
         stored = self._stored_top()
-        return 0 if stored is None else stored.index.origin_ns
+        return 0 if stored is None else stored.origin_ns
 
     def _time_range(self) -> tuple[int, int]:
         """Return the first and the last time in its rows."""
@@ -516,15 +492,8 @@ class Recording(RecordingFiles):
 
     def table(self, table: str) -> dict[str, np.ndarray]:
         """Return all rows of one of `schema.TABLES`; every column exists."""
-        return self._cached(
-            f"tables/{table}",
-            lambda: (
-                self._gather(
-                    f"tables/{table}", table, lambda segment: segment.table(table) if segment.rows(table) else {}
-                )
-                or {name: empty_column(kind, 0) for name, kind in TABLES[table].items()}
-            ),
-        )
+        none = complete(table, {})
+        return self._cached(f"tables/{table}", lambda: concatenate(table, [none, *self.rows_of(table)]))
 
     @property
     def samples(self) -> dict[str, dict[str, np.ndarray]]:
@@ -565,25 +534,6 @@ class Recording(RecordingFiles):
                 wanted: slice | np.ndarray = slice(None) if step is None else (step >= low) & (step <= high)
                 yield {name: values[wanted] for name, values in rows.items()}
 
-    def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
-        """Return the rows of all segments; they are cached while it grows."""
-        last_read, gathered = self._whole.get(key, (-1, {}))
-        if any(info.first <= last_read < info.last for info in self.segments):
-            last_read, gathered = -1, {}  # some of them were sealed with newer ones since
-        parts = [gathered] if gathered else []
-        for info, segment in self.opened(last_read, table):
-            try:
-                rows = read(segment)
-            except Damaged as error:
-                self.damaged(info.name, error)
-                continue
-            last_read = max(last_read, info.last)
-            if rows:
-                parts.append(rows)
-        whole = concatenate(table, parts) if parts else {}
-        self._whole[key] = (last_read, whole)
-        return whole
-
     # --- derived files ----------------------------------------------------------------------------
 
     def _top(self) -> Top:
@@ -603,11 +553,11 @@ class Recording(RecordingFiles):
         self._newest = newest
         return top.with_rows(*joined(parts)) if parts else top
 
-    def _top_of_stored(self, stored: StoredTop | None) -> Top:
+    def _top_of_stored(self, stored: StoredIndex | None) -> Top:
         if stored is not None:
             try:
                 top = Top.unpack(stored.container, self._group_problem)
-                top.covered = stored.index.covered
+                top.covered = stored.covered
                 return top
             except Damaged as error:
                 self._top_problem(error)

@@ -414,12 +414,14 @@ class StoredIndex:
     """The list as stored in a `top.npz`.
 
     Attributes:
+        container: the file.
         entries: (first, last) of each sealed segment -> its entry as in `SealedIndex.entries`.
         tables: the tables with rows of each.
         stretches: (first, last) segment of each stretch of a long run, which has its own top.
         origin_ns: the recording's start.
     """
 
+    container: Container
     entries: dict[tuple[int, int], list[int]]
     tables: dict[tuple[int, int], set[str]]
     stretches: list[tuple[int, int]]
@@ -448,7 +450,7 @@ def stored_index(container: Container) -> StoredIndex:
     if not all(_are_numbers(stretch, 2) for stretch in stretches):
         raise Damaged("not a top: its list of stretches makes no sense")
     tables = _tables(index, list(entries))
-    return StoredIndex(entries, tables, [(stretch[0], stretch[1]) for stretch in stretches], origin_ns)
+    return StoredIndex(container, entries, tables, [(stretch[0], stretch[1]) for stretch in stretches], origin_ns)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -186,7 +186,7 @@ def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
 
 
 def test_a_wide_view_reads_tops_of_stretches_and_no_segment_under_them(path, recording, monkeypatch):
-    stretches = recording._stored_top().index.stretches
+    stretches = recording._stored_top().stretches
     assert bool(stretches) == (path.name == "long0")
     opened = []
     read = type(recording)._read
@@ -221,7 +221,7 @@ def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
     make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
     assert seen[:12] == [-(-2_000 * n // 32) for n in range(1, 13)]
     (one,) = kept
-    assert one._stored_top().index.stretches
+    assert one._stored_top().stretches
     for axis, level, lane in (("step", 6, "steps"), ("time", 31, "gpu0:power_mw")):
         grown = settled(server, one, axis, level, 0, 300, [lane])
         fresh = settled(TileServer(), one, axis, level, 0, 300, [lane])
