@@ -14,6 +14,7 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.base_plugin import FrontendMetadata
 from werkzeug import wrappers
 
+from gpu_util_callback import daemon
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.report_types import RunReport
@@ -497,31 +498,19 @@ class Deadline:
         """
         if self._overdue[key] >= MOST_OVERDUE:
             raise NoAnswer(_MESSAGE)
-        outcome: list[tuple[Any, BaseException | None]] = []
-        finished = threading.Event()
-        overdue = False
+        outcome = daemon.begin(work, "gpu-util-request")
+        try:
+            return outcome.result(limit_s)
+        except TimeoutError:
+            if outcome.done():
+                raise
+        self._count_overdue(key, 1)
+        outcome.add_done_callback(lambda _: self._count_overdue(key, -1))
+        raise NoAnswer(_MESSAGE)
 
-        def run() -> None:
-            try:
-                outcome.append((work(), None))
-            except BaseException as error:  # raised where it was requested
-                outcome.append((None, error))
-            with self._lock:
-                finished.set()
-                self._overdue[key] -= overdue
-
-        # A daemon: TensorBoard may end while a library still waits.
-        threading.Thread(target=run, name="gpu-util-request", daemon=True).start()
-        if not finished.wait(limit_s):
-            with self._lock:
-                if not finished.is_set():
-                    overdue = True
-                    self._overdue[key] += 1
-                    raise NoAnswer(_MESSAGE)
-        value, error = outcome[0]
-        if error is not None:
-            raise error
-        return value
+    def _count_overdue(self, key: str, more: int) -> None:
+        with self._lock:
+            self._overdue[key] += more
 
     def stream(self, key: str, lines: Iterator[str]) -> Iterator[str]:
         """Yield the lines of a download; where one takes too long, a last line that says so.

@@ -2,8 +2,8 @@
 
 import logging
 import re
-import threading
 
+from gpu_util_callback import daemon
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.storage import is_remote, storage_for
 
@@ -49,29 +49,26 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
         return
     # Its warnings repeat our error; with a handler of its own they do not reach the terminal.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
-    failed: list[Exception] = []
-    answered = threading.Event()
 
     def ask() -> None:
-        try:
-            storage, root = storage_for(logdir)
-            storage.names(root)
-        except Exception as error:  # re-raised below, not lost with its thread
-            failed.append(error)
-        answered.set()
+        storage, root = storage_for(logdir)
+        storage.names(root)
 
-    # A daemon thread: a library that keeps waiting must not keep the program from ending.
-    threading.Thread(target=ask, name="gpu-util-remote", daemon=True).start()
     scheme = logdir.partition("://")[0]
-    if not answered.wait(timeout_s):
-        raise UnusableInput(
-            f"no answer from {scheme}:// within {timeout_s:g} s ({logdir}): is this machine "
-            f"online, and logged in there?{_how(scheme)}{longer}"
-        )
-    if failed and not isinstance(failed[0], (FileNotFoundError, NotADirectoryError)):
-        reason = " ".join(str(failed[0]).split()) or type(failed[0]).__name__
-        hint = "" if isinstance(failed[0], ImportError) else _how(scheme)
-        raise UnusableInput(f"{logdir} cannot be opened: {reason.rstrip('.')}.{hint}")
+    answer = daemon.begin(ask, "gpu-util-remote")
+    try:
+        answer.result(timeout_s)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except Exception as error:
+        if not answer.done():
+            raise UnusableInput(
+                f"no answer from {scheme}:// within {timeout_s:g} s ({logdir}): is this machine "
+                f"online, and logged in there?{_how(scheme)}{longer}"
+            ) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        hint = "" if isinstance(error, ImportError) else _how(scheme)
+        raise UnusableInput(f"{logdir} cannot be opened: {reason.rstrip('.')}.{hint}") from None
 
 
 def _how(scheme: str) -> str:

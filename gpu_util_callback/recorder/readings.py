@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from gpu_util_callback import daemon
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
@@ -174,7 +174,7 @@ class PipelineReadings:
         self._next = now + min(SELDOM_S, 1 + self._readings)
         self._readings += 1
         try:
-            rows = self._in_time()
+            rows = daemon.begin(self._adapter.pipeline, "gpu-util-pipeline").result(DEADLINE_S)
         except TimeoutError:
             self._works = False
             self._fail("pipeline", f"its stages could not be read within {DEADLINE_S:g} s", "")
@@ -195,23 +195,3 @@ class PipelineReadings:
             name: np.array([row[name] for row in rows], object if kind == "text" else None)
             for name, kind in TABLES["pipeline"].items()
         }
-
-    def _in_time(self) -> list[dict[str, Any]]:
-        """Return the adapter's rows. Raises: what the adapter raises; TimeoutError if it hangs."""
-        rows: list[dict[str, Any]] = []
-        errors: list[Exception] = []
-
-        def work() -> None:
-            try:
-                rows.extend(self._adapter.pipeline())
-            except Exception as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=work, name="gpu-util-pipeline", daemon=True)
-        thread.start()
-        thread.join(DEADLINE_S)
-        if thread.is_alive():
-            raise TimeoutError
-        if errors:
-            raise errors[0]
-        return rows

@@ -99,7 +99,7 @@ BROKEN = {
     "sources": [
         (LoopAdapter, "facts"),
         (recorder, "job_facts"),
-        (readings.PipelineReadings, "_in_time"),
+        (LoopAdapter, "pipeline"),
         (ModelWork, "add"),
         (event_files.ScalarWriter, "points"),
         (event_files, "next_step_offset"),
