@@ -373,11 +373,7 @@ class _Readings:
 
 def stage_lane(recording: Recording) -> LaneInfo | None:
     """Return the lane's description for the tab; None where no pipeline was read."""
-    if _is_long(recording):
-        stages = _gathered(recording).stages
-    else:
-        readings = _readings(recording)
-        stages = [] if readings is None else readings.stages
+    stages = _gathered(recording).stages
     if not stages:
         return None
     return {
@@ -394,18 +390,17 @@ def stage_lane(recording: Recording) -> LaneInfo | None:
 
 def stages_are_gathered(recording: Recording) -> bool:
     """Return whether `stage_ranges` has all readings; if not, call `gather_stages`."""
-    return not _is_long(recording) or _gathered(recording).revision == recording.revision
+    return _gathered(recording).revision == recording.revision
 
 
 def gather_stages(recording: Recording) -> None:
-    """Read the new readings of a long run; takes seconds for a run of days."""
-    if _is_long(recording):
-        _gathered(recording).update(recording)
+    """Read the new readings; takes seconds for a run of days."""
+    _gathered(recording).update(recording, YIELD_S)
 
 
 def stage_ranges(recording: Recording, axis: str, level: int, first: int, count: int) -> list[tuple[str, Range]]:
     """Return each series' name and (min, max, mean: float32[count]) of buckets of 2^level."""
-    readings = _gathered(recording).readings if _is_long(recording) else _readings(recording)
+    readings = _gathered(recording).readings
     if readings is None:
         return []
     edges = readings.edges[axis]
@@ -442,29 +437,16 @@ def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray
     return means
 
 
-# Results per recording, valid until its table has grown; and those of long runs.
-_made: "WeakKeyDictionary[Recording, tuple[str, _Readings | None]]" = WeakKeyDictionary()
-_long: "WeakKeyDictionary[Recording, _Gathered]" = WeakKeyDictionary()
-
-
-def _is_long(recording: Recording) -> bool:
-    return recording.step_count > MOST_STEPS
-
-
-def _readings(recording: Recording) -> _Readings | None:
-    revision = recording.revision
-    before = _made.get(recording)
-    if before is None or before[0] != revision:
-        part = _part(recording.pipeline)
-        readings = None if part is None else _put_together([part], _busiest(part), recording.start_ns)
-        before = _made[recording] = (revision, readings)
-    return before[1]
+_by_recording: "WeakKeyDictionary[Recording, _Gathered]" = WeakKeyDictionary()
 
 
 def _gathered(recording: Recording) -> "_Gathered":
-    gathered = _long.get(recording)
+    """Return a recording's readings: all of a short run's, those that are gathered of a long one's."""
+    gathered, is_long = _by_recording.get(recording), recording.step_count > MOST_STEPS
     if gathered is None or (not gathered.stages and gathered.revision != recording.revision):
-        gathered = _long[recording] = _Gathered(_newest_stages(recording), recording.revision)
+        gathered = _by_recording[recording] = _Gathered(_newest_stages(recording), recording.revision)
+    if not is_long and gathered.revision != recording.revision:
+        gathered.update(recording)
     return gathered
 
 
@@ -483,7 +465,7 @@ def _newest_stages(recording: Recording) -> list[str]:
 
 
 class _Gathered:
-    """Readings of a long run, gathered segment by segment; its stages are known before.
+    """Readings of a run, gathered segment by segment; its stages are known before.
 
     Attributes:
         readings: None until the first `update` is complete.
@@ -498,8 +480,8 @@ class _Gathered:
         self._parts: list[_TablePart] = []  # of the segments up to number `_covered`
         self._covered = -1
 
-    def update(self, recording: Recording) -> None:
-        """Read what is new."""
+    def update(self, recording: Recording, pause_s: float = 0.0) -> None:
+        """Read what is new, with a pause after each segment."""
         with self._lock:
             revision = recording.revision
             for info, segment in recording.opened(self._covered, "pipeline"):
@@ -513,7 +495,7 @@ class _Gathered:
                 if part is not None and len(part.times):
                     self._parts.append(part)
                 self._covered = info.last
-                time.sleep(YIELD_S)
+                time.sleep(pause_s)
             if self._parts and self.stages:
                 self.readings = _put_together(self._parts, self.stages, recording.start_ns)
             self.revision = revision

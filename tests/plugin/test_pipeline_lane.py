@@ -2,6 +2,7 @@
 
 import gzip
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def test_a_run_of_days_is_drawn_without_going_through_its_readings(recording, mo
     ms = random.gamma(2, 5, (2, 500))
     ms[0, 100:180] = np.nan
     made = lanes._Readings(["a", "b"], ms, {"step": edges})
-    monkeypatch.setattr(lanes, "_readings", lambda one: made)
+    monkeypatch.setattr(lanes, "_gathered", lambda one: SimpleNamespace(readings=made))
     for level, first, count in ((0, 950, 400), (3, 0, 1_300), (7, 2, 60), (12, 0, 4)):
         for row, (_, (low, high, mean)) in enumerate(stage_ranges(recording, "step", level, first, count)):
             for bucket in range(0, count, 7):
