@@ -198,7 +198,7 @@ class GpuUtilMonitor:
         self._tell(self._name, dataset, sys._getframe(1))
         return _Batches(self, dataset)
 
-    def phase(self, name: str) -> _NamedPhase:
+    def phase(self, name: str) -> _Interval:
         """Mark work other than training: `with monitor.phase("validation"):`.
 
         Args:
@@ -212,11 +212,11 @@ class GpuUtilMonitor:
             kind = "validation"
         elif word in CHECKPOINTS:
             kind = "checkpoint"
-        return _NamedPhase(self, name, kind)
+        return _Interval(self, lambda loop: loop.phase_begin(name, kind), lambda loop, _: loop.phase_end())
 
-    def fetch(self) -> _Fetch:
+    def fetch(self) -> _Interval:
         """Time the fetch of the next step's batch, for use with `step`: `with monitor.fetch():`."""
-        return _Fetch(self)
+        return _Interval(self, Loop.fetch_begin, Loop.fetch_end)
 
     def step(self, *, input_wait_s: float | None = None) -> _Step:
         """Time one training step, in loops that do not use `batches`: `with monitor.step():`.
@@ -372,36 +372,23 @@ class _Batches(Generic[Batch]):
                 tell(loop.batches_end)
 
 
-class _NamedPhase:
-    def __init__(self, monitor: GpuUtilMonitor, name: str, kind: str):
+class _Interval:
+    """A part of the loop, from what it calls at its beginning to what it calls at its end."""
+
+    def __init__(self, monitor: GpuUtilMonitor, begin: Callable[[Loop], None], end: Callable[[Loop, bool], None]):
         self._monitor = monitor
-        self._name = name
-        self._kind = kind
+        self._begin = begin
+        self._end = end
 
     def __enter__(self) -> None:
         loop = self._monitor._loop
         if loop is not None:
-            self._monitor._tell(loop.phase_begin, self._name, self._kind)
+            self._monitor._tell(self._begin, loop)
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any = None, *_: Any) -> None:
         loop = self._monitor._loop
         if loop is not None:
-            self._monitor._tell(loop.phase_end)
-
-
-class _Fetch:
-    def __init__(self, monitor: GpuUtilMonitor):
-        self._monitor = monitor
-
-    def __enter__(self) -> None:
-        loop = self._monitor._loop
-        if loop is not None:
-            self._monitor._tell(loop.fetch_begin)
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        loop = self._monitor._loop
-        if loop is not None:
-            self._monitor._tell(loop.fetch_end, kind is None)
+            self._monitor._tell(self._end, loop, kind is None)
 
 
 class _Step:
