@@ -7,12 +7,17 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 from gpu_util_callback.cli import trace
 from gpu_util_callback.cli.report import length, open_recordings
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.profiling.profiler_windows import MOST_LOOK_STEPS
+from gpu_util_callback.recording.manifest_facts import WindowFacts
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.storage import Storage, storage_for
+from gpu_util_callback.recording.writer import LOOK_FILE
 from gpu_util_callback.report.screen import UNFINISHED
+from gpu_util_callback.traces import limits
 
 POLL_S, REMOTE_POLL_S = 0.25, 2.0  # between two reads of the recording; a store is asked less often
 
@@ -32,10 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Request a window, wait, and print what it shows; return 1 where none came."""
-    from gpu_util_callback.profiling.profiler_windows import MOST_LOOK_STEPS
-    from gpu_util_callback.recording.storage import storage_for
-    from gpu_util_callback.recording.writer import LOOK_FILE
-
     if not 1 <= args.steps <= MOST_LOOK_STEPS:
         raise UnusableInput(f"--steps {args.steps}: give 1 to {MOST_LOOK_STEPS}")
     recording = _live(args)
@@ -62,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(storage: Any, folder: str) -> int:
+def _explain(storage: Storage, folder: str) -> int:
     """Print what the trace in a folder shows; one in a store is copied to this machine meanwhile."""
-    from gpu_util_callback.traces import limits
-
     parser = argparse.ArgumentParser()
     trace.add_arguments(parser)
     with tempfile.TemporaryDirectory() as here:
@@ -77,7 +76,7 @@ def _explain(storage: Any, folder: str) -> int:
         return trace.run(parser.parse_args([folder]))
 
 
-def _live(args: argparse.Namespace) -> Any:
+def _live(args: argparse.Namespace) -> Recording:
     """Return the newest recording that is live; of several workers, the first or the given one."""
     recordings = open_recordings([args.logdir], [args.run] if args.run else None, args.timeout)
     live = [
@@ -89,7 +88,7 @@ def _live(args: argparse.Namespace) -> Any:
     return min(live, key=lambda recording: (recording.rank or 0, -recording.start_ns))
 
 
-def _answer(recording: Any, look: str, timeout_s: float, poll_s: float) -> tuple[dict[str, Any] | None, str]:
+def _answer(recording: Recording, look: str, timeout_s: float, poll_s: float) -> tuple[WindowFacts | None, str]:
     """Wait for the window. Returns: its facts, or why there is none."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -98,8 +97,8 @@ def _answer(recording: Any, look: str, timeout_s: float, poll_s: float) -> tuple
         for window in recording.facts.get("windows", []):
             if window.get("look") == look:
                 return window, ""
-        refused = recording.facts.get("look_refused") or {}
-        if refused.get("look") == look:
+        refused = recording.facts.get("look_refused")
+        if refused and refused.get("look") == look:
             return None, refused["reason"]
         if recording.status != "live":
             return None, f"the training is over ({UNFINISHED.get(recording.status, recording.status)})"

@@ -1,7 +1,7 @@
 """Is a run slower than its baseline? A comparison that knows how much both of them scatter."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -83,7 +83,7 @@ def _quick(took: np.ndarray) -> float:
 
 # What other programs add to some of the steps does not move their 20th percentile; what stalls
 # training now and then shows in the mean.
-MEASURES = {"step": _quick, "mean step": np.mean}
+MEASURES: dict[str, Callable[[np.ndarray], float]] = {"step": _quick, "mean step": np.mean}
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,9 @@ def _versions(run: Recording) -> tuple:
     return tuple(framework.get(name) for name in ("name", "version", "keras", "python"))
 
 
-def _measure(run: Recording, of_block: Any, per_sample: bool, same_work: bool) -> StepLevel | None:
+def _measure(
+    run: Recording, of_block: Callable[[np.ndarray], float], per_sample: bool, same_work: bool
+) -> StepLevel | None:
     """Return a run's level and its error; None if it has too few steps.
 
     Args:
@@ -366,7 +368,7 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
     return took[use] / 1e9
 
 
-def measured(took: np.ndarray, of_block: Any, computes: bool = True) -> StepLevel:
+def measured(took: np.ndarray, of_block: Callable[[np.ndarray], float], computes: bool = True) -> StepLevel:
     """Return the level of step times, and the scatter between blocks of neighbouring steps.
 
     Args:
