@@ -205,9 +205,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
         return
     if any(Contention.cause in _causes(run) for run in runs):
         return  # the counters include other processes
-    active = {run["rank"]: _mean(run, "utilization_pct") for run in runs}
-    utilization = {rank: pct for rank, pct in active.items() if pct is not None}
-    if len(utilization) < len(runs):
+    utilization, sm_active = _means(runs, "utilization_pct"), _means(runs, "sm_active_pct")
+    if not utilization:
         return
     rank = min(utilization, key=lambda worker: utilization[worker])
     other_pcts = [pct for other, pct in utilization.items() if other != rank]
@@ -229,10 +228,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
             "what else runs on its CPU, and at work that only this worker does.",
         )
         return
-    busy = {run["rank"]: _mean(run, "sm_active_pct") for run in runs}
-    if min(utilization.values()) < WAITING_PCT or any(pct is None for pct in busy.values()):
+    if min(utilization.values()) < WAITING_PCT or not sm_active:
         return
-    sm_active = {rank: pct for rank, pct in busy.items() if pct is not None}
     rank = max(sm_active, key=lambda worker: sm_active[worker])
     most = max(pct for other, pct in sm_active.items() if other != rank)
     if sm_active[rank] - most >= gap:
@@ -263,12 +260,12 @@ def _causes(run: Mapping) -> set[str]:
     return {finding["cause"] for finding in own_findings(run)}
 
 
-def _mean(run: Mapping, column: str) -> float | None:
-    """Return the mean over this rank's GPUs; None if one was not measured or there is none."""
-    means = [gpu[column]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
-    if not means or None in means:
-        return None
-    return sum(means) / len(means)
+def _means(runs: Sequence[Mapping], column: str) -> dict[int, float]:
+    """Return the mean over each rank's GPUs; {} if one was not measured or a rank has none."""
+    means = {run["rank"]: [gpu[column]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]] for run in runs}
+    if any(not of_gpus or None in of_gpus for of_gpus in means.values()):
+        return {}
+    return {rank: sum(of_gpus) / len(of_gpus) for rank, of_gpus in means.items()}
 
 
 def _code(straggler: _Straggler, worst: Mapping, workers: int) -> str:

@@ -316,10 +316,9 @@ def _row(
     *,
     diagnosed: bool,
 ) -> Row:
-    folder = place.path.rstrip("/").rpartition("/")[2]
+    home, _, folder = place.path.rstrip("/").rpartition("/")
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
-    wall = account["wall_s"]
     # The hours that are summed up do not include the time between fits.
     claims = own_findings(judged)
     gpus, idle = _gpus_held(facts, judged["findings"])
@@ -328,7 +327,7 @@ def _row(
         "logdir": without_secrets(place.logdir),
         "run": place.run,
         "id": recording_id(place.run, folder),
-        "home": place.path.rstrip("/").rpartition("/")[0],
+        "home": home,
         "host": facts.get("host"),
         "user": facts.get("user"),
         "rank": facts.get("rank"),
@@ -349,7 +348,7 @@ def _row(
         "status": status,
         "start_ns": start_ns,
         "end_ns": end_ns,
-        "wall_s": wall,
+        "wall_s": account["wall_s"],
         "time_s": dict(times),
         "steps": steps,
         "gpus": gpus,
