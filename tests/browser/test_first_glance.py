@@ -310,6 +310,7 @@ def test_a_title_does_not_break_before_its_unit(open_tab, scene):
     tab = open_tab(scene("traces"))
     tab.settle()
     assert "87\u00a0% of the time" in tab.find(".details h2").first.inner_text()
+    assert tab.text(".details .facts").startswith("Input-bound · "), "its cause by the one name that it has"
 
 
 def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):

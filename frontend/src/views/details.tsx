@@ -5,7 +5,7 @@ import { positionText, remedyOf } from '../lanes/findings.ts';
 import { clock, duration, elapsed, nanoseconds, percent } from '../math/format.ts';
 import { capitalized, clean, held } from '../math/text.ts';
 import { evidenceRows } from '../math/evidence.ts';
-import { causeStyle, culprit, titleOf } from '../words/causes.ts';
+import { causeBeside, causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
 import { About } from './findings.tsx';
 import { Fix, wallOf } from './fix.tsx';
@@ -82,6 +82,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Wo
       </h2>
       <p class="facts">
         {held([
+          causeBeside(item),
           placed ? stepsText(item) : 'the whole run',
           typeof item.start_ns === 'number' ? `began at ${elapsed(item.start_ns - recording.extent.start_ns)} (${clock(item.start_ns)})` : '',
           length !== null ? `took ${nanoseconds(length)}` : '',

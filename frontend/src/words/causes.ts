@@ -49,6 +49,12 @@ const UNKNOWN_CAUSE: Look = { glyph: '•', colour: 'grey' };
 /** What a finding is called: as the server says, else by its cause. */
 export const titleOf = (item: Pick<WordedFinding, 'title' | 'cause'>): string => clean(item.title, 160) || causeStyle(item.cause).title;
 
+/** The name of a finding's cause; "" where its title says it. */
+export function causeBeside(item: Pick<WordedFinding, 'title' | 'cause'>): string {
+  const { title } = causeStyle(item.cause);
+  return titleOf(item).toLowerCase().includes(title.toLowerCase()) ? '' : title;
+}
+
 /** A row of findings in one line: its glyph, its name, what it costs. */
 export const rowText = ({ first: { item }, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && duration(lost)].filter(Boolean).join(' · ');
 

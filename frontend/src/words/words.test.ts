@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { gpuCategories, hostCategories, hostSlices, slices } from './accounts.ts';
-import { causeStyle, culprit } from './causes.ts';
+import { causeBeside, causeStyle, culprit } from './causes.ts';
 import { learn } from './vocabulary.ts';
 import { factsLine, fitLabel, frameworkText, runName } from './labels.ts';
 
@@ -37,6 +37,8 @@ test('titles are the words of the server', () => {
   assert.equal(hostCategories()[1]?.title, 'input wait', 'without any, the name itself');
   learn({ causes: { throttled: 'Throttled' }, host: { input_wait: ['waiting for input', 'not ready'] }, gpu: {}, host_step: {} });
   assert.equal(causeStyle('throttled').title, 'Throttled');
+  const beside = (title: string) => causeBeside({ cause: 'throttled', title });
+  assert.deepEqual([beside('gpu3 is too hot'), beside('Throttled (thermal)'), beside('')], ['Throttled', '', '']);
   const [, wait] = slices({ step: 1, input_wait: 2 }, hostCategories());
   assert.deepEqual([wait?.title, wait?.explanation], ['waiting for input', 'not ready']);
 });
