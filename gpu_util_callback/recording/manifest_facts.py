@@ -549,7 +549,7 @@ class MemoryUse(TypedDict, total=False):
 
 
 class DiagnosisFacts(TypedDict, total=False):
-    """The recorder's findings, with its rules and thresholds."""
+    """The recorder's findings, with its rules and thresholds; if damaged, the thresholds set alone."""
 
     rules_version: int
     thresholds: dict[str, dict[str, Signed]]
@@ -744,6 +744,11 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
         facts: Facts = _value(_kinds(Facts), manifest, "", problems)
     except _Invalid as error:
         raise ValueError("it names no format") from error
+    stored = manifest.get("diagnosis")
+    if "diagnosis" not in facts and isinstance(stored, dict):  # all but the user's settings can be recomputed
+        settings = valid(DiagnosisFacts, "thresholds_set", stored.get("thresholds_set"))
+        if settings:
+            facts["diagnosis"] = {"thresholds_set": settings}  # type: ignore[typeddict-item]  # to be recomputed
     for check in (_check_times, _check_account, _check_gpus):
         check(facts, problems)
     return facts, problems
