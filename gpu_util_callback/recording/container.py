@@ -5,13 +5,13 @@ opens it) with one more member, `index.json`. Reading trusts nothing: every size
 is compared with a limit before memory is taken, only plain numbers are accepted, and every error
 becomes one `Damaged`.
 
-Columns are kept as bytes: integers as deltas, decimals as scaled integers, text by dictionary. A
+Columns are kept as bytes: text by dictionary, decimals as whole multiples of their resolution. A
 *frame* is a set of equally long columns. It is encoded as one `uint8` matrix of shape
-(planes, rows) and a JSON description. An integer column occupies one plane per byte of its
-residuals (plane 0 is the lowest byte), because bytes of equal significance compress well
-together. To read a column by hand: put its planes together as little-endian integers `u`, undo the
-zigzag `r = (u >> 1) ^ -(u & 1)`, add `middle`, then for each of `heads`, the last one first,
-`r = head + cumsum(r)`; multiply by `unit` and add `base`. `decode_frame` validates all of it.
+(planes, rows) and a JSON description. A column occupies one plane per byte of its integers (plane 0
+is the lowest byte), because bytes of equal significance compress well together. To read a column by
+hand: put its `width` planes from number `at` together as little-endian integers `u`, undo the zigzag
+`r = (u >> 1) ^ -(u & 1)`, multiply by `unit`, sum up where it is `summed`, add `base`; divide
+decimals by `per`. `decode_frame` validates all of it.
 """
 
 import io
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.manifest_facts import encodable
+from gpu_util_callback.recording.schema import PARTS_PER_UNIT
 
 # Far above what the writer makes (segments of some 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20
@@ -182,93 +183,94 @@ def _why(message: str, error: Exception) -> str:
     return f"{message} ({detail})" if detail else message
 
 
-_SCALES = (1, 10, 100, 1000)
-_EXACT = 2**53  # beyond it a float64 cannot represent every integer
-
-# How a column follows from others of the frame, so that only the residual must be stored:
-#   ("chain", {"duration_ns": 1})     x[i] - x[i-1] - duration[i-1]
-#   ("sum", {"a": 1, "b": -1})        x[i] - a[i] + b[i]
-Prediction = tuple[str, Mapping[str, int]]
-
-
 class FrameError(ValueError):
     """A frame's description and its bytes do not fit together."""
 
 
 def encode_frame(
-    columns: Mapping[str, np.ndarray],
-    kinds: Mapping[str, str],
-    predictions: Mapping[str, Prediction] | None = None,
-    quanta: Mapping[str, float] | None = None,
+    columns: Mapping[str, Sequence[Any] | np.ndarray], kinds: Mapping[str, str]
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Encode equally long columns.
+    """Encode equally long columns, all at once: a flush has hundreds of short ones.
 
     Args:
         columns: name -> int64[n], float64[n] (NaN = absent) or a sequence of n strings.
         kinds: name -> "int", "float" or "text".
-        predictions: name -> how an integer column follows from unpredicted ones.
-        quanta: name -> resolution for floats that are not short decimals; without it they are
-            kept exactly.
 
     Returns: (description for JSON, uint8[planes, n]).
     """
-    predictions = {
-        name: rule
-        for name, rule in (predictions or {}).items()
-        if name in columns and all(other in columns for other in rule[1])
-    }
+    described: dict[str, dict[str, Any]] = {name: {"type": kinds[name]} for name in columns}
     rows = len(next(iter(columns.values()))) if columns else 0
-    planes: list[np.ndarray] = []
-    described: dict[str, dict[str, Any]] = {}
-    for name, values in columns.items():
-        if kinds[name] == "text":
-            entry = _encode_text(values, planes)
-        elif kinds[name] == "float":
-            entry = _encode_floats(np.asarray(values, np.float64), (quanta or {}).get(name), planes)
-        else:
-            values = np.asarray(values, np.int64)
-            rule = predictions.get(name)
-            if rule is None or rows == 0:
-                entry = _encode_ints(values, planes)
-            else:
-                head, residual = _residual(values, rule, columns)
-                entry = _encode_ints(residual, planes)
-                entry["from"] = [rule[0], dict(rule[1]), head]
-        described[name] = {"type": kinds[name], **entry}
-    matrix = np.concatenate(planes) if planes else np.zeros((0, rows), np.uint8)
-    return {"rows": rows, "columns": described}, matrix
-
-
-def plain_frame(columns: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> tuple[dict[str, Any], np.ndarray]:
-    """Encode as `encode_frame` does, in a tenth of the time and a few times the space.
-
-    Nothing is sought that would make columns smaller; floats are kept exactly. For rows that are
-    encoded again soon.
-    """
-    described: dict[str, dict[str, Any]] = {}
-    numbers = []
-    for name, values in columns.items():
-        entry: dict[str, Any] = {"type": kinds[name]}
-        described[name] = entry
-        if kinds[name] == "text":
-            values, entry["words"] = _codes(values)
-        elif kinds[name] == "float":
-            values, entry["bits"] = np.ascontiguousarray(values, np.float64).view(np.int64), 64
-        numbers.append(np.asarray(values, np.int64))
-    rows = len(numbers[0]) if numbers else 0
     if not rows:
-        return encode_frame(columns, kinds)
-    table = np.stack(numbers)
-    bases = table[:, 0].copy()
-    zigzag = _zigzag(table - bases[:, np.newaxis])
+        return {"rows": 0, "columns": described}, np.zeros((0, 0), np.uint8)
+    numbers: dict[str, np.ndarray] = {}
+    floats = [name for name in columns if kinds[name] == "float"]
+    is_absent = np.zeros((len(floats), rows), bool)
+    if floats:
+        per = [_per(name) for name in floats]
+        multiples, is_absent = _multiples(np.stack([columns[name] for name in floats]), np.array(per))
+        numbers = dict(zip(floats, multiples, strict=True))
+    for name, values in columns.items():
+        if kinds[name] == "text":
+            numbers[name], described[name]["words"] = _codes(values)
+        elif kinds[name] == "int":
+            numbers[name] = np.asarray(values, np.int64)
+    table = np.stack([numbers[name] for name in columns])
+    base = table[:, :1]
+    offsets = table - base  # may wrap around; decoding wraps, too
+    steps = np.diff(table, axis=1, prepend=base)
+    summed = _cost(steps) < _cost(offsets)
+    residuals = np.where(summed[:, np.newaxis], steps, offsets)
+    units = np.maximum(np.gcd.reduce(residuals, axis=1), 1)
+    residuals //= units[:, np.newaxis]
+    # Zigzag: small numbers of either sign become small unsigned ones: 0, -1, 1, -2 are 0, 1, 2, 3.
+    zigzag = ((residuals << 1) ^ (residuals >> 63)).view(np.uint64)
     widths = [(int(most).bit_length() + 7) // 8 for most in zigzag.max(axis=1)]
     at = 0
-    for entry, base, width in zip(described.values(), bases.tolist(), widths, strict=True):
-        entry.update(at=at, width=width, base=base, heads=[])
+    numbers_of = (widths, base[:, 0].tolist(), units.tolist(), summed.tolist())
+    for entry, width, first, unit, is_summed in zip(described.values(), *numbers_of, strict=True):
+        entry |= {"at": at, "width": width, "base": first, "unit": unit, "summed": is_summed}
         at += width
-    octets = zigzag.astype("<u8", copy=False).view(np.uint8).reshape(len(numbers), rows, 8)
+    has_absent = np.flatnonzero(is_absent.any(axis=1)).tolist()
+    for number, name in enumerate(floats):
+        described[name]["per"] = per[number]
+        if number in has_absent:
+            described[name]["absent"] = at + has_absent.index(number)
+    octets = zigzag.astype("<u8", copy=False).view(np.uint8).reshape(len(table), rows, 8)
     used = np.arange(8) < np.array(widths)[:, np.newaxis]
-    return {"rows": rows, "columns": described}, octets.transpose(0, 2, 1)[used]
+    planes = octets.transpose(0, 2, 1)[used]
+    return {"rows": rows, "columns": described}, np.concatenate([planes, is_absent[has_absent].astype(np.uint8)])
+
+
+@lru_cache(maxsize=4096)
+def _per(name: str) -> float:
+    """Return how many parts of a unit a column of floats is kept to."""
+    return next((per for end, per in PARTS_PER_UNIT.items() if name.endswith(end)), 1000)
+
+
+def _multiples(values: np.ndarray, per: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return float[columns, n] as whole multiples of 1 / per, int64, and which of them are absent.
+
+    An absent value repeats the one before it: that costs least.
+    """
+    multiples = np.rint(values * per[:, np.newaxis])
+    is_absent = ~(np.abs(multiples) < 2.0**62)  # NaN, and what does not fit
+    if is_absent.any():
+        last = np.maximum.accumulate(np.where(is_absent, 0, np.arange(values.shape[1])), axis=1)
+        multiples = np.take_along_axis(np.where(is_absent, 0.0, multiples), last, axis=1)
+    return multiples.astype(np.int64), is_absent
+
+
+def _codes(values: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Return (int64[n], the words that these number)."""
+    words: dict[str, int] = {}
+    codes = np.fromiter((words.setdefault(str(value), len(words)) for value in values), np.int64, len(values))
+    return codes, list(words)
+
+
+def _cost(values: np.ndarray) -> np.ndarray:
+    """Estimate the bits that each row of [columns, n] needs, from a subset of its values."""
+    subset = values[:, :: max(1, values.shape[1] // 512)]
+    return np.log2(np.abs(subset.astype(np.float64)) + 1.0).sum(axis=1)
 
 
 def decode_frame(
@@ -283,112 +285,29 @@ def decode_frame(
         rows, described = frame["rows"], frame["columns"]
         if matrix.dtype != np.uint8 or matrix.ndim != 2 or matrix.shape[1] != rows:
             raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
-        wanted_names = list(described if names is None else (n for n in names if n in described))
-        decoded: dict[str, np.ndarray] = {}
-        for name in wanted_names:
-            _decode_column(name, described, matrix, decoded)
-        return {name: decoded[name] for name in wanted_names}
+        wanted_names = described if names is None else [name for name in names if name in described]
+        return {name: _decode_column(described[name], matrix) for name in wanted_names} if rows else {}
     except FrameError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise FrameError(f"not a frame: {str(error)[:100]!r}") from error
 
 
-def _decode_column(
-    name: str, described: Mapping[str, Any], matrix: np.ndarray, decoded: dict[str, np.ndarray], depth: int = 0
-) -> None:
-    """Put a column into `decoded`, after the columns it depends on."""
-    if name in decoded:
-        return
-    if depth > 2:
-        raise FrameError(f"column {name} follows from itself")
-    entry = described[name]
-    values = _DECODERS[entry["type"]](entry, matrix)
-    if "from" in entry:
-        how, weights, head = entry["from"]
-        for other in weights:
-            if not described[other]["type"] == entry["type"] == "int":
-                raise FrameError(f"column {name} follows from something other than an integer")
-            _decode_column(other, described, matrix, decoded, depth + 1)
-        values = _undo_residual(values, (how, weights), head, decoded)
-    decoded[name] = values
-
-
-# --- integers -------------------------------------------------------------------------------------
-
-
-def _encode_ints(values: np.ndarray, planes: list[np.ndarray], differences: int = 2) -> dict[str, Any]:
-    """Describe int64[n] and append its planes; a constant column needs none.
-
-    First and second differences are taken where they are smaller than their source.
-    """
-    entry: dict[str, Any] = {"at": sum(map(len, planes)), "width": 0, "base": 0, "heads": []}
-    if len(values) == 0:
-        return entry
-    if (values == values[0]).all():  # most columns, and nothing else has to be found out
-        return {**entry, "base": int(values[0])}
-    base = int(np.partition(values, len(values) // 2)[len(values) // 2])
-    offsets = values - base  # may wrap around; decoding wraps, too
-    unit = 1
-    if abs(int(values.max()) - int(values.min())) < 2**62:
-        unit = int(np.gcd.reduce(offsets)) or 1
-        if unit > 1:
-            offsets = offsets // unit
-    entry["base"] = base
-    if unit > 1:
-        entry["unit"] = unit
-    heads: list[int] = []
-    best = _cost(offsets)
-    for _ in range(differences if len(offsets) > 1 and best else 0):
-        step = np.empty_like(offsets)
-        np.subtract(offsets[1:], offsets[:-1], out=step[1:])
-        step[0] = step[1]  # like its neighbour, since a constant costs nothing
-        cost = _cost(step)
-        if cost >= best:
-            break
-        heads.append(_wrap(int(offsets[0]) - int(step[0])))
-        offsets, best = step, cost
-    entry["heads"] = heads
-    # Centred, so that the common values are the small ones.
-    middle = int(np.partition(offsets, len(offsets) // 2)[len(offsets) // 2])
-    if middle:
-        entry["middle"] = middle
-        offsets = offsets - middle
-    zigzag = _zigzag(offsets)
-    width = (int(zigzag.max()).bit_length() + 7) // 8
-    entry["width"] = width
-    if width:
-        octets = np.ascontiguousarray(zigzag.astype("<u8")).view(np.uint8)
-        planes.append(np.ascontiguousarray(octets.reshape(-1, 8)[:, :width].T))
-    return entry
-
-
-def _zigzag(values: np.ndarray) -> np.ndarray:
-    """Return int64 as uint64, small ones as small ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
-    return ((values << 1) ^ (values >> 63)).view(np.uint64)
-
-
-def _cost(values: np.ndarray) -> float:
-    """Estimate the bits `values` need from a subset of them."""
-    subset = values[:: max(1, len(values) // 512)]
-    return float(np.log2(np.abs(subset.astype(np.float64)) + 1.0).sum())
-
-
-def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+def _decode_column(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     at, width, rows = int(entry["at"]), int(entry["width"]), matrix.shape[1]
-    if not 0 <= width <= 8 or at < 0 or at + width > len(matrix) or len(entry["heads"]) > 2:
+    if not 0 <= width <= 8 or at < 0 or at + width > len(matrix):
         raise FrameError("planes out of range")
     octets = np.zeros((rows, 8), np.uint8)
     octets[:, :width] = matrix[at : at + width].T
     zigzag = octets.view("<u8").reshape(rows)
     values = ((zigzag >> np.uint64(1)) ^ (np.uint64(0) - (zigzag & np.uint64(1)))).view(np.int64)
-    values = values + _int64(entry.get("middle", 0))
-    for head in reversed(entry["heads"]):
-        values = np.cumsum(values) + _int64(head)
-    unit = entry.get("unit", 1)
-    if unit != 1:
-        values = values * _int64(unit)
-    return values + _int64(entry["base"])
+    values = values * _int64(entry["unit"])
+    if entry["summed"]:
+        values = np.cumsum(values)
+    values = values + _int64(entry["base"])
+    if entry["type"] == "int":
+        return values
+    return _decode_floats(values, entry, matrix) if entry["type"] == "float" else _decode_text(values, entry["words"])
 
 
 def _int64(value: Any) -> np.int64:
@@ -397,85 +316,11 @@ def _int64(value: Any) -> np.int64:
     return np.int64(value)
 
 
-def _wrap(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
-
-
-def _weighted(weights: Mapping[str, int], columns: Mapping[str, Any]) -> np.ndarray:
-    total: Any = 0
-    for other, weight in weights.items():
-        total = total + np.asarray(columns[other], np.int64) * _int64(weight)
-    return total
-
-
-def _residual(values: np.ndarray, rule: Prediction, columns: Mapping[str, Any]) -> tuple[int, np.ndarray]:
-    how, weights = rule
-    predicted = _weighted(weights, columns)
-    if how == "sum":
-        return 0, values - predicted
-    residual = np.zeros_like(values)
-    residual[1:] = values[1:] - values[:-1] - predicted[:-1]
-    return int(values[0]), residual
-
-
-def _undo_residual(residual: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    how, weights = rule
-    predicted = _weighted(weights, columns)
-    if how == "sum":
-        return residual + predicted
-    if how != "chain":
-        raise FrameError(f"unknown prediction {how!r}")
-    residual = residual.copy()
-    residual[1:] += predicted[:-1]
-    return np.cumsum(residual) + _int64(head)
-
-
-# --- floats ---------------------------------------------------------------------------------------
-
-
-def _encode_floats(values: np.ndarray, quantum: float | None, planes: list[np.ndarray]) -> dict[str, Any]:
-    """Describe float64[n]: scaled integers where that is exact (or `quantum` allows it)."""
-    absent = np.isnan(values)
-    entry: dict[str, Any] = {}
-    if absent.any():
-        if absent.all():
-            return {"absent": "all"}
-        entry["absent"] = sum(map(len, planes))
-        planes.append(absent.astype(np.uint8)[np.newaxis])
-        # An absent value repeats the previous one, the cheapest encoding.
-        last = np.maximum.accumulate(np.where(absent, -1, np.arange(len(values))))
-        first = int(np.argmin(absent))
-        values = values[np.where(last < 0, first, last)]
-    integers = None
-    largest = np.abs(values).max(initial=0)
-    if largest < _EXACT:  # NaN is gone, infinities are not
-        for scale in _SCALES:
-            scaled = np.rint(values * scale)
-            if largest * scale < _EXACT and (scaled / scale == values).all():
-                integers = scaled.astype(np.int64)
-                entry["scale"] = scale
-                break
-        else:
-            if quantum is not None and largest / quantum < _EXACT:
-                integers = np.rint(values / quantum).astype(np.int64)
-                entry["quantum"] = quantum
-    if integers is None:
-        integers = np.ascontiguousarray(values).view(np.int64)  # the bits themselves
-        entry["bits"] = 64
-    # Samples rise and fall: second differences only cost time.
-    return {**_encode_ints(integers, planes, differences=1), **entry}
-
-
-def _decode_floats(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
-    if entry.get("absent") == "all":
-        return np.full(matrix.shape[1], np.nan)
-    integers = _decode_ints(entry, matrix)
-    if "bits" in entry:
-        values = integers.view(np.float64).copy()
-    elif "quantum" in entry:
-        values = integers * _resolution(entry["quantum"])
-    else:
-        values = integers / _resolution(entry["scale"])
+def _decode_floats(multiples: np.ndarray, entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    per = entry["per"]
+    if not isinstance(per, (int, float)) or not 1e-12 <= per <= 1e12:
+        raise FrameError("a resolution that nothing is kept to")
+    values = multiples / per
     if "absent" in entry:
         at = int(entry["absent"])
         if not 0 <= at < len(matrix):
@@ -484,37 +329,11 @@ def _decode_floats(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     return values
 
 
-def _resolution(value: Any) -> float:
-    """Return a checked factor or divisor for the integers."""
-    if not isinstance(value, (int, float)) or not 1e-12 <= value <= 1e12:
-        raise FrameError("a resolution that nothing is kept to")
-    return float(value)
-
-
-# --- text -----------------------------------------------------------------------------------------
-
-
-def _encode_text(values: Sequence[Any] | np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]:
-    codes, words = _codes(values)
-    return {**_encode_ints(codes, planes), "words": words}
-
-
-def _codes(values: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Return (int64[n], the words that these number)."""
-    words: dict[str, int] = {}
-    codes = np.fromiter((words.setdefault(str(value), len(words)) for value in values), np.int64, len(values))
-    return codes, list(words)
-
-
-def _decode_text(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
-    codes = _decode_ints(entry, matrix)
-    if not all(isinstance(word, str) for word in entry["words"]):
+def _decode_text(codes: np.ndarray, words: Any) -> np.ndarray:
+    if not all(isinstance(word, str) for word in words):
         raise FrameError("its dictionary holds other things than words")
-    words = np.empty(len(entry["words"]), object)
-    words[:] = [encodable(word) for word in entry["words"]]
-    if len(codes) and (codes.min() < 0 or codes.max() >= len(words)):
+    if codes.min() < 0 or codes.max() >= len(words):
         raise FrameError("a word is missing from the dictionary")
-    return words[codes]
-
-
-_DECODERS = {"int": _decode_ints, "float": _decode_floats, "text": _decode_text}
+    known = np.empty(len(words), object)
+    known[:] = [encodable(word) for word in words]
+    return known[codes]

@@ -27,7 +27,7 @@ CATEGORIES = (
 )
 IDLE_CATEGORIES = tuple(category for category in CATEGORIES if category.startswith("idle_"))
 
-# Column types: "int" (stored as deltas), "float", "text" (dictionary-coded).
+# Column types: "int", "float", "text" (dictionary-coded).
 TABLES: dict[str, dict[str, str]] = {
     # One row per delivered batch, in order. The row's time line is
     #   start_ns .. start_ns + duration_ns
@@ -151,6 +151,6 @@ ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 # The columns of `steps` that are drawn and folded into the top, in nanoseconds per step.
 STEP_SERIES = ("duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
 
-# Sampled values that are neither integers nor short decimals (derived rates, mostly) are kept to
-# this resolution, by suffix of the column's name: finer than any of the instruments.
-SAMPLE_QUANTA = {"_pct": 0.001, "_bytes_per_s": 1024.0, "_per_s": 0.01, "_mw": 1.0, "_c": 0.01}
+# Floats are kept as whole multiples of a thousandth, or of another part of their unit by the ending
+# of the column's name: finer than any of the instruments.
+PARTS_PER_UNIT = {"_bytes_per_s": 1 / 1024, "_per_s": 100, "_mw": 1, "_c": 100}

@@ -14,15 +14,13 @@ from gpu_util_callback.recording.container import (
     Damaged,
     FrameError,
     OtherFormat,
-    Prediction,
     checked_ns,
     decode_frame,
     encode_frame,
     pack,
-    plain_frame,
 )
 from gpu_util_callback.recording.manifest_facts import MOST_NS, encodable
-from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, SAMPLE_QUANTA, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, TABLES
 
 # The writer starts a new segment at this many rows of any table or group; a reader accepts more,
 # but not arbitrarily many.
@@ -39,19 +37,19 @@ Rows = dict[str, dict[str, np.ndarray]]
 # (tables, samples) of a stretch of time
 Part = tuple[Rows, Rows]
 
-_PREDICTIONS: dict[str, dict[str, Prediction]] = {
-    "steps": {
-        "start_ns": ("chain", {"duration_ns": 1}),
-        "input_get_ns": ("sum", {"input_wait_ns": 1}),
-        "body_ns": (
-            "sum",
-            {"duration_ns": 1, "input_wait_ns": -1, "compile_ns": -1, "gpu_wait_ns": -1, "callbacks_ns": -1},
-        ),
-    },
-    "phases": {"end_ns": ("sum", {"start_ns": 1}), "self_ns": ("sum", {})},
-    "validation_steps": {"start_ns": ("chain", {"duration_ns": 1})},
-    "clock": {"wall_ns": ("sum", {"mono_ns": 1})},
-}
+
+def _given(table: str, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return how far columns follow from others of their table; they are kept without that."""
+    if table in ("steps", "validation_steps"):
+        given = {"start_ns": np.cumsum(rows["duration_ns"]) - rows["duration_ns"]}
+        if table == "steps":
+            others = ("input_wait_ns", "compile_ns", "gpu_wait_ns", "callbacks_ns")
+            given["input_get_ns"] = rows["input_wait_ns"]
+            given["body_ns"] = rows["duration_ns"] - np.sum([rows[name] for name in others], axis=0)
+        return given
+    if table == "phases":
+        return {"end_ns": rows["start_ns"]}
+    return {"wall_ns": rows["mono_ns"]} if table == "clock" else {}
 
 
 def segment_name(first: int, last: int) -> str:
@@ -151,35 +149,20 @@ def _kind(table: str | None, name: str) -> str:
     return "int" if name == "time_ns" else "float"
 
 
-def _quantum(column: str) -> float | None:
-    return next((q for end, q in SAMPLE_QUANTA.items() if column.endswith(end)), None)
-
-
 def encode_segment(tables: Rows, samples: Rows, level: int) -> bytes:
     """Return the bytes of a segment; tables and groups without rows are left out.
 
     Args:
-        level: of compression; 0 = the fastest way, for rows that are encoded again soon.
+        level: of compression; 0 = none, for rows that are encoded again soon.
     """
     index: dict[str, Any] = {"format": FORMAT_MAJOR, "tables": {}, "samples": {}}
     arrays: dict[str, np.ndarray] = {}
-    for table, columns in tables.items():
-        kinds = TABLES[table]
-        if level:
-            frame, matrix = encode_frame(columns, kinds, _PREDICTIONS.get(table))
-        else:
-            frame, matrix = plain_frame(columns, kinds)
-        index["tables"][table] = frame
-        arrays[f"tables/{table}"] = matrix
-    for group, columns in samples.items():
-        kinds = {name: _kind(None, name) for name in columns}
-        if level:
-            quanta = {name: quantum for name in columns if (quantum := _quantum(name))}
-            frame, matrix = encode_frame(columns, kinds, quanta=quanta)
-        else:
-            frame, matrix = plain_frame(columns, kinds)
-        index["samples"][group] = frame
-        arrays[f"samples/{group}"] = matrix
+    for table, rows in tables.items():
+        following = {name: rows[name] - given for name, given in _given(table, rows).items()}
+        index["tables"][table], arrays[f"tables/{table}"] = encode_frame({**rows, **following}, TABLES[table])
+    for group, rows in samples.items():
+        kinds = {name: _kind(None, name) for name in rows}
+        index["samples"][group], arrays[f"samples/{group}"] = encode_frame(rows, kinds)
     return pack(index, arrays, level)
 
 
@@ -215,11 +198,15 @@ class Segment:
 
     def table(self, table: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Return columns of one of the schema's tables; those not stored are filled as absent."""
-        names_read = list(TABLES[table] if names is None else names)
-        stored = self._decode(f"tables/{table}", names_read)
-        rows = self.rows(table)
+        stored, rows = self._decode(f"tables/{table}", None), self.rows(table)
+        try:
+            given = _given(table, stored) if rows else {}
+            stored |= {name: stored[name] + values for name, values in given.items()}
+        except KeyError as error:
+            raise Damaged(f"{table[:40]}: no column {error}") from error
         return {
-            name: stored[name] if name in stored else empty_column(TABLES[table][name], rows) for name in names_read
+            name: stored[name] if name in stored else empty_column(TABLES[table][name], rows)
+            for name in (TABLES[table] if names is None else names)
         }
 
     def samples(self, group: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
