@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -147,9 +148,7 @@ def html_report(
     recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
     if not recordings:
         raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
-    per_run: dict[str, int] = {}
-    for recording in recordings:
-        per_run[recording.run] = per_run.get(recording.run, 0) + 1
+    per_run = Counter(recording.run for recording in recordings)
     server, clocks = TileServer(patient=True), SessionClocks()
     judged, problems = run_reports(recordings, thresholds)
     reports = {recording.id: report for recording, report in judged}

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.manifest_facts import Gpu, MemoryGrowthFacts
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.segments import Segment, SegmentInfo
 from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.words import capitalized
 from tensorboard_plugin.reply_types import LaneInfo, SeriesInfo
@@ -351,8 +352,6 @@ NEWEST = 4
 # Between two segments, requests go first.
 YIELD_S = 0.003
 
-_COLUMNS = ("time_ns", "step", "which", "parent", "stage", "elements", "processing_ns")
-
 Range = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -454,11 +453,7 @@ def _newest_stages(recording: Recording) -> list[str]:
     """Return the stages with most work in the newest of the segments that have readings."""
     for info in reversed(recording.having("pipeline")[-NEWEST:]):
         segment = recording.open_segment(info)
-        try:
-            part = _part(segment.table("pipeline", _COLUMNS)) if segment is not None else None
-        except Damaged as error:
-            recording.damaged(info.name, error)
-            continue
+        part = _part(recording, info, segment) if segment is not None else None
         if part is not None:
             return _busiest(part)
     return []
@@ -485,11 +480,7 @@ class _Gathered:
         with self._lock:
             revision = recording.revision
             for info, segment in recording.opened(self._covered, "pipeline"):
-                try:
-                    part = _part(segment.table("pipeline", _COLUMNS))
-                except Damaged as error:
-                    recording.damaged(info.name, error)
-                    continue
+                part = _part(recording, info, segment)
                 if part is not None and self._parts:
                     part = part.after(self._parts[-1].times[-1])  # small segments may be sealed
                 if part is not None and len(part.times):
@@ -520,8 +511,11 @@ class _TablePart:
         return _TablePart(self.times[new], self.steps[new], self.batches[new], spent)
 
 
-def _part(table: Mapping[str, np.ndarray]) -> _TablePart | None:
-    train = table["which"] == "train"
+def _part(recording: Recording, info: SegmentInfo, segment: Segment) -> _TablePart | None:
+    """Return a segment's readings of the training's pipeline; None without any."""
+    tables, _ = segment.readable(("pipeline",), partial(recording.damaged, info.name))
+    table = tables.get("pipeline", {})
+    train = np.asarray(table.get("which", ())) == "train"
     if not train.any():
         return None
     times, at = np.unique(table["time_ns"][train], return_inverse=True)

@@ -170,9 +170,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         entries = self._index.known()
         complete = self._index.complete
         problems = list(self._index.problems)
-        per_run: dict[str, int] = {}
-        for entry in entries:
-            per_run[entry.recording.run] = per_run.get(entry.recording.run, 0) + 1
+        per_run = Counter(entry.recording.run for entry in entries)
         # Most of thousands of recordings have not changed: their rows are kept as text.
         rows = []
         for entry in entries:

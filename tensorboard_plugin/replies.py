@@ -15,6 +15,7 @@ from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, St
 from gpu_util_callback.recording.problems import reported
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
+from gpu_util_callback.recording.segments import complete, concatenate
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
@@ -334,16 +335,12 @@ def _by_number(recording: Recording) -> dict[int, WindowInfo]:
 
 def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
     """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
-    parts = []
+    parts = [complete(table, {})]
     for rows in recording.rows_of(table):
         mine = rows["window"] == window
         if mine.any():
             parts.append({name: values[mine] for name, values in rows.items()})
-    columns = TABLES[table]
-    if not parts:
-        kinds = {"int": np.int64, "float": np.float64, "text": object}
-        return {name: np.empty(0, kinds[kind]) for name, kind in columns.items()}
-    return {name: np.concatenate([part[name] for part in parts]) for name in columns}
+    return concatenate(table, parts)
 
 
 def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[Any]:

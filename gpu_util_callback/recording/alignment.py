@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.reader import Recording
 
 MIN_STEPS = 100  # with fewer, steps may end together by chance
@@ -21,8 +20,6 @@ MAX_SCATTER = 0.25
 MAX_WALK = 0.3
 MIN_CORRELATION = 0.3
 NOTABLE_NS = 1_000_000
-
-_COLUMNS = ("step", "start_ns", "duration_ns", "callbacks_ns")
 
 
 @dataclass(frozen=True)
@@ -144,28 +141,15 @@ class _Steps:
     @classmethod
     def read(cls, recording: Recording, ranges: list[tuple[int, int]]) -> "_Steps":
         parts: list[tuple[np.ndarray, ...]] = []
-        for info in recording.segments:
-            is_counted = info.steps > 0
-            if info.steps == 0 or (is_counted and not _within(info.first_step, info.last_step, ranges)):
-                continue
-            segment = recording.open_segment(info)
-            if segment is None or not segment.rows("steps"):
-                continue
-            try:
-                rows = segment.table("steps", _COLUMNS)
-            except Damaged:
-                continue  # unreadable steps are skipped
-            number = rows["step"]
-            keep = np.zeros(len(number), bool)
-            for first, last in ranges:
-                keep |= (number >= first) & (number < last)
-            end = rows["start_ns"] + rows["duration_ns"] - np.maximum(rows["callbacks_ns"], 0)
-            parts.append((number[keep], end[keep], rows["duration_ns"][keep]))
+        for first, end in ranges:
+            for rows in recording.rows_of("steps", first, end - 1):
+                ends = rows["start_ns"] + rows["duration_ns"] - np.maximum(rows["callbacks_ns"], 0)
+                parts.append((rows["step"], ends, rows["duration_ns"]))
         if not parts:
             return cls(*(np.zeros(0, np.int64) for _ in range(3)))
-        number, end, length = (np.concatenate(column) for column in zip(*parts, strict=True))
+        number, ends, length = (np.concatenate(column) for column in zip(*parts, strict=True))
         number, once = np.unique(number, return_index=True)
-        return cls(number, end[once], length[once])
+        return cls(number, ends[once], length[once])
 
 
 def _ranges(steps: int) -> list[tuple[int, int]]:
@@ -174,10 +158,6 @@ def _ranges(steps: int) -> list[tuple[int, int]]:
         return [(0, steps)]
     starts = np.linspace(0, steps - BLOCK, BLOCKS).astype(np.int64)
     return [(int(start), int(start) + BLOCK) for start in starts]
-
-
-def _within(first: int, last: int, ranges: list[tuple[int, int]]) -> bool:
-    return any(first < end and last >= begin for begin, end in ranges)
 
 
 def _compare(base: _Steps, other: _Steps, id: str, rank: int) -> ClockOffset | str:

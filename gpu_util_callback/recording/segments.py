@@ -196,18 +196,16 @@ class Segment:
         frame = self._frames.get(f"tables/{table}")
         return frame["rows"] if frame else 0
 
-    def table(self, table: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Return columns of one of the schema's tables; those not stored are filled as absent."""
+    def table(self, table: str) -> dict[str, np.ndarray]:
+        """Return the columns of one of the schema's tables; those not stored are filled as absent."""
         stored, rows = self._decode(f"tables/{table}", None), self.rows(table)
         try:
             given = _given(table, stored) if rows else {}
             stored |= {name: stored[name] + values for name, values in given.items()}
         except KeyError as error:
             raise Damaged(f"{table[:40]}: no column {error}") from error
-        return {
-            name: stored[name] if name in stored else empty_column(TABLES[table][name], rows)
-            for name in (TABLES[table] if names is None else names)
-        }
+        columns = TABLES[table].items()
+        return {name: stored[name] if name in stored else empty_column(kind, rows) for name, kind in columns}
 
     def samples(self, group: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Return columns of a sample group, `time_ns` included; {} where the segment has none."""
@@ -220,7 +218,8 @@ class Segment:
         """Return tables (all of them: None) and samples, skipping damaged ones."""
         result: Part = ({}, {})
         table_names = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
-        for into, read, names in zip(result, (self.table, self.samples), (table_names, self.groups), strict=True):
+        reads: tuple[Callable[[str], dict[str, np.ndarray]], ...] = (self.table, self.samples)
+        for into, read, names in zip(result, reads, (table_names, self.groups), strict=True):
             for name in names:
                 try:
                     into[name] = read(name)

@@ -480,7 +480,7 @@ def _decoded(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, 
     if group == "steps":
         if not segment.rows("steps"):
             return {}
-        rows = segment.table("steps", dict.fromkeys(("step", "start_ns", *STEP_SERIES)))
+        rows = segment.table("steps")
         values = dict(zip(STEP_SERIES, step_series(rows).astype(np.float32), strict=True))
         return {**values, "": rows["start_ns"], "step": np.maximum(rows["step"], 0)}
     if group not in segment.groups:
