@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def begin(work: Callable[[], T], name: str) -> "Future[T]":
+def begin(work: Callable[[], T], name: str) -> Future[T]:
     """Begin some work on a thread of this name; `result(seconds)` waits for it, or raises TimeoutError.
 
     The thread is a daemon: a library that keeps waiting must not keep the program from ending, as

@@ -19,7 +19,7 @@ from gpu_util_callback.recording.container import (
     encode_frame,
     pack,
 )
-from gpu_util_callback.recording.manifest_facts import MOST_NS, encodable
+from gpu_util_callback.recording.manifest_facts import encodable
 from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, TABLES
 
 # The writer starts a new segment at this many rows of any table or group; a reader accepts more,
@@ -276,7 +276,7 @@ class SegmentInfo:
         return segment_name(self.first, self.last)
 
 
-# (first, last) -> [first, last, bytes, steps, first_step, last_step, start_ns, end_ns]
+# (first, last) -> its entry as in `SealedIndex.entries`
 Index = Mapping[tuple[int, int], Sequence[int]]
 
 
@@ -303,7 +303,7 @@ def list_segments(names: Iterable[str], index: Index, written: int) -> tuple[lis
             gaps.append(_gap(covered + 1, first - 1, index))
         covered = last
         entry = index.get((first, last))
-        infos.append(SegmentInfo(first, last, *(entry or ())[3:]))
+        infos.append(SegmentInfo(first, last, *(entry or ())[3:8]))
     if covered < written - 1:
         gaps.append(_gap(covered + 1, written - 1, index))
     return infos, gaps
@@ -328,9 +328,6 @@ def _gap(first: int, last: int, index: Index) -> SegmentInfo:
 # This many of the longest phases are kept where the first view finds them.
 LONGEST = 2048
 
-# The largest number that the digits of a file's name can hold.
-_MOST_SEGMENTS = 10**9
-
 _MASKS = {table: 1 << at for at, table in enumerate(TABLES)}
 
 
@@ -338,14 +335,14 @@ class SealedIndex:
     """The list that grows with every sealed segment.
 
     Attributes:
-        entries: [first, last, bytes, steps, first_step, last_step, start_ns, end_ns] of each.
+        entries: [first, last, bytes, steps, first_step, last_step, start_ns, end_ns, holds] of each;
+            `holds` has a bit for each table with rows.
         stretches: [first, last] segment of each stretch of a long run, which has a top of its own.
     """
 
     def __init__(self) -> None:
         self.entries: list[list[int]] = []
         self.stretches: list[list[int]] = []
-        self._holds: list[int] = []  # parallel to `entries`: a bit for each table with rows
         self._phases: dict[str, np.ndarray] = {}
 
     def add(self, first: int, last: int, size: int, tables: Rows, samples: Rows) -> None:
@@ -356,22 +353,19 @@ class SealedIndex:
             steps = tables["steps"]["step"]
             rows, first_step, last_step = len(steps), int(steps[0]), int(steps[-1])
         start, end = extent(tables, samples)
-        self.entries.append([first, last, size, rows, first_step, last_step, start, end])
-        self._holds.append(sum(_MASKS[table] for table in tables))
+        holds = sum(_MASKS[table] for table in tables)
+        self.entries.append([first, last, size, rows, first_step, last_step, start, end, holds])
         if "phases" in tables:
             earlier = [self._phases] if self._phases else []
             self._phases = longest(concatenate("phases", [*earlier, tables["phases"]]), LONGEST)
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return (index, arrays) to be stored in `top.npz`."""
-        index: dict[str, Any] = {
-            "segments": self.entries,
-            "tables": list(TABLES),
-            "holds": self._holds,
-            "stretches": self.stretches,
-        }
         frame, planes = encode_frame(self._phases, TABLES["phases"])
-        return {**index, "phases": frame}, {"phases": planes}
+        segments = np.array(self.entries, np.int64).reshape(-1, 9)
+        stretches = np.array(self.stretches, np.int64).reshape(-1, 2)
+        about = {"tables": list(TABLES), "phases": frame}
+        return about, {"phases": planes, "segments": segments, "stretches": stretches}
 
 
 def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
@@ -421,53 +415,23 @@ class StoredIndex:
 
 def stored_index(container: Container) -> StoredIndex:
     """Return the list of a `top.npz`. Raises: Damaged where it is invalid."""
-    index = container.index
-    listed, stretches = index.get("segments"), index.get("stretches")
-    if not isinstance(listed, list) or not isinstance(stretches, list):
-        raise Damaged("not a top: it lists no segments")
-    entries: dict[tuple[int, int], list[int]] = {}
-    before = -1
-    for entry in listed:
-        if not _is_entry(entry) or entry[0] <= before:
-            raise Damaged("not a top: its list of segments makes no sense")
-        before = entry[1]
-        entries[entry[0], entry[1]] = entry
-    origin_ns = checked_ns(index.get("origin_ns"))
-    if not all(_are_numbers(stretch, 2) for stretch in stretches):
-        raise Damaged("not a top: its list of stretches makes no sense")
-    tables = _tables(index, list(entries))
-    return StoredIndex(container, entries, tables, [(stretch[0], stretch[1]) for stretch in stretches], origin_ns)
-
-
-def _is_entry(entry: Any) -> bool:
-    if not _are_numbers(entry, 8):
-        return False
-    first, last, size, steps, first_step, last_step, start_ns, end_ns = entry
-    return (
-        0 <= first <= last < _MOST_SEGMENTS
-        and size >= 0
-        and steps >= 0
-        and -1 <= first_step <= last_step
-        and 0 <= start_ns <= end_ns <= MOST_NS
-    )
-
-
-def _are_numbers(values: Any, count: int) -> bool:
-    return (
-        isinstance(values, list)
-        and len(values) == count
-        and all(type(value) is int and abs(value) <= MOST_NS for value in values)
-    )
-
-
-def _tables(index: dict[str, Any], of: list[tuple[int, int]]) -> dict[tuple[int, int], set[str]]:
-    names, holds = index.get("tables"), index.get("holds", [])
-    if not isinstance(names, list) or not _are_numbers(holds, len(of)):
-        raise Damaged("not a top: what its segments hold makes no sense")
-    return {
-        segment: {str(name) for at, name in enumerate(names[:64]) if mask >> at & 1}
-        for segment, mask in zip(of, holds, strict=True)
+    names, origin_ns = container.index.get("tables"), checked_ns(container.index.get("origin_ns"))
+    if not isinstance(names, list):
+        raise Damaged("not a top: it names no tables")
+    segments, stretches = _integers(container, "segments", 9), _integers(container, "stretches", 2)
+    entries = {(entry[0], entry[1]): entry for entry in segments}
+    tables = {
+        segment: {str(name) for at, name in enumerate(names[:63]) if entry[8] >> at & 1}
+        for segment, entry in entries.items()
     }
+    return StoredIndex(container, entries, tables, [(first, last) for first, last in stretches], origin_ns)
+
+
+def _integers(container: Container, name: str, width: int) -> list[list[int]]:
+    array = container.array(name)
+    if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != width:
+        raise Damaged(f"not a top: its list of {name} makes no sense")
+    return array.tolist()
 
 
 def extent(tables: Rows, samples: Rows) -> tuple[int, int]:
