@@ -1,10 +1,12 @@
 """What every test may use: the checkout, the support modules, the folder of real traces."""
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,8 +70,21 @@ def unreadable_parts(folder: Path) -> list[str]:
         text = path.read_bytes()
         if b'"recorder_cpu_pct":' in text or b'"source":{"tool":' in text:
             with contextlib.suppress(ManifestError):
-                found += [f"{path}: {part}" for part in parse(text)[1]]
+                facts, problems = parse(text)
+                found += [f"{path}: {part}" for part in (*problems, *undeclared(json.loads(text), facts))]
     return found
+
+
+def undeclared(written: Any, read: Any, at: str = "") -> list[str]:
+    """The fields of a manifest that are gone once it is read: nothing declares them."""
+    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        return [part for pair in zip(written, read, strict=True) for part in undeclared(*pair, f"{at}[]")]
+    if not isinstance(written, dict) or not isinstance(read, dict):
+        return []
+    gone = [f"{at}.{name} is not declared" for name in written.keys() - read.keys()]
+    return gone + [
+        part for name in written.keys() & read.keys() for part in undeclared(written[name], read[name], f"{at}.{name}")
+    ]
 
 
 _checked: set[Path] = set()

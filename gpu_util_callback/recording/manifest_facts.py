@@ -111,6 +111,7 @@ class Model(TypedDict, total=False):
 class Replica(TypedDict, total=False):
     """A device of this process in a distribution."""
 
+    device: str  # as the framework names it
     gpu: GpuIndex
     replica: Count
     shard: Count

@@ -163,6 +163,8 @@ export interface Model {
 
 /** A device of this process in a distribution. */
 export interface Replica {
+  /** as the framework names it */
+  device?: string | null;
   gpu?: number | null;
   replica?: number | null;
   shard?: number | null;
