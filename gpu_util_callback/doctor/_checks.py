@@ -465,7 +465,12 @@ class FrameworkCheck:
         self._name, self._distributions, self._answer = name, distributions, answer
         self._nvml, self._cuda, self._environ = nvml, cuda, environ
         self._build: Answer = answer.get("build") or {}
-        self._needed = {library: facts for library, facts in libraries.items() if not library.startswith("libcupti")}
+        self._not_looked_for = str(libraries.get("error", ""))
+        self._needed = {
+            library: facts
+            for library, facts in libraries.items()
+            if isinstance(facts, dict) and not library.startswith("libcupti")
+        }
         self._missing = [library for library, facts in self._needed.items() if not facts.get("loads")]
         self._visible = [gpu for gpu in nvml.get("gpus", ()) if gpu["visible"]]
         self._severe = PROBLEM if used else WARNING
@@ -485,7 +490,9 @@ class FrameworkCheck:
             add("import", self._severe, text, f"pip install --force-reinstall {distribution}")
             return self._section.lines
         add("build", *self._built())
-        if self._needed:
+        if self._not_looked_for:
+            add("CUDA libraries", WARNING, f"could not be looked for: {self._not_looked_for}")
+        elif self._needed:
             add("CUDA libraries", *self._loaded())
         if self._build.get("is_cuda_build"):
             self._check_fit()

@@ -503,3 +503,18 @@ def test_report_status_is_the_worst():
     assert Report([ok, bad, ok]).status == "problem"
     assert Report([]).status == "ok"
     assert Report([bad]).render().endswith("1 problem.")
+
+
+def test_libraries_that_could_not_be_looked_for_are_said_to_be_unknown(monkeypatch):
+    probed = _checks.run_probes
+
+    def without_libraries(arguments_by_name, timeout_s):
+        if "libraries" in arguments_by_name:
+            return {"libraries": {"error": "no answer within 60 s", "timeout": True, "stderr": ""}}
+        answers = probed(arguments_by_name, timeout_s)
+        return answers | {"tensorflow": answers["tensorflow"] | {"build": CUDA_BUILD}}
+
+    monkeypatch.setattr(_checks, "run_probes", without_libraries)
+    lines = {line.check: line for line in _checks.examine("tensorflow").lines}
+    assert lines["CUDA libraries"].status == "warning"
+    assert lines["CUDA libraries"].text == "could not be looked for: no answer within 60 s"
