@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN
@@ -78,14 +79,23 @@ _PLAIN = str.maketrans(
 # Keep a number and its unit on one line.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµum]?s|[mhd]|[GM]iB|GB/s|MHz|W)\b)")
 _HELD = "\u00a0"
-# Names come from files: control characters and bidirectional overrides are removed. Colours are
-# added by us.
-_STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Names come from files: nothing in them may steer a terminal.
+_STEERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_STEERS_UNLIKE_COLOURS = re.compile(rf"(\x1b\[\d+m)|{_STEERS.pattern}")
 
 
-def strip_control(line: str) -> str:
-    """Remove control sequences from a line, except our colours."""
-    return _STEERS.sub(lambda match: match[1] or "?", line)
+def strip_control(text: str) -> str:
+    """Replace control characters and bidirectional overrides in a text that comes from a file."""
+    return _STEERS.sub("?", text)
+
+
+def without_escapes(value: Any) -> Any:
+    """Return a report in whose texts no colours or other sequences for terminals begin."""
+    if isinstance(value, str):
+        return value.replace("\x1b", "?").replace("\x9b", "?")
+    if isinstance(value, Mapping):
+        return {key: without_escapes(each) for key, each in value.items()}
+    return [without_escapes(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def cut(text: str, width: int) -> str:
@@ -132,7 +142,7 @@ class Pen:
         return text if len(text) <= room else text[: max(1, room - len(dots))].rstrip() + dots
 
     def finish(self, lines: Sequence[str]) -> str:
-        text = "\n".join(strip_control(line).rstrip() for line in lines)
+        text = "\n".join(_STEERS_UNLIKE_COLOURS.sub(lambda match: match[1] or "?", line).rstrip() for line in lines)
         text = text.replace(_HELD, " ") + "\n"
         if not self.unicode:
             text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")

@@ -38,6 +38,7 @@ from gpu_util_callback.report.screen import (
     folded,
     grouped,
     missing_lines,
+    without_escapes,
 )
 from gpu_util_callback.words import duration, gpu_names, percent, precise, rate, times, what_to_do, workers
 
@@ -86,7 +87,7 @@ def render(
         detail: what to show beyond the summary.
     """
     pen = Pen(width, color, unicode)
-    units = _units(report)
+    units = _units(without_escapes(report))
     if len(units) == 1:
         return pen.finish(_in_full(units[0], pen, detail))
     runs = [unit.run for unit in units]

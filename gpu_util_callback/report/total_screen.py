@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
-from gpu_util_callback.report.screen import UNFINISHED, Pen, cut
+from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, without_escapes
 from gpu_util_callback.words import duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
@@ -34,7 +34,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     Args:
         top: how many runs to list.
     """
-    pen = Pen(width, color, unicode)
+    pen, report = Pen(width, color, unicode), without_escapes(report)
     unit = report["unit"]
     word = "GPU-hours" if unit == "gpu_hours" else "hours of training"
     hours = report[unit]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from gpu_util_callback.diagnosis.rules import RULE_OF
@@ -17,12 +15,12 @@ from gpu_util_callback.report.screen import (
     finding_lines,
     folded,
     grouped,
+    strip_control,
 )
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.model import PS_PER_MS
 from gpu_util_callback.words import duration, precise
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
 _STEPS_SHOWN, _ROWS_SHOWN = 12, 10  # of the tables of `--all`
 _LISTED_GPUS = 4
@@ -41,7 +39,7 @@ def render(
     """
     pen = Pen(width, color, unicode)
     lines = [pen.bold(line) for line in pen.wrap(analysis.verdict)]
-    lines += [pen.dim(pen.cut(_clean(", ".join(analysis.trace.paths))))]
+    lines += [pen.dim(pen.cut(strip_control(", ".join(analysis.trace.paths))))]
     lines += finding_lines(grouped(map(_gpus_before_title(analysis), analysis.findings)), pen, detail)
     shown = analysis.processes if detail.all else analysis.processes[:_PROCESSES]
     for p in shown:
@@ -52,18 +50,13 @@ def render(
     notes = _silent(analysis, pen, detail)
     limits = ", ".join(f"{name}={value:g}" for name, value in analysis.thresholds_set.items())
     notes += pen.wrap(f"Thresholds set: {limits}.") if limits else []
-    problems = [_clean(problem) for problem in analysis.problems]
+    problems = [strip_control(problem) for problem in analysis.problems]
     most = len(problems) if detail.evidence or detail.all else _NOTES
     for problem in problems[:most]:
         notes += [pen.paint(line, "33") for line in pen.wrap(problem, "  ", "note: ")]
     if problems[most:]:
         notes.append(pen.dim(f"… and {len(problems) - most} more notes (--evidence)"))
     return pen.finish([*lines, *(["", *notes] if notes else [])])
-
-
-def _clean(text: str) -> str:
-    """Remove control characters from a name that comes from a file."""
-    return _CONTROL.sub("?", text)
 
 
 def _gpus_before_title(analysis: Analysis):
@@ -102,7 +95,7 @@ def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> lis
     out = [""]
     if several:
         pid = f" pid {p.process.pid}" if p.process.pid is not None else ""
-        out.append(pen.bold(f"{_clean(p.process.host)}{pid}"))
+        out.append(pen.bold(f"{strip_control(p.process.host)}{pid}"))
     out += pen.wrap(_steps(p))
     if not p.devices:
         ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
@@ -162,7 +155,7 @@ def _each(p: ProcessAnalysis) -> str:
 
 def _title(d: DeviceAnalysis) -> str:
     """Return the GPU's number, with its model if the trace knows it."""
-    name = _clean(d.device.name)
+    name = strip_control(d.device.name)
     if name.startswith("GPU (") and name.endswith(")"):
         name = f"compute capability {name[5:-1]}"
     return f"GPU {d.index}" if name in ("", "GPU") else f"GPU {d.index}  {name}"
@@ -208,8 +201,8 @@ def _kernel_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
             f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
         )
         room = pen.width - len(row_start) - 2
-        origin = f"  ← {_tail(_clean(k.op), room // 2 - 4)}" if k.op else ""
-        name = _clean(k.name.removeprefix("void "))
+        origin = f"  ← {_tail(strip_control(k.op), room // 2 - 4)}" if k.op else ""
+        name = strip_control(k.name.removeprefix("void "))
         out.append("  " + row_start + pen.cut(name, room - len(origin)) + origin)
     if len(rows) > most:
         out.append(f"  … {len(rows) - most:,} more (--json has all)")
@@ -224,11 +217,11 @@ def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     for op in p.host_ops[:most]:
         kind = f" ({op.kind})" if op.kind else ""
         row_start = f"  {_time(op.total_ps):>9} {op.count:7d}  "
-        out.append(row_start + pen.cut(_clean(op.name + kind), pen.width - len(row_start)))
+        out.append(row_start + pen.cut(strip_control(op.name + kind), pen.width - len(row_start)))
     if p.stages:
         out += ["", pen.bold("Input pipeline"), "       self   calls  stage"]
         for stage in p.stages[:most]:
-            out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {_clean(stage.path)}")
+            out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {strip_control(stage.path)}")
     return out
 
 

@@ -36,13 +36,13 @@ def test_what_no_run_measured_is_said_once(report):
 
 
 def test_no_name_steers_the_terminal(report):
-    hostile = "a\x1b]0;owned\x07\x1b[2J\u202eb\x9b1A"
+    hostile = "a\x1b]0;owned\x07\x1b[2J\u202eb\x9b1A\x1b[8mhidden"
     for run in report["runs"]:
         run["run"] = run["gpus"][0]["name"] = hostile
         run["unavailable"][0]["reason"] = hostile
     for several in (report["runs"], report["runs"][:1]):
         text = render({**report, "runs": several}, 100, color=True)
-        assert "owned" in text
+        assert "owned" in text and "?[8mhidden" in text
         plain = re.sub(r"\x1b\[\d+m", "", text)
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", plain)
 
