@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clamp, gaps, interpolate, lastAtMost, levelFor, span, stretched, toPixel, toValue, zoomAt } from './range.ts';
+import { clamp, gaps, lastAtMost, levelFor, span, stretched, toPixel, toValue, zoomAt } from './range.ts';
 import { mulberry } from './random.testing.ts';
 
 test('pixels and values are inverse to each other', () => {
@@ -56,13 +56,6 @@ test('a bucket is at most one pixel wide, and more than half of one', () => {
 test('binary search finds the last value at most', () => {
   const values = [0, 2, 2, 5, 9];
   assert.deepEqual([-1, 0, 1, 2, 4, 9, 10].map((value) => lastAtMost(values, value)), [-1, 0, 0, 2, 2, 4, 4]);
-});
-
-test('interpolation is flat beyond its ends', () => {
-  assert.equal(interpolate([0, 10], [0, 100], 5), 50);
-  assert.equal(interpolate([0, 10], [0, 100], -5), 0);
-  assert.equal(interpolate([0, 10], [0, 100], 50), 100);
-  assert.ok(Number.isNaN(interpolate([], [], 1)));
 });
 
 test('what is left of a range, whatever overlaps in what was taken', () => {

@@ -44,8 +44,6 @@ export function padded(range: Range, share: number): Range {
   return { start: range.start - by, end: range.end + by };
 }
 
-export const overlaps = (a: Range, b: Range): boolean => a.start < b.end && b.start < a.end;
-
 /** The parts of `whole` that none of `taken` covers, in order. */
 export function gaps(whole: Range, taken: readonly Range[]): Range[] {
   const free: Range[] = [];
@@ -77,17 +75,4 @@ export function lastAtMost(values: ArrayLike<number>, value: number): number {
     else high = middle;
   }
   return low - 1;
-}
-
-/** Linear interpolation of `ys` over sorted `xs`, extended flat beyond both ends. */
-export function interpolate(xs: ArrayLike<number>, ys: ArrayLike<number>, x: number): number {
-  const n = xs.length;
-  if (n === 0) return NaN;
-  const i = lastAtMost(xs, x);
-  if (i < 0) return ys[0] as number;
-  if (i >= n - 1) return ys[n - 1] as number;
-  const x0 = xs[i] as number;
-  const x1 = xs[i + 1] as number;
-  const y0 = ys[i] as number;
-  return x1 > x0 ? y0 + (((ys[i + 1] as number) - y0) * (x - x0)) / (x1 - x0) : y0;
 }
