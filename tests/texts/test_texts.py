@@ -9,7 +9,6 @@ import pytest
 from tests.texts.__main__ import texts
 
 ROOT = Path(__file__).parents[2]
-ALL = list(texts())
 ODD = re.compile(
     r"\b(tells?|told|anew|beside|seldom|whoever|no longer ago|in a rhythm|by a public road"
     r"|the same sight|works not|goes on without|on it goes|fully? well)\b"
@@ -21,8 +20,14 @@ ODD = re.compile(
 NAMES = ("beside_server",)
 
 
-def test_the_list_has_text_of_every_place():
-    places = " ".join(place for place, _ in ALL)
+@pytest.fixture(scope="module")
+def all_texts():
+    """Every text that people read, as (place, text)."""
+    return list(texts())
+
+
+def test_the_list_has_text_of_every_place(all_texts):
+    places = " ".join(place for place, _ in all_texts)
     for place in (
         "cli/report.py",
         "doctor/_checks.py",
@@ -37,14 +42,14 @@ def test_the_list_has_text_of_every_place():
         "words.py",
     ):
         assert place in places, f"no text of {place} is listed"
-    assert len(ALL) > 1500
+    assert len(all_texts) > 1500
 
 
 @pytest.mark.parametrize("package", ["gpu_util_callback", "tensorboard_plugin"])
-def test_no_odd_words(package):
+def test_no_odd_words(package, all_texts):
     found = [
         f"{place}: {text}"
-        for place, text in ALL
+        for place, text in all_texts
         if place.startswith(package) and ODD.search(re.sub("|".join(NAMES), "", text))
     ]
     assert not found, "\n".join(found)
