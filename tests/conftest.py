@@ -40,6 +40,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: FIRST.index(folders[item]) if folders[item] in FIRST else len(FIRST))
 
 
+@pytest.fixture
+def register_store(monkeypatch):
+    """register_store(FileSystem): fsspec knows it by its protocol until the test ends."""
+    from fsspec.registry import _registry
+
+    def register(store):
+        monkeypatch.setitem(_registry, store.protocol, store)
+
+    return register
+
+
 @pytest.fixture(autouse=True)
 def script_of_its_own(monkeypatch):
     """Each test is a script: the time between its fits is not that between tests."""

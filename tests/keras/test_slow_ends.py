@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -164,7 +163,7 @@ def test_an_end_that_cannot_be_written_is_not_waited_for(broken, seconds, tmp_pa
         assert recorded._closed.wait(20)
 
 
-def test_a_store_that_refuses_is_not_waited_for(monkeypatch):
+def test_a_store_that_refuses_is_not_waited_for(monkeypatch, register_store):
     monkeypatch.setattr(outputs, "RETRIES_S", (4.0,))
 
     class Refusing(MemoryFileSystem):
@@ -178,7 +177,7 @@ def test_a_store_that_refuses_is_not_waited_for(monkeypatch):
                 raise PermissionError("403 Forbidden")
             return super().pipe_file(path, value, **options)
 
-    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    register_store(Refusing)
     fail = functools.partial(setattr, Refusing, "refuses", True)
     took_s, recorded = loop_with_a_failing_disk("refusing://bucket/run", fail, 0.5)
     assert took_s < 2

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
 
-import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from make_recording import SyntheticRun, make_recording
@@ -54,12 +53,10 @@ class SilentFileSystem(MemoryFileSystem):
         return super().cat_file(path, start, end, **options)
 
 
-fsspec.register_implementation("silent", SilentFileSystem, clobber=True)
-
-
 @pytest.fixture
-def silent(tmp_path):
+def silent(tmp_path, register_store):
     """A recording in such a store, which answers from `silent.set()` on."""
+    register_store(SilentFileSystem)
     SilentFileSystem.answers = threading.Event()
     fs = SilentFileSystem()
     path = make_recording(tmp_path / "made", "thirds", steps=60, scalars=False)

@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
 
-import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from tensorboard.plugins import base_plugin
@@ -64,11 +63,8 @@ class LeakyFileSystem(MemoryFileSystem):
         super().pipe_file(path, value, **options)
 
 
-fsspec.register_implementation("leaky", LeakyFileSystem, clobber=True)
-
-
 @pytest.fixture
-def surroundings(monkeypatch, tmp_path):
+def surroundings(monkeypatch, tmp_path, register_store):
     """A user with a home, a working folder inside it, and secrets wherever they may stand."""
     home = tmp_path / "alizarin"
     (home / "job").mkdir(parents=True)
@@ -85,6 +81,7 @@ def surroundings(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["train.py", "--token=TOKEN99", URL])
     monkeypatch.setattr(redaction, "_redactor", None)
     monkeypatch.setattr(messages, "_warned", set())
+    register_store(LeakyFileSystem)
     monkeypatch.setattr(LeakyFileSystem, "failing", "")
     yield home
     LeakyFileSystem.store.clear()

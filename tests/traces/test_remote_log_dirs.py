@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 
-import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from xspace_builder import Space
@@ -36,9 +35,9 @@ class Refusing(MemoryFileSystem):
 
 
 @pytest.fixture(autouse=True)
-def stores():
+def stores(register_store):
     for store in (Silent, Refusing):
-        fsspec.register_implementation(store.protocol, store, clobber=True)
+        register_store(store)
     yield
     NEVER.set()
     NEVER.clear()
