@@ -1,6 +1,7 @@
 """What every test may use: the checkout, the support modules, the folder of real traces."""
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -109,6 +110,16 @@ def what_we_write_is_read_back(request):
     if folder is not None and folder not in _checked:
         _checked.add(folder)
         assert not unreadable_parts(folder)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported_is_not_collected():
+    """A collection looks at what a test made, not at the million objects that were imported before it.
+
+    Keras collects whenever its session is cleared.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

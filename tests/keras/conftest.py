@@ -7,6 +7,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="session")
+def imported():
+    """Keras is there before the first module: `imported_is_not_collected`."""
+    pytest.importorskip("keras")
+
+
 @pytest.fixture(autouse=True)
 def fresh():
     import keras

@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fcntl
+import gc
 import hashlib
 import importlib
 import importlib.machinery
@@ -73,6 +74,7 @@ def _connected(owner: str, modules: str) -> socket.socket:
     read = {name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT)}
     read["KERAS_BACKEND"] = read.get("KERAS_BACKEND", "tensorflow") if modules == "keras" else ""
     read["JAX_PLATFORMS"] = "cpu"  # without a GPU there is no other
+    read["OMP_NUM_THREADS"] = "1"  # tests share two cores; threads of a pool would not be in the fork
     key = hashlib.sha256(json.dumps([modules, sorted(read.items())]).encode()).hexdigest()[:12]
     path = Path(f"/tmp/fork-servers-{os.getuid()}-{owner}", key)
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -111,6 +113,8 @@ def serve(path: str, owner: str, modules: str) -> CodeType:
     """Fork programs until pytest ends; what is returned, in a fork, is the program."""
     for name in filter(None, modules.split(",")):
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # each collection in a fork, the last one above all, would copy the pages of all that was imported
     selector = selectors.DefaultSelector()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
