@@ -203,9 +203,10 @@ def _try(cell: Cell) -> Outcome:
         return fits.fit(cell.kind, cell.mode, log_dir)
 
     try:
-        run(False)  # what is set up once in a process is no difference
-        first, second, ours = run(False), run(False), run(True)
-        outcome = Outcome(cell, _differing(first, second), _differing(second, ours))
+        outcome = Outcome(cell, [], _differing(run(False), run(True)))
+        if outcome.changed:  # by what is set up once in a process, by threads, or by us
+            first, second, ours = run(False), run(False), run(True)
+            outcome = Outcome(cell, _differing(first, second), _differing(second, ours))
         for _ in range(3):  # what hangs on threads may be the same twice by chance
             if outcome.changed:
                 outcome.plain += [n for n in _differing(first, run(False)) if n in outcome.changed]
