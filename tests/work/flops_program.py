@@ -19,6 +19,11 @@ from keras import layers
 BATCH, WIDTH, UNITS = 8, 32, 64
 BACKEND = keras.backend.backend()
 
+if BACKEND == "jax":  # the work is counted before XLA compiles the step
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+
 
 # ---- fits ------------------------------------------------------------------------------------
 

@@ -6,12 +6,12 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 from fork_server import python
+from packages import need
 
 pytestmark = pytest.mark.timeout(600)  # several models are compiled, on busy machines, too
 
@@ -133,7 +133,7 @@ def test_applications_against_published_figures(backend, model):
 
 def test_nothing_is_watched_where_anything_is_compiled():
     """A layer may call a function that `torch.compile` made, which is compiled as it first runs."""
-    pytest.importorskip("torch")
+    need("torch")
     program = """
 import torch
 from gpu_util_callback.backends.torch.flops import is_compiled
@@ -145,5 +145,5 @@ print(is_compiled(model))
 function = torch.compile(lambda x: x + 1)
 print(is_compiled(model))
 """
-    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
+    done = subprocess.run([*python("torch"), "-c", program], text=True, capture_output=True)
     assert done.stdout.split() == ["False", "True"], done.stderr
