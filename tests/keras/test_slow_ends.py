@@ -199,14 +199,15 @@ def test_a_disk_that_is_known_to_hang_is_waited_for_once(tmp_path, hangs, monkey
 
 def test_the_end_of_the_process_cuts_the_attempts_short(tmp_path):
     program = """
-import shutil, sys, time
+import contextlib, os, shutil, sys, time
 from gpu_util_callback import GpuUtilMonitor
 with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
     for batch in monitor.batches(range(20)):
         time.sleep(0.05)
-        if batch == 15:  # between two flushes
-            shutil.rmtree(sys.argv[1])
-            open(sys.argv[1], "w").close()
+        while batch == 15 and not os.path.isfile(sys.argv[1]):  # between two flushes, or in one
+            shutil.rmtree(sys.argv[1], ignore_errors=True)
+            with contextlib.suppress(IsADirectoryError):
+                open(sys.argv[1], "w").close()
 print(time.time(), flush=True)
 """
     done = subprocess.run(

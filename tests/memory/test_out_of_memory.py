@@ -112,6 +112,7 @@ def post_mortem(log_dir: Path) -> tuple[dict, dict]:
     return run, finding
 
 
+@pytest.mark.real_clock("what grows is found by readings at intervals, before the memory is full")
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
