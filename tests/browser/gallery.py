@@ -15,7 +15,7 @@ from gpu_util_callback.report.ceilings import Ceilings
 
 HOT_GPU = 37
 STARVING_RANK = 2
-PREFETCH = ("prefetch", "Prefetch", 0.1, "")
+PREFETCH = ("prefetch", "Prefetch", 0.1, 1.0, "")
 ODD_SEED = 211
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -42,8 +42,8 @@ def two_findings(root: Path) -> None:
         with job.epoch():
             job.train(250, gpu=40)
             job.train(150, gpu=40, wait=55)
-            job.reading(PREFETCH, ("map(decode)", "Map", 92.0, "sequential"), batches=150)
-        job.pause("checkpoint", 5.0, "ModelCheckpoint")
+            job.reading(("map(decode)", "Map", 92.0, 1.0, "sequential"), PREFETCH, batches=150)
+        job.phase("checkpoint", 5.0, "ModelCheckpoint")
     _write(job, root / "resnet50")
 
 
@@ -56,10 +56,10 @@ def eight_findings(root: Path) -> None:
     for _ in range(4):
         with job.epoch():
             job.train(250, gpu=15, wait=30)
-            job.reading(PREFETCH, ("map(decode)", "Map", 44.0, "sequential"), batches=250)
+            job.reading(("map(decode)", "Map", 44.0, 1.0, "sequential"), PREFETCH, batches=250)
             job.train(200, gpu=15, callback=22, hook="WandbMetricsLogger")
         job.validate(60, 40)
-        job.pause("checkpoint", 4.0, "ModelCheckpoint")
+        job.phase("checkpoint", 4.0, "ModelCheckpoint")
     job.window(8, 25, kernels=2500, idle_launch=0.45, copy_h2d=0.2)
     job.kernel("ampere_sgemm_128x64_nn", 90, "no")
     job.train(400, gpu=15, host=14)

@@ -14,7 +14,7 @@ def epochs(run: Generated, count: int, *, steps: int = 200, **phases) -> None:
         start = run.now
         run.steps(steps, step_ms=10)
         for kind, (seconds, name, share) in phases.items():
-            run.phase(kind, seconds, name=name, gpu_share=share)
+            run.phase(kind, seconds, name=name, share=share)
         run.epoch(start)
 
 
@@ -65,7 +65,7 @@ def test_compiling_is_no_training_beside_which_a_stall_looks_busy():
         if not epoch:
             run.phase("compilation", 4.0, name="train function traced", account="")
         run.steps(200, step_ms=10, gpu_share=0.9)
-        run.phase("callback", 0.8, name="Pictures.on_epoch_end", gpu_share=0)
+        run.phase("callback", 0.8, name="Pictures.on_epoch_end", share=0)
         run.epoch(start)
     [span] = stalls(run)
     assert span["lost_s"] == pytest.approx(5 * 0.8, rel=0.1)

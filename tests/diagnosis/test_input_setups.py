@@ -12,7 +12,7 @@ def test_set_ups_that_follow_one_another_are_one():
     for _ in range(6):
         start = run.now
         for seconds in (1.5, 0.001, 0.01):
-            run.phase("input_setup", seconds, name="workers", account="input_wait")
+            run.phase("input_setup", seconds, name="workers")
             run.now += 1000
         run.steps(200, step_ms=10)
         run.epoch(start)
@@ -27,9 +27,9 @@ def set_up_beside_validation(seconds, **facts):
     run = run_of(epochs=len(seconds), steps_per_epoch=100, **facts)
     for epoch_s in seconds:
         start = run.now
-        run.phase("input_setup", epoch_s, name="iterator", account="input_wait")
+        run.phase("input_setup", epoch_s, name="iterator")
         run.steps(100, step_ms=10)
-        run.phase("input_setup", 0.04, name="new iterator", account="input_wait")
+        run.phase("input_setup", 0.04, name="new iterator")
         run.phase("validation", 0.05, name="validation", account="validation")
         run.epoch(start)
     return run
@@ -101,9 +101,9 @@ def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
         start = run.now
         name = f"epoch {epoch + 1}: iterator"
         seconds = stall_s if epoch == at else before_s
-        run.phase("input_setup", seconds, name=name, account="input_wait")
+        run.phase("input_setup", seconds, name=name)
         run.steps(400, step_ms=10)
-        run.phase("input_setup", 0.02, name="end of data", account="input_wait")
+        run.phase("input_setup", 0.02, name="end of data")
         run.epoch(start)
     return run
 
@@ -139,7 +139,7 @@ def test_one_long_change_of_many_epochs_is_told():
     for epoch in range(12):
         start = run.now
         seconds = 6 if epoch == 7 else 0.02
-        run.phase("input_setup", seconds, name="iterator", account="input_wait")
+        run.phase("input_setup", seconds, name="iterator")
         run.steps(200, step_ms=10)
         run.epoch(start)
     finding = found(run, "input_bound")

@@ -27,7 +27,7 @@ def slow_run(**facts) -> Generated:
         batches=200,
     )
     run.steps(200, step_ms=8)
-    run.phase("validation", 0.5, gpu_share=0.9)
+    run.phase("validation", 0.5, share=0.9)
     return run
 
 

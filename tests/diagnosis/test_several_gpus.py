@@ -142,7 +142,7 @@ def test_an_eager_model_is_not_charged_with_what_validation_took():
     for _ in range(6):
         begin = run.now
         run.steps(200, step_ms=10, wait_ms=5, gpu_share=0.3)
-        run.phase("validation", 2, gpu_share=0.2)
+        run.phase("validation", 2, share=0.2)
         run.epoch(begin)
     idle_s = sum((end - start) * (1 - share) for start, end, share in run._busy) / 1e9
     found = run.diagnose()
@@ -206,7 +206,7 @@ def test_what_others_take_before_the_first_step_or_behind_the_last_is_not_taken_
         run.gpu_value("utilization_other_pct", 10, 0)
 
     def others_alone():
-        run.phase("callback", 20, name="Export", gpu_share=0.97)
+        run.phase("callback", 20, name="Export", share=0.97)
         run.gpu_value("utilization_other_pct", 20, 97)
 
     for part in (others_alone, training) if first else (training, others_alone):

@@ -28,8 +28,7 @@ def epochs(count: int, *, steps: int = 20, hook_ms: float = 0, **phases: float) 
         callbacks[2] = hook_ms
         run.steps(steps, step_ms=4, callback_ms=callbacks, gpu_share=0.4)
         for kind, seconds in phases.items():
-            account = "input_wait" if kind == "input_setup" else None
-            run.phase(kind, seconds, name=f"Some.{kind}", account=account)
+            run.phase(kind, seconds, f"Some.{kind}")
         run.epoch(start)
     return run
 

@@ -79,7 +79,7 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
 
 def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
     run = Generated(seed=3, framework={"backend": "tensorflow"})
-    run.phase("input_setup", 1.0, name="iterator", account="input_wait")  # once: no state
+    run.phase("input_setup", 1.0, name="iterator")  # once: no state
     run.phase("compilation", 0.9, name="train function traced", account="compile")
     run.steps(300, step_ms=16.5)
     write(run, tmp_path / "run")
@@ -193,7 +193,7 @@ def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
     for _ in range(6):
         start = run.now
         run.steps(60, step_ms=20)
-        run.phase("input_setup", 0.5, name="iterator", account="input_wait")
+        run.phase("input_setup", 0.5, name="iterator")
         run.epoch(start)
     first, second = lines(run, tmp_path)
     assert "Training waits for its input: 3" in first

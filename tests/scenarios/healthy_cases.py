@@ -91,7 +91,7 @@ def healthy() -> Iterator[Case]:
             waits = np.zeros(100)
             waits[0] = 25
             run.steps(100, step_ms=10, wait_ms=waits)
-            run.phase("validation", 0.12, gpu_share=0.7)
+            run.phase("validation", 0.12, share=0.7)
             run.phase("checkpoint", 0.02, name="ModelCheckpoint.on_epoch_end")
             run.epoch(start)
 

@@ -98,7 +98,7 @@ def _(job, vary):
     for _ in range(12):
         with job.epoch():
             job.train(250, gpu=60)
-            job.pause("checkpoint", vary(1.5, 0.1), "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", vary(1.5, 0.1), "ModelCheckpoint.on_epoch_end")
     return {"host_stall": [(first, job.step)]}
 
 
@@ -108,8 +108,8 @@ def _(job, vary):
     for _ in range(9):
         with job.epoch():
             job.train(180, gpu=50)
-            job.pause("callback", 0.02, "CSVLogger.on_epoch_end")
-            job.pause("callback", vary(2), "SampleImages.on_epoch_end")
+            job.phase("callback", 0.02, "CSVLogger.on_epoch_end")
+            job.phase("callback", vary(2), "SampleImages.on_epoch_end")
     return {"host_stall": [(first, job.step)]}
 
 
@@ -318,7 +318,7 @@ def _(job, vary):
     for _ in range(6):
         with job.epoch():
             job.train(200, gpu=50, share=[0.97, 0])
-            job.pause("checkpoint", vary(3), "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", vary(3), "ModelCheckpoint.on_epoch_end")
     return {"host_stall": [(0, job.step)], "gpus_unused": None}
 
 

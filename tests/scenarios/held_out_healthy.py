@@ -41,7 +41,7 @@ def _(job, vary):
         with job.epoch():
             job.train(300, gpu=50)
             job.validate(40, 25, wait=1)
-            job.pause("checkpoint", 0.15, "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", 0.15, "ModelCheckpoint.on_epoch_end")
 
 
 @case("L4 at its 72 W", board=L4, hz=2)
@@ -89,9 +89,9 @@ def _(job, vary):
 @case("evaluation callback twice in a run", board=H100, hz=2)
 def _(job, vary):
     job.train(1500, gpu=100)
-    job.pause("callback", 2, "Evaluate.on_epoch_end", share=0.8)
+    job.phase("callback", 2, "Evaluate.on_epoch_end", share=0.8)
     job.train(1500, gpu=100)
-    job.pause("callback", 2, "Evaluate.on_epoch_end", share=0.8)
+    job.phase("callback", 2, "Evaluate.on_epoch_end", share=0.8)
 
 
 @case("compile at resume and after a change", board=A100, framework="torch")
@@ -121,7 +121,7 @@ def _(job, vary):
 def _(job, vary):
     for _ in range(6):
         job.train(400, gpu=10_000)
-        job.pause("checkpoint", 45, "ModelCheckpoint.on_epoch_end")
+        job.phase("checkpoint", 45, "ModelCheckpoint.on_epoch_end")
 
 
 @case("noisy two-step pattern: generator and critic", board=RTX2080, framework="torch")

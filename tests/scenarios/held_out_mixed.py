@@ -31,7 +31,7 @@ def _(job, vary):
     for _ in range(6):
         with job.epoch():
             job.train(300, gpu=30)
-            job.pause("validation", vary(5), "validation", share=0.05)
+            job.phase("validation", vary(5), "validation", share=0.05)
     return {"input_bound": [starved], "host_stall": [(first, job.step)]}
 
 
@@ -49,7 +49,7 @@ def _(job, vary):
         with job.epoch():
             job.train(150, gpu=70)
             if number % 3 == 2:
-                job.pause("validation", vary(12), "validation", share=0.08)
+                job.phase("validation", vary(12), "validation", share=0.08)
     return {"host_stall": [(0, job.step)]}
 
 
@@ -97,7 +97,7 @@ def _(job, vary):
 def _(job, vary):
     for _ in range(7):
         with job.epoch():
-            job.pause("input_setup", vary(7), "iterator")
+            job.phase("input_setup", vary(7), "iterator")
             job.train(400, gpu=55)
     return {"input_bound": [(0, job.step)]}
 
@@ -133,7 +133,7 @@ def _(job, vary):
     for _ in range(5):
         with job.epoch():
             job.train(200, gpu=40)
-            job.pause("checkpoint", vary(4), "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", vary(4), "ModelCheckpoint.on_epoch_end")
     return {"contention": [shared], "host_stall": [(first, job.step)]}
 
 
@@ -277,7 +277,7 @@ def _(job, vary):
 def _(job, vary):
     for _ in range(4):
         job.train(100, gpu=10_000, share=[0.98, 0.97, 0.98, 0.96])
-        job.pause("checkpoint", vary(20), "Saver.on_train_batch_end")
+        job.phase("checkpoint", vary(20), "Saver.on_train_batch_end")
 
 
 @case("ten-second steps, shared for the last two thirds", board=A100, hz=2)
@@ -398,7 +398,7 @@ def _(job, vary):
         with job.epoch():
             job.train(250, gpu=32, host=12)
             job.window(5, 44, copy_d2h=vary(0.25, 0.1))
-            job.pause("validation", vary(6), "validation", share=0.03)
+            job.phase("validation", vary(6), "validation", share=0.03)
     return {"transfer_bound": None, "host_stall": [(0, job.step)]}
 
 
@@ -410,7 +410,7 @@ def _(job, vary):
     for _ in range(8):
         with job.epoch():
             job.train(400, gpu=70)
-            job.pause("callback", vary(0.3), "CSVLogger.on_epoch_end")
+            job.phase("callback", vary(0.3), "CSVLogger.on_epoch_end")
 
 
 @case("eight GPUs at their power limit, full speed", board=H100, gpus=8, hz=2)
@@ -423,7 +423,7 @@ def _(job, vary):
 def _(job, vary):
     for _ in range(5):
         with job.epoch():
-            job.pause("input_setup", vary(2.5), "workers")
+            job.phase("input_setup", vary(2.5), "workers")
             job.train(1500, gpu=70)
 
 

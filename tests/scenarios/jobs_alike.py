@@ -27,7 +27,7 @@ def _(job, vary):
     for _ in range(6):
         with job.epoch():
             job.train(150, gpu=100)
-            job.pause("validation", vary(7.5), "validation", share=0.05)
+            job.phase("validation", vary(7.5), "validation", share=0.05)
     return {"host_stall": [(first, job.step)]}
 
 
@@ -68,11 +68,9 @@ def _(job, vary):
         with job.epoch():
             job.train(400, gpu=40)
             began = job.now
-            job.pause("validation", 1.2 + (14 if number == 0 else 0), "validation", share=0.1)
+            job.phase("validation", 1.2 + (14 if number == 0 else 0), "validation", share=0.1)
             if number == 0:
-                job._phases.append(
-                    ("compilation", "test function traced", began, began + 14 * 10**9, job.step, "", 14 * 10**9, 1)
-                )
+                job._phase("compilation", "test function traced", began, began + 14 * 10**9)
 
 
 @case("four compilations in a short trial", board=A100, framework="jax")
@@ -168,7 +166,7 @@ def _(job, vary):
     for _ in range(5):
         with job.epoch():
             job.train(300, gpu=30)
-            job.pause("validation", 1.0, "validation", share=0.9)
+            job.phase("validation", 1.0, "validation", share=0.9)
     return {"small_batch": None}
 
 
@@ -221,7 +219,7 @@ def _(job, vary):
     for _ in range(20):
         with job.epoch():
             job.train(150, gpu=30)
-            job.pause("checkpoint", vary(0.65, 0.1), "BackupAndRestore.on_epoch_end")
+            job.phase("checkpoint", vary(0.65, 0.1), "BackupAndRestore.on_epoch_end")
     return {"host_stall": [(first, job.step)]}
 
 
@@ -241,9 +239,9 @@ def _(job, vary):
     for _ in range(1300):
         with job.epoch():
             job.train(20, gpu=500)
-            job.pause("validation", 4.5, "validation", share=0.2)
-            job.pause("checkpoint", save, "ModelCheckpoint.on_epoch_end")
-            job.pause("callback", plot, "Plot.on_epoch_end")
+            job.phase("validation", 4.5, "validation", share=0.2)
+            job.phase("checkpoint", save, "ModelCheckpoint.on_epoch_end")
+            job.phase("callback", plot, "Plot.on_epoch_end")
     return {"host_stall": [(first, job.step)]}
 
 
@@ -316,7 +314,7 @@ def _(job, vary):
 def _(job, vary):
     for _ in range(5):
         job.train(300, gpu=50, share=[0.97, 0.95])
-        job.pause("validation", 3, "validation", share=0.9)
+        job.phase("validation", 3, "validation", share=0.9)
 
 
 @case("float32 kernels in a starved run", board=V100, fit={"mixed_precision": "float32"})

@@ -70,13 +70,13 @@ def _(job, vary):
     for _ in range(6):
         with job.epoch():
             job.train(300, gpu=60)
-            job.pause("checkpoint", vary(0.55), "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", vary(0.55), "ModelCheckpoint.on_epoch_end")
 
 
 @case("one long checkpoint at the end", board=A100)
 def _(job, vary):
     job.train(1200, gpu=40)
-    job.pause("checkpoint", vary(5), "ModelCheckpoint.on_epoch_end")
+    job.phase("checkpoint", vary(5), "ModelCheckpoint.on_epoch_end")
 
 
 @case("power-capped at its own limit, full clocks", board=T4, hz=2)
@@ -213,7 +213,7 @@ def _(job, vary):
     job.train(1, gpu=30, compile=9000)
     job.train(599, gpu=30)
     job.train(1, gpu=20, compile=6000)
-    job.pause("validation", 0.8, "validation", share=0.6)
+    job.phase("validation", 0.8, "validation", share=0.6)
     job.train(600, gpu=30)
     job.train(1, gpu=30, compile=4000)
 
@@ -258,7 +258,7 @@ def _(job, vary):
 @case("three hundred thousand steps", board=H100, hz=0.3, without=("ring", "gpm", "host"))
 def _(job, vary):
     job.train(150_000, gpu=3)
-    job.pause("validation", 8, "validation", share=0.8)
+    job.phase("validation", 8, "validation", share=0.8)
     job.train(150_000, gpu=normal(3.2, 0.2))
 
 
@@ -277,14 +277,14 @@ def _(job, vary):
     for _ in range(25):
         with job.epoch():
             job.train(60, gpu=25)
-            job.pause("callback", 0.01, "EarlyStopping.on_epoch_end")
+            job.phase("callback", 0.01, "EarlyStopping.on_epoch_end")
 
 
 @case("idle clocks in a long validation on the CPU", board=RTX2080)
 def _(job, vary):
     job.train(1500, gpu=50)
     job.set(sm_clock_mhz=300, power_w=20)
-    job.pause("callback", 6, "Report.on_epoch_end")
+    job.phase("callback", 6, "Report.on_epoch_end")
     job.set(sm_clock_mhz=2080)
     job.train(1500, gpu=50)
 

@@ -32,7 +32,7 @@ def _(job, vary):
             span = job.train(count, gpu=30, wait=waits if number else 0)
             if number:
                 spans.append(span)
-        job.pause("validation", 0.3, share=0.8)
+        job.phase("validation", 0.3, share=0.8)
     return {"input_bound": [(spans[0][0], spans[-1][1])]}
 
 
@@ -116,7 +116,7 @@ def _(job, vary):
     first = job.step
     for _ in range(8):
         with job.epoch():
-            job.pause("input_setup", vary(4, 0.1), "new iterator")
+            job.phase("input_setup", vary(4, 0.1), "new iterator")
             job.train(200, gpu=60)
     return {"input_bound": [(first, job.step)]}
 
@@ -149,7 +149,7 @@ def _(job, vary):
     for _ in range(8):
         with job.epoch():
             job.train(250, gpu=40)
-            job.pause("checkpoint", vary(2.2), "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", vary(2.2), "ModelCheckpoint.on_epoch_end")
     return {"host_stall": [(first, job.step)]}
 
 
@@ -178,7 +178,7 @@ def _(job, vary):
         with job.epoch():
             job.train(200, gpu=60)
             if number >= 4:
-                job.pause("callback", vary(7), "ConfusionMatrix.on_epoch_end")
+                job.phase("callback", vary(7), "ConfusionMatrix.on_epoch_end")
     return {"host_stall": [(middle, job.step)]}
 
 
@@ -187,7 +187,7 @@ def _(job, vary):
     first = job.step
     for _ in range(10):
         job.train(200, gpu=15)
-        job.pause("validation", vary(2), "validation", share=0.05)
+        job.phase("validation", vary(2), "validation", share=0.05)
     return {"host_stall": [(first, job.step)]}
 
 
@@ -255,7 +255,7 @@ def _(job, vary):
     for _ in range(6):
         with job.epoch():
             job.train(200, gpu=60, wait=lognormal(vary(40)))
-            job.pause("checkpoint", vary(4), "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", vary(4), "ModelCheckpoint.on_epoch_end")
     return {"input_bound": [(first, job.step)], "host_stall": [(first, job.step)]}
 
 

@@ -358,7 +358,7 @@ def _(job, vary):
     for _ in range(6):
         with job.epoch():
             job.train(250, gpu=45, share=[0.97, vary(0.5)])
-            job.pause("validation", vary(9), "validation", share=0.05)
+            job.phase("validation", vary(9), "validation", share=0.05)
     return {"imbalance": all_of(job), "host_stall": all_of(job)}
 
 

@@ -86,9 +86,9 @@ def healthy(seed: int) -> Job:
             took_s = (job.now - began) / 1e9
             if validation:
                 share = random.uniform(0.3, 0.98)
-                job.pause("validation", took_s * validation, "validation", share=share)
+                job.phase("validation", took_s * validation, "validation", share=share)
             if save:
-                job.pause("checkpoint", took_s * save, "ModelCheckpoint.on_epoch_end")
+                job.phase("checkpoint", took_s * save, "ModelCheckpoint.on_epoch_end")
     return job
 
 

@@ -240,7 +240,7 @@ def epochs(
             start = run.now
             run.steps(steps, step_ms=10)
             if seconds:
-                run.phase(kind, seconds, name=name, gpu_share=gpu_share)
+                run.phase(kind, seconds, name=name, share=gpu_share)
             run.epoch(start)
 
     return build

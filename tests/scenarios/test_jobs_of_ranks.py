@@ -56,7 +56,7 @@ def saves_a_little(job: Job, rank: int) -> None:
     for _ in range(5):
         with job.epoch():
             job.train(150, gpu=50)
-            job.pause("checkpoint", 0.25 if rank == 0 else 0.01, "ModelCheckpoint.on_epoch_end")
+            job.phase("checkpoint", 0.25 if rank == 0 else 0.01, "ModelCheckpoint.on_epoch_end")
 
 
 def all_starved(job: Job, rank: int) -> None:

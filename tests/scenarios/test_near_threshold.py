@@ -1,31 +1,72 @@
-"""What takes 5-7 % of every step is one finding over all of them, not one a crest."""
+"""A loss that stays near its threshold and crosses it by noise is one finding or none, not one a crest."""
 
+import numpy as np
 import pytest
+from generated_runs import Generated
+from scenario_cases import H200
 from scoring import by_cause, iou
-from threshold_cases import CAUSES, STEPS, even, every_fifth, run_of, skewed, waves
 
+# cause -> what of a step it takes, and the share (%) from which it is told by default
+CAUSES = {"host_stall": ("callback_ms", 5.0), "input_bound": ("wait_ms", 7.5)}
+STEP_MS = 10
+STEPS = 4000
 SEEDS = range(8)
 
 
-@pytest.mark.parametrize("cause", CAUSES)
-@pytest.mark.parametrize("noise", [even, waves, skewed, every_fifth])
-@pytest.mark.parametrize("times", [1.08, 1.2, 1.4])
-def test_it_is_told_once(cause, noise, times):
+def even(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    return mean * rng.normal(1, 0.3, len(mean))
+
+
+def waves(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    """Slowly up and down by 15 %, as on a machine that others use, too."""
+    turns = rng.uniform(3, 9) * 2 * np.pi * np.arange(len(mean)) / len(mean)
+    return mean * (1 + 0.15 * np.sin(turns + rng.uniform(0, 6))) * rng.normal(1, 0.2, len(mean))
+
+
+def skewed(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    return mean * rng.lognormal(-0.125, 0.5, len(mean))
+
+
+def every_fifth(rng: np.random.Generator, mean: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(len(mean)) % 5 == 0, 5 * mean * rng.normal(1, 0.2, len(mean)), 0)
+
+
+def run_of(cause: str, pattern: list[float], noise, seed: int) -> Generated:
+    """Equal parts in which the cause takes these multiples of its threshold."""
+    part, threshold = CAUSES[cause]
+    run = Generated(seed=seed, gpus=[H200], noise=0.2)
+    share = np.repeat(np.array(pattern) * threshold / 100, STEPS // len(pattern))
+    lost = noise(run.rng, STEP_MS * share / (1 - share))
+    run.steps(len(lost), step_ms=STEP_MS, **{part: np.maximum(lost, 0)})
+    return run
+
+
+EACH = pytest.mark.parametrize("cause", CAUSES)
+NOISES = pytest.mark.parametrize("noise", [even, waves, skewed, every_fifth])
+
+
+@EACH
+@NOISES
+@pytest.mark.parametrize(
+    "pattern, end, least",
+    [([1.08], STEPS, 0.95), ([1.2], STEPS, 0.95), ([1.4], STEPS, 0.95), ([1.15, 0.0], STEPS // 2, 0.9)],
+)
+def test_it_is_told_once(cause, noise, pattern, end, least):
     for seed in SEEDS:
-        findings = by_cause(run_of(cause, [times], noise, seed).diagnose())
+        findings = by_cause(run_of(cause, pattern, noise, seed).diagnose())
         assert set(findings) == {cause}
         assert len(findings[cause]) == 1, seed
-        assert iou([(0, STEPS)], findings[cause], STEPS) >= 0.95
+        assert iou([(0, end)], findings[cause], STEPS) >= least
 
 
-@pytest.mark.parametrize("cause", CAUSES)
-@pytest.mark.parametrize("noise", [even, waves, skewed, every_fifth])
+@EACH
+@NOISES
 def test_its_crests_are_not_told_where_it_stays_below(cause, noise):
     for seed in SEEDS:
         assert run_of(cause, [0.92], noise, seed).diagnose()["spans"] == []
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@EACH
 @pytest.mark.parametrize("high, low", [(1.3, 0.4), (2, 0.4), (4, 0.8), (8, 0.9)])
 def test_stretches_that_stand_out_stay_apart(cause, high, low):
     """Also beside a loss just below the threshold, which goes on between them."""

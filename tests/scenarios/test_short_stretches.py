@@ -8,8 +8,6 @@ from scoring import by_cause, iou
 from simulated_boards import A100, H100, RTX2080, T4, V100
 from simulated_jobs import Job
 
-from gpu_util_callback.diagnosis import Diagnosis
-
 STRETCHES, LENGTH_S = 3, 4
 SPARSE = {"hz": 2, "without": ("ring",)}
 
@@ -49,9 +47,7 @@ def test_it_is_placed_well(cause, job):
     overlaps = []
     for seed in range(10):
         one, spans = played(cause, seed, **job)
-        diagnosis = Diagnosis(one.facts)
-        diagnosis.add(one.tables(), one.samples())
-        findings = by_cause(diagnosis.result(now_ns=one.now, ended=True))
+        findings = by_cause(one.diagnose())
         assert set(findings) == {cause}
         overlaps.append(iou(spans, findings[cause], one.step))
     assert median(overlaps) >= 0.95 and min(overlaps) >= 0.85, sorted(overlaps)
@@ -64,9 +60,7 @@ def test_an_end_stays_where_steps_do_not_change():
     for others in (0, 30, 0):
         job.set(utilization_other_pct=others)
         spans.append(job.train(500, gpu=40, share=0.99))
-    diagnosis = Diagnosis(job.facts)
-    diagnosis.add(job.tables(), job.samples())
-    [finding] = diagnosis.result(now_ns=job.now, ended=True)["spans"]
+    [finding] = job.diagnose()["spans"]
     assert iou([spans[1]], [finding], job.step) >= 0.85
 
 
@@ -77,7 +71,5 @@ def test_gpus_whose_samples_are_missed_at_other_times_are_alike(seed):
     for _ in range(25):
         with job.epoch():
             job.train(25, gpu=80)
-            job.pause("validation", 1.2)
-    diagnosis = Diagnosis(job.facts)
-    diagnosis.add(job.tables(), job.samples())
-    assert set(by_cause(diagnosis.result(now_ns=job.now, ended=True))) == {"host_stall"}
+            job.phase("validation", 1.2)
+    assert set(by_cause(job.diagnose())) == {"host_stall"}

@@ -118,8 +118,7 @@ def phases(kind: str, name: str, seconds: float = 2, count: int = 6, **facts) ->
     for _ in range(count):
         start = run.now
         run.steps(200, step_ms=10)
-        account = "input_wait" if kind == "input_setup" else None
-        run.phase(kind, seconds, name=name, account=account)
+        run.phase(kind, seconds, name)
         run.epoch(start)
     return run
 

@@ -11,11 +11,10 @@ Times are integers in nanoseconds; jitter is multiplicative and seeded.
 from __future__ import annotations
 
 import numpy as np
+from made_up_run import MS, MadeUpRun, write
 
-from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.recording.schema import CATEGORIES, TABLES
+__all__ = ["GPU", "MS", "START_NS", "Generated", "write"]
 
-MS = 1_000_000
 START_NS = 1_700_000_000_000_000_000
 
 GPU = {
@@ -30,7 +29,7 @@ GPU = {
 }
 
 
-class Generated:
+class Generated(MadeUpRun):
     """Builds the tables of one run, stretch by stretch.
 
     Args:
@@ -40,6 +39,7 @@ class Generated:
     """
 
     def __init__(self, seed: int = 0, gpus: list[dict] | None = None, noise: float = 0.05, **facts):
+        super().__init__()
         self.seed = seed
         self.rng = np.random.default_rng(seed)
         self.noise = noise
@@ -53,15 +53,9 @@ class Generated:
             "framework": {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0"},
             "fit": {"batch_size": 32, "steps_per_execution": 1, "input_kind": "tf.data"},
         } | facts
-        self._steps: list[dict[str, np.ndarray]] = []
-        self._phases: list[tuple] = []
-        self._pipeline: list[tuple] = []
         self._busy: list[tuple[int, int, float]] = []  # GPU active: start, end, share
         self._gpu_values: dict[str, list[tuple[int, int, float]]] = {}
         self._marks: dict[str, list[tuple[int, str, float]]] = {}
-        self._traced: list[dict[str, int]] = []
-        self._kernels: list[tuple] = []
-        self._window = 0
         self.drop_samples = 0.0
 
     def _jitter(self, value_ms: float, count: int) -> np.ndarray:
@@ -114,60 +108,24 @@ class Generated:
         )
         end = self.now + int(duration.sum())
         idle = int((wait * (1 - gpu_in_wait) + callbacks + compiles).sum())
-        self._busy.append((self.now, end, gpu_share * (1 - idle / max(1, end - self.now))))
+        self._gpus_work(self.now, end, gpu_share * (1 - idle / max(1, end - self.now)))
         self.now, self.step = end, first + count
         return first, self.step
 
-    def phase(
-        self, kind: str, seconds: float, *, name: str = "", account: str | None = None, gpu_share: float = 0.0
-    ) -> None:
-        """Training stands still: a validation, a callback, a checkpoint."""
-        if account is None:
-            account = "validation" if kind == "validation" else "callbacks"
-        end = self.now + round(seconds * 1e9)
-        self._phases.append((kind, name or kind, self.now, end, self.step, account, end - self.now, 1))
-        self._busy.append((self.now, end, gpu_share))
-        self.now = end
+    def _gpus_work(self, start_ns: int, end_ns: int, share: float) -> None:
+        self._busy.append((start_ns, end_ns, share))
 
     def hook_detail(self, name: str, start_ns: int, end_ns: int, self_ns: int, count: int) -> None:
         """What one callback's batch hooks took, summed over a flush."""
-        self._phases.append(("callback", name, start_ns, end_ns, self.step, "", self_ns, count))
+        self._phase("callback", name, start_ns, end_ns, self_ns=self_ns, count=count)
 
     def input_filled(self, start_ns: int, seconds: float) -> None:
         """The first batch of an epoch took so long; a detail of its step's wait."""
-        ns = round(seconds * 1e9)
-        self._phases.append(("input_setup", "first batch", start_ns, start_ns + ns, self.step, "", ns, 1))
+        self._phase("input_setup", "first batch", start_ns, start_ns + round(seconds * 1e9))
 
     def epoch(self, start_ns: int) -> None:
         """An epoch that ends now; its row carries the step it ended on, as the recorder's does."""
-        self._phases.append(("epoch", "epoch", start_ns, self.now, self.step, "", self.now - start_ns, 1))
-
-    def reading(
-        self, *stages: tuple[str, str, float, float, str], batches: int, elements: int = 1, which: str = "train"
-    ) -> None:
-        """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
-
-        The root stands first in the table, as in the pipeline's model; the stages before it make
-        `elements` for each batch.
-        """
-        for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
-            self._pipeline.append(
-                (
-                    self.now,
-                    self.step,
-                    which,
-                    node,
-                    node - 1,
-                    stage,
-                    op,
-                    batches * (elements if node else 1),
-                    round(ms * MS * batches),
-                    parallelism,
-                    np.nan,
-                    np.nan,
-                    flags,
-                )
-            )
+        self._phase("epoch", "epoch", start_ns, self.now)
 
     def slow_map(self, batches: int, ms: float) -> None:
         """A reading of a map that runs one call at a time; eight cores could share its work."""
@@ -188,82 +146,14 @@ class Generated:
         What is not given is `kernel`.
         """
         length = round(step_ms * MS)
+        parts = {name: round(part * length) for name, part in share.items()}
         for i in range(steps):
-            row = dict.fromkeys((f"{name}_ns" for name in CATEGORIES), 0)
-            for name, part in share.items():
-                row[f"{name}_ns"] = round(part * length)
-            row["kernel_ns"] = length - sum(row.values())
-            self._traced.append(
-                {
-                    "step": self.step + i,
-                    "gpu": gpu,
-                    "start_ns": self.now + i * length,
-                    "duration_ns": length,
-                    **row,
-                    "kernel_busy_ns": row["kernel_ns"],
-                    "any_busy_ns": row["kernel_ns"],
-                    "kernels": kernels,
-                    "window": self._window,
-                }
-            )
-        self._window += 1
+            self._traced_step(gpu, self.step + i, self.now + i * length, length, parts, kernels)
+        self._windows += 1
 
     def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
         """A kernel of the newest window on gpu 0."""
-        self._kernels.append(
-            (
-                self._window - 1,
-                0,
-                name,
-                "",
-                count,
-                round(total_ms * MS),
-                1000,
-                10000,
-                40.0,
-                64.0,
-                500.0,
-                256.0,
-                tensor_core,
-            )
-        )
-
-    # -- tables --------------------------------------------------------------------------------
-
-    def tables(self) -> dict[str, dict[str, np.ndarray]]:
-        steps = {
-            name: np.concatenate([part[name] for part in self._steps]).astype(np.int64)
-            for name in (self._steps[0] if self._steps else {})
-        }
-        tables = {
-            "steps": steps,
-            "phases": _columns(
-                self._phases, ("kind", "name", "start_ns", "end_ns", "step", "account", "self_ns", "count")
-            ),
-            "pipeline": _columns(
-                self._pipeline,
-                (
-                    "time_ns",
-                    "step",
-                    "which",
-                    "node",
-                    "parent",
-                    "stage",
-                    "op",
-                    "elements",
-                    "processing_ns",
-                    "parallelism",
-                    "buffered",
-                    "buffer_limit",
-                    "flags",
-                ),
-            ),
-        }
-        if self._traced:
-            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
-        if self._kernels:
-            tables["kernels"] = _columns(self._kernels, tuple(TABLES["kernels"]))
-        return tables
+        self._kernel([0], name, total_ms, tensor_core, count)
 
     def samples(self, hz: float = 10) -> dict[str, dict[str, np.ndarray]]:
         """Samples of each GPU in use, `hz` a second, as the driver would have read them.
@@ -299,38 +189,3 @@ class Generated:
                 rows[0][1]: np.array([row[2] for row in rows]),
             }
         return groups
-
-    def diagnose(self, thresholds: dict | None = None, account: dict | None = None) -> dict:
-        """The one-shot diagnosis of all tables and samples."""
-        diagnosis = Diagnosis(self.facts, thresholds)
-        diagnosis.add(self.tables(), self.samples())
-        return diagnosis.result(account=account, now_ns=self.now, ended=True)
-
-
-def _columns(rows: list[tuple], names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    if not rows:
-        return {}
-    table = {}
-    for name, column in zip(names, zip(*rows, strict=True), strict=True):
-        kind = object if isinstance(column[0], str) else None
-        table[name] = np.array(column, dtype=kind)
-    return table
-
-
-def write(run: Generated, log_dir, status: str = "ended", **facts) -> str:
-    """Write a generated run as a real recording; returns its path."""
-    from gpu_util_callback.recording import Clock, RecordingWriter
-
-    given = {"ended_ns": run.now, "heartbeat_ns": run.now} | run.facts | facts
-    writer = RecordingWriter(log_dir, given, clock=Clock())
-    for name, table in run.tables().items():
-        if table:
-            writer.append(name, table)
-    for group, block in run.samples().items():
-        columns = [name for name in block if name != "time_ns"]
-        values = np.stack([block[name] for name in columns], axis=1)
-        writer.append_samples(group, columns, block["time_ns"], values)
-    writer.flush()
-    if status != "live":
-        writer.close(status)
-    return writer.path

@@ -16,18 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from made_up_run import MadeUpRun, write
 from simulated_boards import H100, Board
 from simulated_gauges import FLUSH_S, HOST, MS, START_NS, Busy, Gauges, S
 from simulated_noise import Series, normal
 
-from gpu_util_callback.recording import Clock, RecordingWriter
 from gpu_util_callback.recording.manifest import process_facts
-from gpu_util_callback.recording.schema import CATEGORIES, TABLES
-
-NAN = float("nan")
 
 
-class Job(Gauges):
+class Job(Gauges, MadeUpRun):
     """One process's training, stretch by stretch.
 
     Args:
@@ -57,6 +54,7 @@ class Job(Gauges):
         dry: bool = False,
         **facts,
     ):
+        super().__init__()
         self.rng = np.random.default_rng(seed)
         self.board, self.count, self.hz = board, gpus if board else 0, hz
         self.without, self.jitter, self.dry = set(without), jitter, dry
@@ -66,14 +64,7 @@ class Job(Gauges):
         self.absent: list[tuple[int, int]] = []  # and those in which the process does not run
         self.drop = 0.0
         self._busy = [Busy() for _ in range(self.count)]
-        self._steps: list[dict[str, np.ndarray]] = []
-        self._phases: list[tuple] = []
-        self._pipeline: list[tuple] = []
-        self._validation: list[dict[str, np.ndarray]] = []
-        self._traced: list[dict[str, int]] = []
-        self._kernels: list[tuple] = []
         self._marks: dict[str, list[tuple[int, float]]] = {}
-        self._windows = 0
         self._epochs = 0
         self.facts = self._facts(framework, used, facts)
 
@@ -215,32 +206,12 @@ class Job(Gauges):
         edges = np.flatnonzero(np.diff(flush, prepend=-1))
         sums, stops = np.add.reduceat(hooks, edges), np.append(edges[1:], len(start))
         for first, stop, spent in zip(edges, stops, sums, strict=True):
-            done = self.step + int(stop)
-            self._phases.append(
-                ("callback", name, int(start[first]), int(end[stop - 1]), done, "", int(spent), int(stop - first))
-            )
+            ends = int(end[stop - 1]), self.step + int(stop)
+            self._phase("callback", name, int(start[first]), *ends, self_ns=int(spent), count=int(stop - first))
 
-    def pause(
-        self, kind: str, seconds: float, name: str = "", *, share: float = 0.0, account: str | None = None
-    ) -> None:
-        """Training stands still: "validation", "callback", "checkpoint", "input_setup", "gap"."""
-        accounts = {"validation": "validation", "input_setup": "input_wait", "gap": "step"}
-        end = self.now + round(seconds * S)
-        self._phases.append(
-            (
-                kind,
-                name or kind,
-                self.now,
-                end,
-                self.step,
-                accounts.get(kind, "callbacks") if account is None else account,
-                end - self.now,
-                1,
-            )
-        )
+    def _gpus_work(self, start_ns: int, end_ns: int, share: float) -> None:
         for busy in self._busy:
-            busy.add(self.now, end, share)
-        self.now = end
+            busy.add(start_ns, end_ns, share)
 
     def validate(self, batches: int, ms: float, *, wait: float = 0.0, share: float = 0.95) -> None:
         """A validation with its own batches; the GPU works but for the waits."""
@@ -254,16 +225,16 @@ class Job(Gauges):
                 "input_wait_ns": np.full(batches, round(wait * MS)),
             }
         )
-        self.pause("validation", batches * each / S, share=share * ms / (ms + wait))
+        self.phase("validation", batches * each / S, share=share * ms / (ms + wait))
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """An epoch around what happens inside."""
         start = self.now
-        self.pause("input_setup", 0.01, f"epoch {self._epochs + 1}: iterator")
+        self.phase("input_setup", 0.01, f"epoch {self._epochs + 1}: iterator")
         yield
         self._epochs += 1
-        self._phases.append(("epoch", f"epoch {self._epochs}", start, self.now, self.step, "", self.now - start, 1))
+        self._phase("epoch", f"epoch {self._epochs}", start, self.now)
 
     def away(self, seconds: float) -> None:
         """Time passes and nobody trains or records: a stopped process."""
@@ -292,27 +263,6 @@ class Job(Gauges):
         seconds_or_none()
         self.missed.append((began, self.now))
 
-    def reading(self, *stages: tuple[str, str, float, str], batches: int) -> None:
-        """A reading of the pipeline, root first: (stage, op, own ms a batch, flags)."""
-        for node, (stage, op, ms, flags) in enumerate(stages):
-            self._pipeline.append(
-                (
-                    self.now,
-                    self.step,
-                    "train",
-                    node,
-                    node - 1,
-                    stage,
-                    op,
-                    batches,
-                    round(ms * MS * batches),
-                    NAN,
-                    NAN,
-                    NAN,
-                    flags,
-                )
-            )
-
     def window(
         self, count: int, step_ms: float, *, kernels: int = 300, only: Sequence[int] | None = None, **shares: float
     ) -> None:
@@ -320,75 +270,18 @@ class Job(Gauges):
         for index in range(self.count) if only is None else only:
             for i in range(count):
                 length = round(step_ms * MS * self.rng.normal(1, 0.03))
-                row = dict.fromkeys((f"{name}_ns" for name in CATEGORIES), 0)
-                for name, part in shares.items():
-                    noisy = part * max(0.3, self.rng.normal(1, 0.08))
-                    row[f"{name}_ns"] = round(min(noisy, 1) * length)
-                row["kernel_ns"] = max(0, length - sum(row.values()))
-                copies = sum(row[f"copy_{way}_ns"] for way in ("h2d", "d2h", "d2d"))
-                busy = row["kernel_ns"] + row["collective_ns"]
-                self._traced.append(
-                    {
-                        "step": self.step + i,
-                        "gpu": index,
-                        "start_ns": self.now + i * length,
-                        "duration_ns": sum(row.values()),
-                        **row,
-                        "kernel_busy_ns": busy,
-                        "any_busy_ns": busy + copies,
-                        "kernels": kernels,
-                        "window": self._windows,
-                        "batches": 1,
-                    }
-                )
+                parts = {
+                    name: round(min(part * max(0.3, self.rng.normal(1, 0.08)), 1) * length)
+                    for name, part in shares.items()
+                }
+                self._traced_step(index, self.step + i, self.now + i * length, length, parts, kernels)
         self._windows += 1
 
     def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
         """A kernel of the newest window, on each GPU."""
-        for index in range(self.count):
-            each = round(total_ms * MS / count)
-            self._kernels.append(
-                (
-                    self._windows - 1,
-                    index,
-                    name,
-                    "",
-                    count,
-                    round(total_ms * MS),
-                    each,
-                    each,
-                    40.0,
-                    64.0,
-                    500.0,
-                    256.0,
-                    tensor_core,
-                )
-            )
-
-    # -- the recording -----------------------------------------------------------------------------
-
-    def tables(self) -> dict[str, dict[str, np.ndarray]]:
-        tables = {}
-        for name, parts in (("steps", self._steps), ("validation_steps", self._validation)):
-            if parts:
-                tables[name] = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
-        for name, rows in (("phases", self._phases), ("pipeline", self._pipeline), ("kernels", self._kernels)):
-            if rows:
-                tables[name] = dict(zip(TABLES[name], map(list, zip(*rows, strict=True)), strict=True))
-        if self._traced:
-            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
-        return tables
+        self._kernel(range(self.count), name, total_ms, tensor_core, count)
 
     def write(self, log_dir, status: str = "ended") -> None:
         """Write the recording with the real writer; "lost": its process is gone, it stays open."""
         gone = {**process_facts(), "pid": 2**22 - 1}
-        facts = self.facts | (gone if status == "lost" else {"ended_ns": self.now})
-        writer = RecordingWriter(str(log_dir), facts, clock=Clock())
-        for name, table in self.tables().items():
-            writer.append(name, table)
-        for group, block in self.samples().items():
-            names = [name for name in block if name != "time_ns"]
-            writer.append_samples(group, names, block["time_ns"], np.stack([block[name] for name in names], axis=1))
-        writer.flush()
-        if status != "lost":
-            writer.close(status)
+        write(self, log_dir, status, **(gone if status == "lost" else {}))

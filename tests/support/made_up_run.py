@@ -1,0 +1,149 @@
+"""The tables and samples of a made-up run: kept as rows, diagnosed at once, written as a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.recording import Clock, RecordingWriter
+from gpu_util_callback.recording.schema import CATEGORIES, TABLES
+
+MS = 1_000_000
+NAN = float("nan")
+ACCOUNTS = {"validation": "validation", "input_setup": "input_wait", "gap": "step"}
+
+
+class MadeUpRun:
+    """What generators of runs share; theirs are the clock, the steps and the samples."""
+
+    facts: dict
+    now: int  # ns since the epoch
+    step: int
+
+    def __init__(self) -> None:
+        self._steps: list[dict[str, np.ndarray]] = []
+        self._validation: list[dict[str, np.ndarray]] = []
+        self._rows: dict[str, list[tuple]] = {"phases": [], "pipeline": [], "kernels": []}
+        self._traced: list[dict[str, int]] = []
+        self._windows = 0
+
+    def samples(self) -> dict[str, dict[str, np.ndarray]]:
+        raise NotImplementedError
+
+    def _phase(
+        self,
+        kind: str,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        step: int | None = None,
+        *,
+        account: str = "",
+        self_ns: int | None = None,
+        count: int = 1,
+    ) -> None:
+        at = self.step if step is None else step
+        own = end_ns - start_ns if self_ns is None else self_ns
+        self._rows["phases"].append((kind, name, start_ns, end_ns, at, account, own, count))
+
+    def _gpus_work(self, start_ns: int, end_ns: int, share: float) -> None:
+        """Of this share of the time, kernels run on all GPUs."""
+        raise NotImplementedError
+
+    def phase(
+        self, kind: str, seconds: float, name: str = "", *, account: str | None = None, share: float = 0.0
+    ) -> None:
+        """Training stands still: "validation", "callback", "checkpoint", "input_setup", "gap"."""
+        end = self.now + round(seconds * 1e9)
+        counted = ACCOUNTS.get(kind, "callbacks") if account is None else account
+        self._phase(kind, name or kind, self.now, end, account=counted)
+        self._gpus_work(self.now, end, share)
+        self.now = end
+
+    def reading(
+        self, *stages: tuple[str, str, float, float, str], batches: int, elements: int = 1, which: str = "train"
+    ) -> None:
+        """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
+
+        The root stands first in the table, as in the pipeline's model; the stages before it make
+        `elements` for each batch.
+        """
+        for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
+            made = batches * (elements if node else 1)
+            place = (self.now, self.step, which, node, node - 1, stage, op)
+            self._rows["pipeline"].append((*place, made, round(ms * MS * batches), parallelism, NAN, NAN, flags))
+
+    def _traced_step(
+        self, gpu: int, step: int, start_ns: int, length: int, parts: dict[str, int], kernels: int
+    ) -> None:
+        """A step of the newest window: ns by category; the rest is `kernel`."""
+        row = dict.fromkeys((f"{name}_ns" for name in CATEGORIES), 0)
+        row |= {f"{name}_ns": ns for name, ns in parts.items()}
+        row["kernel_ns"] = max(0, length - sum(row.values()))
+        busy = row["kernel_ns"] + row["collective_ns"]
+        copies = sum(row[f"copy_{way}_ns"] for way in ("h2d", "d2h", "d2d"))
+        self._traced.append(
+            {
+                "step": step,
+                "gpu": gpu,
+                "start_ns": start_ns,
+                "duration_ns": sum(row.values()),
+                **row,
+                "kernel_busy_ns": busy,
+                "any_busy_ns": busy + copies,
+                "kernels": kernels,
+                "window": self._windows,
+                "batches": 1,
+            }
+        )
+
+    def _kernel(self, gpus: Iterable[int], name: str, total_ms: float, tensor_core: str, count: int) -> None:
+        """A kernel of the window before."""
+        for gpu in gpus:
+            total = round(total_ms * MS)
+            each = round(total / count)
+            shape = (40.0, 64.0, 500.0, 256.0)
+            self._rows["kernels"].append(
+                (self._windows - 1, gpu, name, "", count, total, each, each, *shape, tensor_core)
+            )
+
+    def tables(self) -> dict[str, dict[str, np.ndarray]]:
+        """Every table that has rows."""
+        tables = {}
+        for name, parts in (("steps", self._steps), ("validation_steps", self._validation)):
+            if parts:
+                tables[name] = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+        for name, rows in self._rows.items():
+            if rows:
+                columns = zip(TABLES[name], zip(*rows, strict=True), strict=True)
+                tables[name] = {
+                    column: np.array(values, object if isinstance(values[0], str) else None)
+                    for column, values in columns
+                }
+        if self._traced:
+            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
+        return tables
+
+    def diagnose(self, thresholds: dict | None = None, account: dict | None = None) -> dict:
+        """The diagnosis of all tables and samples at once."""
+        diagnosis = Diagnosis(self.facts, thresholds)
+        diagnosis.add(self.tables(), self.samples())
+        return diagnosis.result(account=account, now_ns=self.now, ended=True)
+
+
+def write(run: MadeUpRun, log_dir, status: str = "ended", **facts) -> str:
+    """Write a run with the real writer; returns its path. "live" and "lost" stay open."""
+    ended = {} if status == "lost" else {"ended_ns": run.now, "heartbeat_ns": run.now}
+    writer = RecordingWriter(str(log_dir), ended | run.facts | facts, clock=Clock())
+    for name, table in run.tables().items():
+        writer.append(name, table)
+    for group, block in run.samples().items():
+        columns = [name for name in block if name != "time_ns"]
+        values = np.stack([block[name] for name in columns], axis=1)
+        writer.append_samples(group, columns, block["time_ns"], values)
+    writer.flush()
+    if status not in ("live", "lost"):
+        writer.close(status)
+    return writer.path
