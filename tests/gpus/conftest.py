@@ -14,7 +14,9 @@ from gpu_util_callback.gpus._devices import list_gpus
 from gpu_util_callback.gpus._gate import Gate, Memory
 from gpu_util_callback.gpus._reader import GpuReader
 from gpu_util_callback.gpus._store import Store
+from gpu_util_callback.recording import Recording, read_recordings
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.writer import RecordingWriter
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +78,22 @@ class Stepped:
             columns = dict(zip(block.columns, block.values.T, strict=True))
             drained[block.group] = {"t": (block.time_ns - start_ns) / 1e9, **columns}
         return drained
+
+    def recording(self, log_dir: Path, blocks: dict, tables: dict, **facts: object) -> Recording:
+        """A recording of what was read, and of the rows of a training meanwhile."""
+        begin = self.library.start_us * 1000
+        gpu = {"index": 0, "used_by_framework": True, **self.gpu.facts, **self.reader.facts}
+        known = {"framework": {"name": "tensorflow"}, "started_ns": begin, "gpus": [gpu]}
+        writer = RecordingWriter(str(log_dir), known | facts, clock=self.clock)
+        for name, rows in tables.items():
+            writer.append(name, rows)
+        for group, block in blocks.items():
+            columns = [name for name in block if name != "t"]
+            times = begin + np.rint(block["t"] * 1e9).astype(np.int64)
+            writer.append_samples(group, columns, times, np.stack([block[name] for name in columns], 1))
+        writer.close("ended")
+        (recording,) = read_recordings(str(log_dir))
+        return recording
 
     def reasons(self) -> dict[str, str]:
         """source -> reason of everything unavailable."""

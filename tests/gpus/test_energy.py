@@ -10,8 +10,6 @@ from nvml import Scenario
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.evidence.energy import TimeSums
-from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.recording.writer import RecordingWriter
 
 SECOND = 10**9
 # 100 W while the input is waited for, 500 W in the step: three seconds of each, in turns.
@@ -36,36 +34,19 @@ def record(stepped, seconds, log_dir, *, steps=True, batch_size=32):
 
     stepped.reader.read = read_again
     blocks = stepped.at(*seconds)
-    start = stepped.library.start_us * 1000
-    facts = {
-        "framework": {"name": "tensorflow"},
-        "started_ns": start,
-        "ended_ns": start + 60 * SECOND,
-        "fit": {"batch_size": batch_size},
-        "gpus": [{"index": 0, "used_by_framework": True, **stepped.gpu.facts}],
+    start, at = stepped.library.start_us * 1000, np.arange(10 if steps else 0)
+    half = np.full(len(at), TURN_S * SECOND)
+    rows = {
+        "step": at,
+        "start_ns": start + at * 2 * TURN_S * SECOND,
+        "duration_ns": 2 * half,
+        "input_wait_ns": half,
+        "body_ns": half,
     }
-    writer = RecordingWriter(str(log_dir), facts, clock=stepped.clock)
-    if steps:
-        at = np.arange(10)
-        half = np.full(10, TURN_S * SECOND)
-        writer.append(
-            "steps",
-            {
-                "step": at,
-                "start_ns": start + at * 2 * TURN_S * SECOND,
-                "duration_ns": 2 * half,
-                "input_wait_ns": half,
-                "body_ns": half,
-            },
-        )
-    for group, block in blocks.items():
-        columns = [name for name in block if name != "t"]
-        times = start + (block["t"] * 1e9).astype(np.int64)
-        values = np.stack([block[name] for name in columns], 1)
-        writer.append_samples(group, columns, times, values)
-    writer.close("ended")
-    (recording,) = read_recordings(str(log_dir))
-    return run_report(recording)
+    ended = start + 60 * SECOND
+    return run_report(
+        stepped.recording(log_dir, blocks, {"steps": rows}, ended_ns=ended, fit={"batch_size": batch_size})
+    )
 
 
 TICKS = np.arange(0, 60.01, 0.2)

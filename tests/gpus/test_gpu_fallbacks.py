@@ -9,7 +9,7 @@ import pytest
 from cuda import build_cuda, prepend
 from nvml import GIB, Scenario, build_standin, environment
 
-from gpu_util_callback.diagnosis import diagnose
+from gpu_util_callback.diagnosis import diagnose, run_report
 from gpu_util_callback.gpus import FrameworkGpu, _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus
 from gpu_util_callback.gpus._mapping import CudaGpu, Visible, match
@@ -195,9 +195,6 @@ def test_throttling_is_judged_without_the_batch_of_counters(make_throttled, way)
 def make_throttled(step, tmp_path):
     """make_throttled(*symbols, way=): a recording of a GPU that is hot for 20 of 40 seconds, whose
     driver does without some calls, its diagnosis and its report."""
-    from gpu_util_callback.diagnosis import run_report
-    from gpu_util_callback.recording import read_recordings
-    from gpu_util_callback.recording.writer import RecordingWriter
 
     def make(*symbols, way):
         scenario, gpu = lacking(way, *symbols)
@@ -206,31 +203,15 @@ def make_throttled(step, tmp_path):
         gpu.counter(269, [(0, 0), (20, 1e9)]).counter(83, 500_000)
         stepped = step(scenario)
         blocks = stepped.at(*np.arange(0, 40, 0.2))
-        start = stepped.library.start_us * 1000
-        facts = {
-            "framework": {"name": "tensorflow"},
-            "started_ns": start,
-            "gpus": [{"index": 0, "used_by_framework": True, **stepped.gpu.facts}],
+        steps, length = np.arange(400), np.full(400, 10**8)
+        rows = {
+            "step": steps,
+            "start_ns": stepped.library.start_us * 1000 + steps * 10**8,
+            "duration_ns": length,
+            "input_wait_ns": 0 * length,
+            "body_ns": length,
         }
-        writer = RecordingWriter(str(tmp_path), facts, clock=stepped.clock)
-        steps = np.arange(400)
-        writer.append(
-            "steps",
-            {
-                "step": steps,
-                "start_ns": start + steps * 10**8,
-                "duration_ns": np.full(400, 10**8),
-                "input_wait_ns": np.zeros(400, np.int64),
-                "body_ns": np.full(400, 10**8),
-            },
-        )
-        for group, block in blocks.items():
-            columns = [name for name in block if name != "t"]
-            times = start + (block["t"] * 1e9).astype(np.int64)
-            values = np.stack([block[name] for name in columns], 1)
-            writer.append_samples(group, columns, times, values)
-        writer.close("ended")
-        (recording,) = read_recordings(str(tmp_path))
+        recording = stepped.recording(tmp_path, blocks, {"steps": rows})
         return {"found": diagnose(recording), "report": run_report(recording)}
 
     return make

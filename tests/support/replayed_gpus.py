@@ -161,9 +161,6 @@ def trained(card: RecordedGpu, stepped: Any, log_dir: Path, *, hz: float = 10, p
         stepped: a reader over the card's scenario, whose time is moved by hand.
         phase_s: when it is first asked.
     """
-    from gpu_util_callback.recording import read_recordings
-    from gpu_util_callback.recording.writer import RecordingWriter
-
     start_s, end_s = card.metered_s
     begin = stepped.library.start_us * 1000
     read = stepped.reader.read
@@ -180,49 +177,32 @@ def trained(card: RecordedGpu, stepped: Any, log_dir: Path, *, hz: float = 10, p
     def ns(seconds: Any) -> Any:
         return begin + np.rint(np.asarray(seconds) * SECOND).astype(np.int64)
 
-    gpu = {"index": 0, "used_by_framework": True, **stepped.gpu.facts, **stepped.reader.facts}
-    facts = {
-        "framework": {"name": "torch"},
-        "fit": {"batch_size": 32},
-        "gpus": [gpu],
-        "started_ns": int(ns(start_s)),
-        "ended_ns": int(ns(end_s)),
-    }
-    writer = RecordingWriter(str(log_dir), facts, clock=stepped.clock)
     edges, computing = steps_of(card, start_s, end_s)
     at, length = ns(edges[:-1]), np.diff(ns(edges))
     stalls = [(float(a), float(b)) for (_, a), (b, _) in pairwise(card.loads) if b - a > STEP_S]
     stalled = ~computing & np.isin(edges[:-1], [a for a, _ in stalls])
     zero = np.zeros_like(length)
-    writer.append(
-        "steps",
-        {
+    tables = {
+        "steps": {
             "step": np.arange(len(at)),
             "start_ns": at,
             "duration_ns": length,
             "input_wait_ns": np.where(computing | stalled, zero, length),
             "body_ns": np.where(computing, length, zero),
             "callbacks_ns": np.where(stalled, length, zero),
-        },
-    )
+        }
+    }
     if stalls:
         own = ns(np.array(stalls))
-        writer.append(
-            "phases",
-            {
-                "kind": ["callback"] * len(own),
-                "account": ["callbacks"] * len(own),
-                "name": ["ModelCheckpoint"] * len(own),
-                "start_ns": own[:, 0],
-                "end_ns": own[:, 1],
-                "self_ns": own[:, 1] - own[:, 0],
-                "step": np.flatnonzero(stalled),
-            },
-        )
-    for group, block in blocks.items():
-        columns = [name for name in block if name != "t"]
-        values = np.stack([block[name] for name in columns], 1)
-        writer.append_samples(group, columns, ns(block["t"]), values)
-    writer.close("ended")
-    (recording,) = read_recordings(str(log_dir))
-    return recording, begin
+        tables["phases"] = {
+            "kind": ["callback"] * len(own),
+            "account": ["callbacks"] * len(own),
+            "name": ["ModelCheckpoint"] * len(own),
+            "start_ns": own[:, 0],
+            "end_ns": own[:, 1],
+            "self_ns": own[:, 1] - own[:, 0],
+            "step": np.flatnonzero(stalled),
+        }
+    facts = {"framework": {"name": "torch"}, "fit": {"batch_size": 32}}
+    times = {"started_ns": int(ns(start_s)), "ended_ns": int(ns(end_s))}
+    return stepped.recording(log_dir, blocks, tables, **facts, **times), begin
