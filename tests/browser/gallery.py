@@ -89,10 +89,9 @@ def ceilings(root: Path) -> None:
     measured = Ceilings(34.0, 102.0, 26.0, 32, 10.0, "tensorflow")
     run = Generated(seed=5, gpus=[GPU], noise=0.02, ceilings=measured.to_dict())
     for _ in range(3):
-        begun = run.now
-        run.steps(400, step_ms=9.8, wait_ms=29)
-        run.reading(("map(decode)", "Map", 28.5, 1, "sequential"), batches=400)
-        run.epoch(begun)
+        with run.epoch():
+            run.steps(400, step_ms=9.8, wait_ms=29)
+            run.reading(("map(decode)", "Map", 28.5, 1, "sequential"), batches=400)
     run.facts["throughput"] = {"training_s": (run.now - START_NS) / 1e9, "samples": 1200 * 32}
     write(run, root / "resnet50", "ended")
     _mark(root / "resnet50", START_NS)

@@ -1,6 +1,7 @@
 """Advice knows where its code is safe, and what it changes besides speed."""
 
 import re
+from collections import Counter
 
 import pytest
 from advised import apply
@@ -31,7 +32,6 @@ from advised_runs import (
     waits,
 )
 
-from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.diagnosis.finding import Advice
 
 FRAMEWORKS = {"tensorflow": TENSORFLOW, "jax": JAX, "torch": KERAS_TORCH}
@@ -74,16 +74,8 @@ ALTERS = re.compile(r"batch_size ?=|ds\.batch\(\d+\)|global_policy|autocast|asty
 
 
 def advice_of(run, host):
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
-    result = diagnosis.result(now_ns=run.now, ended=True)
-    findings = [*result["spans"], *result["findings"]]
-    if not findings:
-        return []
-    causes = {finding["cause"] for finding in findings}
-    return [
-        found(run, cause, host)["advice"] for cause in causes if sum(one["cause"] == cause for one in findings) == 1
-    ]
+    times = Counter(finding["cause"] for finding in run.findings())
+    return [found(run, cause, host)["advice"] for cause, count in times.items() if count == 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

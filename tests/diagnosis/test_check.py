@@ -26,10 +26,9 @@ def logdir(tmp_path_factory):
     """Half of the time waits for input, a twentieth validates."""
     run = Generated(seed=1, gpus=[GPU])
     for _ in range(4):
-        start = run.now
-        run.steps(200, step_ms=10, wait_ms=12)
-        run.phase("validation", 0.25)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(200, step_ms=10, wait_ms=12)
+            run.phase("validation", 0.25)
     folder = tmp_path_factory.mktemp("check") / "resnet"
     write(run, folder)
     return folder

@@ -25,12 +25,11 @@ def run_of(
     run = Generated(
         seed=seed,
         gpus=[GPU],
+        at_s=later_s,
         model={"name": name, "parameters": 25_000_000},
         fit={"batch_size": batch, "input_kind": "tf.data"},
         **facts,
     )
-    run.now += later_s * 10**9
-    run.facts["started_ns"] = run.now
     run.steps(600, step_ms=step_ms, wait_ms=wait_ms)
     if wait_ms:
         run.slow_map(600, step_ms + wait_ms)
@@ -169,9 +168,7 @@ def test_the_first_line_says_whether_a_change_helped(before_and_after, tmp_path)
 )
 def test_the_first_line_makes_nothing_of_noise(tmp_path, step_ms, steps, said):
     write(run_of(0), tmp_path / "a")
-    other = Generated(seed=2, gpus=[GPU])
-    other.now += 10**11
-    other.facts["started_ns"] = other.now
+    other = Generated(seed=2, gpus=[GPU], at_s=100)
     other.steps(steps, step_ms=step_ms)
     write(other, tmp_path / "b", status="interrupted")
     assert first_line(tmp_path) == said

@@ -5,24 +5,19 @@ import pytest
 from generated_runs import GPU, MS, Generated
 
 
-def stalls(run: Generated) -> list[dict]:
-    return [span for span in run.diagnose()["spans"] if span["cause"] == "host_stall"]
-
-
 def epochs(run: Generated, count: int, *, steps: int = 200, **phases) -> None:
     for _ in range(count):
-        start = run.now
-        run.steps(steps, step_ms=10)
-        for kind, (seconds, name, share) in phases.items():
-            run.phase(kind, seconds, name=name, share=share)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(steps, step_ms=10)
+            for kind, (seconds, name, share) in phases.items():
+                run.phase(kind, seconds, name=name, share=share)
 
 
 @pytest.mark.parametrize("seconds, found", [(0.1, 0), (0.3, 0), (0.45, 0), (0.8, 1), (4, 1)])
 def test_validation_is_a_stall_from_a_fifth_of_the_time(seconds, found):
     run = Generated(seed=1)
     epochs(run, 5, validation=(seconds, "validation", 0))
-    spans = stalls(run)
+    spans = run.findings("host_stall")
     assert len(spans) == found
     for span in spans:
         assert span["title"] == "Validation stalls training"
@@ -38,7 +33,7 @@ def test_what_closes_a_validation_is_part_of_the_longest():
         run.steps(200, step_ms=10)
         run.phase("validation", 1.0, name="validation")
         run.phase("gap", tail, name="end of epoch", account="validation")
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["evidence"]["seconds_each"] == pytest.approx((3 + 2.52) / 3, abs=0.01)
     assert span["evidence"]["longest_s"] == pytest.approx(3.5)
 
@@ -46,13 +41,13 @@ def test_what_closes_a_validation_is_part_of_the_longest():
 def test_validation_that_keeps_the_gpu_busy_loses_nothing():
     run = Generated(seed=2, gpus=[GPU])
     epochs(run, 5, validation=(1.0, "validation", 0.98))
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []
 
 
 def test_of_a_validation_only_the_idle_time_counts():
     run = Generated(seed=3, gpus=[GPU])
     epochs(run, 5, validation=(2.0, "validation", 0.5))
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["lost_s"] == pytest.approx(5, rel=0.1)
     assert span["evidence"]["gpu_active_meanwhile_pct"] == pytest.approx(50, abs=5)
 
@@ -61,13 +56,12 @@ def test_compiling_is_no_training_beside_which_a_stall_looks_busy():
     """4 s of it, the GPU idle: what it idles in training anyhow is a tenth, not a half."""
     run = Generated(seed=3, gpus=[GPU])
     for epoch in range(5):
-        start = run.now
-        if not epoch:
-            run.phase("compilation", 4.0, name="train function traced", account="")
-        run.steps(200, step_ms=10, gpu_share=0.9)
-        run.phase("callback", 0.8, name="Pictures.on_epoch_end", share=0)
-        run.epoch(start)
-    [span] = stalls(run)
+        with run.epoch():
+            if not epoch:
+                run.phase("compilation", 4.0, name="train function traced", account="")
+            run.steps(200, step_ms=10, gpu_share=0.9)
+            run.phase("callback", 0.8, name="Pictures.on_epoch_end", share=0)
+    [span] = run.findings("host_stall")
     assert span["lost_s"] == pytest.approx(5 * 0.8, rel=0.1)
 
 
@@ -75,7 +69,7 @@ def test_compiling_is_no_training_beside_which_a_stall_looks_busy():
 def test_a_shorter_validation_is_a_stall_where_the_gpu_was_seen_idle(share, found):
     run = Generated(seed=11, gpus=[GPU])
     epochs(run, 6, steps=400, validation=(0.7, "validation", share))  # 15 %
-    spans = stalls(run)
+    spans = run.findings("host_stall")
     assert len(spans) == found
     for span in spans:
         assert list(span["threshold"]) == ["validation_idle_pct"]
@@ -88,13 +82,13 @@ def test_one_long_checkpoint_is_an_event():
     epochs(run, 3)
     run.phase("checkpoint", 3, name="ModelCheckpoint.on_epoch_end")
     epochs(run, 3)
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []
 
 
 def test_a_checkpoint_every_epoch_is_named():
     run = Generated(seed=5)
     epochs(run, 6, checkpoint=(0.5, "ModelCheckpoint.on_epoch_end", 0))
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["title"] == "ModelCheckpoint: saving stalls training"
     assert span["evidence"]["callback"] == "ModelCheckpoint.on_epoch_end"
     assert span["lost_s"] == pytest.approx(3, rel=0.01)
@@ -104,18 +98,17 @@ def test_a_checkpoint_every_epoch_is_named():
 def test_a_small_callback_is_normal():
     run = Generated(seed=6)
     epochs(run, 6, callback=(0.05, "CSVLogger.on_epoch_end", 0))
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []
 
 
 def test_a_hook_beside_long_validations_is_held_against_the_steps():
     """7 % of the steps, 4 % of the time from the first to the last."""
     run = Generated(seed=1)
     for _ in range(4):
-        start = run.now
-        run.steps(500, step_ms=10, callback_ms=0.75)
-        run.phase("validation", 4, name="validation")
-        run.epoch(start)
-    [hook] = [one for one in stalls(run) if "callback" in one["evidence"]]
+        with run.epoch():
+            run.steps(500, step_ms=10, callback_ms=0.75)
+            run.phase("validation", 4, name="validation")
+    [hook] = [one for one in run.findings("host_stall") if "callback" in one["evidence"]]
     assert hook["evidence"]["callback_pct"] == pytest.approx(7, abs=0.5)
 
 
@@ -127,7 +120,7 @@ def test_a_heavy_batch_hook_is_a_span_and_named():
     run.hook_detail("Watcher.on_train_batch_end", begin, run.now, 400 * 6 * MS, 400)
     run.hook_detail("CSVLogger.on_train_batch_end", begin, run.now, 2 * MS, 400)
     run.steps(400, step_ms=10)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
     assert span["evidence"]["callback"] == "Watcher.on_train_batch_end"
     assert span["title"] == "Watcher stalls training"
@@ -139,7 +132,7 @@ def test_a_checkpoint_every_hundred_batches_is_one_span():
     saves = np.zeros(2000)
     saves[99::100] = 300
     run.steps(2000, step_ms=10, callback_ms=saves)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["start_step"] <= 100 and span["end_step"] >= 1900
 
 
@@ -147,10 +140,9 @@ def test_stalls_and_waits_lose_no_second_twice():
     run = Generated(seed=9)
     epochs(run, 2)
     for _ in range(3):
-        start = run.now
-        run.steps(200, step_ms=2, wait_ms=30, callback_ms=10)
-        run.phase("validation", 6)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(200, step_ms=2, wait_ms=30, callback_ms=10)
+            run.phase("validation", 6)
     found = run.diagnose()
     lost = sum(span["lost_s"] for span in found["spans"])
     assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}
@@ -161,4 +153,4 @@ def test_stalls_and_waits_lose_no_second_twice():
 def test_the_progress_bar_of_very_short_steps_is_normal():
     run = Generated(seed=10)
     run.steps(2000, step_ms=0.5, callback_ms=0.08)
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []

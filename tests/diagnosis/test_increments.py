@@ -17,13 +17,12 @@ from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 def busy_run(seed: int = 3) -> Generated:
     run = Generated(seed=seed, gpus=[GPU, GPU | {"index": 1}], noise=0.2)
     for epoch in range(3):
-        start = run.now
-        run.steps(70, step_ms=8)
-        run.steps(60, step_ms=8, wait_ms=25 if epoch == 1 else 0, callback_ms=4 if epoch else 0)
-        run.reading(("map(decode)", "MapV2", 30, 1, "py_function"), ("batch", "BatchV2", 1, 1, ""), batches=130)
-        run.phase("validation", 0.6)
-        run.phase("checkpoint", 0.2, name="ModelCheckpoint.on_epoch_end")
-        run.epoch(start)
+        with run.epoch():
+            run.steps(70, step_ms=8)
+            run.steps(60, step_ms=8, wait_ms=25 if epoch == 1 else 0, callback_ms=4 if epoch else 0)
+            run.reading(("map(decode)", "MapV2", 30, 1, "py_function"), ("batch", "BatchV2", 1, 1, ""), batches=130)
+            run.phase("validation", 0.6)
+            run.phase("checkpoint", 0.2, name="ModelCheckpoint.on_epoch_end")
     return run
 
 

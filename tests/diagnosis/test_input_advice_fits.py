@@ -792,10 +792,9 @@ def test_on_a_cpu_a_cure_may_save_what_the_steps_lose_to_their_input(gpus):
     for run, quick_ms in (even, 10.0), (uneven, 4.0):
         slow_ms = (40 - quick_ms) / 3
         for _ in range(4):
-            start = run.now
-            run.steps(100, step_ms=np.tile([quick_ms, slow_ms, slow_ms, slow_ms], 25), wait_ms=20)
-            run.reading(TUNED, batches=100)
-            run.epoch(start)
+            with run.epoch():
+                run.steps(100, step_ms=np.tile([quick_ms, slow_ms, slow_ms, slow_ms], 25), wait_ms=20)
+                run.reading(TUNED, batches=100)
     of_even, of_uneven = (found(run, "input_bound", ALL_CORES)["saves_range_s"] for run in (even, uneven))
     assert of_uneven[0] == pytest.approx(of_even[0], rel=0.02)
     assert (of_uneven[1] > of_even[1] + 1) == (not gpus)

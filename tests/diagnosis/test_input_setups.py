@@ -10,12 +10,11 @@ def test_set_ups_that_follow_one_another_are_one():
     """Keras begins a PyDataset in three pieces: an epoch is set up once, for their sum."""
     run = run_of(epochs=6, steps_per_epoch=200, **PYDATASET)
     for _ in range(6):
-        start = run.now
-        for seconds in (1.5, 0.001, 0.01):
-            run.phase("input_setup", seconds, name="workers")
-            run.now += 1000
-        run.steps(200, step_ms=10)
-        run.epoch(start)
+        with run.epoch():
+            for seconds in (1.5, 0.001, 0.01):
+                run.phase("input_setup", seconds, name="workers")
+                run.now += 1000
+            run.steps(200, step_ms=10)
     [found] = run.diagnose()["findings"] or run.diagnose()["spans"]
     assert found["evidence"]["times"] == 6
     assert found["evidence"]["seconds_each"] == pytest.approx(1.511, abs=0.01)
@@ -26,12 +25,11 @@ def set_up_beside_validation(seconds, **facts):
     """Epochs whose input is taken down before their validation, and set up behind it."""
     run = run_of(epochs=len(seconds), steps_per_epoch=100, **facts)
     for epoch_s in seconds:
-        start = run.now
-        run.phase("input_setup", epoch_s, name="iterator")
-        run.steps(100, step_ms=10)
-        run.phase("input_setup", 0.04, name="new iterator")
-        run.phase("validation", 0.05, name="validation", account="validation")
-        run.epoch(start)
+        with run.epoch():
+            run.phase("input_setup", epoch_s, name="iterator")
+            run.steps(100, step_ms=10)
+            run.phase("input_setup", 0.04, name="new iterator")
+            run.phase("validation", 0.05, name="validation", account="validation")
     return run
 
 
@@ -98,13 +96,12 @@ def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
     """Two epochs of 4 s; training stands still as the input of the one numbered `at` begins."""
     run = run_of(epochs=2, steps_per_epoch=400)
     for epoch in range(2):
-        start = run.now
-        name = f"epoch {epoch + 1}: iterator"
-        seconds = stall_s if epoch == at else before_s
-        run.phase("input_setup", seconds, name=name)
-        run.steps(400, step_ms=10)
-        run.phase("input_setup", 0.02, name="end of data")
-        run.epoch(start)
+        with run.epoch():
+            name = f"epoch {epoch + 1}: iterator"
+            seconds = stall_s if epoch == at else before_s
+            run.phase("input_setup", seconds, name=name)
+            run.steps(400, step_ms=10)
+            run.phase("input_setup", 0.02, name="end of data")
     return run
 
 
@@ -137,11 +134,10 @@ def test_other_waits_at_the_beginning_of_an_epoch_are_not(stall_s, at, ended):
 def test_one_long_change_of_many_epochs_is_told():
     run = run_of(epochs=12, steps_per_epoch=200)
     for epoch in range(12):
-        start = run.now
-        seconds = 6 if epoch == 7 else 0.02
-        run.phase("input_setup", seconds, name="iterator")
-        run.steps(200, step_ms=10)
-        run.epoch(start)
+        with run.epoch():
+            seconds = 6 if epoch == 7 else 0.02
+            run.phase("input_setup", seconds, name="iterator")
+            run.steps(200, step_ms=10)
     finding = found(run, "input_bound")
     assert "Seen once in 12 epochs" in finding["advice"]["text"]
     assert finding["lost_s"] == pytest.approx(6, rel=0.1)

@@ -21,10 +21,6 @@ def run_of(share=0.0, framework=TORCH, values=(), gpus=(GPU,), **facts) -> Gener
     return run
 
 
-def fallback(run: Generated) -> list[dict]:
-    return [one for one in run.diagnose()["findings"] if one["cause"] == "cpu_fallback"]
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -35,7 +31,7 @@ def fallback(run: Generated) -> list[dict]:
 )
 def test_a_model_that_was_never_moved_is_told(values):
     run = run_of(values=values)
-    [finding] = fallback(run)
+    [finding] = run.findings("cpu_fallback")
     assert finding["title"] == "Training does not run on the NVIDIA H200"
     assert 'model.to("cuda")' in finding["advice"]["code"]
     assert run.diagnose()["verdict"] == "Training does not run on the NVIDIA H200."
@@ -52,19 +48,19 @@ def test_a_model_that_was_never_moved_is_told(values):
     ],
 )
 def test_a_small_model_or_an_unknown_memory_is_not(share, values):
-    assert fallback(run_of(share, values=values)) == []
+    assert run_of(share, values=values).findings("cpu_fallback") == []
 
 
 def test_what_the_allocator_holds_is_less_than_the_model():
     values = [("allocator_peak_bytes", 4096.0)]
-    assert fallback(run_of(values=values, model={"name": "m", "parameters": 1_000_000}))
-    assert not fallback(run_of(values=values, model={"name": "m", "parameters": 18}))
+    assert run_of(values=values, model={"name": "m", "parameters": 1_000_000}).findings("cpu_fallback")
+    assert not run_of(values=values, model={"name": "m", "parameters": 18}).findings("cpu_fallback")
 
 
 @pytest.mark.parametrize("name, there", [("tensorflow", "tf.device"), ("jax", "jax.device_put"), ("torch", "model.to")])
 def test_each_framework_has_its_line(name, there):
     framework = {"name": name, "backend": name}
-    [finding] = fallback(run_of(framework=framework, values=[("memory_used_bytes", 0)]))
+    [finding] = run_of(framework=framework, values=[("memory_used_bytes", 0)]).findings("cpu_fallback")
     assert there in finding["advice"]["code"]
 
 
@@ -81,14 +77,14 @@ def test_each_framework_has_its_line(name, there):
 def test_a_gpu_that_this_process_keeps_busy_by_other_means_is_used(values, blamed):
     jax = {"name": "jax", "backend": "jax"}
     run = run_of(framework=jax, gpus=[GPU | {"used_by_framework": False}], values=values)
-    assert bool(fallback(run)) == blamed
+    assert bool(run.findings("cpu_fallback")) == blamed
 
 
 def test_a_guessed_framework_is_not_blamed():
     unused = [GPU | {"used_by_framework": False}]
     jax = {"name": "jax", "backend": "jax"}
-    assert fallback(run_of(framework=jax, gpus=unused))
-    assert not fallback(run_of(framework={**jax, "guessed": True}, gpus=unused))
+    assert run_of(framework=jax, gpus=unused).findings("cpu_fallback")
+    assert not run_of(framework={**jax, "guessed": True}, gpus=unused).findings("cpu_fallback")
 
 
 def test_it_is_a_guess_where_none_of_several_is_at_work_yet(monkeypatch):

@@ -17,7 +17,7 @@ def loop(kind="generator", name="torch", loop="custom", **fit) -> Generated:
 
 
 def waits(run: Generated) -> dict:
-    [span] = [span for span in run.diagnose()["spans"] if span["cause"] == "input_bound"]
+    [span] = run.findings("input_bound")
     return span
 
 
@@ -126,13 +126,13 @@ def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, ahead, ref
     run = loop(kind="tf.data", name="tensorflow", loop="fit", steps_per_epoch=600)
     for _ in range(2):
         start, wait = run.now, np.tile([0.0, 0.0, 4.0], 200)
-        wait[0] = 3400
-        run.steps(600, step_ms=11, wait_ms=wait)
-        run.input_filled(start, 3.4)
-        run.reading(
-            ("batch", "BatchV2", batch_ms, 1.0, ""), ("shuffle", "ShuffleV3", 0.9, 1.0, ""), *prefetch, batches=600
-        )
-        run.epoch(start)
+        with run.epoch():
+            wait[0] = 3400
+            run.steps(600, step_ms=11, wait_ms=wait)
+            run.input_filled(start, 3.4)
+            run.reading(
+                ("batch", "BatchV2", batch_ms, 1.0, ""), ("shuffle", "ShuffleV3", 0.9, 1.0, ""), *prefetch, batches=600
+            )
     span = waits(run)
     assert ("shuffle fills its buffer" in span["advice"]["text"]) == refilled
     assert ("ds.repeat().shuffle(buffer_size)" in span["advice"]["code"]) == refilled

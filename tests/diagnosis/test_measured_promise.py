@@ -3,7 +3,7 @@
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.diagnosis import Diagnosis, logdir_report
+from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.ceilings import Ceilings
 from gpu_util_callback.report.terminal import render
@@ -21,17 +21,10 @@ def waiting(model_per_s=None, wait_ms=30.0, batch_size=32):
     return run
 
 
-def promise(run):
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
-    found = diagnosis.result(now_ns=run.now, ended=True)
-    return [one for one in [*found["findings"], *found["spans"]] if one["cause"] == "input_bound"]
-
-
 def test_the_promise_is_what_was_measured():
-    (inferred,) = promise(waiting())
+    (inferred,) = waiting().findings("input_bound")
     assert "model_alone_ms" not in inferred["evidence"]
-    (measured,) = promise(waiting(model_per_s=50))  # 20 ms: the wait hid half of it
+    (measured,) = waiting(model_per_s=50).findings("input_bound")  # 20 ms: the wait hid half of it
     evidence = measured["evidence"]
     assert evidence["model_alone_ms"] == pytest.approx(20)
     assert evidence["promise_rests_on"] == "a measurement of the model alone, before training"
@@ -42,21 +35,24 @@ def test_the_promise_is_what_was_measured():
 def test_steps_that_a_promise_rests_on_are_counted_as_people_write_numbers():
     run = waiting()
     run.steps(1200, step_ms=20)
-    (found,) = promise(run)
+    (found,) = run.findings("input_bound")
     assert found["evidence"]["promise_rests_on"] == "1,200 steps of this run that did not wait"
 
 
 def test_nothing_is_promised_where_the_model_alone_is_no_faster():
-    assert promise(waiting(model_per_s=25.1)) == []
+    assert waiting(model_per_s=25.1).findings("input_bound") == []
 
 
 def test_no_more_is_promised_than_the_wait():
-    (measured,) = promise(waiting(model_per_s=1000))
+    (measured,) = waiting(model_per_s=1000).findings("input_bound")
     assert measured["lost_s"] == pytest.approx(600 * 0.030, rel=0.05)
 
 
 def test_batches_of_another_size_prove_nothing_here():
-    (inferred,), (other,) = promise(waiting()), promise(waiting(model_per_s=50, batch_size=64))
+    (inferred,), (other,) = (
+        waiting().findings("input_bound"),
+        waiting(model_per_s=50, batch_size=64).findings("input_bound"),
+    )
     assert other == inferred
 
 

@@ -103,10 +103,8 @@ def test_quantiles_of_students_t(freedom, known):
 
 def run_of(step_ms=10.0, *, seed=1, steps=1000, batch=32, at_s=0, noise=0.05, **facts) -> Generated:
     facts = {"script": "train.py", "model": {"parameters": 1_000_000}} | facts
-    run = Generated(seed=seed, gpus=[GPU], noise=noise, **facts)
+    run = Generated(seed=seed, gpus=[GPU], noise=noise, at_s=at_s, **facts)
     run.facts["fit"] |= {"batch_size": batch}
-    run.now += at_s * 10**9
-    run.facts["started_ns"] = run.now
     run.steps(steps, step_ms=step_ms)
     return run
 

@@ -16,9 +16,8 @@ from gpu_util_callback.report.terminal import render
 
 def run_of(place: int, **facts) -> Generated:
     """The first run (place 0) waits for its input, later ones do not."""
-    run = Generated(seed=1, gpus=[GPU], model={"name": f"functional_{place}", "parameters": 25_000_000}, **facts)
-    run.now += place * 100 * 10**9
-    run.facts["started_ns"] = run.now
+    model = {"name": f"functional_{place}", "parameters": 25_000_000}
+    run = Generated(seed=1, gpus=[GPU], at_s=100 * place, model=model, **facts)
     run.steps(600, step_ms=10, wait_ms=0 if place else 10)
     run.slow_map(600, 10 if place else 20)
     return run
@@ -123,10 +122,7 @@ def test_another_machine_keeps_no_promise(tmp_path, changed):
 )
 def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(tmp_path, steps, status, seen):
     write(run_of(0), tmp_path / "before")  # lost 6 s in 600 steps
-    after = run_of(1)
-    after = Generated(seed=1, gpus=[GPU], model=after.facts["model"])
-    after.now += 10**11
-    after.facts["started_ns"] = after.now
+    after = Generated(seed=1, gpus=[GPU], at_s=100, model=run_of(1).facts["model"])
     after.steps(steps, step_ms=10)
     write(after, tmp_path / "since", status=status)
     _, second = logdir_report(read_recordings(tmp_path))["runs"]
@@ -146,17 +142,14 @@ def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(tmp_path
 def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, status, seen):
     """Four epochs of 200 steps with a validation of 2 s each, then epochs without any."""
     for place in range(2):
-        run = Generated(seed=1, gpus=[GPU], model={"name": "m", "parameters": 1_000})
-        run.now += place * 10**11
-        run.facts["started_ns"] = run.now
+        run = Generated(seed=1, gpus=[GPU], at_s=100 * place, model={"name": "m", "parameters": 1_000})
         run.facts["fit"] |= {"epochs": epochs if place else 4}
         if place:
             run.steps(steps if status != "ended" else epochs * steps, step_ms=10)
         for _ in range(0 if place else 4):
-            start = run.now
-            run.steps(200, step_ms=10)
-            run.phase("validation", 2)
-            run.epoch(start)
+            with run.epoch():
+                run.steps(200, step_ms=10)
+                run.phase("validation", 2)
         write(run, tmp_path / str(place), status=status if place else "ended")
     _, second = logdir_report(read_recordings(tmp_path))["runs"]
     assert (second["since"] is not None) == seen
@@ -166,14 +159,12 @@ def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, sta
 def test_what_is_just_below_its_limit_is_not_gone(tmp_path, after_s, gone):
     """Folds of one training: the validation of one takes 21 % of its time, of another 19 %."""
     for place, seconds in enumerate((1.1, after_s)):
-        run = Generated(seed=1, model={"name": "m", "parameters": 100}, script="train.py", fit={"epochs": 6})
-        run.now += place * 100 * 10**9
-        run.facts["started_ns"] = run.now
+        model = {"name": "m", "parameters": 100}
+        run = Generated(seed=1, at_s=100 * place, model=model, script="train.py", fit={"epochs": 6})
         for _ in range(6):
-            start = run.now
-            run.steps(200, step_ms=20)
-            run.phase("validation", seconds, account="validation")
-            run.epoch(start)
+            with run.epoch():
+                run.steps(200, step_ms=20)
+                run.phase("validation", seconds, account="validation")
         account = {"validation": 6 * seconds, "step": 24.0}
         write(run, tmp_path / "logs", account={"wall_s": sum(account.values()), "time_s": account}, fit_index=place)
     report = logdir_report(read_recordings(tmp_path))

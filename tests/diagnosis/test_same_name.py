@@ -53,9 +53,7 @@ def made_up_report(tmp_path):
     from gpu_util_callback.recording import read_recordings
 
     for fit in range(5):
-        one = Generated(fit_index=fit)
-        one.now += fit * 100 * 10**9
-        one.facts["started_ns"] = one.now
+        one = Generated(fit_index=fit, at_s=100 * fit)
         one.steps(100, step_ms=8)
         write(one, tmp_path / str(fit))
     report = logdir_report(read_recordings(tmp_path))

@@ -140,13 +140,11 @@ def test_an_eager_model_is_not_charged_with_what_validation_took():
     run = several(1, fit={"run_eagerly": True})
     idle_s = 0.0
     for _ in range(6):
-        begin = run.now
-        run.steps(200, step_ms=10, wait_ms=5, gpu_share=0.3)
-        run.phase("validation", 2, share=0.2)
-        run.epoch(begin)
+        with run.epoch():
+            run.steps(200, step_ms=10, wait_ms=5, gpu_share=0.3)
+            run.phase("validation", 2, share=0.2)
     idle_s = sum((end - start) * (1 - share) for start, end, share in run._busy) / 1e9
-    found = run.diagnose()
-    findings = [*found["spans"], *found["findings"]]
+    findings = run.findings()
     assert {finding["cause"] for finding in findings} == {"input_bound", "host_stall", "launch_bound"}
     assert sum(finding["lost_s"] for finding in findings) <= 1.03 * idle_s
 

@@ -5,11 +5,6 @@ import pytest
 from generated_runs import GPU, Generated
 
 
-def causes(run: Generated) -> set[str]:
-    found = run.diagnose()
-    return {finding["cause"] for finding in [*found["spans"], *found["findings"]]}
-
-
 def begun(**facts) -> Generated:
     """A fit that has compiled, as each does first."""
     run = Generated(seed=1, gpus=[GPU], **facts)
@@ -23,13 +18,12 @@ def epochs(count: int, *, steps: int = 20, hook_ms: float = 0, **phases: float) 
     """What real fits of a small model looked like; `phases`: seconds of each at every end."""
     run = begun(epochs=count)
     for _ in range(count):
-        start = run.now
-        callbacks = np.zeros(steps)
-        callbacks[2] = hook_ms
-        run.steps(steps, step_ms=4, callback_ms=callbacks, gpu_share=0.4)
-        for kind, seconds in phases.items():
-            run.phase(kind, seconds, f"Some.{kind}")
-        run.epoch(start)
+        with run.epoch():
+            callbacks = np.zeros(steps)
+            callbacks[2] = hook_ms
+            run.steps(steps, step_ms=4, callback_ms=callbacks, gpu_share=0.4)
+            for kind, seconds in phases.items():
+                run.phase(kind, seconds, f"Some.{kind}")
     return run
 
 
@@ -45,7 +39,7 @@ def epochs(count: int, *, steps: int = 20, hook_ms: float = 0, **phases: float) 
     ],
 )
 def test_less_than_half_a_second_is_noise(run):
-    assert causes(run) == set()
+    assert run.causes() == set()
 
 
 @pytest.mark.parametrize(
@@ -57,15 +51,15 @@ def test_less_than_half_a_second_is_noise(run):
     ],
 )
 def test_more_is_told(run, cause):
-    assert causes(run) == {cause}
+    assert run.causes() == {cause}
 
 
 @pytest.mark.parametrize(
     "kind, cause", [("validation", "host_stall"), ("callback", "host_stall"), ("input_setup", "input_bound")]
 )
 def test_what_came_often_is_told_however_short_the_run(kind, cause):
-    assert causes(epochs(12, steps=5, **{kind: 0.03})) == set()
-    assert causes(epochs(16, steps=5, **{kind: 0.03})) == {cause}
+    assert epochs(12, steps=5, **{kind: 0.03}).causes() == set()
+    assert epochs(16, steps=5, **{kind: 0.03}).causes() == {cause}
 
 
 @pytest.mark.parametrize("part, cause", [("wait_ms", "input_bound"), ("callback_ms", "host_stall")])
@@ -73,14 +67,14 @@ def test_what_came_in_every_step_is_told_of_ten_steps(part, cause):
     """A try of ten steps is what a long training will be like."""
     run = Generated(seed=1, gpus=[GPU])
     run.steps(10, step_ms=10, gpu_share=0.4, **{part: 12})
-    assert causes(run) == {cause}
+    assert run.causes() == {cause}
 
 
 @pytest.mark.parametrize("part", ["wait_ms", "callback_ms"])
 def test_milliseconds_are_noise_in_however_many_steps(part):
     run = begun()
     run.steps(40, step_ms=3, gpu_share=0.4, **{part: 1})
-    assert causes(run) == set()
+    assert run.causes() == set()
 
 
 def test_the_least_can_be_set():

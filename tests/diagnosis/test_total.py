@@ -22,9 +22,7 @@ def total_of(*logdirs, **options):
 def run_of(seconds=6.0, *, gpus=1, at_s=0.0, wait_ms=0.0, **facts) -> Generated:
     gpus = [GPU | {"index": at, "uuid": f"GPU-{at}"} for at in range(gpus)]
     facts = {"script": "train.py", "model": {"parameters": 1_000_000}, "fit_index": 0} | facts
-    run = Generated(seed=1, gpus=gpus, **facts)
-    run.now += round(at_s * 1e9)
-    run.facts["started_ns"] = run.now
+    run = Generated(seed=1, gpus=gpus, at_s=at_s, **facts)
     run.steps(round(seconds * 100), step_ms=10, wait_ms=wait_ms)
     return run
 

@@ -24,17 +24,12 @@ def unnamed(run: Generated, ms: float, busy: float = 0.0) -> None:
 
 def epochs(run: Generated, count: int, ms: float, *, marked: str = "", busy: float = 0.0) -> None:
     for _ in range(count):
-        start = run.now
-        run.steps(60, step_ms=20)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(60, step_ms=20)
         if marked:
             run.phase(marked, ms / 1e3)
         else:
             unnamed(run, ms, busy)
-
-
-def stalls(run: Generated, **result) -> list[dict]:
-    return [span for span in run.diagnose(**result)["spans"] if span["cause"] == "host_stall"]
 
 
 def test_work_after_each_epoch_is_a_question_and_no_fix():
@@ -63,7 +58,7 @@ def sampled(**samples):
 @pytest.mark.parametrize("inside, cause", [(80, "predict"), (30, "unmarked")])
 def test_predict_between_the_steps_has_its_name(inside, cause):
     run = sampled(between_predict=inside, between_predict_set_up=3 * inside // 4)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert f"host_stall:{cause}" in span["id"]
     named = cause == "predict"
     assert ("predict_on_batch" in span["advice"]["code"]) == named
@@ -73,7 +68,7 @@ def test_predict_between_the_steps_has_its_name(inside, cause):
 @pytest.mark.parametrize("inside, cause", [(80, "fetching"), (0, "unmarked"), (None, "unmarked")])
 def test_an_iterator_between_the_steps_is_input(inside, cause):
     run = sampled(between_input=inside)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert f"host_stall:{cause}" in span["id"]
     named = cause == "fetching"
     assert run.diagnose()["verdict"].startswith("Training waits for its input") == named
@@ -106,7 +101,7 @@ def test_time_without_a_name_alone_is_never_fixed_first(tmp_path):
 def test_what_is_marked_is_not_told_again():
     run = loop()
     epochs(run, 5, 2400, marked="validation")
-    assert [span["title"] for span in stalls(run)] == ["Validation stalls training"]
+    assert [span["title"] for span in run.findings("host_stall")] == ["Validation stalls training"]
 
 
 def test_what_a_loop_does_now_and_then_is_told_by_its_pace():
@@ -114,7 +109,7 @@ def test_what_a_loop_does_now_and_then_is_told_by_its_pace():
     for _ in range(8):
         run.steps(50, step_ms=20)
         unnamed(run, 900)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["evidence"]["place_in_loop"] == "about every 50 steps"
     assert span["evidence"]["times"] == 8
     assert span["lost_s"] == pytest.approx(7.2, rel=0.01)
@@ -125,7 +120,7 @@ def test_time_between_all_steps_is_told_as_that():
     for _ in range(200):
         run.steps(1, step_ms=20)
         unnamed(run, 15)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["evidence"]["place_in_loop"] == "between the steps"
     assert span["lost_s"] == pytest.approx(3, rel=0.02)
 
@@ -134,7 +129,7 @@ def test_time_between_all_steps_is_told_as_that():
 def test_a_loop_that_keeps_its_books_is_healthy(ms):
     run = loop()
     epochs(run, 6, ms)
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []
 
 
 def test_one_long_stretch_is_an_event_and_setting_up_is_none():
@@ -143,36 +138,35 @@ def test_one_long_stretch_is_an_event_and_setting_up_is_none():
     run.steps(200, step_ms=20)
     unnamed(run, 9_000)
     run.steps(200, step_ms=20)
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []
 
 
 def test_keras_fit_is_not_judged_by_it():
     run = Generated(seed=5)
     epochs(run, 5, 2400)
-    assert stalls(run) == []
+    assert run.findings("host_stall") == []
 
 
 @pytest.mark.parametrize("busy, lost_s", [(0.0, 15), (0.97, 0)])
 def test_what_keeps_the_gpu_at_work_loses_nothing(busy, lost_s):
     run = loop([GPU])
     epochs(run, 5, 3000, busy=busy)
-    assert sum(span["lost_s"] for span in stalls(run)) == pytest.approx(lost_s, rel=0.1)
+    assert sum(span["lost_s"] for span in run.findings("host_stall")) == pytest.approx(lost_s, rel=0.1)
 
 
 def test_it_is_never_more_than_the_account_leaves():
     run = loop()
     epochs(run, 5, 2400)
-    [span] = stalls(run, account={"wall_s": 18.0, "time_s": {"other": 6.0}})
+    [span] = run.findings("host_stall", account={"wall_s": 18.0, "time_s": {"other": 6.0}})
     assert span["lost_s"] == 6
 
 
 def test_a_long_run_is_told_by_its_epochs():
     run = loop()
     for _ in range(40):
-        start = run.now
-        run.steps(2000, step_ms=20)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(2000, step_ms=20)
         unnamed(run, 30_000)
-    [span] = stalls(run)
+    [span] = run.findings("host_stall")
     assert span["evidence"]["place_in_loop"] == "after each epoch"
     assert span["lost_s"] == pytest.approx(40 * 30, rel=0.03)

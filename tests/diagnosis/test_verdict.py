@@ -191,10 +191,9 @@ def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
         machine={"cpu": "A", "cpu_float16": False},
     )
     for _ in range(6):
-        start = run.now
-        run.steps(60, step_ms=20)
-        run.phase("input_setup", 0.5, name="iterator")
-        run.epoch(start)
+        with run.epoch():
+            run.steps(60, step_ms=20)
+            run.phase("input_setup", 0.5, name="iterator")
     first, second = lines(run, tmp_path)
     assert "Training waits for its input: 3" in first
     assert first.endswith("Half precision on a CPU; its cost is not known.")

@@ -24,25 +24,20 @@ def ever_rarer(first: int, end: int) -> Generated:
     return run
 
 
-def findings(run: Generated) -> list[dict]:
-    found = run.diagnose()
-    return [*found["spans"], *found["findings"]]
-
-
 def test_a_gpu_with_a_few_kernels_does_not_halve_what_the_other_shows():
     run = Generated(seed=2, gpus=[GPU, GPU | {"index": 1, "nvml_index": 1}])
     for _ in range(3):
         run.steps(200, step_ms=STEP_MS, gpu_share=1 - SHARE)
         run.trace(6, STEP_MS, idle_sync=SHARE)
         run.trace(6, STEP_MS, gpu=1, other=0.99)
-    [finding] = [one for one in findings(run) if one["cause"] == "sync_bound"]
+    [finding] = run.findings("sync_bound")
     assert finding["evidence"]["idle_sync_pct"] == pytest.approx(100 * SHARE, abs=1)
     assert finding["gpus"] == [0]
 
 
 @pytest.mark.parametrize("first, end", [(0, 1200), (6000, STEPS), (2000, 5000), (0, STEPS)])
 def test_what_was_lost_is_that_of_the_steps_windows_stand_for(first, end):
-    [finding] = findings(ever_rarer(first, end))
+    [finding] = ever_rarer(first, end).findings()
     assert finding["cause"] == "sync_bound"
     lost = (end - first) * STEP_MS / 1000 * SHARE
     assert finding["lost_s"] == pytest.approx(lost, rel=0.15)
@@ -59,12 +54,12 @@ def test_a_window_that_differs_alone_is_no_state(alone):
     for part in range(12):
         run.trace(6, STEP_MS, **({"idle_sync": 0.9} if part == alone else {}))
         run.steps(300, step_ms=STEP_MS)
-    assert findings(run) == []
+    assert run.findings() == []
     run = Generated(seed=3, gpus=[GPU])
     for part in range(12):
         run.trace(6, STEP_MS, **({} if part == alone else {"idle_sync": SHARE}))
         run.steps(300, step_ms=STEP_MS, gpu_share=1 - SHARE)
-    [finding] = findings(run)
+    [finding] = run.findings()
     assert "start_step" not in finding
 
 

@@ -76,9 +76,8 @@ def leaking(mib_a_step=1.0, gpu=False, epochs=6, **facts) -> Generated:
     machine = {"memory_total_bytes": 64 << 30, "memory_limit_bytes": 4 << 30}
     run = Generated(seed=3, gpus=[GPU] if gpu else [], machine=machine, **facts)
     for _ in range(epochs):
-        begun = run.now
-        run.steps(100, step_ms=500)
-        run.epoch(begun)
+        with run.epoch():
+            run.steps(100, step_ms=500)
     times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
     steps = (times - times[0]) / 0.5e9
     held = (1024 + mib_a_step * np.maximum(0, steps - 200)) * MIB

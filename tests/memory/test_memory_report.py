@@ -76,9 +76,8 @@ def test_the_report_and_the_terminal_show_it(tmp_path):
 def test_growth_says_when_memory_is_full():
     run = Generated(seed=2, machine={"memory_limit_bytes": 8 * GIB})
     for _ in range(6):
-        begun = run.now
-        run.steps(100, step_ms=500)
-        run.epoch(begun)
+        with run.epoch():
+            run.steps(100, step_ms=500)
     times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
     held = 2 * GIB + (times - times[0]) / 1e9 * 2 * 4e6
     diagnosis = Diagnosis(run.facts)
@@ -105,13 +104,12 @@ def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, most, blam
     fit = {"batch_size": 32, "input_kind": "tf.data", "input_dims": dims, "input_shuffle_bytes": most}
     run = Generated(seed=2, fit=fit, machine={"memory_total_bytes": 16 * GIB})
     for epoch in range(6):
-        start = run.now
-        for step in range(20):
-            run.steps(10, step_ms=20)
-            held = (2 + 0.2 * epoch + 0.01 * step) * GIB
-            run.mark("host", "process_held_bytes", held)
-        run.reading(("Shuffle", "ShuffleDatasetV3", 0.1, 1, ""), ("root", "Root", 0, 1, ""), batches=200)
-        run.epoch(start)
+        with run.epoch():
+            for step in range(20):
+                run.steps(10, step_ms=20)
+                held = (2 + 0.2 * epoch + 0.01 * step) * GIB
+                run.mark("host", "process_held_bytes", held)
+            run.reading(("Shuffle", "ShuffleDatasetV3", 0.1, 1, ""), ("root", "Root", 0, 1, ""), batches=200)
     [growth] = [one for one in run.diagnose()["findings"] if one["cause"] == "memory_growth"]
     assert ("shuffle" in str(growth["evidence"].get("grows_with"))) == blamed
     assert ("ds.shuffle" in growth["advice"]["code"]) == blamed

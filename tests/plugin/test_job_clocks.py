@@ -16,9 +16,7 @@ class InStep(Generated):
     """A worker whose steps last as long as the others'; its clock is off by `offset_ms`."""
 
     def __init__(self, rank, offset_ms, steps):
-        super().__init__(seed=rank, rank=rank, world_size=2, job="b", host=f"node-{rank}")
-        self.now += round(offset_ms * MS)
-        self.facts["started_ns"] = self.now
+        super().__init__(seed=rank, rank=rank, world_size=2, job="b", host=f"node-{rank}", at_s=offset_ms / 1e3)
         self.noise = 0.0
         lengths = np.random.default_rng(7).normal(30, 4, 300)[:steps]
         noise = np.random.default_rng(rank).normal(0, 0.1, 301)[: steps + 1]

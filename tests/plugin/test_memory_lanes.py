@@ -17,9 +17,8 @@ def reply(tmp_path, grows: float) -> dict:
     machine = {"memory_total_bytes": 64 * GIB, "memory_limit_bytes": 8 * GIB}
     run = Generated(seed=1, gpus=[GPU], machine=machine)
     for _ in range(6):
-        begun = run.now
-        run.steps(100, step_ms=500)
-        run.epoch(begun)
+        with run.epoch():
+            run.steps(100, step_ms=500)
     times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
     steps = (times - times[0]) / 0.5e9
     held = 2 * GIB + grows * 2**20 * steps

@@ -87,13 +87,12 @@ def healthy() -> Iterator[Case]:
 
     def quick_epochs(run):
         for _ in range(30):
-            start = run.now
-            waits = np.zeros(100)
-            waits[0] = 25
-            run.steps(100, step_ms=10, wait_ms=waits)
-            run.phase("validation", 0.12, share=0.7)
-            run.phase("checkpoint", 0.02, name="ModelCheckpoint.on_epoch_end")
-            run.epoch(start)
+            with run.epoch():
+                waits = np.zeros(100)
+                waits[0] = 25
+                run.steps(100, step_ms=10, wait_ms=waits)
+                run.phase("validation", 0.12, share=0.7)
+                run.phase("checkpoint", 0.02, name="ModelCheckpoint.on_epoch_end")
 
     def lengths(run):
         for shape in range(60):

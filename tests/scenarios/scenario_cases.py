@@ -171,13 +171,12 @@ def traced(gpu_share: float = 0.5, kernels: int = 200, **share) -> Callable[[Gen
 def leaking(gib_an_epoch: float) -> Callable[[Generated], None]:
     def build(run: Generated) -> None:
         for epoch in range(10):
-            begun = run.now
-            for part in range(5):
-                began = run.now
-                run.steps(40, step_ms=20)
-                held = (8 + gib_an_epoch * (epoch + part / 5)) * 2**30
-                run.gpu_value("allocator_used_bytes", (run.now - began) / 1e9, held)
-            run.epoch(begun)
+            with run.epoch():
+                for part in range(5):
+                    began = run.now
+                    run.steps(40, step_ms=20)
+                    held = (8 + gib_an_epoch * (epoch + part / 5)) * 2**30
+                    run.gpu_value("allocator_used_bytes", (run.now - began) / 1e9, held)
 
     return build
 
@@ -237,11 +236,10 @@ def epochs(
 ):
     def build(run: Generated) -> None:
         for _ in range(count):
-            start = run.now
-            run.steps(steps, step_ms=10)
-            if seconds:
-                run.phase(kind, seconds, name=name, share=gpu_share)
-            run.epoch(start)
+            with run.epoch():
+                run.steps(steps, step_ms=10)
+                if seconds:
+                    run.phase(kind, seconds, name=name, share=gpu_share)
 
     return build
 
@@ -431,10 +429,9 @@ def pairs() -> Iterator[Case]:
 
     def with_validation(run: Generated) -> Truth:
         for _ in range(4):
-            start = run.now
-            run.steps(200, step_ms=10, wait_ms=15)
-            run.phase("validation", 4)
-            run.epoch(start)
+            with run.epoch():
+                run.steps(200, step_ms=10, wait_ms=15)
+                run.phase("validation", 4)
         return {"input_bound": [(0, 800)], "host_stall": [(0, 800)]}
 
     def slow_and_hot(run: Generated) -> Truth:

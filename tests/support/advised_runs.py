@@ -54,11 +54,10 @@ def found(run: Generated, cause: str, host: dict | None = None) -> dict:
 def waits(*stages, wait_ms=30.0, step_ms=10.0, epochs=1, elements=1, **facts) -> Generated:
     run = run_of(epochs=epochs, **facts)
     for _ in range(epochs):
-        start = run.now
-        run.steps(400, step_ms=step_ms, wait_ms=wait_ms, gpu_share=0.3)
-        if stages:
-            run.reading(*stages, batches=400, elements=elements)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(400, step_ms=step_ms, wait_ms=wait_ms, gpu_share=0.3)
+            if stages:
+                run.reading(*stages, batches=400, elements=elements)
     return run
 
 
@@ -116,10 +115,9 @@ def hooks(name: str, ms: float = 20, **facts) -> Generated:
 def phases(kind: str, name: str, seconds: float = 2, count: int = 6, **facts) -> Generated:
     run = run_of(**({"epochs": count, "steps_per_epoch": 200} | facts))
     for _ in range(count):
-        start = run.now
-        run.steps(200, step_ms=10)
-        run.phase(kind, seconds, name)
-        run.epoch(start)
+        with run.epoch():
+            run.steps(200, step_ms=10)
+            run.phase(kind, seconds, name)
     return run
 
 

@@ -36,17 +36,18 @@ class Generated(MadeUpRun):
         seed: of all noise.
         gpus: the manifest's list of GPUs; utilization samples are made for those in use.
         noise: relative standard deviation of step times and waits.
+        at_s: when it starts, seconds after other runs.
     """
 
-    def __init__(self, seed: int = 0, gpus: list[dict] | None = None, noise: float = 0.05, **facts):
+    def __init__(self, seed: int = 0, gpus: list[dict] | None = None, noise: float = 0.05, at_s: float = 0.0, **facts):
         super().__init__()
         self.seed = seed
         self.rng = np.random.default_rng(seed)
         self.noise = noise
-        self.now = START_NS
+        self.now = START_NS + round(at_s * 1e9)
         self.step = 0
         self.facts = {
-            "started_ns": START_NS,
+            "started_ns": self.now,
             "rank": 0,
             "gpus": gpus or [],
             "host": "node-a",
@@ -123,10 +124,6 @@ class Generated(MadeUpRun):
         """The first batch of an epoch took so long; a detail of its step's wait."""
         self._phase("input_setup", "first batch", start_ns, start_ns + round(seconds * 1e9))
 
-    def epoch(self, start_ns: int) -> None:
-        """An epoch that ends now; its row carries the step it ended on, as the recorder's does."""
-        self._phase("epoch", "epoch", start_ns, self.now)
-
     def slow_map(self, batches: int, ms: float) -> None:
         """A reading of a map that runs one call at a time; eight cores could share its work."""
         self.facts["machine"] = {"cpus": 8, "cpus_allowed": 8}
@@ -160,7 +157,7 @@ class Generated(MadeUpRun):
 
         Of a GPU that is not in use only what `gpu_value` says.
         """
-        times = np.arange(START_NS, self.now, round(1e9 / hz))
+        times = np.arange(self.facts["started_ns"], self.now, round(1e9 / hz))
         rng = np.random.default_rng(self.seed + 1)  # the same samples however often it is asked
         if self.drop_samples:
             times = times[rng.random(len(times)) >= self.drop_samples]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class MadeUpRun:
         self._rows: dict[str, list[tuple]] = {"phases": [], "pipeline": [], "kernels": []}
         self._traced: list[dict[str, int]] = []
         self._windows = 0
+        self._epochs = 0
 
     def samples(self) -> dict[str, dict[str, np.ndarray]]:
         raise NotImplementedError
@@ -61,6 +63,14 @@ class MadeUpRun:
         self._phase(kind, name or kind, self.now, end, account=counted)
         self._gpus_work(self.now, end, share)
         self.now = end
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """An epoch around what happens inside; its row carries the step it ended on, as the recorder's does."""
+        start = self.now
+        yield
+        self._epochs += 1
+        self._phase("epoch", f"epoch {self._epochs}", start, self.now)
 
     def reading(
         self, *stages: tuple[str, str, float, float, str], batches: int, elements: int = 1, which: str = "train"
@@ -131,6 +141,14 @@ class MadeUpRun:
         diagnosis = Diagnosis(self.facts, thresholds)
         diagnosis.add(self.tables(), self.samples())
         return diagnosis.result(account=account, now_ns=self.now, ended=True)
+
+    def findings(self, cause: str = "", **how) -> list[dict]:
+        """What was found, spans first; only of a cause, if one is given."""
+        result = self.diagnose(**how)
+        return [one for one in [*result["spans"], *result["findings"]] if cause in ("", one["cause"])]
+
+    def causes(self, **how) -> set[str]:
+        return {one["cause"] for one in self.findings(**how)}
 
 
 def write(run: MadeUpRun, log_dir, status: str = "ended", **facts) -> str:

@@ -65,7 +65,6 @@ class Job(Gauges, MadeUpRun):
         self.drop = 0.0
         self._busy = [Busy() for _ in range(self.count)]
         self._marks: dict[str, list[tuple[int, float]]] = {}
-        self._epochs = 0
         self.facts = self._facts(framework, used, facts)
 
     def _facts(self, framework: str, used, given: dict) -> dict:
@@ -229,12 +228,10 @@ class Job(Gauges, MadeUpRun):
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
-        """An epoch around what happens inside."""
-        start = self.now
-        self.phase("input_setup", 0.01, f"epoch {self._epochs + 1}: iterator")
-        yield
-        self._epochs += 1
-        self._phase("epoch", f"epoch {self._epochs}", start, self.now)
+        """An epoch whose iterator is set up first."""
+        with super().epoch():
+            self.phase("input_setup", 0.01, f"epoch {self._epochs + 1}: iterator")
+            yield
 
     def away(self, seconds: float) -> None:
         """Time passes and nobody trains or records: a stopped process."""
