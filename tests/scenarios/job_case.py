@@ -53,3 +53,11 @@ def collect() -> tuple[list[JobCase], Callable]:
         return keep
 
     return cases, case
+
+
+def around(job, count, step_ms, *, idle=0.0, windows=2, kernels=300, **shares):
+    """Training with windows in it; `idle`: the share of a step in which no kernel runs."""
+    for _ in range(windows):
+        job.train(count, gpu=step_ms * (1 - idle), host=step_ms * idle)
+        job.window(6, step_ms, kernels=kernels, **shares)
+    job.train(count, gpu=step_ms * (1 - idle), host=step_ms * idle)

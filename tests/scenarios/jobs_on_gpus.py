@@ -1,38 +1,29 @@
 """Made-up jobs whose GPUs are held back: hot, shared, unequal, unused, lost, full."""
 
 from job_case import collect
-from simulated_boards import A100, H100, L4, LAPTOP, RTX2080, T4, V100
-from simulated_noise import lognormal, wandering
+from simulated_boards import A100, B200, H100, L4, RTX2080, T4, V100
 
 ON_GPUS, case = collect()
 GB = 1e9
-COLD = {"throttle_thermal_pct": 0, "throttle_power_pct": 0, "temperature_c": 64}
 
 
-def all_of(job):
-    return [(0, job.step)]
+def _check(reason):
+    check = {"reason": reason, "cure": "pip install tensorflow[and-cuda]"}
+    return {"gpu_check": [check]}
 
 
-# -- throttled -------------------------------------------------------------------------------------
-
-
-@case("a laptop grows hot", board=LAPTOP, framework="torch")
+@case("the power limit is lowered in the middle", board=V100)
 def _(job, vary):
-    slow = vary(1.8, 0.15)
     job.train(700, gpu=40)
-    job.set(sm_clock_mhz=2068 / slow, throttle_thermal_pct=85, temperature_c=87)
-    return {"throttled": [job.train(900, gpu=40 * slow)]}
+    job.set(power_limit_mw=150_000, throttle_power_pct=96, power_w=149, sm_clock_mhz=vary(1000, 0.05))
+    return {"throttled": [job.train(900, gpu=60)]}
 
 
-@case("a T4 without a fan, middle", board=T4, hz=1)
+@case("steps of three quarters of a minute, hot later", board=V100, framework="torch", hz=0.5)
 def _(job, vary):
-    slow = vary(1.6, 0.1)
-    job.train(300, gpu=150)
-    job.set(sm_clock_mhz=1566 / slow, throttle_thermal_pct=95, temperature_c=93)
-    span = job.train(400, gpu=150 * slow)
-    job.set(sm_clock_mhz=1566, **COLD)
-    job.train(300, gpu=150)
-    return {"throttled": [span]}
+    job.train(20, gpu=45_000)
+    job.set(sm_clock_mhz=vary(850, 0.1), throttle_thermal_pct=95, temperature_c=92)
+    return {"throttled": [job.train(20, gpu=80_000)]}
 
 
 @case("the administrator halved the power limit", board=A100, gpus=2)
@@ -41,79 +32,13 @@ def _(job, vary):
     for gpu in job.facts["gpus"]:
         gpu["power_limit_mw"] = 220_000
     job.train(1500, gpu=60)
-    return {"throttled": all_of(job)}
-
-
-@case("mild, middle, many neighbours", board=H100, hz=5)
-def _(job, vary):
-    job.train(600, gpu=100)
-    job.set(sm_clock_mhz=vary(1700, 0.03), throttle_thermal_pct=45, temperature_c=84)
-    span = job.train(600, gpu=115)
-    job.set(sm_clock_mhz=1950, **COLD)
-    job.train(600, gpu=100)
-    return {"throttled": [span]}
-
-
-@case("an old driver: only reasons, hot from the start", board=V100, hz=10, without=("pcie", "ring", "processes"))
-def _(job, vary):
-    job.set(sm_clock_mhz=vary(950), throttle_thermal_pct=100, temperature_c=90)
-    span = job.train(500, gpu=90)
-    job.set(sm_clock_mhz=1510, **COLD)
-    job.train(700, gpu=55)
-    return {"throttled": [span]}
-
-
-# -- contention ------------------------------------------------------------------------------------
-
-
-@case("somebody's notebook takes a third, middle", board=A100, hz=5)
-def _(job, vary):
-    job.train(700, gpu=40)
-    others = vary(32)
-    job.set(
-        utilization_other_pct=others, utilization_process_pct=98 - others, processes_other=1, memory_other_bytes=9 * GB
-    )
-    span = job.train(700, gpu=40 / (1 - others / 100), share=0.99)
-    job.set(utilization_other_pct=0, utilization_process_pct=97, memory_other_bytes=0)
-    job.train(700, gpu=40)
-    return {"contention": [span]}
-
-
-@case("two trainings share a T4", board=T4, hz=2, framework="torch")
-def _(job, vary):
-    job.set(utilization_other_pct=vary(47), utilization_process_pct=50, processes_other=1)
-    return {"contention": [job.train(500, gpu=300, share=0.99)]}
-
-
-@case("an inference server wakes up at the end", board=H100, hz=10)
-def _(job, vary):
-    job.set(utilization_other_pct=0, processes_other=1, memory_other_bytes=20 * GB)
-    job.train(1500, gpu=25)
-    job.set(utilization_other_pct=vary(25), utilization_process_pct=70)
-    return {"contention": [job.train(1200, gpu=33, share=0.99)]}
-
-
-# -- several GPUs ----------------------------------------------------------------------------------
-
-
-@case("one of four GPUs gets less", board=A100, gpus=4)
-def _(job, vary):
-    job.train(1200, gpu=50, share=[0.97, 0.96, 0.97, vary(0.5)])
-    return {"imbalance": all_of(job)}
-
-
-@case("an older second GPU is waited for, middle", board=RTX2080, gpus=2)
-def _(job, vary):
-    job.train(600, gpu=30)
-    span = job.train(700, gpu=45, share=[vary(0.55), 0.98])
-    job.train(600, gpu=30)
-    return {"imbalance": [span]}
+    return {"throttled": [(0, job.step)]}
 
 
 @case("pipeline stages of unequal size", board=H100, gpus=8, framework="torch", hz=5)
 def _(job, vary):
     job.train(500, gpu=120, share=[0.97] * 5 + [vary(0.6, 0.1)] * 3)
-    return {"imbalance": all_of(job)}
+    return {"imbalance": [(0, job.step)]}
 
 
 @case("one of four GPUs works", board=V100, gpus=4)
@@ -121,19 +46,6 @@ def _(job, vary):
     job.set(utilization_pct=0)
     job.set(gpu=0, utilization_pct=95)
     job.train(vary.count(900), gpu=30)
-    return {"gpus_unused": None}
-
-
-@case("two of eight GPUs work", board=A100, gpus=8, framework="jax", hz=4)
-def _(job, vary):
-    job.train(vary.count(700), gpu=80, share=[0.97, 0.96] + [0.0] * 6)
-    return {"gpus_unused": None}
-
-
-@case("a second GPU holds memory and nothing else", board=RTX2080, gpus=2, hz=2)
-def _(job, vary):
-    job.set(gpu=1, memory_used_bytes=6.9 * GB, power_w=25, sm_clock_mhz=300)
-    job.train(vary.count(800), gpu=50, share=[0.97, 0.0])
     return {"gpus_unused": None}
 
 
@@ -156,13 +68,6 @@ def _(job, vary):
     return {"gpu_ecc_errors": None}
 
 
-@case("a memory cell went bad long before", board=V100)
-def _(job, vary):
-    job.set(ecc_corrected=vary.count(40), ecc_uncorrected=vary.count(3))
-    job.train(1200, gpu=30)
-    return {}
-
-
 @case(
     "a GPU is lost for good",
     board=V100,
@@ -183,11 +88,6 @@ def _(job, vary):
     return {"gpu_lost": spans}
 
 
-def _check(reason):
-    check = {"reason": reason, "cure": "pip install tensorflow[and-cuda]"}
-    return {"gpu_check": [check]}
-
-
 @case(
     "the CPU build on a T4 machine",
     board=T4,
@@ -201,40 +101,11 @@ def _(job, vary):
     return {"cpu_fallback": None}
 
 
-@case("torch without CUDA on a laptop", board=LAPTOP, used=False, framework="torch")
-def _(job, vary):
-    job.set(utilization_pct=3, memory_used_bytes=0.4 * GB)
-    job.train(vary.count(500), gpu=120, share=0.0)
-    return {"cpu_fallback": None}
-
-
 @case("torch sees the GPU, and the model was never moved to it", board=L4, framework="torch")
 def _(job, vary):
     job.set(memory_used_bytes=0.4 * GB, memory_process_bytes=0, power_w=17)
     job.train(vary.count(300), gpu=150, share=0.0)
     return {"cpu_fallback": None}
-
-
-@case("JAX on the CPU beside eight GPUs", board=A100, gpus=8, used=False, framework="jax", hz=2)
-def _(job, vary):
-    job.train(vary.count(300), gpu=400, share=0.0)
-    return {"cpu_fallback": None}
-
-
-# -- memory ----------------------------------------------------------------------------------------
-
-
-@case("torch empties its cache again and again", board=V100, framework="torch")
-def _(job, vary):
-    job.set(
-        allocator_used_bytes=14.9 * GB,
-        allocator_peak_bytes=15.5 * GB,
-        allocator_reserved_bytes=15.6 * GB,
-        allocator_retries=vary(0.6),
-        allocator_ooms=0,
-    )
-    job.train(900, gpu=80)
-    return {"memory_pressure": None}
 
 
 @case("JAX fills its pool to the brim", board=A100, framework="jax")
@@ -246,19 +117,6 @@ def _(job, vary):
         allocator_largest_free_bytes=0.01 * GB,
     )
     job.train(vary.count(800), gpu=60)
-    return {"memory_pressure": None}
-
-
-@case("out of memory once, caught and retried", board=RTX2080, framework="torch")
-def _(job, vary):
-    job.set(
-        allocator_used_bytes=7.3 * GB,
-        allocator_reserved_bytes=7.7 * GB,
-        allocator_peak_bytes=7.7 * GB,
-        allocator_retries=0.1,
-        allocator_ooms=0.02,
-    )
-    job.train(vary.count(1500), gpu=60)
     return {"memory_pressure": None}
 
 
@@ -332,38 +190,89 @@ def _(job, vary):
     return {"out_of_memory": None}
 
 
-# -- pairs -----------------------------------------------------------------------------------------
-
-
-@case("pair: one GPU of two, and starved in the end", board=A100, gpus=2)
+@case("a desktop's GPU does nothing else", board=RTX2080, gpus=2, hz=5)
 def _(job, vary):
-    job.train(700, gpu=30, share=[0.97, 0])
-    starved = job.train(700, gpu=30, wait=lognormal(vary(25)), share=[0.97, 0])
-    return {"gpus_unused": None, "input_bound": [starved]}
+    job.set(gpu=0, utilization_pct=3.3, utilization_other_pct=3, processes_other=3)
+    job.train(900, gpu=40, share=[0, 0.97])
+    return {"gpus_unused": None}
 
 
-@case("pair: hot first, shared later", board=H100, hz=5)
+@case("another's job comes and goes", board=A100, hz=5)
 def _(job, vary):
-    job.set(sm_clock_mhz=vary(1300), throttle_thermal_pct=90, temperature_c=91, utilization_other_pct=0)
-    hot = job.train(600, gpu=75)
-    job.set(sm_clock_mhz=1950, **COLD)
-    job.train(600, gpu=50)
-    job.set(utilization_other_pct=vary(40), utilization_process_pct=58)
-    shared = job.train(700, gpu=80, share=0.99)
-    return {"throttled": [hot], "contention": [shared]}
+    spans = []
+    for _ in range(10):
+        job.set(utilization_other_pct=0)
+        job.train(250, gpu=40)
+        job.set(utilization_other_pct=vary(40))
+        spans.append(job.train(120, gpu=66, share=0.99))
+    return {"contention": spans}
 
 
-@case("pair: validation on one GPU of two unequal", board=A100, gpus=2)
+@case("uneven GPUs in short stretches", board=A100, gpus=2)
 def _(job, vary):
-    for _ in range(6):
-        with job.epoch():
-            job.train(250, gpu=45, share=[0.97, vary(0.5)])
-            job.phase("validation", vary(9), "validation", share=0.05)
-    return {"imbalance": all_of(job), "host_stall": all_of(job)}
+    spans = []
+    for _ in range(8):
+        job.train(150, gpu=40)
+        spans.append(job.train(120, gpu=40, share=[0.97, vary(0.45)]))
+    job.train(150, gpu=40)
+    return {"imbalance": spans}
 
 
-@case("pair: CPU build, and the input is slow as well", board=T4, used=False, hz=2)
+@case("only Xid 79 tells", board=A100, status="interrupted")
 def _(job, vary):
-    job.train(400, gpu=100, share=0)
-    starved = job.train(400, gpu=100, wait=wandering(vary(150)), share=0)
-    return {"cpu_fallback": None, "input_bound": [starved]}
+    job.train(700, gpu=50)
+    job.mark("gpu0/xid", 79)
+    began, span = job.now, job.train(vary.count(100), gpu=50)
+    job.missed.append((began, job.now))
+    return {"gpu_lost": [span]}
+
+
+@case("Xid 79 with what else the driver has to say at once", board=A100, status="interrupted")
+def _(job, vary):
+    job.train(700, gpu=50)
+    for number in (79, 154, 119):  # fallen off, the recovery it asks for, a call that timed out
+        job.mark("gpu0/xid", number)
+        job.now += 300_000
+    began, span = job.now, job.train(vary.count(100), gpu=50)
+    job.missed.append((began, job.now))
+    return {"gpu_lost": [span]}
+
+
+@case("a power brake for a while", board=H100, hz=10)
+def _(job, vary):
+    job.train(500, gpu=40)
+    job.set(sm_clock_mhz=vary(700), throttle_other_pct=100)
+    span = job.train(400, gpu=100)
+    job.set(sm_clock_mhz=1950, throttle_other_pct=0)
+    job.train(500, gpu=40)
+    return {"throttled": [span]}
+
+
+@case("contention, mild", board=B200, hz=5)
+def _(job, vary):
+    job.train(900, gpu=50)
+    job.set(utilization_other_pct=vary(18, 0.1))
+    span = job.train(1200, gpu=60, share=0.99)
+    return {"contention": [span]}
+
+
+@case("two of three GPUs get less, end", board=V100, gpus=3, hz=5)
+def _(job, vary):
+    job.train(700, gpu=50)
+    return {"imbalance": [job.train(800, gpu=50, share=[0.98, vary(0.55, 0.1), vary(0.6, 0.1)])]}
+
+
+@case("three of four never work, torch", board=L4, gpus=4, framework="torch", hz=1)
+def _(job, vary):
+    job.train(500, gpu=200, share=[0, 0, 0.97, 0])
+    return {"gpus_unused": None}
+
+
+@case("lost at the start, back soon", board=T4, hz=10)
+def _(job, vary):
+    job.train(100, gpu=60)
+    spans = []
+    job.lose(lambda: spans.append(job.train(vary.count(400), gpu=60)))
+    job.mark("gpu0/lost", 0)
+    job.train(800, gpu=60)
+    return {"gpu_lost": spans}

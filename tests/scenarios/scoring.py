@@ -33,6 +33,16 @@ def overlaps(truth: Truth, findings: Mapping[str, list[dict]], steps: int) -> li
 
 
 def check(truth: Truth, findings: Mapping[str, list[dict]], steps: int) -> None:
-    """Every cause is found where it is, and nothing else."""
+    """Every cause is found where it is, and nothing else; no second is lost twice."""
     assert set(findings) == set(truth)
     assert min(overlaps(truth, findings, steps), default=1) >= LEAST_IOU
+    every = [finding for of_cause in findings.values() for finding in of_cause]
+    spans = [finding for finding in every if "start_ns" in finding]
+    for span in spans:
+        inside = [one for one in spans if span["start_ns"] <= one["start_ns"] and one["end_ns"] <= span["end_ns"]]
+        lost = sum(one["lost_s"] or 0 for one in inside)
+        assert lost <= (span["end_ns"] - span["start_ns"]) / 1e9 * 1.000001
+    for finding in every:
+        assert finding["lost_s"] is None or finding["lost_s"] > 0, "unknown is null, never 0"
+        assert finding["severity"] is None or 0 < finding["severity"] <= 1
+        assert set(finding["threshold"]) <= set(finding["evidence"])

@@ -63,13 +63,13 @@ def test_a_recording_that_has_only_begun_and_a_damaged_one(tmp_path):
 def scenario_cases() -> list:
     import test_scenarios
 
-    return test_scenarios.CASES[::6]
+    return test_scenarios.CASES[::2]
 
 
 def job_cases() -> list:
     import test_made_up_jobs
 
-    return test_made_up_jobs.CASES[::6]
+    return test_made_up_jobs.CASES[::3]
 
 
 @pytest.mark.parametrize("case", scenario_cases(), ids=lambda case: case.name)
