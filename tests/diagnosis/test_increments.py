@@ -1,7 +1,4 @@
-"""The diagnosis of a run does not depend on how its rows were cut into increments."""
-
-import json
-from itertools import pairwise
+"""What is folded does not depend on how its rows were cut into increments; nor is anything asked twice."""
 
 import numpy as np
 import pytest
@@ -14,58 +11,13 @@ from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 
 
-def busy_run(seed: int = 3) -> Generated:
-    run = Generated(seed=seed, gpus=[GPU, GPU | {"index": 1}], noise=0.2)
-    for epoch in range(3):
-        with run.epoch():
-            run.steps(70, step_ms=8)
-            run.steps(60, step_ms=8, wait_ms=25 if epoch == 1 else 0, callback_ms=4 if epoch else 0)
-            run.reading(("map(decode)", "MapV2", 30, 1, "py_function"), ("batch", "BatchV2", 1, 1, ""), batches=130)
-            run.phase("validation", 0.6)
-            run.phase("checkpoint", 0.2, name="ModelCheckpoint.on_epoch_end")
-    return run
-
-
-def cut(columns: dict, places: list[int]) -> list[dict]:
-    size = len(next(iter(columns.values()))) if columns else 0
-    edges = [0, *sorted(min(place, size) for place in places), size]
-    return [{name: column[a:b] for name, column in columns.items()} for a, b in pairwise(edges)]
-
-
-RUN = busy_run()
-TABLES, SAMPLES = RUN.tables(), RUN.samples()
-ONCE = RUN.diagnose()
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 400), max_size=8), st.data())
-def test_increments_give_the_result_of_all_at_once(places, data):
-    """Rows of every table and group arrive in other pieces, and results are asked in between."""
-    diagnosis = Diagnosis(RUN.facts)
-    parts = {name: cut(table, places) for name, table in TABLES.items()}
-    pieces = {
-        name: cut(block, data.draw(st.lists(st.integers(0, 300), max_size=8), label=name))
-        for name, block in SAMPLES.items()
-    }
-    for i in range(len(places) + 1):
-        diagnosis.add(
-            {name: part[i] for name, part in parts.items()},
-            {name: piece[i] for name, piece in pieces.items() if i < len(piece)},
-        )
-        if data.draw(st.booleans()):
-            diagnosis.result(now_ns=RUN.now)
-    for name, piece in pieces.items():
-        for rest in piece[len(places) + 1 :]:
-            diagnosis.add({}, {name: rest})
-    found = diagnosis.result(now_ns=RUN.now, ended=True)
-    assert json.dumps(found) == json.dumps(ONCE)
-    assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}
-
-
 def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):
     monkeypatch.setattr(StepBlocks, "CAPACITY", 32)
     rng = np.random.default_rng(0)
-    steps = RUN.tables()["steps"]
+    run = Generated(seed=3, noise=0.2)
+    run.steps(210, step_ms=8)
+    run.steps(180, step_ms=8, wait_ms=25, callback_ms=4)
+    steps = run.tables()["steps"]
     whole, parts = StepBlocks(), StepBlocks()
     whole.add(steps)
     at = 0
