@@ -272,7 +272,7 @@ def _of_model(
         def alone(input_: Any, clock: _Clock) -> tuple[float, Any]:
             idle = _idle_model(keras)
             data, arguments = input_
-            return _fit_rate(idle, data, arguments, clock), idle.kept
+            return _fit_rate(idle, data, arguments, clock), idle.first_batch
 
         def prepare(batch: Any) -> None:
             preserved.state(*model.variables)  # before anything is built
@@ -327,11 +327,11 @@ def _idle_model(keras: Any) -> Any:
     """Return a model that does nothing, so that `fit` only reads its input; it keeps a batch."""
 
     class IdleModel(keras.Model):
-        kept: Any = None
+        first_batch: Any = None
 
         def train_step(self, *args: Any) -> Any:
-            if self.kept is None:
-                object.__setattr__(self, "kept", args[-1])
+            if self.first_batch is None:
+                object.__setattr__(self, "first_batch", args[-1])
             logs = {"loss": keras.ops.zeros(())}  # TensorFlow needs some
             return (logs, args[0]) if args[1:] else logs
 

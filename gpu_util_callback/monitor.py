@@ -305,7 +305,7 @@ class _Within(FitWatch):
         super().__init__(None)
 
     @property
-    def known(self) -> bool:
+    def located(self) -> bool:
         return True
 
 

@@ -378,9 +378,9 @@ def precise(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Format an amount of memory with three digits: `1.25 GiB`, `512 MiB`, `100 bytes`."""
-    for one, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= one:
-            return f"{_number(count / one)} {unit}"
+    for unit_bytes, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit_bytes:
+            return f"{_number(count / unit_bytes)} {unit}"
     return f"{_number(count)} bytes"
 
 

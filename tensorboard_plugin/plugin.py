@@ -36,7 +36,7 @@ from tensorboard_plugin.replies import (
     window_reply,
 )
 from tensorboard_plugin.reply_types import LogDirectory, RunsHead
-from tensorboard_plugin.runs import Known, RunIndex, local_directories, log_directory, run_directories
+from tensorboard_plugin.runs import OpenedRecording, RunIndex, local_directories, log_directory, run_directories
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -167,7 +167,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         self._refresh_names(request)
-        entries = self._index.known()
+        entries = self._index.entries()
         complete = self._index.complete
         problems = list(self._index.problems)
         per_run = Counter(entry.recording.run for entry in entries)
@@ -196,7 +196,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _serve_total(self, request: wrappers.Request) -> wrappers.Response:
         """Serve what all runs lost, and a row for each training."""
         self._refresh_names(request)
-        entries = self._index.known()
+        entries = self._index.entries()
         made_of = [(entry.recording.id, entry.revision) for entry in entries]
         # Not for long: who has it may wait for a disk, which others leave out by then.
         alone = self._totalling.acquire(timeout=2 * DIAGNOSE_S)
@@ -293,7 +293,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # A file to keep, never a page of this server: its scripts are its own.
         return _download([page], "application/octet-stream", "gpu-utilization.html")
 
-    def _survey(self, recordings: list[Known]) -> tuple[Survey, int]:
+    def _survey(self, recordings: list[OpenedRecording]) -> tuple[Survey, int]:
         """Return the rows of recordings, and how many of them are left to be diagnosed.
 
         Of killed runs nobody has diagnosed, some are diagnosed with each request.
@@ -425,7 +425,7 @@ def _dumped(value: Any) -> str:
         return strict_json(plain(value))
 
 
-def _row(entry: Known, of_run: int) -> str:
+def _row(entry: OpenedRecording, of_run: int) -> str:
     recording = entry.recording
     key = (entry.looked_at, of_run, recording.session, len(recording.problems))
     if entry.row is None or entry.row[0] != key:

@@ -174,7 +174,7 @@ def total_reply(report: TotalSums) -> TotalReply:
     by: Mapping[str, Any] = report["by"]
     return {
         "unit": unit,
-        "said": headline(report),
+        "headline": headline(report),
         "notes": notes(report),
         "hours": report[unit]["total"],
         "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, _ in PARTS],

@@ -148,7 +148,7 @@ class TotalReply(TypedDict):
     """The sums of all runs."""
 
     unit: Unit
-    said: str  # all in one sentence, as in the terminal
+    headline: str  # all in one sentence, as in the terminal
     notes: list[str]
     hours: float
     shares: list[HoursShare]

@@ -80,7 +80,7 @@ def local_directories(logdir: str, spec: str) -> list[str]:
 
 
 @dataclass
-class Known:
+class OpenedRecording:
     """A recording, and its status when it was last looked at.
 
     `row`: its row in the plugin's list, valid for (`looked_at`, another key).
@@ -109,7 +109,7 @@ class _Run:
     storage: Storage
     folder: str
     remote: bool
-    known: dict[str, Known] = field(default_factory=dict)
+    entries: dict[str, OpenedRecording] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
     stamp: tuple | None = None  # the folder's, when `folders` was read and is reliable
@@ -209,8 +209,8 @@ class RunIndex:
         self._count = 0  # of directories at the last look
         self._no_runs = False  # whether TensorBoard knows of none below its log directory
         self._copied: dict[str, str] = {}  # what was found there then, as `directories` returns it
-        self._by_id: dict[str, Known] = {}
-        self._ordered: list[Known] = []
+        self._by_id: dict[str, OpenedRecording] = {}
+        self._ordered: list[OpenedRecording] = []
         self._looked_at = float("-inf")
         self._changed = False  # whether `find` saw a recording change since the last look
         self.problems: list[Problem] = []
@@ -227,14 +227,14 @@ class RunIndex:
 
     def recordings(self) -> list[Recording]:
         """Return all recordings, oldest first."""
-        return [entry.recording for entry in self.known()]
+        return [entry.recording for entry in self.entries()]
 
-    def known(self) -> list[Known]:
+    def entries(self) -> list[OpenedRecording]:
         """Return the same, with when each was looked at."""
         self._look()
         return self._ordered
 
-    def is_silent(self, entry: Known) -> bool:
+    def is_silent(self, entry: OpenedRecording) -> bool:
         """Return whether the local directory of a recording does not answer at the moment."""
         path = Path(entry.recording.path)
         return any(
@@ -346,7 +346,7 @@ class RunIndex:
         return os.path.join(home, Path(path).relative_to(home).parts[0])  # noqa: PTH118
 
     def _publish(self, problems: list[Problem]) -> None:
-        entries = [entry for run in list(self._runs.values()) for entry in list(run.known.values())]
+        entries = [entry for run in list(self._runs.values()) for entry in list(run.entries.values())]
         group_sessions(entry.recording for entry in entries)
         entries.sort(key=lambda entry: (entry.recording.start_ns, entry.recording.id))
         self._by_id = {entry.recording.id: entry for entry in entries}
@@ -361,8 +361,8 @@ class RunIndex:
         changed, problems = self._refreshed(name, path, heard)
         if name == "." and self._no_runs and not is_remote(path):
             with contextlib.suppress(UnusableInput):
-                found = {place.run for place in find_recordings(path, [])[1]} - {"."}
-                copied = {run: str(Path(path, run)) for run in sorted(found)}
+                run_names = {place.run for place in find_recordings(path, [])[1]} - {"."}
+                copied = {run: str(Path(path, run)) for run in sorted(run_names)}
                 for run in copied.keys() - self._copied.keys():
                     more, others = self._refreshed(run, copied[run], heard)
                     changed, problems = changed or more, problems + others
@@ -385,13 +385,13 @@ class RunIndex:
             run = self._runs[name] = _Run(storage, folder, is_remote(path))
         folders = self._folders(run)
         changed = False
-        for vanished in set(run.known) - set(folders):
-            del run.known[vanished]
+        for vanished in set(run.entries) - set(folders):
+            del run.entries[vanished]
             changed = True
         now = self._clock()
         for folder in folders:
             heard()
-            entry = run.known.get(folder)
+            entry = run.entries.get(folder)
             if entry is not None and entry.status != "live" and now - entry.looked_at < SETTLED_S:
                 continue
             place = run.storage.join(run.folder, folder)
@@ -402,14 +402,14 @@ class RunIndex:
                         # Asking it for anything more would wait, too.
                         run.problems[folder] = Problem(place, unreadable(OSError("no answer")))
                         continue
-                    run.known[folder] = Known(recording, now, recording.status, opened_at=now)
+                    run.entries[folder] = OpenedRecording(recording, now, recording.status, opened_at=now)
                     changed = True
                 else:
                     changed |= entry.recording.refresh()
                     entry.looked_at, entry.status = now, entry.recording.status
                 run.problems.pop(folder, None)
             except Exception as error:
-                changed |= run.known.pop(folder, None) is not None
+                changed |= run.entries.pop(folder, None) is not None
                 run.problems[folder] = unopened(place, error)
         return changed, list(run.problems.values())
 
@@ -418,7 +418,7 @@ class RunIndex:
         now = self._clock()
         try:
             if run.remote:
-                if now - run.listed_at > REMOTE_S or any(entry.status == "live" for entry in run.known.values()):
+                if now - run.listed_at > REMOTE_S or any(entry.status == "live" for entry in run.entries.values()):
                     run.folders, run.listed_at = run.storage.folders(run.folder), now
                 return run.folders
             stamp = run.storage.stamp(run.folder)

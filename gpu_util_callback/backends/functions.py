@@ -15,6 +15,7 @@ from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 _BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
+_OBSERVED = "_gpu_util_observed"  # on the function: what its first call showed, for the next fit
 _clock = time.perf_counter_ns
 # Whether the device worked during so short a fetch matters little: a query takes JAX 3 µs while it
 # works and 8 between steps, and may give up Python's lock. After some such fetches one in many
@@ -152,6 +153,51 @@ def unwrapped(function: Any) -> Any:
     while function is not None and _WRAPPED in getattr(function, "__dict__", {}):
         function = function.__dict__[_WRAPPED]
     return function
+
+
+class FirstCall:
+    """Facts from the first call of a train function. From the second call on it costs nothing.
+
+    Args:
+        model: the Keras model.
+        look: calls the function with the arguments, returns (its result, what was observed).
+
+    Attributes:
+        function: the model's own.
+        observed: None before the first call.
+    """
+
+    def __init__(self, model: Any, look: Callable[[Callable, tuple[Any, ...]], tuple[Any, Any]]):
+        self._model = model
+        self._look = look
+        self._wrapper: Any = None
+        self.function = unwrapped(getattr(model, "train_function", None))
+        self.observed: Any = getattr(self.function, "__dict__", {}).get(_OBSERVED)
+
+    def attach(self) -> None:
+        """Wait for the first call; before our own wrapper is put around the function."""
+        if self.observed is None and hasattr(self.function, "__dict__"):
+            self._wrapper = self._model.train_function = self._make(self.function)
+
+    def detach(self) -> None:
+        """Put the function back, if its first call has not come. May be called more than once."""
+        if self._wrapper is not None and self._model.train_function is self._wrapper:
+            self._model.train_function = self.function
+        self._wrapper = None
+
+    @uncounted
+    def _make(self, inner: Callable) -> Callable:
+        def first(*args: Any) -> Any:
+            if self._wrapper is None:  # called again, by whoever kept it
+                return inner(*args)
+            self._wrapper = None
+            self._model.train_function = inner  # ours is put around it before the next call
+            result, self.observed = self._look(inner, args)
+            inner.__dict__[_OBSERVED] = self.observed
+            return result
+
+        first.__name__ = getattr(inner, "__name__", "train_function")
+        return first
 
 
 # ---- batches that Python fetches -------------------------------------------------------

@@ -1,13 +1,21 @@
-"""An adapter that watches the training's input while it trains."""
+"""The training's input, watched while it trains: its first arrays, and its tf.data pipelines.
+
+TensorFlow is not imported here: code that iterates over a `tf.data.Dataset` has imported it.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from gpu_util_callback.backends.base import About, Adapter, part_of
-from gpu_util_callback.backends.first_arrays import FirstArrays
 from gpu_util_callback.backends.input_calls import InputCalls
-from gpu_util_callback.backends.pipelines import TfDataPipelines
 
 
 class WatchingAdapter(Adapter):
@@ -37,3 +45,200 @@ class WatchingAdapter(Adapter):
 
     def pipeline(self) -> list[dict[str, Any]]:
         return self._pipelines.read()
+
+
+# ---- the first arrays ----------------------------------------------------------------------------
+
+
+_LOOKED_AT_BYTES = 1 << 20  # of each array's first rows: a millisecond
+_MOST_ARRAYS = 64  # arrays; more are columns of a table
+
+
+class FirstArrays:
+    """The first batch, or the arrays given to `fit`, held until they were looked at.
+
+    Arrays that are not in the host's memory are left out.
+    """
+
+    def __init__(self) -> None:
+        self._leaves_held: list[Any] = []
+        self._noted = False
+        self._entries: list[dict[str, Any]] = []
+
+    def note(self, batch: Any) -> None:
+        """Hold a batch, unless one was noted; on the training thread."""
+        if not self._noted:
+            self._noted = True
+            leaves = itertools.islice(_leaves(batch), _MOST_ARRAYS)
+            self._leaves_held = [leaf for leaf in leaves if _on_host(leaf)]
+
+    def look(self) -> None:
+        """Inspect the arrays that are held, and free them; on any other thread."""
+        leaves, self._leaves_held = self._leaves_held, []
+        if leaves:
+            self._entries = [_described(array) for array in leaves]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the manifest's `input_first`; empty where nothing was seen."""
+        return self._entries
+
+
+def _leaves(nest: Any) -> Iterator[Any]:
+    if isinstance(nest, Mapping):
+        nest = tuple(nest.values())
+    if isinstance(nest, (tuple, list)):
+        for part in nest:
+            yield from _leaves(part)
+    elif nest is not None:
+        yield nest
+
+
+def _described(array: Any) -> dict[str, Any]:
+    """Return an entry of `input_first`."""
+    dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
+    entry: dict[str, Any] = {"dtype": dtype}
+    try:
+        shape = tuple(map(int, array.shape))
+    except (AttributeError, TypeError, ValueError):  # ragged, or not known
+        return entry
+    entry["rank"] = len(shape)
+    if shape:
+        entry["rows"] = shape[0]
+    size = getattr(array, "nbytes", None)
+    if isinstance(size, int):
+        entry["bytes"] = size
+    try:
+        values = array if isinstance(array, np.ndarray) else np.asarray(array)
+    except Exception:  # a type that NumPy does not have, a layout that is not dense
+        return entry
+    entry.setdefault("bytes", values.nbytes)
+    if not values.size or values.dtype.kind not in "buif":
+        return entry
+    if values.ndim:
+        values = values[: max(1, _LOOKED_AT_BYTES // max(1, values.nbytes // len(values)))]
+    lowest, highest = float(values.min()), float(values.max())
+    if math.isfinite(lowest) and math.isfinite(highest):
+        whole = values.dtype.kind != "f" or bool((values == np.floor(values)).all())
+        entry |= {"min": lowest, "max": highest, "integers": whole}
+    return entry
+
+
+def _on_host(array: Any) -> bool:
+    """Return whether an array's values can be read without waiting for a device."""
+    if isinstance(array, np.ndarray):
+        return True
+    device: Any = getattr(array, "device", None)
+    if type(array).__module__ == "torch":
+        return device.type == "cpu" and not array.requires_grad
+    return type(array).__name__ == "EagerTensor" and str(device).endswith("CPU:0")
+
+
+# ---- tf.data, on any framework ---------------------------------------------------------------
+
+
+HIDDEN = (
+    "pipeline",
+    "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow does "
+    "not report the stages before that",
+    "train once without the strategy to see the slowest stage",
+)
+
+
+class TfDataPipelines:
+    """Weak references to the newest iterator of each pipeline, whose stages are read.
+
+    Args:
+        unavailable: (source, reason, cure) are added to it where stages cannot be read.
+    """
+
+    def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
+        self._iterators: dict[str, weakref.ref] = {}
+        self._readers: dict[str, Any] = {}
+        self._unread: dict[str, Any] = {}  # datasets, until they were looked at
+        self._looking = threading.Lock()
+        self._unavailable = unavailable
+
+    def note_dataset(self, phase: str, dataset: Any) -> None:
+        """Note the dataset of a pipeline; on the training thread."""
+        if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
+            self._unread[phase] = dataset
+
+    def note_iterator(self, phase: str, iterator: Any) -> Any:
+        """Note a new iterator, and return it; on the training thread.
+
+        Args:
+            phase: "train" or "validation".
+            iterator: of any kind: those without a tf.data pipeline are ignored.
+        """
+        pipeline_iterator = _with_pipeline(iterator)
+        if pipeline_iterator is not None:
+            self._iterators[phase] = weakref.ref(pipeline_iterator)
+            self.note_dataset(phase, getattr(pipeline_iterator, "_dataset", None))
+        elif _parts(iterator) and HIDDEN not in self._unavailable:
+            self._unavailable.append(HIDDEN)
+        return iterator
+
+    def look(self) -> list[str]:
+        """Read how the pipelines were written, of those that are new; on any other thread.
+
+        Returns: the Python functions that such a pipeline of the training calls, as TensorFlow's
+            tokens of them.
+        """
+        tokens: list[str] = []
+        with self._looking:
+            for phase in list(self._unread):
+                reader = self._reader(phase)
+                reader.look(self._unread.pop(phase))
+                if phase == "train" and reader.written is not None:
+                    tokens += [function for stage in reader.written.all() for function in stage.py_functions]
+        return tokens
+
+    def functions(self) -> list[dict[str, Any]] | None:
+        """Return the manifest's `input_maps`; None: no pipeline was looked at."""
+        readers = [reader for reader in self._readers.values() if reader.written is not None]
+        return [entry for reader in readers for entry in reader.functions()] if readers else None
+
+    def shuffle_bytes(self) -> int | None:
+        """Return the manifest's `input_shuffle_bytes`; None where that is not known."""
+        reader = self._readers.get("train")
+        return None if reader is None else reader.shuffle_bytes()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return rows of the `pipeline` table since the last reading; on any other thread.
+
+        Raises: TensorFlow's error where a pipeline keeps no model.
+        """
+        rows: list[dict[str, Any]] = []
+        for phase, reference in list(self._iterators.items()):
+            iterator = reference()
+            if iterator is None:  # exhausted, and its pipeline gone
+                continue
+            rows += self._reader(phase).read(iterator)
+        return rows
+
+    def _reader(self, phase: str) -> Any:
+        if phase not in self._readers:
+            self._readers[phase] = part_of("tensorflow", "written_stages").Reader(phase)
+        return self._readers[phase]
+
+
+def _with_pipeline(iterator: Any) -> Any | None:
+    """Return the tf.data iterator within an iterator, if it has a pipeline to read."""
+    inner = getattr(iterator, "_iterator", None)  # `as_numpy_iterator()`
+    for candidate in (iterator, inner, *_parts(iterator)):
+        if getattr(candidate, "_iterator_resource", None) is not None:
+            return candidate
+    return None
+
+
+def _parts(iterator: Any) -> list[Any]:
+    """Return what a distributed iterator's workers in this process iterate over; empty = none.
+
+    These are tf.data's own only where batches are not to be prefetched to the devices
+    (`experimental_fetch_to_device=False`, by replica). The usual ones have a pipeline for each
+    device, which only fetches from the user's.
+    """
+    workers = getattr(iterator, "_iterators", None)
+    if not isinstance(workers, (list, tuple)):
+        return []
+    return [getattr(worker, "_iterator", None) for worker in workers]

@@ -140,8 +140,8 @@ class PythonAdapter(KerasAdapter):
         if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
             return
         if not isinstance(dataset, WatchedIterable):
-            self._pipelines.given(phase, dataset)
-            data_adapter._dataset = WatchedIterable(dataset, partial(self._pipelines.seen, phase))
+            self._pipelines.note_dataset(phase, dataset)
+            data_adapter._dataset = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
             self._datasets.append(data_adapter)
 
 

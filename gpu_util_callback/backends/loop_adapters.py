@@ -124,7 +124,7 @@ class LoopAdapter(WatchingAdapter):
 
     def iterates(self, iterator: Any, validating: bool) -> None:
         """Note that the loop starts another pass over a dataset."""
-        self._pipelines.seen("validation" if validating else "train", iterator)
+        self._pipelines.note_iterator("validation" if validating else "train", iterator)
 
     def timed(self, dataset: Any, iterator: Any) -> Any:
         """Return an iterator over the training's dataset whose Python functions are timed."""

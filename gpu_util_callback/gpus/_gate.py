@@ -93,7 +93,7 @@ class Memory:
         pause = BACK_OFF_S[min(self._gone_failures.get(gpu, 1), 3) - 1]
         self.gone[gpu] = time.perf_counter() + pause
 
-    def found(self, gpu: str) -> None:
+    def recovered(self, gpu: str) -> None:
         """Mark a lost GPU as back."""
         self.gone.pop(gpu, None)
         self._gone_failures.pop(gpu, None)

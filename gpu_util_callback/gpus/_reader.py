@@ -914,7 +914,7 @@ class GpuReader:
             self._mark(True)
             if now_s < retry_at or not find_again(self._gate, self.gpu, self.key):
                 return
-            memory.found(self.key)
+            memory.recovered(self.key)
             self._mark(False)
             self._gpm.close()
             self._open()

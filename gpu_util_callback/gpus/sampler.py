@@ -61,7 +61,7 @@ class Worker(threading.Thread):
         self.gate: Gate | None = None
         self.readers: list[GpuReader] = []
         self.reading: GpuReader | None = None
-        self.kept: list[GpuReader] = []  # readers that stay here after a hang; set by the watcher
+        self.stuck: list[GpuReader] = []  # readers that stay here after a hang; set by the watcher
         self.pace: RateController | None = None
         self.cpu_s = 0.0
         self.opened = False
@@ -84,8 +84,8 @@ class Worker(threading.Thread):
             try:
                 self._tick_on(self.pace)
             except Retired:
-                handed_over = [reader for reader in self.readers if reader not in self.kept]
-                self.readers = list(self.kept)
+                handed_over = [reader for reader in self.readers if reader not in self.stuck]
+                self.readers = list(self.stuck)
                 self._close(handed_over)
         self._close(self.readers)
         if self._xid is not None:
@@ -211,7 +211,7 @@ class SamplerThreads:
         self._memory.forget(_HANG + symbol, key)
         if key in self._memory.skipped:
             self._memory.skipped.discard(key)
-            self._memory.found(key)  # the slow call may be retried at once
+            self._memory.recovered(key)  # the slow call may be retried at once
             self._begin(self._open_driver, patient=True)
 
     def _hangs(self, worker: Worker, symbol: str, key: str) -> None:
@@ -226,7 +226,7 @@ class SamplerThreads:
         stuck = worker.reading
         answering = [reader for reader in worker.readers if reader is not stuck]
         if worker.opened and answering and worker.gate is not None:
-            worker.kept = [] if stuck is None else [stuck]
+            worker.stuck = [] if stuck is None else [stuck]
             worker.gate.retired.set()
             self._hand_over(worker.gate, answering)
         elif not worker.opened and not worker.patient and key and worker.gate is not None:

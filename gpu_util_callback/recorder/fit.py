@@ -92,7 +92,7 @@ def _iteration(model: Any) -> int | None:
 
 def _goes_on(other: FitWatch, new: FitWatch) -> bool:
     """Return whether a recorded fit continues while a new one begins (in a callback or thread)."""
-    return other.known and not other.over() and not other.same_place(new)
+    return other.located and not other.over() and not other.same_place(new)
 
 
 @dataclass
@@ -278,7 +278,7 @@ class KerasSession:
         with recorder.guarded("facts about the callbacks"):
             recorder.facts["fit"]["callbacks"] = describe_callbacks(callbacks_of_fit)
         with recorder.guarded("growing lists"):
-            recorder.memory.kept.watch(owners_in_fit(self._callback._model, callbacks_of_fit))
+            recorder.memory.kept_items.watch(owners_in_fit(self._callback._model, callbacks_of_fit))
         with recorder.guarded("profiler windows"):
             self._windows = open_windows(recorder, backend, callbacks_of_fit, params.get("steps"))
         recorder.start(watch)  # the account begins here: our own set-up is not in it

@@ -61,7 +61,7 @@ def open_windows(
         recorder.clock,
         settings.log_dir,
         settings.overhead_budget,
-        fit_is_over=watch.over if watch.known else None,
+        fit_is_over=watch.over if watch.located else None,
         redact=hashed_host if settings.redact else None,
     )
     windows = KerasWindows(

@@ -218,7 +218,7 @@ class MemoryWatch:
 
     def __init__(self, adapter: Adapter, steps: Callable[[], int], keep: Callable[[str, bytes], None] | None = None):
         self._keep = keep
-        self.kept = KeptItems(steps)
+        self.kept_items = KeptItems(steps)
         self._adapter = adapter
         self._steps = steps
         self._due = 0.0
@@ -273,7 +273,7 @@ class MemoryWatch:
         sizes = {shape_id: size for shape_id, size in self._sizes.items() if size is not None}
         if sizes:
             result["batch_sizes"] = sizes
-        growing = self.kept.read()
+        growing = self.kept_items.read()
         if growing:
             result["kept"] = growing
         if self._kills.kills:

@@ -849,7 +849,7 @@ class Recorder:
 
     def _pause_when_idle(self) -> None:
         """Pause where the fit cannot be watched and training may have stopped."""
-        if self.watch.known or self._ended_ns:
+        if self.watch.located or self._ended_ns:
             return
         idle = (time.perf_counter_ns() - self.timeline.latest()) / 1e9
         if idle > IDLE_S:

@@ -230,7 +230,7 @@ def two_lines(run: Mapping) -> str:
     in_verdict = [group for group in groups if run["verdict"].startswith(group.first["title"])]
     about = [group for group in groups if group.first["id"] in ids]
     ordered = [*in_verdict, *about, *groups]
-    group = next((one for one in ordered if _can_be_followed(one)), next(iter(ordered), None))
+    group = next((group for group in ordered if _can_be_followed(group)), next(iter(ordered), None))
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith(NOTHING_LARGE) or is_unknown(run["verdict"])

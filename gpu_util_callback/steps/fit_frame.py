@@ -62,7 +62,7 @@ class FitWatch:
         self._code = frame.f_code if frame is not None else None
 
     @property
-    def known(self) -> bool:
+    def located(self) -> bool:
         """Return whether the fit could be found at all."""
         return self._id is not None
 
@@ -82,7 +82,7 @@ class FitWatch:
         A frame is often allocated where the last one was, as in a cell that is run again after an
         error, and `over` cannot distinguish the two.
         """
-        return self.known and self._id == other._id and self._thread == other._thread
+        return self.located and self._id == other._id and self._thread == other._thread
 
 
 # ---- input work between epochs ---------------------------------------------------------

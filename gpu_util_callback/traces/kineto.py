@@ -24,6 +24,7 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import limits
+from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.model import (
     PS_PER_US,
     AllocatorEvents,
@@ -40,7 +41,6 @@ from gpu_util_callback.traces.model import (
     groups,
 )
 from gpu_util_callback.traces.naming import DERIVED_LINES, api_kind, copy_kind, device_kind, memory_kind, op_of
-from gpu_util_callback.traces.numbers import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
 _LIMIT = 1 << 63
@@ -261,7 +261,7 @@ class DeviceRows:
         order = order[sane[order]]
         events = events.take(order)
         devices = {index: events.take(rows) for index, rows in groups(device[order])}
-        return devices, self._shapes.known(), int((correlation <= 0).sum())
+        return devices, self._shapes.all(), int((correlation <= 0).sum())
 
 
 def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:

@@ -1,10 +1,15 @@
-"""Limits on the size of a trace, and on its numbers.
+"""Limits on the size of a trace and on its numbers, and the numbers of files within them.
 
 A file may claim no more than an honest file of its size needs: anything beyond is made up, or far
-too long a window. A number outside of its range is absent.
+too long a window. What is no number, or one outside of its range, is absent: -1 in columns of
+integers, in which any negative number means that.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
 
 MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
 MAX_PLAIN_EVENTS = 3_000_000  # without categories; the trace viewer's own limit is 10^6
@@ -56,3 +61,57 @@ MAX_FACT = 1 << 53  # of a device: bytes, bytes a second, kHz, multiprocessors
 def unpacked_limit(packed: int, most: int = MAX_UNPACKED) -> int:
     """Return the bytes that a compressed file of `packed` bytes may expand to."""
     return min(most, max(ANY_RATIO_BELOW, MAX_RATIO * packed))
+
+
+# ---- numbers as files state them ------------------------------------------------------------
+
+_MAX_DIGITS = 1_000
+
+
+def integer(value: Any) -> int:
+    """Return a number of a file as int64: -1 for no number, -2 for one that does not fit."""
+    if type(value) is str:
+        value = number(value)
+    try:
+        whole = int(value)
+    except (TypeError, ValueError):
+        return -1
+    except OverflowError:  # infinite
+        return -2
+    return whole if -(1 << 62) < whole < 1 << 62 else -2
+
+
+def number(value: Any) -> float | None:
+    """Return a number of a file: None for no number, infinite for too large or "NaN"."""
+    if type(value) is str and len(value) > _MAX_DIGITS:
+        return math.inf
+    try:
+        parsed = float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return None
+    return math.inf if math.isnan(parsed) else parsed
+
+
+def ordinal(digits: str) -> int | None:
+    """Return the number of a GPU as written in a name; None if no machine has so many."""
+    if len(digits) > 6:
+        return None
+    index = int(digits)
+    return index if index <= MAX_ORDINAL else None
+
+
+def epoch(value: Any) -> int | None:
+    """Return a time in nanoseconds since the epoch; None for anything else."""
+    return value if isinstance(value, int) and 0 < value < MAX_EPOCH_NS else None
+
+
+def gpu_facts(numbers: Mapping[str, Any], major: Any, minor: Any) -> dict[str, Any]:
+    """Return the facts of a GPU that are possible, with its compute capability."""
+    facts: dict[str, Any] = {
+        name: value for name, value in numbers.items() if isinstance(value, int) and 0 < value <= MAX_FACT
+    }
+    if isinstance(major, int) and 0 <= major < 1000:
+        facts["compute_capability"] = [major, minor if isinstance(minor, int) and 0 <= minor < 1000 else 0]
+    return facts

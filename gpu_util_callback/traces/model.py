@@ -266,7 +266,7 @@ class Shapes:
             index = self._index[shape] = len(self._index)
         return index
 
-    def known(self) -> list[KernelShape]:
+    def all(self) -> list[KernelShape]:
         return list(self._index)
 
 

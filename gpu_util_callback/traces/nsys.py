@@ -22,6 +22,7 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import limits
+from gpu_util_callback.traces.limits import epoch, gpu_facts
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     AllocatorEvents,
@@ -40,7 +41,6 @@ from gpu_util_callback.traces.model import (
     groups,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind
-from gpu_util_callback.traces.numbers import epoch, gpu_facts
 from gpu_util_callback.traces.xplane_events import host_kind
 
 # Columns of a kernel's launch shape.
@@ -379,7 +379,7 @@ class _TableReader:
             raise UnusableInput(f"{file.path}: {len(pids):,} processes; export those of the training alone")
         of_all = _Common(
             epoch=self._epoch(),
-            shapes=self.shapes.known(),
+            shapes=self.shapes.all(),
             hosts=self._process_names(),
             threads=self._thread_names(),
             memory=self._memory(),

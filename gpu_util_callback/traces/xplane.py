@@ -15,7 +15,16 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import wire
-from gpu_util_callback.traces.limits import MAX_EVENTS, MAX_FIELDS, MAX_LINES, MAX_METADATA, MAX_PLANES
+from gpu_util_callback.traces.limits import (
+    MAX_EVENTS,
+    MAX_FIELDS,
+    MAX_LINES,
+    MAX_METADATA,
+    MAX_PLANES,
+    epoch,
+    gpu_facts,
+    ordinal,
+)
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     AllocatorEvents,
@@ -30,7 +39,6 @@ from gpu_util_callback.traces.model import (
     Trace,
 )
 from gpu_util_callback.traces.naming import DERIVED_LINES
-from gpu_util_callback.traces.numbers import epoch, gpu_facts, ordinal
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
 
 # Events, and bytes of events, decoded at a time: bounds the temporary memory.
@@ -191,7 +199,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     _leave_out_background_waits(process.events, names)
     allocator = AllocatorEvents.concat(allocator_parts)
     process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
-    process.shapes = shapes.known()
+    process.shapes = shapes.all()
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
     return process, problems

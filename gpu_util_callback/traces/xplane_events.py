@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.traces import limits, wire
+from gpu_util_callback.traces.limits import integer, ordinal
+from gpu_util_callback.traces.limits import number as number_of
 from gpu_util_callback.traces.model import (
     AllocatorEvents,
     DeviceEvents,
@@ -29,8 +31,6 @@ from gpu_util_callback.traces.model import (
     groups,
 )
 from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of
-from gpu_util_callback.traces.numbers import integer, ordinal
-from gpu_util_callback.traces.numbers import number as number_of
 
 _DEVICE_STATS = (
     "correlation_id",

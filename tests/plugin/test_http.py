@@ -235,7 +235,7 @@ def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):
     assert rows["a"]["top"] == "input_bound" and rows["c"]["lost"] == 0
     assert found["unit"] == "gpu_hours" and rows["a"]["recordings"] == []
     assert sum(part["hours"] for part in found["shares"]) == pytest.approx(found["hours"])
-    assert found["said"].startswith("3 trainings, ") and "lost to Input-bound" in found["said"]
+    assert found["headline"].startswith("3 trainings, ") and "lost to Input-bound" in found["headline"]
     listed = {row["id"] for row in app.json("/runs")["recordings"]}
     assert {row["id"] for row in found["runs"]} == listed  # from a row into its timeline
     assert app.json("/total") == found
@@ -255,12 +255,12 @@ def test_runs_that_nobody_has_diagnosed_are_judged_a_few_a_request(tmp_path, mon
     app = App(tmp_path)
     monkeypatch.setattr("tensorboard_plugin.plugin.DIAGNOSE_S", 0)
     found = app.json("/total")
-    assert found["left"] == 3 and "lost" not in found["said"]
+    assert found["left"] == 3 and "lost" not in found["headline"]
     monkeypatch.setattr("tensorboard_plugin.plugin.DIAGNOSE_S", 600)
     found = app.json("/total")
     assert found["left"] == 0
     known = total(survey([str(tmp_path)]))
-    assert found["said"] == headline(known) and "lost to Input-bound" in found["said"]
+    assert found["headline"] == headline(known) and "lost to Input-bound" in found["headline"]
     assert sorted(row["lost"] for row in found["runs"]) == pytest.approx(
         sorted(run["gpu_hours"]["lost"] for run in known["runs"])
     )

@@ -123,7 +123,7 @@ export interface TrainingRow {
 export interface TotalReply {
   unit: 'gpu_hours' | 'hours';
   /** all in one sentence, as in the terminal */
-  said: string;
+  headline: string;
   notes: string[];
   hours: number;
   shares: HoursShare[];

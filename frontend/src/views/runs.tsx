@@ -484,7 +484,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
     <section class="sums" aria-label="All runs">
       <h1>
         {(runs.complete === false || !!total.left) && 'So far: '}
-        {held(clean(total.said, 600))}
+        {held(clean(total.headline, 600))}
       </h1>
       {total.hours > 0 && (
         <div class="bar" aria-hidden="true">

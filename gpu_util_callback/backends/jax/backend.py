@@ -10,8 +10,7 @@ from typing import Any
 
 import keras
 
-from gpu_util_callback.backends.first_call import FirstCall
-from gpu_util_callback.backends.functions import PythonBatches
+from gpu_util_callback.backends.functions import FirstCall, PythonBatches
 from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import JaxCompileClock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
@@ -82,7 +81,7 @@ class JaxAdapter(PythonAdapter):
         if self._eager or function is None:
             raise NotCounted("the model is not compiled")
         assert self._first is not None
-        return None if self._first.seen is None else count(function, self._first.seen)
+        return None if self._first.observed is None else count(function, self._first.observed)
 
     def end(self) -> None:
         super().end()

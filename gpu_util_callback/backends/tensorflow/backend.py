@@ -243,7 +243,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._test = self._timed("test_function", None, raised=stale)  # it leaves the fit, too
         self._train.wrap()
         self._time_input(failed)
-        self._pipelines.given("train", given_dataset())
+        self._pipelines.note_dataset("train", given_dataset())
         batches = self._batches[0]
         if batches.rows is not None and timeline.steps_per_execution > 1:
             batches.rows.tail_ns = tail_ns()
@@ -273,7 +273,7 @@ class TensorFlowAdapter(KerasAdapter):
     def _timed(self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]) -> TimedFunction:
         assert self._timeline is not None
         phase = "train" if name == "train_function" else "validation"
-        batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.seen(phase, iterator))
+        batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.note_iterator(phase, iterator))
         self._batches.append(batches)
         return TimedFunction(
             self._model,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpu_util_callback.backends.first_call import FirstCall
-from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
+from gpu_util_callback.backends.functions import FirstCall, PythonBatches, TimedBatches
 from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
@@ -148,7 +147,7 @@ class TorchAdapter(PythonAdapter):
     def work(self, batch: int | None) -> CountedWork | None:
         if self._compiled:
             raise NotCounted("torch.compile runs the step, or may run a part of it")
-        return self._first.seen if self._first is not None else None
+        return self._first.observed if self._first is not None else None
 
     def fit_facts(self) -> dict[str, Any]:
         parallel = torch_facts.rendezvous() is not None
