@@ -68,7 +68,7 @@ class Trial:
         end_s: how long the ends of all of them, and of the process, may wait together.
         store: whether they record into an object store, which the events then concern.
         trainings: how many there are, each with a folder of its own.
-        kept: the share of the steps that can be recorded.
+        recordable: the share of the steps that can be recorded.
         reads_stderr: whether anybody does.
     """
 
@@ -79,7 +79,7 @@ class Trial:
     end_s: float = 2.0
     trainings: int = 1
     reads_stderr: bool = True
-    kept: float = 0.0
+    recordable: float = 0.0
     store: bool = False
 
     @property
@@ -90,44 +90,46 @@ class Trial:
 
 
 TRIALS = [
-    Trial("healthy", "nothing", kept=1),
+    Trial("healthy", "nothing", recordable=1),
     Trial("hang-start", "the mount hangs from the start", [(0, "hang")], end_s=END_S),
     Trial("hang-middle", "the mount hangs from the 4th second on", [(3, "hang")], 5.0, END_S),
-    Trial("hang-over", "the mount hangs for 3 s", [(1, "hang"), (4, "ok")], seconds=7, kept=1),
+    Trial("hang-over", "the mount hangs for 3 s", [(1, "hang"), (4, "ok")], seconds=7, recordable=1),
     Trial("hang-twice", "the mount hangs for three trainings", [(0, "hang")], 2.0, END_S, 3),
     Trial("hang-end", "the mount hangs just before the end", [(3.9, "hang")], end_s=END_S),
-    Trial("slow", "each operation takes 200 ms", [(0, "slow 200")], end_s=END_S, kept=1),
-    Trial("eio-first", "nothing can be written in the 1st second", [(0, f"fail {errno.EIO}"), (1, "ok")], kept=0.7),
+    Trial("slow", "each operation takes 200 ms", [(0, "slow 200")], end_s=END_S, recordable=1),
+    Trial(
+        "eio-first", "nothing can be written in the 1st second", [(0, f"fail {errno.EIO}"), (1, "ok")], recordable=0.7
+    ),
     Trial(
         "eio-middle",
         "nothing can be written in the 3rd second",
         [(2, f"fail {errno.EIO}"), (3, "ok")],
         seconds=6,
-        kept=1,
+        recordable=1,
     ),
     Trial("full", "the disk is full from the 3rd second on", [(2, f"fail {errno.ENOSPC}")], end_s=END_S),
-    Trial("removed", "rm -rf of the log directory in the 3rd second", [(2, "remove")], seconds=6, kept=0.3),
+    Trial("removed", "rm -rf of the log directory in the 3rd second", [(2, "remove")], seconds=6, recordable=0.3),
     Trial(
         "pipe-full",
         "stderr is a full pipe that nobody reads",
         [(0, "fill stderr"), (1, f"fail {errno.EIO}"), (2, "ok")],
         reads_stderr=False,
-        kept=1,
+        recordable=1,
     ),
-    Trial("pipe-closed", "stderr is closed", [(0, "close stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], kept=1),
-    Trial("stopped", "the process is stopped for 3 s", [(2, "stop 3")], kept=1),
-    Trial("killed", "kill -9 in the 7th second", [(6, "kill")], seconds=8, kept=0.5),
-    Trial("fork", "a forked child leaves the training", [(2, "fork")], kept=1),
+    Trial("pipe-closed", "stderr is closed", [(0, "close stderr"), (1, f"fail {errno.EIO}"), (2, "ok")], recordable=1),
+    Trial("stopped", "the process is stopped for 3 s", [(2, "stop 3")], recordable=1),
+    Trial("killed", "kill -9 in the 7th second", [(6, "kill")], seconds=8, recordable=0.5),
+    Trial("fork", "a forked child leaves the training", [(2, "fork")], recordable=1),
     Trial("fork-hang", "a forked child leaves it, and the mount hangs", [(2, "fork"), (2.5, "hang")], end_s=END_S),
-    Trial("s3", "nothing, in an object store", end_s=END_S, kept=1, store=True),
-    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], 8.0, SLOW_S, kept=1, store=True),
+    Trial("s3", "nothing, in an object store", end_s=END_S, recordable=1, store=True),
+    Trial("s3-slow", "each answer of the store takes 300 ms", [(0, "slow 300")], 8.0, SLOW_S, recordable=1, store=True),
     Trial(
         "s3-500",
         "the store answers with 500 in the 2nd and 3rd second",
         [(1, "fail 500"), (3, "ok")],
         8.0,
         SLOW_S,
-        kept=1,
+        recordable=1,
         store=True,
     ),
     Trial(
@@ -348,9 +350,14 @@ class Outcome:
         return sum(self.ends_s) + self.exit_s
 
     @property
+    def lost(self) -> int:
+        """Return how many steps have no row."""
+        return self.steps - self.recorded
+
+    @property
     def lost_s(self) -> float:
         """Return how much training has no row."""
-        return (self.steps - self.recorded) * self.took_s / max(self.steps, 1)
+        return self.lost * self.took_s / max(self.steps, 1)
 
     def judge(self, trial: Trial) -> str:
         """Return what is wrong; "" where the trial holds."""
@@ -364,7 +371,7 @@ class Outcome:
             return f"the end took {self.waited_s:.1f} s, more than {trial.end_s:g} + {busy_s:.1f} s"
         if killed and self.lost_s > KILLED_S + self.late_s:
             return f"more than {KILLED_S:g} + {self.late_s:.1f} s were lost"
-        if self.recorded < trial.kept * self.steps:
+        if self.recorded < trial.recordable * self.steps:
             return "lost what could be kept"
         return ""
 
@@ -437,8 +444,8 @@ def searched(data: Sequence[bytes]) -> tuple[int, str]:
         if zipfile.is_zipfile(io.BytesIO(part)):
             archive = zipfile.ZipFile(io.BytesIO(part))
             texts += [archive.read(name) for name in archive.namelist()]
-    found = [name for name, value in SECRETS.items() if any(value.encode() in text for text in texts)]
-    return sum(map(len, texts)), f"found {found[0]}" if found else ""
+    leaked = [name for name, value in SECRETS.items() if any(value.encode() in text for text in texts)]
+    return sum(map(len, texts)), f"found {leaked[0]}" if leaked else ""
 
 
 _without_us: dict[tuple[bool, str], float] = {}  # seconds, by whether in a store and by its state
@@ -464,61 +471,26 @@ def end_without_us(trial: Trial, command: list[str], environment: dict, folder: 
 
 def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
     """Run one trial."""
-    from gpu_util_callback import read_recordings
-    from gpu_util_callback.errors import UnusableInput
-
     with tempfile.TemporaryDirectory(prefix="gpu-util-faults-") as name:
         folder = Path(name)
         (folder / "logs").mkdir()
         (folder / "state").write_text("ok")
-        environment = (
-            os.environ
-            | SECRETS
-            | {
-                "LD_PRELOAD": str(shim),
-                "FAULT_DIR": str(folder / "logs"),
-                "FAULT_STATE": str(folder / "state"),
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-            }
-        )
+        environment = os.environ | SECRETS | _broken_folder(shim, folder / "logs", folder / "state")
+        environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
         store = ObjectStore(folder / "state") if trial.store else None
         if store is not None:
             environment |= store.environment
         command = [sys.executable, __file__, "--inside", trial.name, "--folder", name]
         command += ["--fit"] * fit
         delays = Delays()
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=folder,
-            text=True,
-            errors="replace",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        printed, problem = ["", ""], ""
-        try:
-            if trial.reads_stderr:
-                printed = list(process.communicate(timeout=TIMEOUT_S))
-            else:
-                process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            problem = f"did not end within {TIMEOUT_S} s"
+        printed, problem = _run(command, environment, folder, trial.reads_stderr)
         ended, delay_s = time.time(), delays.end()
         (folder / "state").write_text("ok")
         try:
             measured = json.loads((folder / "measured.json").read_text())
         except (OSError, ValueError):
             return Outcome(0, [], 0, 0, 0, 0, [], printed[1].splitlines(), problem or "no step was taken")
-        try:
-            recordings = read_recordings(f"s3://{BUCKET}" if store else folder / "logs")
-        except UnusableInput:
-            recordings = []
-        if store is not None:
-            files = [store.files.cat_file(path) for path in store.files.find(BUCKET)]
-        else:
-            files = [path.read_bytes() for path in (folder / "logs").rglob("*") if path.is_file()]
+        steps, statuses, files = _recorded(folder / "logs", store)
         count, secret = searched([*files, *(text.encode() for text in printed)])
         outcome = Outcome(
             measured["longest_s"],
@@ -526,8 +498,8 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
             measured["exit_s"],
             ended - measured["at"],
             measured["steps"],
-            sum(len(one.steps["step"]) for one in recordings),
-            [one.status for one in recordings],
+            steps,
+            statuses,
             [line for line in printed[1].splitlines() if "gpu" in line.lower()],
             problem or secret,
             measured["took_s"],
@@ -539,6 +511,49 @@ def attempt(trial: Trial, shim: Path, fit: bool) -> Outcome:
         if store is not None:
             store.close()
         return outcome
+
+
+def _broken_folder(shim: Path, folder: Path, state: Path) -> dict[str, str]:
+    """Return the environment of a process for which a folder breaks as a file says."""
+    return {"LD_PRELOAD": str(shim), "FAULT_DIR": str(folder), "FAULT_STATE": str(state)}
+
+
+def _run(command: list[str], environment: dict[str, str], folder: Path, reads_output: bool) -> tuple[list[str], str]:
+    """Run a process until its end; return its output and errors, and what went wrong."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder,
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        if reads_output:
+            return list(process.communicate(timeout=TIMEOUT_S)), ""
+        process.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return ["", ""], f"did not end within {TIMEOUT_S} s"
+    return ["", ""], ""
+
+
+def _recorded(logs: Path, store: ObjectStore | None) -> tuple[int, list[str], list[bytes]]:
+    """Return the recorded steps, the recordings' statuses, and the contents of all files."""
+    from gpu_util_callback import read_recordings
+    from gpu_util_callback.errors import UnusableInput
+
+    try:
+        recordings = read_recordings(f"s3://{BUCKET}" if store else logs)
+    except UnusableInput:
+        recordings = []
+    if store is not None:
+        files = [store.files.cat_file(path) for path in store.files.find(BUCKET)]
+    else:
+        files = [path.read_bytes() for path in logs.rglob("*") if path.is_file()]
+    steps = sum(len(recording.steps["step"]) for recording in recordings)
+    return steps, [recording.status for recording in recordings], files
 
 
 def attempt_tab(shim: Path) -> str:
@@ -555,80 +570,79 @@ def attempt_tab(shim: Path) -> str:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        environment = os.environ | {
-            "LD_PRELOAD": str(shim),
-            "FAULT_DIR": str(folder / "mount"),
-            "FAULT_STATE": str(state),
-        }
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--load_fast=false"]
         server = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tensorboard.main",
-                "--logdir",
-                str(folder),
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--load_fast=false",
-            ],
-            env=environment,
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            env=os.environ | _broken_folder(shim, folder / "mount", state),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-
-        def ask(route: str, **query: Any) -> tuple[int, Any, float]:
-            """Return a reply's status, its JSON, and the seconds that it took."""
-            address = f"http://127.0.0.1:{port}/data/plugin/gpu_utilization/{route}"
-            began = time.monotonic()
-            try:
-                with urlopen(f"{address}?{urlencode(query)}", timeout=TIMEOUT_S) as reply:
-                    status, text = reply.status, reply.read()
-            except HTTPError as error:
-                status, text = error.code, error.read()
-            except OSError:
-                status, text = 0, b"{}"
-            took_s = time.monotonic() - began
-            return status, json.loads(text) if text[:1] == b"{" else None, took_s
-
-        def until(true: Callable[[dict], Any]) -> dict:
-            ends = time.monotonic() + TIMEOUT_S
-            while not true(listing := ask("runs")[1] or {}):
-                if time.monotonic() > ends:
-                    raise TimeoutError
-                time.sleep(0.2)
-            return listing
-
-        view = {"level": 0, "first": 0, "count": 64, "lanes": "steps"}
-        problem = ""
         try:
-            listing = until(lambda found: len(found.get("recordings", ())) == 2)
-            ids = {one["run"]: one["id"] for one in listing["recordings"]}
-            state.write_text("hang")
-            time.sleep(12)  # recordings that ended are looked at again after 10 s
-            for route, run, expected in (
-                ("recording", "mount/there", 504),
-                ("runs", "", 200),
-                ("recording", "here", 200),
-                ("tiles", "here", 200),
-                ("total", "", 200),
-            ):
-                status, _, took_s = ask(route, id=ids.get(run, ""), **view)
-                print(f"  waited   {took_s:.2f} s for /{route} {run}: {status}")
-                if status != expected:
-                    problem = f"/{route} {run} was answered with {status}, not {expected}"
-            listing = until(lambda found: found.get("problems"))
-            print(f"  said     {listing['problems'][0]['message']}")
-            state.write_text("ok")
-            until(lambda found: "problems" in found and not found["problems"])
+            return _problem_of(Tab(port), state)
         except TimeoutError:
-            problem = problem or f"no answer within {TIMEOUT_S} s"
+            return f"no answer within {TIMEOUT_S} s"
         finally:
             state.write_text("ok")
             server.kill()
             server.wait()
-        return problem
+
+
+def _problem_of(tab: Tab, state: Path) -> str:
+    """Let the mount hang and come back; return which request was not answered as it should be.
+
+    Raises: TimeoutError.
+    """
+    view = {"level": 0, "first": 0, "count": 64, "lanes": "steps"}
+    listing = tab.runs_once(lambda reply: len(reply.get("recordings", ())) == 2)
+    ids = {recording["run"]: recording["id"] for recording in listing["recordings"]}
+    problem = ""
+    state.write_text("hang")
+    time.sleep(12)  # recordings that ended are looked at again after 10 s
+    for route, run, expected in (
+        ("recording", "mount/there", 504),
+        ("runs", "", 200),
+        ("recording", "here", 200),
+        ("tiles", "here", 200),
+        ("total", "", 200),
+    ):
+        status, _, took_s = tab.ask(route, id=ids.get(run, ""), **view)
+        print(f"  waited   {took_s:.2f} s for /{route} {run}: {status}")
+        if status != expected:
+            problem = f"/{route} {run} was answered with {status}, not {expected}"
+    listing = tab.runs_once(lambda reply: reply.get("problems"))
+    print(f"  said     {listing['problems'][0]['message']}")
+    state.write_text("ok")
+    tab.runs_once(lambda reply: "problems" in reply and not reply["problems"])
+    return problem
+
+
+class Tab:
+    """The routes of the tab, served on a port of this machine."""
+
+    def __init__(self, port: int):
+        self._address = f"http://127.0.0.1:{port}/data/plugin/gpu_utilization"
+
+    def ask(self, route: str, **query: object) -> tuple[int, Any, float]:
+        """Return a reply's status, its JSON, and the seconds that it took."""
+        began = time.monotonic()
+        try:
+            with urlopen(f"{self._address}/{route}?{urlencode(query)}", timeout=TIMEOUT_S) as reply:
+                status, text = reply.status, reply.read()
+        except HTTPError as error:
+            status, text = error.code, error.read()
+        except OSError:
+            status, text = 0, b"{}"
+        took_s = time.monotonic() - began
+        return status, json.loads(text) if text[:1] == b"{" else None, took_s
+
+    def runs_once(self, true: Callable[[dict], Any]) -> dict:
+        """Return the list of runs as soon as something is true of it. Raises: TimeoutError."""
+        ends = time.monotonic() + TIMEOUT_S
+        while not true(listing := self.ask("runs")[1] or {}):
+            if time.monotonic() > ends:
+                raise TimeoutError
+            time.sleep(0.2)
+        return listing
 
 
 def build(folder: Path) -> Path:
@@ -639,6 +653,37 @@ def build(folder: Path) -> Path:
         [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / "faults.c"), "-ldl"], check=True
     )
     return library
+
+
+def print_outcome(trial: Trial, outcome: Outcome) -> None:
+    """Print what a trial showed, in sentences."""
+    ends = " + ".join(f"{seconds:.2f}" for seconds in outcome.ends_s) or "(no end)"
+    print(f"{trial.name}: {trial.broken}")
+    print(
+        f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
+        f"{outcome.exit_s:.2f} s as the process ended, {outcome.gone_s:.2f} s until it "
+        f"was gone ({outcome.plain_s:.2f} s without us); "
+        f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms"
+    )
+    print(
+        f"  lost     {outcome.lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
+        f"recordings: {', '.join(outcome.statuses) or 'none'}"
+    )
+    for line in outcome.messages[:4]:
+        print(f"  said     {line[:160]}")
+    if outcome.problem:
+        print(f"  FAILED   {outcome.problem}")
+
+
+def table_line(trial: Trial, outcome: Outcome) -> str:
+    """Return a trial's line of the table."""
+    return (
+        f"{trial.name:14}{1e3 * outcome.step_s:9.0f}{sum(outcome.ends_s):8.2f}"
+        f"{outcome.exit_s:8.2f}{outcome.waited_s:8.2f}{trial.end_s:7.1f}"
+        f"{outcome.gone_s:8.2f}{outcome.plain_s:8.2f}{1e3 * outcome.delay_s:10.0f}"
+        f"{outcome.lost:6}{outcome.lost_s:8.1f}{outcome.late_s:8.1f}"
+        f"{outcome.searched:12,}  {outcome.problem or 'held'}"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -652,15 +697,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--without-us", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.inside:
-        trial = next(one for one in TRIALS if one.name == args.inside)
+        trial = next(trial for trial in TRIALS if trial.name == args.inside)
         train(trial, args.folder, args.fit, args.without_us)
         return 0
-    trials = [one for one in TRIALS if not args.words or any(word in one.name for word in args.words)]
+    trials = [trial for trial in TRIALS if not args.words or any(word in trial.name for word in args.words)]
     if not all(map(importlib.util.find_spec, ("moto", "s3fs"))):
         print("without object stores: pip install 'moto[server]' s3fs")
-        trials = [one for one in trials if not one.store]
+        trials = [trial for trial in trials if not trial.store]
     if args.list:
-        print("\n".join(f"{one.name:12} {one.broken}" for one in trials))
+        print("\n".join(f"{trial.name:12} {trial.broken}" for trial in trials))
         print(f"{TAB[0]:12} {TAB[1]}")
         return 0
     sys.path.insert(0, str(HERE.parent))
@@ -676,31 +721,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for trial in trials:
             outcome = attempt(trial, shim, args.fit)
             outcome.problem = outcome.judge(trial)
-            lost = outcome.steps - outcome.recorded
-            ends = " + ".join(f"{one:.2f}" for one in outcome.ends_s) or "(no end)"
-            print(f"{trial.name}: {trial.broken}")
-            print(
-                f"  waited   {1e3 * outcome.step_s:.0f} ms in a step, {ends} s at the end, "
-                f"{outcome.exit_s:.2f} s as the process ended, {outcome.gone_s:.2f} s until it "
-                f"was gone ({outcome.plain_s:.2f} s without us); "
-                f"the machine's own delays: up to {1e3 * outcome.delay_s:.0f} ms"
-            )
-            print(
-                f"  lost     {lost} of {outcome.steps} steps, {outcome.lost_s:.1f} s; "
-                f"recordings: {', '.join(outcome.statuses) or 'none'}"
-            )
-            for line in outcome.messages[:4]:
-                print(f"  said     {line[:160]}")
+            print_outcome(trial, outcome)
             if outcome.problem:
-                print(f"  FAILED   {outcome.problem}")
                 failed.append(trial.name)
-            lines.append(
-                f"{trial.name:14}{1e3 * outcome.step_s:9.0f}{sum(outcome.ends_s):8.2f}"
-                f"{outcome.exit_s:8.2f}{outcome.waited_s:8.2f}{trial.end_s:7.1f}"
-                f"{outcome.gone_s:8.2f}{outcome.plain_s:8.2f}{1e3 * outcome.delay_s:10.0f}"
-                f"{lost:6}{outcome.lost_s:8.1f}{outcome.late_s:8.1f}"
-                f"{outcome.searched:12,}  {outcome.problem or 'held'}"
-            )
+            lines.append(table_line(trial, outcome))
             sys.stdout.flush()
         tab = not args.words or any(word in TAB[0] for word in args.words)
         if tab:

@@ -1,11 +1,12 @@
 """Size and shape of the two packages: `python -m tests.size` prints them.
 
-Ends with 1 where a function is too long or branches too often, a class or file has the name of
-another, or modules import each other in a circle. Late imports count, and those for type checkers
-or by a module's name in a string.
+Ends with 1 where a function is too long or branches too often (in harness/ and tests/support, too), a
+class or file has the name of another, or modules import each other in a circle. Late imports count,
+and those for type checkers or by a module's name in a string.
 """
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
@@ -15,6 +16,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.thresholds import constants, shared_constants
 
 PACKAGES = "gpu_util_callback", "tensorboard_plugin"
+TOOLS = "harness", "tests/support"
 MAX_LINES = 60  # of a function, without its docstring
 MAX_BRANCHES = 20
 _BRANCHING = ast.If | ast.IfExp | ast.For | ast.While | ast.ExceptHandler | ast.match_case
@@ -22,10 +24,11 @@ _BRANCHING = ast.If | ast.IfExp | ast.For | ast.While | ast.ExceptHandler | ast.
 
 def main() -> int:
     """Print the figures; return 1 for a circle, a name used twice, a long function or one of many branches."""
-    texts = {path: path.read_text() for name in PACKAGES for path in sorted(Path(name).rglob("*.py"))}
+    texts, tools = sources(*PACKAGES), sources(*TOOLS)
     trees = {module_name(path): ast.parse(text) for path, text in texts.items()}
     nodes = [(module, node) for module, tree in trees.items() for node in ast.walk(tree)]
-    functions = [(m, n) for m, n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    in_tools = [(module_name(path), node) for path, text in tools.items() for node in ast.walk(ast.parse(text))]
+    functions = [(m, n) for m, n in nodes + in_tools if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = [f"{m}.{n.name}" for m, n in functions if code_lines(n) > MAX_LINES]
     branchy = [f"{m}.{n.name}" for m, n in functions if branches(n) > MAX_BRANCHES]
     circle = find_circle(trees)
@@ -33,6 +36,7 @@ def main() -> int:
     print("lines", sum(text.count("\n") for text in texts.values()))
     print("statements", sum(isinstance(node, ast.stmt) for _, node in nodes))
     print("modules", len(trees))
+    print("lines with Any", sum(len(re.findall(r"^.*\bAny\b.*$", text, re.M)) for text in texts.values()))
     print("thresholds", len({id(t) for rule in RULES for t in rule.thresholds.values()}))
     print("constants", sum(map(len, [*rules, *shared_constants().values()])))
     classes = twice((n.name, m) for m, n in nodes if isinstance(n, ast.ClassDef))
@@ -45,11 +49,16 @@ def main() -> int:
     return bool(circle or long or branchy or len(classes) > 1 or len(files) > 1)
 
 
+def sources(*folders: str) -> dict[Path, str]:
+    """Return the text of each file in some folders."""
+    return {path: path.read_text() for folder in folders for path in sorted(Path(folder).rglob("*.py"))}
+
+
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return the lines of a function without its docstring."""
     first = function.body[0]
-    said = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) else 0
-    return function.end_lineno - function.lineno + 1 - said
+    docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) else 0
+    return function.end_lineno - function.lineno + 1 - docstring
 
 
 def branches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

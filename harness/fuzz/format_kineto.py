@@ -30,58 +30,7 @@ def _torch() -> dict[str, Any]:
         {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 1000.125},
     ]
     for number in range(3):
-        at = 100.5 + 200 * number
-        host = {"ph": "X", "pid": 1, "tid": 2}
-        gpu = {"device": 0, "stream": 7, "correlation": number + 1, "External id": number + 10}
-        shape = {
-            "registers per thread": 40,
-            "shared memory": 512,
-            "blocks per SM": 1.5,
-            "grid": [64, 1, 1],
-            "block": [256, 1, 1],
-            "est. achieved occupancy %": 50,
-        }
-        events += [
-            host | {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 150.25, "args": {}},
-            host
-            | {
-                "cat": "user_annotation",
-                "ts": at + 1,
-                "dur": 40,
-                "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-            },
-            host
-            | {"cat": "cpu_op", "name": "aten::mm", "ts": at + 50, "dur": 20, "args": {"External id": number + 10}},
-            host
-            | {
-                "cat": "cuda_runtime",
-                "name": "cudaLaunchKernel",
-                "ts": at + 55,
-                "dur": 5,
-                "args": {"correlation": number + 1, "External id": number + 10},
-            },
-            host | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": at + 100, "dur": 30},
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": "volta_sgemm_128x64_tn",
-                "pid": 0,
-                "tid": 7,
-                "ts": at + 70,
-                "dur": 30.125,
-                "args": gpu | shape,
-            },
-            {
-                "ph": "X",
-                "cat": "gpu_memcpy",
-                "name": "Memcpy HtoD (Pageable -> Device)",
-                "pid": 0,
-                "tid": 7,
-                "ts": at + 60,
-                "dur": 3,
-                "args": gpu | {"bytes": 4096},
-            },
-        ]
+        events += _torch_step(number)
     device = {"id": 0, "name": "V100", "totalGlobalMem": 16 << 30, "computeMajor": 7, "computeMinor": 0, "numSms": 80}
     return {
         "schemaVersion": 1,
@@ -90,6 +39,61 @@ def _torch() -> dict[str, Any]:
         "traceEvents": events,
         "baseTimeNanoseconds": 1 << 60,
     }
+
+
+def _torch_step(number: int) -> list[dict]:
+    """One step: a fetch, a launch and its kernel, a copy."""
+    at = 100.5 + 200 * number
+    host = {"ph": "X", "pid": 1, "tid": 2}
+    gpu = {"device": 0, "stream": 7, "correlation": number + 1, "External id": number + 10}
+    shape = {
+        "registers per thread": 40,
+        "shared memory": 512,
+        "blocks per SM": 1.5,
+        "grid": [64, 1, 1],
+        "block": [256, 1, 1],
+        "est. achieved occupancy %": 50,
+    }
+    return [
+        host | {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 150.25, "args": {}},
+        host
+        | {
+            "cat": "user_annotation",
+            "ts": at + 1,
+            "dur": 40,
+            "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        },
+        host | {"cat": "cpu_op", "name": "aten::mm", "ts": at + 50, "dur": 20, "args": {"External id": number + 10}},
+        host
+        | {
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "ts": at + 55,
+            "dur": 5,
+            "args": {"correlation": number + 1, "External id": number + 10},
+        },
+        host | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": at + 100, "dur": 30},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "volta_sgemm_128x64_tn",
+            "pid": 0,
+            "tid": 7,
+            "ts": at + 70,
+            "dur": 30.125,
+            "args": gpu | shape,
+        },
+        {
+            "ph": "X",
+            "cat": "gpu_memcpy",
+            "name": "Memcpy HtoD (Pageable -> Device)",
+            "pid": 0,
+            "tid": 7,
+            "ts": at + 60,
+            "dur": 3,
+            "args": gpu | {"bytes": 4096},
+        },
+    ]
 
 
 def _viewer() -> dict[str, Any]:
@@ -142,9 +146,9 @@ def _seeds() -> list[str]:
         tree = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
         tree = tree if isinstance(tree, dict) else {"traceEvents": tree}
         events = tree.get("traceEvents", [])
-        kept = {key: value for key, value in tree.items() if len(json.dumps(value)) < 3000}
+        small = {key: value for key, value in tree.items() if len(json.dumps(value)) < 3000}
         for first in {0, len(events) // 3, len(events) // 2}:
-            trees.append(kept | {"traceEvents": events[first : first + _EVENTS]})
+            trees.append(small | {"traceEvents": events[first : first + _EVENTS]})
     return [json.dumps(tree) for tree in trees]
 
 

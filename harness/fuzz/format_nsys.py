@@ -18,6 +18,29 @@ _PAGE = 512  # bytes: a small file then has many pages
 Tables = dict[str, dict[str, Any]]  # name -> {"columns": [...], "rows": [[...]]}
 
 
+# Columns of each table, in order.
+_COLUMNS = {
+    "StringIds": "id value",
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        "start end deviceId streamId correlationId globalPid graphNodeId demangledName shortName "
+        "gridX gridY gridZ blockX blockY blockZ registersPerThread staticSharedMemory dynamicSharedMemory"
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (
+        "start end deviceId streamId correlationId globalPid bytes copyKind srcKind dstKind"
+    ),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end globalTid correlationId nameId",
+    "NVTX_EVENTS": "start end globalTid textId text",
+    "TARGET_INFO_GPU": ("id name smCount totalMemory memoryBandwidth computeMajor computeMinor uuid busLocation"),
+    "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId pid",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs",
+    "PROCESSES": "pid name",
+    "ThreadNames": "nameId globalTid",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "start globalPid deviceId bytes memKind memoryOperationType",
+    "GPU_METRICS": "timestamp typeId metricId value",
+    "TARGET_INFO_GPU_METRICS": "typeId metricId metricName",
+}
+
+
 def _made() -> Tables:
     """Two kernels and a copy in each of three steps, with all that is read of an export."""
     pid, tid = 77 << 24, 77 << 24 | 5
@@ -33,83 +56,28 @@ def _made() -> Tables:
             kernels.append([begin + 9000, begin + 90_000, 0, 7, key, pid, None, 1, 1, 8, 1, 1, 128, 1, 1, 40, 1024, 0])
         calls.append([at + 700_000, at + 800_000, tid, 10 * step + 9, 3])
         copies.append([at + 650_000, at + 660_000, 0, 7, 10 * step + 8, pid, 4096, 1, 0, 2])
-    tables = {
-        "StringIds": (
-            ["id", "value"],
-            [
-                [1, "ampere_sgemm_128x64_tn"],
-                [2, "cuLaunchKernel"],
-                [3, "cuStreamSynchronize"],
-                [4, "next batch"],
-                [5, "main"],
-            ],
-        ),
-        "CUPTI_ACTIVITY_KIND_KERNEL": (
-            [
-                "start",
-                "end",
-                "deviceId",
-                "streamId",
-                "correlationId",
-                "globalPid",
-                "graphNodeId",
-                "demangledName",
-                "shortName",
-                "gridX",
-                "gridY",
-                "gridZ",
-                "blockX",
-                "blockY",
-                "blockZ",
-                "registersPerThread",
-                "staticSharedMemory",
-                "dynamicSharedMemory",
-            ],
-            kernels,
-        ),
-        "CUPTI_ACTIVITY_KIND_MEMCPY": (
-            [
-                "start",
-                "end",
-                "deviceId",
-                "streamId",
-                "correlationId",
-                "globalPid",
-                "bytes",
-                "copyKind",
-                "srcKind",
-                "dstKind",
-            ],
-            copies,
-        ),
-        "CUPTI_ACTIVITY_KIND_RUNTIME": (["start", "end", "globalTid", "correlationId", "nameId"], calls),
-        "NVTX_EVENTS": (["start", "end", "globalTid", "textId", "text"], ranges),
-        "TARGET_INFO_GPU": (
-            [
-                "id",
-                "name",
-                "smCount",
-                "totalMemory",
-                "memoryBandwidth",
-                "computeMajor",
-                "computeMinor",
-                "uuid",
-                "busLocation",
-            ],
-            [[0, "H100", 132, 80 << 30, 3 << 40, 9, 0, "GPU-1", "0000:01:00.0"]],
-        ),
-        "TARGET_INFO_CUDA_DEVICE": (["gpuId", "cudaId", "pid"], [[0, 0, 77]]),
-        "TARGET_INFO_SESSION_START_TIME": (["utcEpochNs"], [[1_800_000_000_000_000_000]]),
-        "PROCESSES": (["pid", "name"], [[77, "python"]]),
-        "ThreadNames": (["nameId", "globalTid"], [[5, tid]]),
-        "CUDA_GPU_MEMORY_USAGE_EVENTS": (
-            ["start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"],
-            [[1000, pid, 0, 4096, 2, 0], [9000, pid, 0, 4096, 2, 1]],
-        ),
-        "GPU_METRICS": (["timestamp", "typeId", "metricId", "value"], [[5000, 0, 1, 50]]),
-        "TARGET_INFO_GPU_METRICS": (["typeId", "metricId", "metricName"], [[0, 1, "SM Active"]]),
+    rows_by_table: dict[str, list] = {
+        "StringIds": [
+            [1, "ampere_sgemm_128x64_tn"],
+            [2, "cuLaunchKernel"],
+            [3, "cuStreamSynchronize"],
+            [4, "next batch"],
+            [5, "main"],
+        ],
+        "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+        "CUPTI_ACTIVITY_KIND_MEMCPY": copies,
+        "CUPTI_ACTIVITY_KIND_RUNTIME": calls,
+        "NVTX_EVENTS": ranges,
+        "TARGET_INFO_GPU": [[0, "H100", 132, 80 << 30, 3 << 40, 9, 0, "GPU-1", "0000:01:00.0"]],
+        "TARGET_INFO_CUDA_DEVICE": [[0, 0, 77]],
+        "TARGET_INFO_SESSION_START_TIME": [[1_800_000_000_000_000_000]],
+        "PROCESSES": [[77, "python"]],
+        "ThreadNames": [[5, tid]],
+        "CUDA_GPU_MEMORY_USAGE_EVENTS": [[1000, pid, 0, 4096, 2, 0], [9000, pid, 0, 4096, 2, 1]],
+        "GPU_METRICS": [[5000, 0, 1, 50]],
+        "TARGET_INFO_GPU_METRICS": [[0, 1, "SM Active"]],
     }
-    return {name: {"columns": columns, "rows": rows} for name, (columns, rows) in tables.items()}
+    return {name: {"columns": _COLUMNS[name].split(), "rows": rows} for name, rows in rows_by_table.items()}
 
 
 @cache

@@ -158,23 +158,31 @@ def serve(path: str, owner: str, modules: str) -> CodeType:
             with contextlib.suppress(OSError):
                 connection.send(b"started")
         elif key.fd in running:
-            pid, connection = running.pop(key.fd)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            with contextlib.suppress(OSError):
-                connection.send(str(status).encode())
-            with contextlib.suppress(KeyError):  # its caller is gone
-                selector.unregister(connection)
-            selector.unregister(key.fd)
-            connection.close()
-            os.close(key.fd)
-        else:  # a signal to pass on; or nobody waits any more
-            pid, connection = running[key.data]
-            number = b""
-            with contextlib.suppress(OSError):
-                number = connection.recv(100)
-            os.kill(pid, int(number or signal.SIGKILL))
-            if not number:
-                selector.unregister(connection)
+            _report_end(selector, key.fd, *running.pop(key.fd))
+        else:
+            _pass_signal_on(selector, *running[key.data])
+
+
+def _report_end(selector: selectors.BaseSelector, watched: int, pid: int, connection: socket.socket) -> None:
+    """Send a program's exit status to its caller, and forget it."""
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.send(str(status).encode())
+    with contextlib.suppress(KeyError):  # its caller is gone
+        selector.unregister(connection)
+    selector.unregister(watched)
+    connection.close()
+    os.close(watched)
+
+
+def _pass_signal_on(selector: selectors.BaseSelector, pid: int, connection: socket.socket) -> None:
+    """Send a program the signal that its caller asks for; kill it where the caller is gone."""
+    number = b""
+    with contextlib.suppress(OSError):
+        number = connection.recv(100)
+    os.kill(pid, int(number or signal.SIGKILL))
+    if not number:
+        selector.unregister(connection)
 
 
 # ---- the program ---------------------------------------------------------------------------------

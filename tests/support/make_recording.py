@@ -257,18 +257,22 @@ class SyntheticRun:
                 waits = columns["input_wait_ns"][at]
                 self._window(number, steps[at], start[at], duration[at], waits)
         if self._scalars is not None:
-            stride = max(1, count // 200)
-            for at in range(0, count, stride):
-                some = slice(at, at + stride)
-                last = min(at + stride, count) - 1
-                values = {
-                    "gpu_util/step_time_ms": float(duration[some].mean()) / MS,
-                    "gpu_util/input_wait_ms": float(columns["input_wait_ns"][some].mean()) / MS,
-                }
-                end_s = (start[last] + duration[last]) / 1e9
-                self._scalars.points([(self._offset + int(steps[last]), values, end_s)])
+            self._write_scalars(steps, start, duration, columns["input_wait_ns"])
         self.done += count
         self.now = end
+
+    def _write_scalars(self, steps, start, duration, waits):
+        count = len(steps)
+        stride = max(1, count // 200)
+        for at in range(0, count, stride):
+            some = slice(at, at + stride)
+            last = min(at + stride, count) - 1
+            values = {
+                "gpu_util/step_time_ms": float(duration[some].mean()) / MS,
+                "gpu_util/input_wait_ms": float(waits[some].mean()) / MS,
+            }
+            end_s = (start[last] + duration[last]) / 1e9
+            self._scalars.points([(self._offset + int(steps[last]), values, end_s)])
 
     def _window(self, number, steps, starts, durations, waits):
         """One profiler window: what its steps did on each GPU; on the host where there is none."""
@@ -307,21 +311,13 @@ class SyntheticRun:
                 },
             )
             self._put("kernels", self._kernels(number, gpu, count, int(busy.sum())))
-            for step, ns in zip(steps, busy, strict=True):
-                one = self._kernels(number, gpu, 1, int(ns))
-                self._put(
-                    "step_kernels",
-                    {
-                        "step": np.full(len(one["name"]), step),
-                        **{name: one[name] for name in ("window", "gpu", "name", "count", "total_ns", "max_ns")},
-                    },
-                )
+            self._put_step_kernels(number, gpu, steps, busy)
         start, end = int(starts[0]) - MS, int(starts[-1] + durations[-1]) + MS
         self._phase("profiler_window", f"window {number}", start, end, "", step=int(steps[0]))
-        known = self.writer.facts.get("windows", [])
+        earlier = self.writer.facts.get("windows", [])
         self.writer.update(
             windows=[
-                *known,
+                *earlier,
                 {
                     "window": number,
                     "first_step": int(steps[0]),
@@ -334,6 +330,17 @@ class SyntheticRun:
                 },
             ]
         )
+
+    def _put_step_kernels(self, number, gpu, steps, busy):
+        for step, ns in zip(steps, busy, strict=True):
+            kernels = self._kernels(number, gpu, 1, int(ns))
+            self._put(
+                "step_kernels",
+                {
+                    "step": np.full(len(kernels["name"]), step),
+                    **{name: kernels[name] for name in ("window", "gpu", "name", "count", "total_ns", "max_ns")},
+                },
+            )
 
     @staticmethod
     def _kernels(number, gpu, steps, busy_ns):

@@ -145,6 +145,20 @@ class Gauges:
             "temperature_c": self._value(index, "temperature_c", times, 66),
             "sm_clock_mhz": np.rint((clock + rng.normal(0, 8, n)) / 15) * 15,
         }
+        self._add_paced(columns, index, times)
+        for source, names in (
+            ("utilization", ("utilization_pct", "memory_utilization_pct")),
+            ("power", ("power_mw",)),
+            ("clock", ("sm_clock_mhz",)),
+        ):
+            if source in self.without or (board.mig and source == "utilization"):
+                for name in names:
+                    columns.pop(name)
+        return columns
+
+    def _add_paced(self, columns: dict[str, np.ndarray], index: int, times: np.ndarray) -> None:
+        """Add the columns that are read less often than the others."""
+        board, rng, n = self.board, self.rng, len(times)
         paced = (
             (
                 COUNTERS_S,
@@ -188,15 +202,6 @@ class Gauges:
                     if column.endswith("_pct"):
                         value = np.clip(value, 0, 100)
                 columns[column] = np.where(read, value, NAN)
-        for source, names in (
-            ("utilization", ("utilization_pct", "memory_utilization_pct")),
-            ("power", ("power_mw",)),
-            ("clock", ("sm_clock_mhz",)),
-        ):
-            if source in self.without or (board.mig and source == "utilization"):
-                for name in names:
-                    columns.pop(name)
-        return columns
 
     def _gpm(self, index: int) -> dict[str, np.ndarray]:
         times = self._seen(np.arange(START_NS + S // 5, self.now, round(GPM_S * S)))
