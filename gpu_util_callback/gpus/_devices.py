@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.gpus._gate import Gate
+from gpu_util_callback.gpus._gate import Answer, Gate
 from gpu_util_callback.recording.manifest_facts import Gpu, valid
 
 _SM_CLOCK = 1
@@ -15,8 +15,8 @@ class NvmlGpu:
     """A GPU or a MIG device of one. `board` is the whole GPU's handle."""
 
     nvml_index: int
-    handle: Any
-    board: Any
+    handle: object
+    board: object
     uuid: str
     name: str
     pci_bus_id: str
@@ -33,7 +33,7 @@ class NvmlGpu:
         return bool(self.parent_uuid)
 
 
-def driver_facts(gate: Gate) -> dict[str, Any]:
+def driver_facts(gate: Gate) -> dict[str, str | None]:
     """Return {"driver_version", "nvml_version", "cuda_version"}; unknown values are None."""
     cuda = gate.first_of(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
     return {
@@ -102,11 +102,11 @@ def mode_of(gate: Gate, gpu: NvmlGpu) -> str:
     return "WSL" if "microsoft" in kernel.lower() else ""
 
 
-def _text(value: Any) -> str | None:
+def _text(value: bytes | str | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _physical_gpu(gate: Gate, handle: Any, index: int, key: str) -> NvmlGpu:
+def _physical_gpu(gate: Gate, handle: object, index: int, key: str) -> NvmlGpu:
     pci = gate.ask("nvmlDeviceGetPciInfo", handle, gpu=key)
     gpu = NvmlGpu(
         nvml_index=index,
@@ -147,7 +147,7 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
     return migs
 
 
-def memory_of(gate: Gate, handle: Any, key: str) -> Any:
+def memory_of(gate: Gate, handle: object, key: str) -> Answer:
     """Return the driver's memory info of a GPU, `reserved` separate from `used` if reported."""
     version = getattr(gate.binding, "nvmlMemory_v2", None)
     symbol = "nvmlDeviceGetMemoryInfo"
@@ -157,7 +157,7 @@ def memory_of(gate: Gate, handle: Any, key: str) -> Any:
     return gate.first_of((symbol, handle, version), (symbol, handle), gpu=key)
 
 
-def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
+def _memory_total(gate: Gate, handle: object, key: str) -> int | None:
     memory = memory_of(gate, handle, key)
     for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo/1"):
         gate.memory.forget(name, key)  # the sampled value has its own reason
@@ -166,13 +166,13 @@ def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
     return valid(Gpu, "memory_total_bytes", int(memory.total))
 
 
-def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
+def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, object]:
     """Return the facts that do not change while a process runs.
 
     Unknown ones are None, as are numbers that no GPU has: drivers answer nonsense at times.
     """
 
-    def ask(symbol: str, *args: Any) -> Any:  # a fact is null; only sampled values need a reason
+    def ask(symbol: str, *args: object) -> Answer:  # a fact is null; only sampled values need a reason
         return gate.ask_quietly(symbol, gpu.handle, *args, gpu=key)
 
     capability = ask("nvmlDeviceGetCudaComputeCapability")
@@ -190,5 +190,5 @@ def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
     return {name: valid(Gpu, name, value) for name, value in facts.items()}
 
 
-def _flag(value: Any) -> bool | None:
+def _flag(value: object) -> bool | None:
     return None if value is None else bool(value)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 UNINITIALIZED = 1
@@ -31,6 +32,9 @@ TIMEOUT, WAITS = 10, frozenset({"nvmlEventSetWait_v2"})  # no event came: nothin
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 SLOW_CALL_S = 0.05  # a call slower than this gets a tenth of the time at most
 _NEVER = math.inf
+
+# The binding's answer to a query: a number, bytes, a list or a structure, by the query's name.
+Answer = Any
 
 
 class Retired(Exception):
@@ -128,7 +132,7 @@ class Gate:
     can see which call hangs.
     """
 
-    def __init__(self, binding: Any, memory: Memory) -> None:
+    def __init__(self, binding: ModuleType, memory: Memory) -> None:
         self.binding = binding
         self.memory = memory
         self.calling: tuple[str, str, float] | None = None
@@ -136,7 +140,7 @@ class Gate:
         self.slow_s = 0.0
         self.probing = False  # asking a lost GPU whether it is back
         self._pid = os.getpid()
-        self._functions: dict[str, Callable[..., Any] | None] = {}
+        self._functions: dict[str, Callable[..., Answer] | None] = {}
 
     def knows(self, symbol: str) -> bool:
         """Return whether the binding has this function."""
@@ -144,7 +148,7 @@ class Gate:
             self._functions[symbol] = getattr(self.binding, symbol, None)
         return self._functions[symbol] is not None
 
-    def ask(self, symbol: str, *args: Any, gpu: str = "", name: str = "") -> Any:
+    def ask(self, symbol: str, *args: object, gpu: str = "", name: str = "") -> Answer:
         """Return the driver's answer, or None when there is none.
 
         Args:
@@ -186,13 +190,13 @@ class Gate:
             raise Retired
         return answer
 
-    def ask_quietly(self, symbol: str, *args: Any, gpu: str) -> Any:
+    def ask_quietly(self, symbol: str, *args: object, gpu: str) -> Answer:
         """Return the driver's answer; None is not reported as missing."""
         answer = self.ask(symbol, *args, gpu=gpu)
         self.memory.forget(symbol, gpu)
         return answer
 
-    def first_of(self, *questions: tuple[Any, ...], gpu: str = "") -> Any:
+    def first_of(self, *questions: tuple[str, *tuple[object, ...]], gpu: str = "") -> Answer:
         """Return the answer of the first of several calls for one value that this driver has.
 
         An older call is used only where the newer one is missing for good: a passing failure must
@@ -310,7 +314,7 @@ def starting_since() -> float | None:
     return _starting_since
 
 
-def _start(binding: Any) -> None:
+def _start(binding: ModuleType) -> None:
     try:
         binding.nvmlInit()
     except Exception as error:
@@ -332,7 +336,7 @@ def _load_from_known_folders() -> bool:
     return False
 
 
-def restart(binding: Any) -> None:
+def restart(binding: ModuleType) -> None:
     """Start NVML again after other code in the process shut it down."""
     try:
         binding.nvmlInit()
@@ -340,7 +344,7 @@ def restart(binding: Any) -> None:
         pass  # the next query fails, too, and backs off
 
 
-def code_of(binding: Any, error: Exception) -> int:
+def code_of(binding: ModuleType, error: Exception) -> int:
     """Return NVML's code behind a binding's exception; 13 for its mismatch error, else -1."""
     if isinstance(error, getattr(binding, "NVMLError", ())):
         return int(getattr(error, "value", -1))

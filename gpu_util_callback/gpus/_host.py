@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit
 from gpu_util_callback.gpus._gate import Memory
@@ -14,6 +14,8 @@ from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
 NAN = float("nan")
+T = TypeVar("T")
+
 _TOO_SOON_S = 0.3  # the kernel counts CPU time in steps of 10 ms
 _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
@@ -128,7 +130,7 @@ class Host:
             row["iowait_pct"] = 100 * waited / total if hasattr(times[0], "iowait") else NAN
 
     def _read_process(self, row: dict[str, float]) -> None:
-        def read() -> tuple[Any, Any, int]:
+        def read() -> tuple[float, Any, int]:
             with self._process.oneshot():
                 times = self._process.cpu_times()
                 used = times.user + times.system
@@ -205,7 +207,7 @@ class Host:
             return NAN
         return (count - before[1]) / (now_s - before[0])
 
-    def _try(self, part: str, read: Callable[[], Any]) -> Any:
+    def _try(self, part: str, read: Callable[[], T]) -> T | None:
         """Return psutil's answer, or None; a part it cannot read is switched off."""
         if part in self._off:
             return None
@@ -268,7 +270,7 @@ def _children_cpu_s() -> float | None:
     return spent
 
 
-def host_facts(root: str = "/") -> dict[str, Any]:
+def host_facts(root: str = "/") -> dict[str, object]:
     """Return the manifest's `machine`; None = unknown or unlimited.
 
     system: "Linux", "WSL", "Windows", "Darwin". cpu: the name of its model. cpu_float16: whether
@@ -279,7 +281,7 @@ def host_facts(root: str = "/") -> dict[str, Any]:
     groups = control_groups(Path(root))
     quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
     limits = [limit for folder in groups if (limit := memory_limit(folder)) is not None]
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "system": _system(),
         **_cpu(Path(root)),
         "cpus": os.cpu_count(),
@@ -306,9 +308,9 @@ def _system() -> str | None:
 _FLOAT16 = {"avx512_fp16", "asimdhp"}
 
 
-def _cpu(root: Path) -> dict[str, Any]:
+def _cpu(root: Path) -> dict[str, str | bool | None]:
     """Return `cpu` and `cpu_float16` of the first CPU; None where the system does not say."""
-    facts: dict[str, Any] = {"cpu": None, "cpu_float16": None}
+    facts: dict[str, str | bool | None] = {"cpu": None, "cpu_float16": None}
     try:
         text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:  # not Linux

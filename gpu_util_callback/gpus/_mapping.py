@@ -15,7 +15,6 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpu_util_callback.gpus._devices import NvmlGpu
 from gpu_util_callback.gpus._store import FrameworkGpu
@@ -194,10 +193,10 @@ def _same_name(a: str, b: str) -> bool:
     return bool(short[1]) and short[0] == short[1]
 
 
-def describe(match: Match) -> dict[str, Any]:
+def describe(match: Match) -> dict[str, object]:
     """Return a GPU as the recording's facts show it; unknown values are None."""
     gpu, framework = match.gpu, match.framework
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "index": match.index,
         "nvml_index": None if gpu is None else gpu.nvml_index,
         "uuid": gpu.uuid if gpu is not None else (framework.uuid if framework else None),
@@ -215,7 +214,7 @@ def describe(match: Match) -> dict[str, Any]:
     return facts
 
 
-def describe_listed(gpu: NvmlGpu, allowed: Sequence[NvmlGpu]) -> dict[str, Any]:
+def describe_listed(gpu: NvmlGpu, allowed: Sequence[NvmlGpu]) -> dict[str, object]:
     """Return a GPU of NVML's list as facts; "visible": CUDA_VISIBLE_DEVICES allows it, or a part of it."""
     visible = any(gpu is other or gpu.uuid == other.parent_uuid for other in allowed)
     return {**describe(Match(gpu.nvml_index, None, gpu, "order")), "visible": visible}

@@ -17,11 +17,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, find_again, memory_of
-from gpu_util_callback.gpus._gate import NO_NEW_VALUE, OFF, Gate
+from gpu_util_callback.gpus._gate import NO_NEW_VALUE, OFF, Answer, Gate
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
@@ -312,7 +311,7 @@ class Counters(_Source):
         self._uncounted = [column for column in _SHARES if column not in counted]
         self._unmetered = [column for column in _THROUGHPUT if column not in counted]
 
-    def _account(self, answer: Any, row: list[float]) -> None:
+    def _account(self, answer: Answer, row: list[float]) -> None:
         now_s = time.perf_counter()
         get_code, get_time, get_type, get_value = self._getters
         dropped = []
@@ -455,8 +454,8 @@ class Gpm(_Source):
         self._store = store
         self._clock = clock
         self._metrics = list(METRICS)
-        self._samples: list[Any] | None = None  # (older, newer), swapped at each read
-        self._request: Any = None
+        self._samples: list[object] | None = None  # (older, newer), swapped at each read
+        self._request: Answer = None
         self._taken_ns: int | None = None  # when the older of the pair was taken
         self.supported = self._probe()
 
@@ -511,13 +510,13 @@ class Gpm(_Source):
         self._request.version = self._gate.binding.NVML_GPM_METRICS_GET_VERSION
         return True
 
-    def _take(self, sample: Any) -> bool:
+    def _take(self, sample: object) -> bool:
         gpu, key = self._gpu, self._key
         if gpu.mig and gpu.gi is not None:
             return self._gate.ask("nvmlGpmMigSampleGet", gpu.board, gpu.gi, sample, gpu=key) is not None
         return self._gate.ask("nvmlGpmSampleGet", gpu.handle, sample, gpu=key) is not None
 
-    def _values(self, older: Any, newer: Any) -> list[float] | None:
+    def _values(self, older: object, newer: object) -> list[float] | None:
         request = self._request
         request.sample1, request.sample2 = older, newer
         request.numMetrics = len(self._metrics)
@@ -574,7 +573,7 @@ class Health(_Source):
             self._value("nvmlDeviceGetTotalEccErrors", 1, _VOLATILE, name="uncorrected"),
         ]
 
-    def _value(self, symbol: str, *args: Any, name: str = "") -> float:
+    def _value(self, symbol: str, *args: object, name: str = "") -> float:
         value = self._gate.ask(symbol, self._gpu.board, *args, gpu=self._key, name=f"{symbol}/{name}" if name else "")
         return NAN if value is None else float(value)
 
@@ -612,7 +611,7 @@ class XidWatch:
             self._gate.ask("nvmlEventSetFree", self._set)
             self._set, self._watched = None, False
 
-    def _mark(self, event: Any) -> None:
+    def _mark(self, event: Answer) -> None:
         address = _address(event.device)
         for key, gpu in self._gpus.items():
             if _address(gpu.board) == address:
@@ -620,7 +619,7 @@ class XidWatch:
                 self._store.add(key + "/xid", self.columns, self._clock.now(), row)
 
 
-def _address(handle: Any) -> int:
+def _address(handle: Answer) -> int:
     import ctypes
 
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
@@ -760,7 +759,7 @@ class Processes(_Source):
                 memory_by_pid[process.pid] = value if earlier is None or earlier != earlier else max(earlier, value)
         return memory_by_pid if answered else None
 
-    def _list(self, symbol: str) -> list[Any] | None:
+    def _list(self, symbol: str) -> list[Answer] | None:
         handle = self._gpu.handle
         # Drivers before 510 have the older call.
         listed = self._gate.first_of((symbol, handle), (f"{symbol}_v2", handle), gpu=self._key)
@@ -900,10 +899,10 @@ class GpuReader:
         return GpuReader(gate, self.gpu, self.index, self._store, self._clock, self._expected)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Facts about this GPU's readings that the run has shown, for the manifest."""
         refresh_ns, instant = self._buffer.refresh_ns, self._gauges.instant
-        facts: dict[str, Any] = {} if instant is None else {"power_instant": instant}
+        facts: dict[str, object] = {} if instant is None else {"power_instant": instant}
         return facts | ({"utilization_refresh_ms": round(refresh_ns / 1e6)} if refresh_ns else {})
 
     def read(self, now_s: float) -> None:

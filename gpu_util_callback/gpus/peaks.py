@@ -6,7 +6,7 @@ twice what a training can reach. Pascal alone sums 16 bits in 16: its fp16 is th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,7 @@ def _bare(name: str) -> str:
     return re.sub(r" MIG( .*)?$", "", name)
 
 
-def _rate(rates: tuple[Any, ...], precision: str) -> tuple[Any, str]:
+def _rate(rates: Sequence[float | None], precision: str) -> tuple[float | None, str]:
     rate_of = dict(zip(PRECISIONS, rates, strict=True))
     if precision == "tf32" and rate_of["tf32"] is None:
         precision = "fp32"

@@ -5,7 +5,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpu_util_callback.gpus import _gate, _mapping
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mode_of
@@ -294,9 +293,9 @@ class Sampler:
         self._pid: int | None = None
         self._started_s = 0.0
         self._crew: SamplerThreads | None = None
-        self._gpus: list[dict[str, Any]] = []
-        self._driver: dict[str, Any] = {}
-        self._nvml_gpus: list[dict[str, Any]] = []
+        self._gpus: dict[int, dict[str, object]] = {}
+        self._driver: dict[str, str | None] = {}
+        self._nvml_gpus: list[dict[str, object]] = []
         self._sampled: set[str] = set()  # keys of GPUs that a thread samples
         _samplers.add(self)
 
@@ -321,24 +320,24 @@ class Sampler:
         return self._store.drain() if self._in_this_process else []
 
     @property
-    def gpus(self) -> list[dict[str, Any]]:
+    def gpus(self) -> list[dict[str, object]]:
         """The sampled GPUs; [] until the driver has answered. Unknown facts are None."""
         readers = self._crew.readers if self._crew is not None else ()
         shown = {reader.index: reader.facts for reader in readers}
-        return [gpu | shown.get(gpu["index"], {}) for gpu in self._gpus]
+        return [gpu | shown.get(index, {}) for index, gpu in self._gpus.items()]
 
     @property
-    def nvml_gpus(self) -> list[dict[str, Any]]:
+    def nvml_gpus(self) -> list[dict[str, object]]:
         """All GPUs that NVML sees; "visible": CUDA_VISIBLE_DEVICES allows it."""
         return [dict(gpu) for gpu in self._nvml_gpus]
 
     @property
-    def driver(self) -> dict[str, Any]:
+    def driver(self) -> dict[str, str | None]:
         """{"driver_version", "nvml_version", "cuda_version"}; {} until known."""
         return dict(self._driver)
 
     @property
-    def host(self) -> dict[str, Any]:
+    def host(self) -> dict[str, object]:
         """As `host_facts`."""
         return host_facts()
 
@@ -373,7 +372,7 @@ class Sampler:
             self._memory.note("CUDA_VISIBLE_DEVICES", "", allowed.problem, "correct the variable")
         self._nvml_gpus = [_mapping.describe_listed(gpu, allowed.gpus) for gpu in every]
         matches = _mapping.match(self._framework_gpus, allowed, every, _mapping.cuda_gpus())
-        self._gpus = [_mapping.describe(match) for match in matches]
+        self._gpus = {match.index: _mapping.describe(match) for match in matches}
         readers: list[GpuReader] = []
         used: dict[str, NvmlGpu] = {}
         for match in matches:

@@ -12,11 +12,14 @@ import re
 import select
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, TextIO
 
 from gpu_util_callback.redaction import error_text, printable
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import RunReport
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -71,7 +74,7 @@ class _Printer:
             _quietly(self._waiting.get())
 
 
-def _await_reader(stream: Any) -> None:
+def _await_reader(stream: TextIO) -> None:
     """Wait while a pipe is full: inside a write, the stream's lock would hold up Python's end."""
     try:
         select.select([], [stream.fileno()], [])
@@ -138,7 +141,7 @@ def say(text: str) -> None:
     _print(f"\ngpu-util: {text}", sys.stderr)
 
 
-def _print(text: str, stream: Any) -> None:
+def _print(text: str, stream: TextIO) -> None:
     """Print text, in plain characters where the console lacks some of its own."""
 
     def write() -> None:
@@ -155,7 +158,7 @@ def _print(text: str, stream: Any) -> None:
     _printer.put(write)
 
 
-def verdict(run: Mapping[str, Any], interrupted: bool = False) -> None:
+def verdict(run: RunReport, interrupted: bool = False) -> None:
     """Print two lines about where the time of a run of the report went.
 
     Nothing is printed for a fit of seconds without a finding, where an earlier one has printed its
@@ -181,7 +184,7 @@ def debug(subject: str, error: BaseException) -> None:
         _printer.put(lambda: log.debug("gpu_util_callback: %s: %s", subject, error, exc_info=error))
 
 
-def _news(run: Mapping[str, Any]) -> tuple[bool, str]:
+def _news(run: RunReport) -> tuple[bool, str]:
     """Return whether the verdict is printed for all fits of the script, and what of it is printed.
 
     A fit that has a recording of its own keeps only what concerns itself otherwise.
@@ -195,8 +198,9 @@ def _news(run: Mapping[str, Any]) -> tuple[bool, str]:
     if not inside:
         return False, verdict_text
     script = run["process"]
+    assert script is not None  # the verdict is about it
     fits = script["fits"]
-    if fits >= _AGAIN * _said_of_script.get(inside, 0) and script["wall_s"] >= 2 * _SHORT_S:
+    if fits >= _AGAIN * _said_of_script.get(inside, 0) and (script["wall_s"] or 0) >= 2 * _SHORT_S:
         _said_of_script[inside] = fits
         return True, verdict_text
     return False, remainder if run["fits"] == 1 else verdict_text

@@ -194,16 +194,16 @@ def _rate(per_s: float, batch_size: int | None) -> tuple[str, str]:
     return f"{rate(per_s)} batches/s", samples
 
 
-def _measured(run: Mapping[str, Any]) -> Ceilings | None:
+def _measured(run: RunReport) -> Ceilings | None:
     """Return what was measured before a run, None where it was not, or says nothing."""
-    measured = run.get("ceilings")
+    measured: Mapping | None = run.get("ceilings")
     if not measured or not all(measured[name] > 0 for name in _RATES):
         return None
     names = [field.name for field in fields(Ceilings) if field.name != "instead"]
     return Ceilings(**{name: measured[name] for name in names if measured.get(name) is not None})
 
 
-def _unlike(measured: Ceilings, run: Mapping[str, Any]) -> str:
+def _unlike(measured: Ceilings, run: RunReport) -> str:
     """Return the note that the run's batches are of another size; "" where they are not."""
     size = another_batch_size(measured.batch_size, run.get("fit") or {})
     if size is None:
@@ -211,7 +211,7 @@ def _unlike(measured: Ceilings, run: Mapping[str, Any]) -> str:
     return f"Measured with batches of {measured.batch_size:,}, trained with {size:,}."
 
 
-def ceilings_sentence(run: Mapping[str, Any]) -> str:
+def ceilings_sentence(run: RunReport) -> str:
     """Return the rates that were measured before a run, and which is the ceiling; or ""."""
     measured = _measured(run)
     if measured is None:

@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.compare import active_pct
 from gpu_util_callback.diagnosis.finding import all_findings
+from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
@@ -30,7 +30,7 @@ MOST_FINDINGS = 3  # on a card
 POINTS = 160  # of a sparkline
 
 
-class Summary(dict[str, Any]):
+class Summary(dict[str, str | float | None]):
     """The results of a run as a flat dictionary, for trackers, tables and asserts.
 
     Every key is always there; what is unknown is None. Shares are percentages of `wall_s`.
@@ -54,7 +54,7 @@ class Summary(dict[str, Any]):
         advice, advice_code: what to do about it, in words and as code.
     """
 
-    def __init__(self, run: Mapping[str, Any] | None, recorded: Recorded | None = None):
+    def __init__(self, run: RunReport | None, recorded: Recorded | None = None):
         super().__init__(_flat(run, recorded))
         self._run, self._path = run, recorded.path if recorded is not None else None
 
@@ -73,34 +73,34 @@ def _opened(path: str | None) -> Recording | None:
         return None
 
 
-def _flat(run: Mapping[str, Any] | None, recorded: Recorded | None) -> dict[str, Any]:
-    run = run or {"verdict": NOTHING}
-    step_ms, spent = run.get("step_ms") or {}, run.get("time_s") or {}
-    wall = run.get("wall_s")
-    mfu = run.get("mfu") or {}
-    findings = all_findings(run) if "findings" in run else []
+def _flat(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | float | None]:
+    results: Mapping = run or {"verdict": NOTHING}
+    step_ms, spent = results.get("step_ms") or {}, results.get("time_s") or {}
+    wall = results.get("wall_s")
+    mfu = results.get("mfu") or {}
+    findings = all_findings(results) if "findings" in results else []
     groups = grouped(findings)
-    first: Mapping[str, Any] = groups[0].first if groups else {}
+    first: Mapping = groups[0].first if groups else {}
     advice = first.get("advice") or {}
-    gpus = [gpu for gpu in run.get("gpus", ()) if gpu["used_by_framework"]]
+    gpus = [gpu for gpu in results.get("gpus", ()) if gpu["used_by_framework"]]
     memory = [gpu["memory_used_bytes"]["max"] for gpu in gpus]
     return {
-        "run": run.get("run"),
-        "status": run.get("status"),
-        "framework": (run.get("framework") or {}).get("name"),
+        "run": results.get("run"),
+        "status": results.get("status"),
+        "framework": (results.get("framework") or {}).get("name"),
         "recording": printable(recorded.path) if recorded is not None and recorded.path else None,
-        "verdict": run["verdict"],
+        "verdict": results["verdict"],
         "wall_s": wall,
-        "steps": run.get("steps"),
+        "steps": results.get("steps"),
         **{f"step_ms_{name}": step_ms.get(name) for name in ("mean", "p50", "p95")},
         **{f"{name}_pct": round(100 * spent[name] / wall, 3) if wall and name in spent else None for name in HOST_TIME},
-        "samples_per_s": run.get("samples_per_s"),
+        "samples_per_s": results.get("samples_per_s"),
         "mfu_pct": mfu.get("pct"),
         "mfu_peak_tflops": mfu.get("peak_tflops"),
-        "flops_per_sample": (run.get("work") or {}).get("flops_per_sample"),
-        "gpu_utilization_pct": active_pct(run) if gpus else None,
+        "flops_per_sample": (results.get("work") or {}).get("flops_per_sample"),
+        "gpu_utilization_pct": active_pct(results) if gpus else None,
         "gpu_memory_used_bytes": max((used_bytes for used_bytes in memory if used_bytes is not None), default=None),
-        "findings": len(findings) if "findings" in run else None,
+        "findings": len(findings) if "findings" in results else None,
         "cause": first.get("cause"),
         "title": first.get("title"),
         "lost_s": groups[0].total("lost_s") if groups else None,
@@ -136,7 +136,7 @@ _CODE = (
 )
 
 
-def card(run: Mapping[str, Any], recording: Recording | None = None) -> str:
+def card(run: RunReport, recording: Recording | None = None) -> str:
     """Return HTML of one run: verdict, where the time went, findings with what to do.
 
     Args:
@@ -169,7 +169,7 @@ def _text(text: object) -> str:
     return escape(strip_control(str(text)))
 
 
-def _subtitle(run: Mapping[str, Any]) -> str:
+def _subtitle(run: RunReport) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
     parts.append(f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}")
     if run["wall_s"]:
@@ -189,7 +189,7 @@ def _subtitle(run: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def _account(run: Mapping[str, Any]) -> str:
+def _account(run: RunReport) -> str:
     """Return the bar of the training thread's time, with its legend."""
     spent, wall = run["time_s"], run["wall_s"]
     shares = {name: max(0.0, 100 * spent.get(name, 0) / wall) for name in HOST_TIME} if wall else {}
@@ -296,7 +296,7 @@ def _area(values: np.ndarray, top: float) -> str:
     return f"M0 40{steps_}V40Z"
 
 
-def _findings(run: Mapping[str, Any]) -> Iterator[str]:
+def _findings(run: RunReport) -> Iterator[str]:
     groups = grouped(all_findings(run))
     for group in groups[:MOST_FINDINGS]:
         finding, advice = group.first, group.first["advice"]
@@ -311,7 +311,7 @@ def _findings(run: Mapping[str, Any]) -> Iterator[str]:
         yield f'<div style="{_DIM};margin-top:10px">… and {more} more in the timeline</div>'
 
 
-def _about(group: Group, run: Mapping[str, Any]) -> str:
+def _about(group: Group, run: RunReport) -> str:
     """Return where the findings of a group lie, and what they cost together."""
     parts = list(filter(None, [where(group, run)]))
     lost = group.total("lost_s")

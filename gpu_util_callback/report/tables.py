@@ -7,20 +7,27 @@
 - `write_parquet`: a Parquet file per table, for pandas, Polars, DuckDB or Spark.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
+from gpu_util_callback.recording.manifest_facts import Span
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, CATEGORIES, STEP_PARTS, TABLES
 
-Event = dict[str, Any]
+if TYPE_CHECKING:
+    import pyarrow
+
+Event = dict[str, object]
 Shift = Callable[[int], int]
 
 
@@ -83,7 +90,7 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
         yield from _counters(pid, since, group, columns)
 
 
-Slice = tuple[int, int, str, dict[str, Any]]  # start and end in ns, name, arguments
+Slice = tuple[int, int, str, Mapping[str, object]]  # start and end in ns, name, arguments
 
 
 class _Tracks:
@@ -166,7 +173,7 @@ def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator
         yield from tracks.slices(track, slices)
 
 
-def _span(span: Mapping[str, Any]) -> Slice:
+def _span(span: Span) -> Slice:
     arguments = {
         "lost_s": span["lost_s"],
         "confidence": span["confidence"],
@@ -228,7 +235,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
     schemas = {name: _schema(pa, columns) for name, columns in TABLES.items()}
     schemas["samples"] = _schema(pa, {"group": "text", "time_ns": "int", "column": "text", "value": "float"})
     rows = dict.fromkeys(schemas, 0)
-    writers: dict[str, Any] = {}
+    writers: dict[str, pq.ParquetWriter] = {}
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, schema in schemas.items():
@@ -248,7 +255,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
     return rows
 
 
-def _schema(pa: Any, columns: Mapping[str, str]) -> Any:
+def _schema(pa: ModuleType, columns: Mapping[str, str]) -> pyarrow.Schema:
     run_columns = [("run", pa.string()), ("recording", pa.string()), ("rank", pa.int64())]
     return pa.schema(run_columns + [(name, getattr(pa, _TYPES[kind])()) for name, kind in columns.items()])
 
@@ -280,7 +287,9 @@ def _values(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str
             )
 
 
-def _table(pa: Any, schema: Any, recording: Recording, columns: Mapping[str, Iterable], count: int) -> Any:
+def _table(
+    pa: ModuleType, schema: pyarrow.Schema, recording: Recording, columns: Mapping[str, Iterable], count: int
+) -> pyarrow.Table:
     owner = {"run": recording.run, "recording": recording.id, "rank": recording.rank}
     arrays = []
     for field in schema:

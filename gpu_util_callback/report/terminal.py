@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
+from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rules import RULE_OF, title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (
@@ -52,8 +53,8 @@ _ALIKE_PCT, _ALIKE_BYTES = 5.0, 0.1  # GPUs that differ by less are shown as one
 class _Unit:
     """A single run, or all workers of a job: `run` is the one to show, the worst of them."""
 
-    run: Mapping
-    runs: Sequence[Mapping]
+    run: RunReport
+    runs: Sequence[RunReport]
     session: Mapping | None = None
 
     @property
