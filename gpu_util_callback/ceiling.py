@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from types import FunctionType, MethodType
@@ -30,16 +30,16 @@ _MANY = 10**9
 
 
 def ceilings(
-    model: Any = None,
-    data: Any = None,
-    y: Any = None,
+    model: object = None,
+    data: object = None,
+    y: object = None,
     *,
-    instead: Any = None,
-    step: Callable[[Any], Any] | None = None,
+    instead: object = None,
+    step: Callable[..., object] | None = None,
     seconds: float = 10.0,
-    state: Any = (),
+    state: object = (),
     batch_size: int | None = None,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     class_weight: dict | None = None,
     shuffle: bool = True,
     progress: bool = True,
@@ -135,7 +135,7 @@ class _Clock:
         pass_s: seconds to wait for the end of a first pass over the data, which fills caches.
     """
 
-    def __init__(self, seconds: float, wait: Callable[[Any], None], pass_s: float = 0.0):
+    def __init__(self, seconds: float, wait: Callable[[object], None], pass_s: float = 0.0):
         self._seconds = seconds
         self._wait = wait
         self._pass_s = pass_s
@@ -148,7 +148,7 @@ class _Clock:
         self._since = 0  # steps since then
         self.rate: float | None = None
 
-    def ticked(self, steps: int, result: Any) -> bool:
+    def ticked(self, steps: int, result: object) -> bool:
         """Count steps that are done; return whether it is enough."""
         self._calls += 1
         now = time.perf_counter()
@@ -192,7 +192,7 @@ class _Clock:
             self._paused = time.perf_counter()
 
 
-def _sync_of(framework: str) -> Callable[[Any], None]:
+def _sync_of(framework: str) -> Callable[[object], None]:
     return part_of(framework, "state").synchronize if framework in BACKENDS else lambda result: None
 
 
@@ -216,14 +216,14 @@ class _Parts:
         wait: waits for all that was launched, given a step's result.
     """
 
-    alone: Callable[[Any, _Clock], tuple[float, Any]]
-    prepare: Callable[[Any], None]
-    together: Callable[[Any, _Clock], float]
-    model_alone: Callable[[Any, _Clock], float]
-    wait: Callable[[Any], None]
+    alone: Callable[[object, _Clock], tuple[float, object]]
+    prepare: Callable[[object], None]
+    together: Callable[[object, _Clock], float]
+    model_alone: Callable[[object, _Clock], float]
+    wait: Callable[[object], None]
 
 
-def _measure(parts: _Parts, data: Any, instead: Any, seconds: float, say: Callable[[str], None]) -> Ceilings:
+def _measure(parts: _Parts, data: object, instead: object, seconds: float, say: Callable[[str], None]) -> Ceilings:
     """Time each part; with another input, that one and the first in turns."""
     alone_s, together_s, model_s = (share * seconds for share in _SHARES)
     say("the input alone")
@@ -254,7 +254,7 @@ def _measure(parts: _Parts, data: Any, instead: Any, seconds: float, say: Callab
 
 
 def _of_model(
-    model: Any, data: Any, instead: Any, fit: dict[str, Any], seconds: float, say: Callable[[str], None]
+    model: object, data: object, instead: object, fit: dict[str, object], seconds: float, say: Callable[[str], None]
 ) -> Ceilings:
     import keras
 
@@ -269,12 +269,12 @@ def _of_model(
         _preserve_data(preserved, data)
         _preserve_data(preserved, instead)
 
-        def alone(input_: Any, clock: _Clock) -> tuple[float, Any]:
-            idle = _idle_model(keras)
+        def alone(input_: Any, clock: _Clock) -> tuple[float, object]:
+            idle = _idle_model()
             data, arguments = input_
             return _fit_rate(idle, data, arguments, clock), idle.first_batch
 
-        def prepare(batch: Any) -> None:
+        def prepare(batch: object) -> None:
             preserved.state(*model.variables)  # before anything is built
             _build(model, batch)
             preserved.state(model, *_global_seeds())
@@ -284,7 +284,7 @@ def _of_model(
             data, arguments = input_
             return _fit_rate(model, data, arguments, clock)
 
-        def model_alone(batch: Any, clock: _Clock) -> float:
+        def model_alone(batch: object, clock: _Clock) -> float:
             options = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
             return _fit_rate(model, _repeated(framework, batch), options, clock, endless=True)
 
@@ -293,7 +293,7 @@ def _of_model(
         return replace(_measure(parts, (data, fit), other, seconds, say), framework=framework)
 
 
-def _as_fit_takes(instead: Any, fit: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _as_fit_takes(instead: object, fit: dict[str, object]) -> tuple[object, dict[str, object]]:
     """Return the other input as `x`, and its other arguments of `fit`."""
     if isinstance(instead, tuple):
         x, y = instead
@@ -301,7 +301,7 @@ def _as_fit_takes(instead: Any, fit: dict[str, Any]) -> tuple[Any, dict[str, Any
     return instead, fit if fit["y"] is None else {**fit, "y": None, "sample_weight": None}
 
 
-def _preserve_data(preserved: Preserved, data: Any) -> None:
+def _preserve_data(preserved: Preserved, data: object) -> None:
     """Preserve what iterating over a dataset changes in it."""
     if callable(data) and not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
         return
@@ -312,7 +312,7 @@ def _preserve_data(preserved: Preserved, data: Any) -> None:
             preserved.state(member, getattr(member, "generator", None))
 
 
-def _global_seeds() -> list[Any]:
+def _global_seeds() -> list[object]:
     """Return Keras' own source of seeds, if it was used."""
     try:
         from keras.src.backend.common import global_state
@@ -323,13 +323,14 @@ def _global_seeds() -> list[Any]:
     return [] if seeds is None else [seeds]
 
 
-def _idle_model(keras: Any) -> Any:
+def _idle_model() -> Any:
     """Return a model that does nothing, so that `fit` only reads its input; it keeps a batch."""
+    import keras
 
     class IdleModel(keras.Model):
-        first_batch: Any = None
+        first_batch: object = None
 
-        def train_step(self, *args: Any) -> Any:
+        def train_step(self, *args: object) -> object:
             if self.first_batch is None:
                 object.__setattr__(self, "first_batch", args[-1])
             logs = {"loss": keras.ops.zeros(())}  # TensorFlow needs some
@@ -345,7 +346,7 @@ class _Enough(Exception):
     """Enough was measured."""
 
 
-def _fit_rate(model: Any, data: Any, fit: dict[str, Any], clock: _Clock, endless: bool = False) -> float:
+def _fit_rate(model: object, data: object, fit: dict[str, object], clock: _Clock, endless: bool = False) -> float:
     """Return the steps a second of `fit` on a copy of the data."""
     import keras
 
@@ -353,15 +354,15 @@ def _fit_rate(model: Any, data: Any, fit: dict[str, Any], clock: _Clock, endless
         async_safe = True  # otherwise every step would wait for the device
         done = -1
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
             self.done = -1
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
             steps, self.done = batch - self.done, batch
             if clock.ticked(steps, logs):
                 raise _Enough  # stopping by `stop_training` fails on JAX in some versions of Keras
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
             clock.pause()
 
     input_ = data if endless else independent(data)
@@ -383,7 +384,7 @@ def _fit_rate(model: Any, data: Any, fit: dict[str, Any], clock: _Clock, endless
     raise ValueError("the data have no batch")
 
 
-def _build(model: Any, batch: Any) -> None:
+def _build(model: Any, batch: object) -> None:
     """Create the variables that a model has not got yet, without running it, as `fit` does."""
     batch = tuple(batch) if isinstance(batch, list) else batch
     model._symbolic_build(data_batch=batch)
@@ -392,13 +393,13 @@ def _build(model: Any, batch: Any) -> None:
         optimizer.build(model.trainable_variables)
 
 
-def _repeated(framework: str, batch: Any) -> Any:
+def _repeated(framework: str, batch: object) -> object:
     """Return one batch as input without an end, made at no cost."""
     if framework == "tensorflow":
         return part_of(framework, "state").repeated(batch)
     import keras
 
-    def on_host(value: Any) -> Any:
+    def on_host(value: object) -> object:
         return None if value is None else keras.ops.convert_to_numpy(value)
 
     host_batch = keras.tree.map_structure(on_host, batch)
@@ -407,7 +408,7 @@ def _repeated(framework: str, batch: Any) -> Any:
     return (host_batch for _ in range(_MANY))
 
 
-def _size(batch: Any) -> int | None:
+def _size(batch: object) -> int | None:
     """Return the samples of a batch: the first dimension of its first tensor."""
     while isinstance(batch, (list, tuple, dict)) and len(batch):
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
@@ -422,7 +423,12 @@ def _size(batch: Any) -> int | None:
 
 
 def _of_loop(
-    step: Callable[[Any], Any], data: Any, instead: Any, state: Any, seconds: float, say: Callable[[str], None]
+    step: Callable[..., object],
+    data: object,
+    instead: object,
+    state: object,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Ceilings:
     framework = framework_in_use() or ""
     _refuse_workers(framework)
@@ -432,33 +438,33 @@ def _of_loop(
         _preserve_data(preserved, instead)
         preserved.state(step, *(state if isinstance(state, (list, tuple)) else (state,)))
 
-        def alone(batches: Any, clock: _Clock) -> tuple[float, Any]:
-            first: list[Any] = []
+        def alone(batches: object, clock: _Clock) -> tuple[float, object]:
+            first: list[object] = []
 
-            def keep(batch: Any) -> None:
+            def keep(batch: object) -> None:
                 if not first:
                     first.append(batch)
 
             return _loop_rate(keep, _passes(batches), clock), first[0]
 
-        def together(batches: Any, clock: _Clock) -> float:
+        def together(batches: object, clock: _Clock) -> float:
             return _loop_rate(step, _passes(batches), clock)
 
-        def model_alone(batch: Any, clock: _Clock) -> float:
+        def model_alone(batch: object, clock: _Clock) -> float:
             return _loop_rate(step, ([batch] * 1000 for _ in range(_MANY)), clock)
 
         parts = _Parts(alone, lambda batch: None, together, model_alone, _sync_of(framework))
         return replace(_measure(parts, data, instead, seconds, say), framework=framework)
 
 
-def _passes(data: Any) -> Iterator[Any]:
+def _passes(data: object) -> Iterator[Iterable]:
     """Yield the same copy of the data forever, or a new one each time if a function makes it."""
     copied = None if isinstance(data, (FunctionType, MethodType)) else independent(data)
     while True:
         yield independent(data) if copied is None else copied
 
 
-def _loop_rate(step: Callable[[Any], Any], passes: Iterator[Any], clock: _Clock) -> float:
+def _loop_rate(step: Callable[..., object], passes: Iterator[Iterable], clock: _Clock) -> float:
     for batches in passes:
         empty = True
         for batch in batches:
@@ -475,7 +481,7 @@ def _loop_rate(step: Callable[[Any], Any], passes: Iterator[Any], clock: _Clock)
 # ---- before a recorded fit ---------------------------------------------------------------------
 
 
-def before_fit(model: Any, seconds: float, report: bool) -> dict[str, Any]:
+def before_fit(model: object, seconds: float, report: bool) -> dict[str, object]:
     """Measure the ceilings of the `fit` that is calling; return `Ceilings.to_dict()`.
 
     Raises: as `ceilings`.

@@ -6,7 +6,7 @@ import sys
 import time
 from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_util_callback.monitor import GpuUtilMonitor
 from gpu_util_callback.steps.fit_frame import FitWatch
@@ -14,7 +14,7 @@ from gpu_util_callback.steps.fit_frame import FitWatch
 __all__ = ["lightning_callback", "trainer_callback"]
 
 
-def trainer_callback(log_dir: str = "logs", **settings: Any) -> Any:
+def trainer_callback(log_dir: str = "logs", **settings: object) -> Any:
     """Return a callback that records the training of a Hugging Face `Trainer`.
 
     Args:
@@ -31,7 +31,7 @@ def trainer_callback(log_dir: str = "logs", **settings: Any) -> Any:
     return _make_callback("transformers", {"log_dir": log_dir, **settings})
 
 
-def lightning_callback(log_dir: str = "logs", **settings: Any) -> Any:
+def lightning_callback(log_dir: str = "logs", **settings: object) -> Any:
     """Return a callback that records `fit` of a Lightning `Trainer`.
 
     Args:
@@ -49,7 +49,7 @@ def lightning_callback(log_dir: str = "logs", **settings: Any) -> Any:
     return _make_callback("lightning.pytorch" if new else "pytorch_lightning", {"log_dir": log_dir, **settings})
 
 
-def _make_callback(library: str, settings: dict[str, Any]) -> Any:
+def _make_callback(library: str, settings: dict[str, object]) -> object:
     """Return a callback of this library's own class, which is imported here alone."""
     hooks = _HuggingFace if library == "transformers" else _Lightning
     base = getattr(import_module(library), "TrainerCallback" if hooks is _HuggingFace else "Callback")
@@ -71,14 +71,14 @@ class TrainerHooks:
     _monitor: GpuUtilMonitor | None = None
     _requested_s = 0.0
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple:
         """Return the callback without a training, for processes that a trainer starts."""
         return _make_callback, (self._library, self._settings)
 
     def _new_monitor(self) -> GpuUtilMonitor:
         return GpuUtilMonitor(**{"framework": "torch", **self._settings})
 
-    def _begin(self, loader: Any) -> None:
+    def _begin(self, loader: object) -> None:
         self._finish()
         frame = self._training()
         self._monitor = monitor = self._new_monitor()
@@ -130,41 +130,48 @@ class TrainerHooks:
         self._request()
 
 
+class _Control(Protocol):
+    """The decisions of a Hugging Face `Trainer` for the end of a step."""
+
+    should_evaluate: bool
+    should_save: bool
+
+
 class _HuggingFace(TrainerHooks):
     """Hooks of `transformers.TrainerCallback`."""
 
     _phase = ""  # under way
 
-    def on_train_begin(self, *_: Any, **arguments: Any) -> None:
+    def on_train_begin(self, *_: object, **arguments: object) -> None:
         self._begin(arguments.get("train_dataloader"))
 
-    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+    def on_epoch_begin(self, *_: object, **__: object) -> None:
         self._epoch("batches_begin")
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
+    def on_step_begin(self, *_: object, **__: object) -> None:
         self._step_begins()
 
-    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, _args: object, _state: object, control: _Control, **_: object) -> None:
         self._step_ends()
         self._next_phase(control)
 
-    def on_epoch_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+    def on_epoch_end(self, _args: object, _state: object, control: _Control, **_: object) -> None:
         self._epoch("batches_end")
         self._next_phase(control)
 
-    def on_log(self, *_: Any, **__: Any) -> None:
+    def on_log(self, *_: object, **__: object) -> None:
         self._request()
 
-    def on_evaluate(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+    def on_evaluate(self, _args: object, _state: object, control: _Control, **_: object) -> None:
         self._next_phase(control)
 
-    def on_save(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, _args: object, _state: object, control: _Control, **_: object) -> None:
         self._next_phase(control)
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
+    def on_train_end(self, *_: object, **__: object) -> None:
         self._finish()
 
-    def _next_phase(self, control: Any) -> None:
+    def _next_phase(self, control: _Control) -> None:
         """End a phase, and begin the one that the trainer has announced."""
         if self._phase:
             self._phase_ends(self._phase)
@@ -176,32 +183,38 @@ class _HuggingFace(TrainerHooks):
         self._request()
 
 
+class _Trainer(Protocol):
+    """A Lightning `Trainer`."""
+
+    train_dataloader: object
+
+
 class _Lightning(TrainerHooks):
     """Hooks of `lightning.pytorch.Callback`."""
 
-    def on_train_start(self, trainer: Any, *_: Any) -> None:
+    def on_train_start(self, trainer: _Trainer, *_: object) -> None:
         self._begin(trainer.train_dataloader)
 
-    def on_train_epoch_start(self, *_: Any) -> None:
+    def on_train_epoch_start(self, *_: object) -> None:
         self._epoch("batches_begin")
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, *_: object) -> None:
         self._step_begins()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: object) -> None:
         self._step_ends()
 
-    def on_validation_start(self, *_: Any) -> None:
+    def on_validation_start(self, *_: object) -> None:
         self._phase_begins("validation")
 
-    def on_validation_end(self, *_: Any) -> None:
+    def on_validation_end(self, *_: object) -> None:
         self._phase_ends("validation")
 
-    def on_train_epoch_end(self, *_: Any) -> None:
+    def on_train_epoch_end(self, *_: object) -> None:
         self._epoch("batches_end")
 
-    def on_train_end(self, *_: Any) -> None:
+    def on_train_end(self, *_: object) -> None:
         self._finish()
 
-    def on_exception(self, _trainer: Any, _module: Any, error: BaseException) -> None:
+    def on_exception(self, _trainer: object, _module: object, error: BaseException) -> None:
         self._finish(error)

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.redaction import redacted_file
+
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus import SampleBlock
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -700,7 +703,7 @@ class WindowResult:
                 points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
         return [(step, values, ends[step]) for step, values in points.items()]
 
-    def add_to(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+    def add_to(self, tables: dict[str, dict[str, np.ndarray]], samples: list[SampleBlock]) -> None:
         """Add its rows to those about to be written, and its allocators' curves to the samples."""
         from gpu_util_callback.gpus import SampleBlock
 

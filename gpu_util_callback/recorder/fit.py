@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gpu_util_callback.backends.functions import TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
+from gpu_util_callback.recorder.intake import Tables
 from gpu_util_callback.recorder.memory_watch import owners_in_fit
 from gpu_util_callback.recorder.messages import debug, drain, note
 from gpu_util_callback.recorder.model_work import TRAINING
@@ -32,6 +33,9 @@ from gpu_util_callback.steps.fit_frame import (
     is_tf_keras,
     names_in_fit,
 )
+
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus import SampleBlock
 
 WORKERS_HAVE_NO_STAGES = (
     "pipeline",
@@ -403,7 +407,7 @@ class EpochLogs:
         self._training_ns = self._wait_ns = 0
         self._begin_ns, self._end_ns = np.iinfo(np.int64).max, 0
 
-    def _add(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+    def _add(self, tables: Tables, samples: list[SampleBlock]) -> None:
         try:
             for block in samples:
                 self._samples.add_samples(block.group, block.columns, block.time_ns, block.values)

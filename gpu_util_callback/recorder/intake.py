@@ -6,21 +6,25 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.recorder.readings import GpuSamples
-from gpu_util_callback.steps.assemble import Assembler
+from gpu_util_callback.steps.assemble import Assembler, Item
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations
 from gpu_util_callback.steps.timeline import Timeline
 
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus import SampleBlock
+
 MOST_ITEMS = 1 << 14  # of the queue of steps that become rows at once: 10 ms of the GIL
 MOST_QUEUED = 1 << 19  # of the steps: 150 MB, in 2.5 s of steps that do nothing
 
-Tables = dict[str, dict[str, Any]]
+# Rows by table and column.
+Tables = dict[str, dict[str, np.ndarray]]
 
 
 class Intake:
@@ -42,7 +46,7 @@ class Intake:
         self, timeline: Timeline, gpus: GpuSamples, fail: Callable[..., None], distrust: Callable[[Exception], None]
     ):
         self.hook_sums: list[HookSums] = []
-        self.on_rows: Callable[[Tables, list[Any]], None] | None = None
+        self.on_rows: Callable[[Tables, list[SampleBlock]], None] | None = None
         self.pauses: deque[tuple[int, int]] = deque(maxlen=4096)
         self.assembler: Assembler | None = None
         self._timeline = timeline
@@ -52,8 +56,8 @@ class Intake:
         self._finished_sums: deque[HookSums] = deque()  # of the fits before
         self._taking = threading.Lock()
         self._early_rows: list[Tables] = []  # taken by `catch_up`
-        self._early_samples: list[Any] = []
-        self._again: list[Any] = []  # what was taken when there was no memory for its rows
+        self._early_samples: list[SampleBlock] = []
+        self._again: list[Item] = []  # what was taken when there was no memory for its rows
 
     def begin(self, adapter: Adapter, offset_ns: int) -> None:
         """Begin to make rows of the timeline."""
@@ -77,7 +81,7 @@ class Intake:
         self._finished_sums.extend(self.hook_sums)
         self.hook_sums = sums
 
-    def take(self, last: bool, ended_ns: int) -> tuple[Tables, list[Any]]:
+    def take(self, last: bool, ended_ns: int) -> tuple[Tables, list[SampleBlock]]:
         """Take new rows and samples, with those that `catch_up` took.
 
         Args:
@@ -102,7 +106,7 @@ class Intake:
             if self.on_rows is not None:
                 self.on_rows(rows, samples)
 
-    def _while_training(self, samples: list[Any], ended_ns: int) -> list[Any]:
+    def _while_training(self, samples: list[SampleBlock], ended_ns: int) -> list[SampleBlock]:
         """Return the samples without those between the fits of a series, where nothing trained."""
         pauses = list(self.pauses)
         if not pauses:
@@ -162,7 +166,7 @@ class Intake:
 
 def _joined(parts: list[Tables]) -> Tables:
     """Return the rows of all parts by table."""
-    rows = defaultdict[str, list[dict[str, Any]]](list)
+    rows = defaultdict[str, list[dict[str, np.ndarray]]](list)
     for part in parts:
         for name, table in part.items():
             rows[name].append(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from gpu_util_callback.backends.inputs import batch_shape
 from gpu_util_callback.backends.step_work import NotCounted
 from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
 from gpu_util_callback.steps.rows import seen_batch_size
+
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus import SampleBlock
 
 POINT_S = 0.5  # of training behind each point of a lane, at least: a step alone scatters too much
 CURE = "give flops_per_sample="
@@ -95,7 +98,7 @@ class ModelWork:
         self._samples = self._training_ns = 0.0
         self._point_samples = self._point_ns = 0.0  # since the lanes' last point
 
-    def add(self, tables: Mapping[str, Mapping[str, np.ndarray]]) -> list[Any]:
+    def add(self, tables: Mapping[str, Mapping[str, np.ndarray]]) -> list[SampleBlock]:
         """Add rows of steps and phases; return the lanes' new samples."""
         phases, steps = tables.get("phases"), tables.get("steps")
         around = 0.0
@@ -116,7 +119,7 @@ class ModelWork:
         self._training_ns += float(spent.sum())
         return self._points(sizes, spent, steps["start_ns"] + steps["duration_ns"])
 
-    def _points(self, sizes: np.ndarray, spent: np.ndarray, ends: np.ndarray) -> list[Any]:
+    def _points(self, sizes: np.ndarray, spent: np.ndarray, ends: np.ndarray) -> list[SampleBlock]:
         """Return samples of the lanes: means since the point before."""
         points: list[tuple[int, float]] = []
         for size, took, end in zip(sizes.tolist(), spent.tolist(), ends.tolist(), strict=True):

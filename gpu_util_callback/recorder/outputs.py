@@ -26,6 +26,7 @@ from gpu_util_callback.recording.work import mfu_of
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.run_reports import Recorded
+    from gpu_util_callback.gpus import SampleBlock
 
 # Below 2 s with the time that a flush takes and the pause before it.
 FLUSH_S = 1.5
@@ -99,7 +100,7 @@ class Outputs:
         self._points_due: deque[tuple[int, dict[str, float], int]] = deque(maxlen=MOST_POINTS)
         self._offset = 0  # the scalars' step of this fit's first step
         self._diagnosis: RunningDiagnosis | None = None
-        self._undiagnosed: list[tuple[Tables, list[Any]]] = []  # rows and samples of each flush
+        self._undiagnosed: list[tuple[Tables, list[SampleBlock]]] = []  # rows and samples of each flush
         self._next_diagnosis_ns = 0  # on the recording's clock
         self._diagnosis_ns: deque[int] = deque(maxlen=2)  # of processor time; a first one imports
         self._next_flush = 0.0
@@ -159,7 +160,7 @@ class Outputs:
     def _flush_s(self) -> float:
         return REMOTE_FLUSH_S if "://" in self._settings.log_dir else FLUSH_S
 
-    def append(self, tables: Tables, samples: list[Any]) -> None:
+    def append(self, tables: Tables, samples: list[SampleBlock]) -> None:
         """Append new rows to the recording."""
         for block in samples:
             self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
@@ -214,7 +215,7 @@ class Outputs:
     def diagnose(
         self,
         tables: Tables,
-        samples: list[Any],
+        samples: list[SampleBlock],
         facts: dict[str, Any],
         started_ns: int,
         now_ns: int,
@@ -516,7 +517,7 @@ class RunningDiagnosis:
         self._last_result: Mapping[str, Any] = {}
         self._announcer = Announcer()
 
-    def add(self, parts: Sequence[tuple[Tables, Iterable[Any]]]) -> None:
+    def add(self, parts: Sequence[tuple[Tables, Iterable[SampleBlock]]]) -> None:
         """Add new rows by table, and new sample blocks, of one flush or several."""
         tables, _ = joined([(rows, {}) for rows, _ in parts])
         if "steps" in tables:

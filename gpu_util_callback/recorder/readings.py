@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.unused_gpu import checked
+
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus import SampleBlock, Sampler
 
 
 class GpuSamples:
@@ -31,7 +34,7 @@ class GpuSamples:
         self._clock = clock
         self._fail = fail
         self._adapter: Adapter | None = None
-        self._sampler: Any = None
+        self._sampler: Sampler | None = None
         self._allocator_works = True
         self._devices: list[dict[str, Any]] | None = None  # as the framework lists them
         self._gpus: list[dict[str, Any]] = []
@@ -50,11 +53,11 @@ class GpuSamples:
         except Exception as error:
             self._fail("GPU samples", error)
 
-    def take(self) -> list[Any]:
-        """Return the `SampleBlock`s since the last call."""
+    def take(self) -> list[SampleBlock]:
+        """Return the samples since the last call."""
         return [*self.sampled(), *self._allocators()]
 
-    def sampled(self) -> list[Any]:
+    def sampled(self) -> list[SampleBlock]:
         """Return those of the driver's counters; calls neither driver nor framework."""
         if self._sampler is None:
             return []
@@ -65,7 +68,7 @@ class GpuSamples:
             self._sampler = None
             return []
 
-    def _allocators(self) -> list[Any]:
+    def _allocators(self) -> list[SampleBlock]:
         """Return what the framework's own allocator holds of each GPU now."""
         if self._adapter is None or not self._allocator_works:
             return []

@@ -19,7 +19,7 @@ from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
-from gpu_util_callback.recorder.intake import Intake
+from gpu_util_callback.recorder.intake import Intake, Tables
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
 from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
@@ -37,6 +37,7 @@ from gpu_util_callback.steps.timeline import Phase, Timeline
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import RunReport
     from gpu_util_callback.diagnosis.run_reports import Recorded
+    from gpu_util_callback.gpus import SampleBlock
     from gpu_util_callback.report.notebook import Summary
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
@@ -703,7 +704,7 @@ class Recorder:
         """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
-    def _add_work(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+    def _add_work(self, tables: Tables, samples: list[SampleBlock]) -> None:
         with self.guarded("samples per second"):
             samples += self.work.add(tables)
 
@@ -713,7 +714,7 @@ class Recorder:
         self._outputs.count_dropped(skipped - self._skipped)
         self._skipped = skipped
 
-    def _take_windows(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+    def _take_windows(self, tables: Tables, samples: list[SampleBlock]) -> None:
         if self.windows is None:
             return
         try:

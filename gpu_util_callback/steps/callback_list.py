@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
@@ -26,7 +26,21 @@ SHORT_NS = 20_000  # hooks outside batches shorter than this get no row: most do
 CHECKPOINTS = {"ModelCheckpoint", "BackupAndRestore"}
 
 
-def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
+class BatchHooks(Protocol):
+    """The hooks of training batches, of Keras' list of callbacks or of one callback."""
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None: ...
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None: ...
+
+
+class CallbackList(BatchHooks, Protocol):
+    """Keras' list of the callbacks of a fit."""
+
+    callbacks: list
+
+
+def find_callback_list(callback: object, depth: int = 8) -> CallbackList | None:
     """Return the `CallbackList` that is calling `callback` right now, found up the stack."""
     frame = sys._getframe(1)
     for _ in range(depth):
@@ -44,7 +58,7 @@ def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
 _RHYTHM = re.compile(r"(^|_)(every|freq|frequency|interval|period)(_|$)")
 
 
-def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
+def describe_callbacks(callbacks: Iterable[object]) -> dict[str, dict[str, object]]:
     """Return how often the user's own callbacks work, and which of them need validation.
 
     Returns: class name -> `every`, the arguments of its class that set this, with their values;
@@ -55,14 +69,14 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
     described = {}
     for callback in callbacks:
         kind = type(callback)
-        facts: dict[str, Any] = {}
+        facts: dict[str, object] = {}
         watched = getattr(callback, "monitor", None)
         if isinstance(watched, str) and watched.startswith("val_"):
             facts["monitor"] = watched
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
             facts |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
-        elif kind.__name__ == "TensorBoard" and getattr(callback, "histogram_freq", None):
-            facts["every"] = {"histogram_freq": int(callback.histogram_freq)}
+        elif kind.__name__ == "TensorBoard" and (frequency := getattr(callback, "histogram_freq", None)):
+            facts["every"] = {"histogram_freq": int(frequency)}
         if any(facts.values()):
             described[kind.__name__] = {name: value for name, value in facts.items() if value}
     return described
@@ -75,7 +89,7 @@ def _library(kind: type) -> str | None:
     return kind.__module__.partition(".")[0] if installed else None
 
 
-def _rhythms(callback: Any) -> dict[str, int]:
+def _rhythms(callback: object) -> dict[str, int]:
     try:
         arguments = signature(type(callback).__init__).parameters.values()
     except (TypeError, ValueError):  # no readable signature
@@ -94,7 +108,7 @@ def _rhythms(callback: Any) -> dict[str, int]:
     return rhythms
 
 
-def _first_arguments(callback: Any) -> dict[str, str]:
+def _first_arguments(callback: object) -> dict[str, str]:
     """Return a callback's names for its epoch or batch where they differ from Keras' own."""
     names = {}
     hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -147,20 +161,20 @@ class CallbackTimer:
     def __init__(
         self,
         timeline: Timeline,
-        ours: Any,
+        ours: BatchHooks,
         failed: Callable[[BaseException], None],
         begun: Callable[[int], None] = lambda now: None,
-        epoch_logs: Callable[[Any], None] | None = None,
+        epoch_logs: Callable[[object], None] | None = None,
     ):
         self._timeline = timeline
         self._ours = ours
         self._failed = failed
         self._begun = begun
         self._epoch_logs = epoch_logs
-        self._undo: list[tuple[Any, str, bool, Any]] = []
+        self._undo: list[tuple[object, str, bool, object]] = []
         self.sums: list[HookSums] = []
 
-    def attach(self, callback_list: Any) -> None:
+    def attach(self, callback_list: CallbackList) -> None:
         """Start timing; on the training thread, inside `on_train_begin`."""
         self._time_callbacks(callback_list)
         self._time_edges(callback_list)
@@ -173,7 +187,7 @@ class CallbackTimer:
         self._stamp(self._ours, "on_epoch_end", self._epoch_ends)
         self._time_edges(self._ours)
 
-    def _time_callbacks(self, callback_list: Any) -> None:
+    def _time_callbacks(self, callback_list: CallbackList) -> None:
         timeline = self._timeline
         # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
         pooled = {
@@ -192,7 +206,7 @@ class CallbackTimer:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
             self._stamp(callbacks[0], "on_epoch_end", self._epoch_ends)
 
-    def _time_edges(self, owner: Any) -> None:
+    def _time_edges(self, owner: BatchHooks) -> None:
         """Time where steps, epochs and validations begin and end, by hooks of the list."""
         timeline = self._timeline
         begins = timeline.around_begin(owner.on_train_batch_begin, self._begun, self._failed)
@@ -201,7 +215,7 @@ class CallbackTimer:
         logs_are_ready = getattr(owner, "_async_train", False)
         ends = timeline.around_end(owner.on_train_batch_end, logs_are_ready)
         self._replace(owner, "on_train_batch_end", ends)
-        moments: dict[str, tuple[Any, Any]] = {
+        moments: dict[str, tuple[Callable | None, Callable | None]] = {
             "on_epoch_begin": (None, timeline.epoch_begun),
             "on_epoch_end": (None, timeline.epoch_ended),
             "on_test_begin": (timeline.test_begin, None),
@@ -212,7 +226,7 @@ class CallbackTimer:
         for hook, (before, after) in moments.items():
             self._around(owner, hook, before, after)
 
-    def _epoch_ends(self, epoch: int, logs: Any = None) -> None:
+    def _epoch_ends(self, epoch: int, logs: object = None) -> None:
         try:
             self._timeline.epoch_end()
         except Exception as error:
@@ -232,18 +246,18 @@ class CallbackTimer:
             except Exception as error:
                 self._failed(error)
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
+    def _replace(self, owner: object, name: str, value: object) -> None:
         attributes = owner.__dict__
         self._undo.append((owner, name, name in attributes, attributes.get(name)))
         attributes[name] = value
 
     @uncounted
-    def _around(self, owner: Any, name: str, before: Any, after: Any) -> None:
+    def _around(self, owner: object, name: str, before: Callable | None, after: Callable | None) -> None:
         hook = getattr(owner, name)
         failed = self._failed
         epoch_begin = self._timeline.epoch_begin if name == "on_epoch_begin" else None
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> object:
             try:
                 if before is not None:
                     before()
@@ -261,7 +275,7 @@ class CallbackTimer:
 
         self._replace(owner, name, timed)
 
-    def _replace_hook(self, callback: Any, name: str, function: Callable) -> None:
+    def _replace_hook(self, callback: object, name: str, function: Callable) -> None:
         """Replace a callback's hook by a function of the callback and the hook's arguments.
 
         The replacement is a method of that name, so that a callback copied or pickled in the middle
@@ -271,22 +285,22 @@ class CallbackTimer:
         self._replace(callback, name, MethodType(function, callback))
 
     @uncounted
-    def _stamp(self, callback: Any, name: str, stamp: Callable[..., None]) -> None:
+    def _stamp(self, callback: object, name: str, stamp: Callable[..., None]) -> None:
         # Before it calls the first callback, Keras has turned the logs into Python numbers, which
         # waits for the device.
         hook = _function(callback, name)
 
-        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def timed(self: object, *args: object, **kwargs: object) -> object:
             stamp(*args)
             return hook(self, *args, **kwargs)
 
-        def plain(self: Any, batch: int, logs: Any = None) -> Any:
+        def plain(self: object, batch: int, logs: object = None) -> object:
             stamp(batch, logs)
             return hook(self, batch, logs)
 
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
-    def _time_callback(self, callback: Any, pooled: set[str]) -> None:
+    def _time_callback(self, callback: object, pooled: set[str]) -> None:
         name = type(callback).__name__
         classes = {c.__name__ for c in type(callback).__mro__}
         kind = "checkpoint" if classes & CHECKPOINTS else "callback"
@@ -298,7 +312,7 @@ class CallbackTimer:
                 self._write_down(callback, hook, f"{name}.{hook}", kind)
 
     @uncounted
-    def _sum_up(self, callback: Any, name: str, sums: HookSums) -> None:
+    def _sum_up(self, callback: object, name: str, sums: HookSums) -> None:
         self.sums.append(sums)
         hook = _function(callback, name)
         clock = time.perf_counter_ns
@@ -316,7 +330,7 @@ class CallbackTimer:
             else:  # part of its step (or validation): a detail, not an account
                 write(sums.kind, sums.name, start, end, "")
 
-        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def timed(self: object, *args: object, **kwargs: object) -> object:
             start = clock()
             try:
                 return hook(self, *args, **kwargs)
@@ -326,7 +340,7 @@ class CallbackTimer:
                 if timeline.sampled:
                     timeline.own_step_ns += clock() - end
 
-        def plain(self: Any, batch: int, logs: Any = None) -> Any:
+        def plain(self: object, batch: int, logs: object = None) -> object:
             start = clock()
             try:
                 return hook(self, batch, logs)
@@ -344,13 +358,13 @@ class CallbackTimer:
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
     @uncounted
-    def _write_down(self, callback: Any, name: str, title: str, kind: str) -> None:
+    def _write_down(self, callback: object, name: str, title: str, kind: str) -> None:
         hook = _function(callback, name)
         clock = time.perf_counter_ns
         write = self._timeline.phase
         account = "" if name.startswith("on_test") else "callbacks"
 
-        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def timed(self: object, *args: object, **kwargs: object) -> object:
             start = clock()
             try:
                 return hook(self, *args, **kwargs)
@@ -363,7 +377,7 @@ class CallbackTimer:
 
 
 @uncounted
-def _function(callback: Any, name: str) -> Callable:
+def _function(callback: object, name: str) -> Callable:
     """Return a callback's hook as a function of the callback and the hook's arguments."""
     hook = getattr(callback, name)
     if isinstance(hook, MethodType) and hook.__self__ is callback:
@@ -371,7 +385,7 @@ def _function(callback: Any, name: str) -> Callable:
     return lambda self, *args, **kwargs: hook(*args, **kwargs)
 
 
-def _is_plain(hook: Any) -> bool:
+def _is_plain(hook: Callable) -> bool:
     """Return whether a batch hook takes what Keras documents and needs no `*args, **kwargs`.
 
     Passing those on takes more time than all the rest of timing a hook.
@@ -386,7 +400,7 @@ def _is_plain(hook: Any) -> bool:
     )
 
 
-def _overridden(callback: Any, hook: str) -> bool:
+def _overridden(callback: object, hook: str) -> bool:
     """Return whether a callback does anything in this hook (or in its older name)."""
 
     def own(name: str) -> bool:
