@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import keras
@@ -118,7 +118,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         *,
         sample_hz: float = 10,
         scalar_freq: int | str = "auto",
-        trace: Any = "auto",
+        trace: object = "auto",
         overhead_budget: float = 0.01,
         thresholds: dict | None = None,
         job: str | None = None,
@@ -233,7 +233,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         recorder = session.recorder if session is not None else self._newest
         return Summary(None) if recorder is None else recorder.summary()
 
-    def _pass_on(self, hook: str, *args: Any) -> None:
+    def _pass_on(self, hook: str, *args: object) -> None:
         session = self._session
         if session is None:
             return

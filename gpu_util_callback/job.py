@@ -92,7 +92,7 @@ def scheduler_facts(
     host: str | None = None,
     namespace_file: str = _NAMESPACE,
     redact: bool = False,
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return {"name", "job", "restarts"} of the scheduler that started this process, else None.
 
     `job` stays the same when the scheduler starts the job again; `restarts` counts how often it
@@ -109,7 +109,7 @@ def scheduler_facts(
     return scheduler
 
 
-def _slurm(environ: Mapping[str, str]) -> dict[str, Any] | None:
+def _slurm(environ: Mapping[str, str]) -> dict[str, object] | None:
     job = environ.get("SLURM_JOB_ID")
     if not job:
         return None
@@ -120,7 +120,7 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, Any] | None:
     return {"name": "SLURM", "job": job, "restarts": restarts}
 
 
-def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: str) -> dict[str, Any] | None:
+def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: str) -> dict[str, object] | None:
     if "KUBERNETES_SERVICE_HOST" not in environ:
         return None
     pod = socket.gethostname() if host is None else host
@@ -135,7 +135,7 @@ def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: st
     return {"name": "Kubernetes", "job": f"{namespace}/{job}" if namespace else job, "restarts": None}
 
 
-def _ray_job(environ: Mapping[str, str]) -> dict[str, Any] | None:
+def _ray_job(environ: Mapping[str, str]) -> dict[str, object] | None:
     try:  # where `ray job submit` keeps what it knows of the job it runs
         job = json.loads(environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
     except (KeyError, TypeError, ValueError):

@@ -79,7 +79,7 @@ class GpuUtilMonitor:
         framework: str | None = None,
         sample_hz: float = 10,
         scalar_freq: int | str = "auto",
-        trace: Any = "auto",
+        trace: object = "auto",
         overhead_budget: float = 0.01,
         thresholds: dict | None = None,
         job: str | None = None,
@@ -125,7 +125,7 @@ class GpuUtilMonitor:
         except Exception as error:
             self._give_up(error)
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: Any, traceback: object) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
@@ -174,7 +174,7 @@ class GpuUtilMonitor:
         if recorder is not None:
             recorder.end("interrupted", deadline_s=0)
 
-    def _tell(self, method: Callable[..., None], *args: Any) -> None:
+    def _tell(self, method: Callable[..., None], *args: object) -> None:
         """Call the timeline. An error of ours ends the recording, never the loop."""
         if self._recorder is None:
             return
@@ -238,7 +238,7 @@ class GpuUtilMonitor:
         """
         return _Step(self, input_wait_s)
 
-    def _watch(self, iterator: Any, validating: bool) -> Callable[[], int] | None:
+    def _watch(self, iterator: Iterator, validating: bool) -> Callable[[], int] | None:
         """Watch what a loop iterates over. Returns: as `LoopAdapter.local_fetch`."""
         recorder = self._recorder
         if recorder is None or not isinstance(recorder.adapter, LoopAdapter):
@@ -253,7 +253,7 @@ class GpuUtilMonitor:
             recorder.fail("input wait of this worker alone", error)
             return None
 
-    def _timed(self, dataset: Any, iterator: Any, validating: bool) -> Any:
+    def _timed(self, dataset: object, iterator: Iterator, validating: bool) -> Iterator:
         """Return an iterator whose Python functions are timed; the same where nothing is."""
         recorder = self._recorder
         if validating or recorder is None or not isinstance(recorder.adapter, LoopAdapter):
@@ -264,7 +264,7 @@ class GpuUtilMonitor:
             recorder.fail("times of the input's functions", error)
             return iterator
 
-    def _note_first(self, batch: Any) -> None:
+    def _note_first(self, batch: object) -> None:
         """Hold the first batch until the recorder has looked at it."""
         recorder = self._recorder
         if recorder is not None and isinstance(recorder.adapter, LoopAdapter):
@@ -385,7 +385,7 @@ class _Interval:
         if loop is not None:
             self._monitor._tell(self._begin, loop)
 
-    def __exit__(self, kind: Any = None, *_: Any) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         loop = self._monitor._loop
         if loop is not None:
             self._monitor._tell(self._end, loop, kind is None)
@@ -409,7 +409,7 @@ class _Step:
         if loop.timeline.sampled:
             loop.timeline.own_step_ns += time.perf_counter_ns() - now
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         loop = self._monitor._loop
         if loop is None:
             return

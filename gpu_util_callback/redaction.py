@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # --- secrets --------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ def _inside(text: str, at: int, bare: bool) -> tuple[int, int]:
     return (at, at) if word is None else word.span()
 
 
-def cleaned(value: Any) -> Any:
+def cleaned(value: object) -> Any:
     """Return a JSON value with all its texts and names `without_secrets`."""
     if isinstance(value, str):
         return without_secrets(value)
@@ -201,7 +201,7 @@ def shortened(text: str, most: int = 300) -> str:
 class CleanStream:
     """A text stream that takes secrets out of each text written to it."""
 
-    def __init__(self, stream: Any):
+    def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> int:
@@ -374,7 +374,7 @@ class Redactor:
             text = self._name_pattern.sub(lambda match: self._names[match.group()], text)
         return text
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """Return a JSON value with names replaced and processes left out, at any depth."""
         if isinstance(value, dict):
             return {
@@ -386,7 +386,7 @@ class Redactor:
             return [self.value(item) for item in value]
         return self.text(value) if isinstance(value, str) else value
 
-    def _fact(self, key: str, value: Any) -> Any:
+    def _fact(self, key: str, value: object) -> object:
         if key in _HOSTS and isinstance(value, str) and value:
             return hashed_host(value)
         if key == "message" and isinstance(value, str):  # an error's
@@ -445,7 +445,7 @@ def _clear(record: logging.LogRecord) -> bool:
     return True
 
 
-def _clear_argument(value: Any) -> Any:
+def _clear_argument(value: object) -> object:
     if isinstance(value, BaseException) and _redactor is not None:
         return printable(_first_words(str(value)))
     return value if isinstance(value, (int, float)) else printable(str(value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 # How to install a build with CUDA in the training's environment.
 INSTALL = {
@@ -79,8 +78,8 @@ def why_unused(
 
 def checked(
     framework: str,
-    framework_gpus: Sequence[Mapping[str, Any]] | None,
-    driver_gpus: Sequence[Mapping[str, Any]],
+    framework_gpus: Sequence[Mapping[str, object]] | None,
+    driver_gpus: Sequence[Mapping[str, object]],
     cuda_build: bool | None,
     environ: Mapping[str, str],
 ) -> list[dict[str, str]]:

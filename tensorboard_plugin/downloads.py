@@ -86,7 +86,7 @@ def csv_lines(
         yield taken()
 
 
-def _plain(table: str, name: str, values: np.ndarray) -> list[Any]:
+def _plain(table: str, name: str, values: np.ndarray) -> list[object]:
     kind = TABLES[table][name]
     if kind == "int":
         return [None if value == ABSENT_INT else value for value in values.tolist()]
@@ -177,7 +177,7 @@ def html_report(
     return _page(data)
 
 
-def total_page(rows: Sequence[Mapping[str, Any]], report: TotalSums, logdirs: Sequence[str]) -> str:
+def total_page(rows: Sequence[Mapping[str, object]], report: TotalSums, logdirs: Sequence[str]) -> str:
     """Return a self-contained page: the tab's table of all runs and their sums, without the runs themselves.
 
     Args:
@@ -205,7 +205,7 @@ def _runs(
     }
 
 
-def _page(data: dict[str, Any]) -> str:
+def _page(data: Mapping[str, object]) -> str:
     script, style = (static_file(name) for name in ("index.js", "style.css"))
     if script is None or style is None:
         raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
@@ -229,7 +229,7 @@ def _sums(recordings: Sequence[Recording]) -> TotalReply | None:
     return total_reply(total(Survey(rows))) if len(rows) > 1 else None
 
 
-def _recording(server: TileServer, recording: Recording, report: RunReport, room: int) -> dict[str, Any]:
+def _recording(server: TileServer, recording: Recording, report: RunReport, room: int) -> dict[str, object]:
     """Return a recording's replies; `room`: bytes its lanes may take."""
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]

@@ -152,7 +152,7 @@ def _traced_waits(evidence: Mapping[str, Any], rank: int, reports: Sequence[RunR
     return rows
 
 
-def _as_stored(recording: Recording) -> Mapping[str, Any] | None:
+def _as_stored(recording: Recording) -> Mapping[str, object] | None:
     """Return what a verdict on the job needs of a worker, as its recorder stored it."""
     stored = recording.stored
     if not stored or "verdict" not in stored:

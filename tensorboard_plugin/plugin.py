@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
@@ -18,7 +18,7 @@ from gpu_util_callback import daemon
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.report_types import RunReport
-from gpu_util_callback.diagnosis.survey import Survey, row_of_open
+from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.recording.manifest import plain, strict_json
 from gpu_util_callback.recording.problems import reported, unexpected
@@ -94,7 +94,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._clocks = SessionClocks()
         # What the last total was made of (None: not yet complete), and it; each recording's row.
         self._total: tuple[list | None, str] | None = None
-        self._rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
+        self._rows: dict[str, tuple[str, bool, Row]] = {}
         # Computed once, however many requests wait for it.
         self._totalling = threading.Lock()
         self._reporting: dict[str, threading.Lock] = {}
@@ -114,7 +114,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         """Return the module TensorBoard imports; its address changes with its content."""
         return self._metadata
 
-    def get_plugin_apps(self) -> dict[str, Any]:
+    def get_plugin_apps(self) -> dict[str, object]:
         """Return the routes below `data/plugin/gpu_utilization`."""
         routes: dict[str, Handler] = {
             "/static/*": self._serve_static,
@@ -300,7 +300,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         """
         survey, undiagnosed = Survey(), 0
         until = time.monotonic() + DIAGNOSE_S
-        rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
+        rows: dict[str, tuple[str, bool, Row]] = {}
         for entry in recordings:
             recording = entry.recording
             revision, is_final, row = self._rows.get(recording.id, ("", False, {}))
@@ -382,7 +382,7 @@ def _frontend_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _app(handler: Handler) -> Any:
+def _app(handler: Handler) -> object:
     @wrappers.Request.application
     def serve(request: wrappers.Request) -> wrappers.Response:
         if request.method in METHODS:
@@ -410,14 +410,16 @@ def _app(handler: Handler) -> Any:
     return serve
 
 
-def _json(request: wrappers.Request, value: Any, status: int = 200, download: str | None = None) -> wrappers.Response:
+def _json(
+    request: wrappers.Request, value: object, status: int = 200, download: str | None = None
+) -> wrappers.Response:
     response = _unkept(http_util.Respond(request, _dumped(value), "application/json", code=status))
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
     return response
 
 
-def _dumped(value: Any) -> str:
+def _dumped(value: object) -> str:
     # Respond would write NaN and infinities as strings: unknown values are null.
     try:
         return strict_json(value)

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 
 if TYPE_CHECKING:
-    from gpu_util_callback.backends.functions import TimedFunction
+    from gpu_util_callback.backends.functions import KerasModel, TimedFunction
     from gpu_util_callback.profiling.session import ProfilerSession
     from gpu_util_callback.steps.timeline import Timeline
+
+
+# Called with (source, error) of whatever fails.
+Failed = Callable[[str, BaseException], None]
 
 
 class About(Protocol):
     """A framework's own facts, with or without Keras: a module of that name."""
 
-    def framework(self) -> dict[str, Any]:
+    def framework(self) -> dict[str, object]:
         """The manifest's `framework`, without Keras."""
 
     def step_threads(self) -> int | None:
@@ -62,9 +66,7 @@ class Adapter:
     # (source, reason, cure): what cannot be measured here
     unavailable: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def begin(
-        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
-    ) -> None:
+    def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         """A fit begins.
 
         Args:
@@ -144,11 +146,11 @@ class Adapter:
     def look_at_input(self) -> None:
         """Inspect what is new in the training's input."""
 
-    def input_facts(self) -> dict[str, Any]:
+    def input_facts(self) -> dict[str, object]:
         """The manifest's `fit` facts of the input that show while it trains."""
         return {}
 
-    def pipeline(self) -> list[dict[str, Any]]:
+    def pipeline(self) -> list[dict[str, object]]:
         """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""
         return []
 
@@ -158,6 +160,28 @@ class Adapter:
 # run must put back). Ordered by preference where several are imported: TensorFlow is often there
 # for tf.data or TensorBoard alone.
 BACKENDS = ("jax", "torch", "tensorflow")
+
+
+class FrameworkState(Protocol):
+    """State of a framework that a trial run must put back: its module `state`."""
+
+    def random_states(self) -> list[Callable[[], None]]:
+        """Return what restores the global random states."""
+
+    def preserved(self, value: object) -> Callable[[], None] | None:
+        """Return what restores an object in place; None where it cannot change, or for others."""
+
+    def immutable(self, value: object) -> Callable[[], Any] | None:
+        """Return what returns a value as it is now, even where training gave it away."""
+
+    def copied(self, data: object) -> object | None:
+        """Return an independent copy of a dataset of this framework; None for others."""
+
+    def synchronize(self, result: object) -> None:
+        """Wait for all that was launched."""
+
+    def processes(self) -> int:
+        """Return how many processes train together."""
 
 
 def part_of(backend: str, part: str) -> Any:

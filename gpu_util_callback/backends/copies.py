@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import BACKENDS, part_of
+from gpu_util_callback.backends.base import BACKENDS, FrameworkState, part_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set)
@@ -64,7 +64,7 @@ class Preserved:
 
     def __init__(self) -> None:
         self._restore: list[Callable[[], None]] = []
-        self._visited: dict[int, Any] = {}  # by id; holding an object keeps its id its own
+        self._visited: dict[int, object] = {}  # by id; holding an object keeps its id its own
 
     def __enter__(self) -> Preserved:
         return self
@@ -88,7 +88,7 @@ class Preserved:
         self._restore.append(lambda: np.random.set_state(numbers))
         self._restore += [restore for part in _states() for restore in part.random_states()]
 
-    def state(self, *roots: Any) -> None:
+    def state(self, *roots: object) -> None:
         """Preserve all that objects hold: variables, tensors, attributes, containers.
 
         Of a function it is what it refers to: its closure, global variables, the object that it is
@@ -102,7 +102,7 @@ class Preserved:
             self._visited[id(value)] = value
             waiting.extend(self._keep(value))
 
-    def _keep(self, value: Any) -> Iterator[Any]:
+    def _keep(self, value: Any) -> Iterator[object]:
         """Preserve an object; yield what it holds."""
         if self._keep_in_framework(value):
             return
@@ -136,7 +136,7 @@ class Preserved:
             saved = array.copy()
             self._restore.append(lambda: np.copyto(array, saved))
 
-    def _keep_container(self, container: Any) -> Iterator[Any]:
+    def _keep_container(self, container: Any) -> Iterator[object]:
         if isinstance(container, dict):
             pairs = dict(container)
             self._restore.append(lambda: _refill(container, pairs))
@@ -150,7 +150,7 @@ class Preserved:
             self._restore.append(lambda: _refill_set(container, members))
         yield from members_before
 
-    def _keep_names(self, function: FunctionType) -> Iterator[Any]:
+    def _keep_names(self, function: FunctionType) -> Iterator[object]:
         """Preserve the values and the bindings of the names that a function uses."""
         names = function.__globals__
         for name in function.__code__.co_names:
@@ -197,7 +197,7 @@ class Preserved:
         value = np.array(ops.convert_to_numpy(variable), copy=True)
         self._restore.append(lambda: variable.assign(value))
 
-    def _keep_attributes(self, owner: Any) -> Iterator[Any]:
+    def _keep_attributes(self, owner: object) -> Iterator[object]:
         names = vars(owner)
         bound = dict(names)
         self._restore.append(lambda: _refill(names, bound))
@@ -223,12 +223,12 @@ def _refill_set(target: set, members: set) -> None:
     target.update(members)
 
 
-def _rebinding(names: dict, name: str, value: Any) -> Callable[[], None]:
+def _rebinding(names: dict, name: str, value: object) -> Callable[[], None]:
     again = _again(value)
     return lambda: names.__setitem__(name, again())
 
 
-def _rebinding_cell(cell: Any, value: Any) -> Callable[[], None]:
+def _rebinding_cell(cell: object, value: object) -> Callable[[], None]:
     again = _again(value)
     return lambda: setattr(cell, "cell_contents", again())
 
@@ -242,22 +242,22 @@ def _again(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def _states() -> list[Any]:
+def _states() -> list[FrameworkState]:
     """Return the `state` modules of the frameworks that are imported."""
     return [part_of(name, "state") for name in BACKENDS if name in sys.modules]
 
 
-def _is_variable(value: Any) -> bool:
+def _is_variable(value: object) -> bool:
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(value, keras.Variable)
 
 
-def _has_state_dict(value: Any) -> bool:
+def _has_state_dict(value: object) -> bool:
     has_methods = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
     return has_methods and not hasattr(value, "named_buffers") and not isinstance(value, type)
 
 
-def _is_looked_into(value: Any) -> bool:
+def _is_looked_into(value: object) -> bool:
     if isinstance(value, type) or not hasattr(value, "__dict__") or not isinstance(vars(value), dict):
         return False
     if type(value).__module__.partition(".")[0] not in _FOREIGN | set(sys.stdlib_module_names):
@@ -328,7 +328,7 @@ def independent(data: Any) -> Any:
     return other
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return value.nbytes <= _LARGEST_BYTES
     if isinstance(value, _CONTAINERS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from gpu_util_callback.steps import annotations as waits
@@ -25,6 +25,15 @@ _QUICK_ONES, _LONG_ONE, _QUERIED_EVERY = 16, 4, 32
 _NEVER = 1 << 62
 
 
+class KerasModel(Protocol):
+    """The functions of a Keras model that run its steps, built by each `fit` anew."""
+
+    train_function: Callable | None
+    test_function: Callable | None
+
+    def make_test_function(self) -> Callable: ...
+
+
 class Batches:
     """Timing of the batches of a function's calls: in Python, or in the graph.
 
@@ -41,7 +50,7 @@ class Batches:
     def wraps(self, inner: Callable) -> None:
         """Prepare for the calls of this function."""
 
-    def ours(self, args: tuple[Any, ...]) -> bool:
+    def ours(self, args: tuple[object, ...]) -> bool:
         """Return whether a call that we did not expect is one of a fit's loop."""
         raise NotImplementedError
 
@@ -67,7 +76,7 @@ class TimedFunction:
 
     def __init__(
         self,
-        model: Any,
+        model: KerasModel,
         name: str,
         timeline: Timeline,
         batches: Batches,
@@ -87,7 +96,7 @@ class TimedFunction:
         self._stale = stale
         self._raised = raised
         self._failed = failed
-        self.wrapper: Any = None
+        self.wrapper: Callable | None = None
 
     def failed(self, error: BaseException) -> None:
         """Handle an error of ours: this function is timed no more."""
@@ -113,7 +122,7 @@ class TimedFunction:
         self.wrapper.__name__ = getattr(inner, "__name__", self.name)
         setattr(self.model, self.name, self.wrapper)
 
-    def _batches_per_call(self, inner: Any) -> int:
+    def _batches_per_call(self, inner: object) -> int:
         """Return the batches per call, as the model had it when the function was first seen.
 
         A later change of the model's setting takes effect in the next function that is built.
@@ -130,7 +139,7 @@ class TimedFunction:
         self.wrapper = None
 
     @uncounted
-    def unexpected(self, inner: Callable, args: tuple[Any, ...]) -> Any:
+    def unexpected(self, inner: Callable, args: tuple[object, ...]) -> object:
         """Handle a call that does not follow our own hook: the fit we belong to is over.
 
         From a callback that calls `train_on_batch` it means nothing.
@@ -148,7 +157,7 @@ class TimedFunction:
             self._no_batch(start, _clock())
 
 
-def unwrapped(function: Any) -> Any:
+def unwrapped(function: Callable | None) -> Callable | None:
     """Return the user's own function inside any wrapper of ours."""
     while function is not None and _WRAPPED in getattr(function, "__dict__", {}):
         function = function.__dict__[_WRAPPED]
@@ -167,16 +176,16 @@ class FirstCall:
         observed: None before the first call.
     """
 
-    def __init__(self, model: Any, look: Callable[[Callable, tuple[Any, ...]], tuple[Any, Any]]):
+    def __init__(self, model: KerasModel, look: Callable[[Callable, tuple[object, ...]], tuple[object, object]]):
         self._model = model
         self._look = look
-        self._wrapper: Any = None
+        self._wrapper: Callable | None = None
         self.function = unwrapped(getattr(model, "train_function", None))
         self.observed: Any = getattr(self.function, "__dict__", {}).get(_OBSERVED)
 
     def attach(self) -> None:
         """Wait for the first call; before our own wrapper is put around the function."""
-        if self.observed is None and hasattr(self.function, "__dict__"):
+        if self.observed is None and self.function is not None and hasattr(self.function, "__dict__"):
             self._wrapper = self._model.train_function = self._make(self.function)
 
     def detach(self) -> None:
@@ -187,7 +196,7 @@ class FirstCall:
 
     @uncounted
     def _make(self, inner: Callable) -> Callable:
-        def first(*args: Any) -> Any:
+        def first(*args: object) -> object:
             if self._wrapper is None:  # called again, by whoever kept it
                 return inner(*args)
             self._wrapper = None
@@ -241,16 +250,16 @@ class TimedBatches:
 
     def __init__(
         self,
-        iterator: Any,
+        iterator: Iterator | None,
         came: Callable[[Stamp, Any], None] | None = None,
         *,
         ended: Callable[[int, int], None] | None = None,
         requesting: Callable[[], None] | None = None,
         probe: DeviceProbe | None = None,
         finished: Finished | None = None,
-        first: Callable[[Any], None] | None = None,
+        first: Callable[[object], None] | None = None,
     ):
-        self.iterator = iterator
+        self.iterator: Any = iterator
         self._first = first
         self.own_ns = 0
         self.stamps: tuple[float, ...] = ()
@@ -262,7 +271,7 @@ class TimedBatches:
         self._idle = True  # whether the device was, when last queried
         self._quick = 0  # short fetches, more than long ones
         self._skip = 0  # fetches before the next query
-        self._shapes: tuple[Any, ...] | None = ()  # of the last batch; None = one was not plain
+        self._shapes: tuple[object, ...] | None = ()  # of the last batch; None = one was not plain
         self._signature = 0.0  # of these shapes
         nothing = requesting is None and probe is None and finished is None
         self._fetches_until_ask = _NEVER if nothing else 0  # fetches before the next that `_ask`s
@@ -303,7 +312,7 @@ class TimedBatches:
             self.own_ns = requested - entered + _clock() - delivered
         return data
 
-    def _shapes_differ(self, data: Any) -> None:
+    def _shapes_differ(self, data: object) -> None:
         """Note a batch whose shapes are not those of the batch before, or not known to be."""
         if self._first is not None:
             self._first(data)
@@ -380,7 +389,7 @@ class PythonBatches(Batches):
         *,
         inside: bool,
         probe: DeviceProbe | None = None,
-        first: Callable[[Any], None] | None = None,
+        first: Callable[[object], None] | None = None,
     ):
         self.exhausted = (StopIteration,) if inside else ()
         self.probe = probe
@@ -390,7 +399,7 @@ class PythonBatches(Batches):
         self._inside = inside
         self._clock = compile_clock
 
-    def ours(self, args: tuple[Any, ...]) -> bool:
+    def ours(self, args: tuple[object, ...]) -> bool:
         # The function is called by `train_on_batch` as well, with arguments of the same kinds.
         return sys._getframe(3).f_code.co_name == "fit"
 
@@ -400,7 +409,7 @@ class PythonBatches(Batches):
         inside = self.fetches if self._inside else None
         mark = self.probe.mark if self.probe is not None else None
 
-        def timed(*args: Any) -> Any:
+        def timed(*args: object) -> object:
             start = clock()
             if not function.armed:
                 return function.unexpected(inner, args)

@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import GeneratorType, MethodType
-from typing import Any
+from typing import Any, Protocol
 
+from gpu_util_callback.recording.manifest_facts import InputCall
 from gpu_util_callback.steps.frames import uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
@@ -46,7 +47,7 @@ class CallTimer:
         self._timed = self._stands_for = self._wall_ns = self._cpu_ns = 0
         self._queued_ns = self._queued_wall_ns = 0
 
-    def around(self, function: Callable, first: Callable[[Any], None] | None = None) -> Callable:
+    def around(self, function: Callable, first: Callable[[object], None] | None = None) -> Callable:
         """Return the function, counted and timed. A call that raises is counted only.
 
         Args:
@@ -55,7 +56,7 @@ class CallTimer:
         numbers, took = self._numbers, self._took
         clock, thread_clock = time.perf_counter_ns, time.thread_time_ns
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: object, **kwargs: object) -> object:
             self.calls = number = next(numbers)
             if number > FIRST and number % EVERY:
                 return function(*args, **kwargs)
@@ -73,7 +74,7 @@ class CallTimer:
 
         return timed
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> InputCall:
         """Return an entry of the manifest's `input_calls`: means over all calls, per call."""
         while self._took:
             number, cpu_ns, wall_ns, queued_ns = self._took.popleft()
@@ -85,7 +86,7 @@ class CallTimer:
             if queued_ns is not None:
                 self._queued_ns += queued_ns
                 self._queued_wall_ns += wall_ns
-        entry: dict[str, Any] = {"name": self.name, "calls": self.calls, "timed": self._timed}
+        entry: InputCall = {"name": self.name, "calls": self.calls, "timed": self._timed}
         if self._timed:
             entry["wall_ms"] = round(self._wall_ns / self._stands_for / 1e6, 6)
             entry["cpu_ms"] = round(self._cpu_ns / self._stands_for / 1e6, 6)
@@ -99,7 +100,7 @@ class InputCalls:
     """Timers of the functions that make a training's input, for the time of each fit."""
 
     def __init__(self) -> None:
-        self._timers: dict[tuple[str, Any], CallTimer] = {}
+        self._timers: dict[tuple[str, object], CallTimer] = {}
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()  # functions are replaced on either thread
         self._open = False
@@ -108,7 +109,7 @@ class InputCalls:
         """Begin a fit."""
         self._open = True
 
-    def timer(self, name: str, identity: Any) -> CallTimer:
+    def timer(self, name: str, identity: object) -> CallTimer:
         """Return the timer of a function; the same one in each fit.
 
         Args:
@@ -123,7 +124,7 @@ class InputCalls:
                 self._undo.append(back)
                 install()
 
-    def replace_attribute(self, owner: Any, name: str, value: Any) -> None:
+    def replace_attribute(self, owner: object, name: str, value: object) -> None:
         """Set an attribute for the time of the fit."""
         before = getattr(owner, name)
 
@@ -140,12 +141,12 @@ class InputCalls:
             while self._undo:
                 self._undo.pop()()
 
-    def facts(self) -> list[dict[str, Any]]:
+    def facts(self) -> list[InputCall]:
         """Return the manifest's `input_calls`."""
         return [timer.facts() for timer in list(self._timers.values()) if timer.calls]
 
 
-def called(function: Any) -> tuple[str, Any]:
+def called(function: Any) -> tuple[str, object]:
     """Return a function's name, and an object that distinguishes it from others of that name."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
@@ -160,21 +161,29 @@ def called(function: Any) -> tuple[str, Any]:
 # ---- what stands in for the user's objects, where only the framework sees it ---------------------
 
 
+class Dataset(Protocol):
+    """A dataset or a loader of batches, as a training is given it."""
+
+    def __iter__(self) -> Iterator: ...
+
+    def __len__(self) -> int: ...
+
+
 @uncounted
 class WatchedIterable:
     """An iterable whose iterators are passed through a function; the rest is its own."""
 
-    def __init__(self, iterable: Any, through: Callable[[Any], Iterator[Any]]):
+    def __init__(self, iterable: Dataset, through: Callable[[Iterator], Iterator]):
         self._iterable = iterable
         self._through = through
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_iterable"], name)
 
     def __len__(self) -> int:
         return len(self._iterable)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator:
         return self._through(iter(self._iterable))
 
 
@@ -182,20 +191,20 @@ class WatchedIterable:
 class _TimedDataset:
     """A dataset whose items are timed; the rest is its own."""
 
-    def __init__(self, dataset: Any, calls: InputCalls, first: Callable[[Any], None] | None = None):
+    def __init__(self, dataset: Dataset, calls: InputCalls, first: Callable[[object], None] | None = None):
         kind = type(dataset)
         self._dataset = dataset
         self._get = _method(calls, dataset, "__getitem__", first)
         if callable(getattr(kind, "__getitems__", None)):  # torch calls it for a whole batch
             self.__getitems__ = _method(calls, dataset, "__getitems__")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_dataset"], name)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> object:
         return self._get(index)
 
 
@@ -207,7 +216,7 @@ class _TimedIterator:
         untimed: items at its begin that are there already.
     """
 
-    def __init__(self, iterator: Iterator[Any], timer: CallTimer, untimed: int = 0):
+    def __init__(self, iterator: Iterator[object], timer: CallTimer, untimed: int = 0):
         self._iterator = iterator
         self._untimed = untimed
         self._next = timer.around(iterator.__next__)
@@ -215,14 +224,14 @@ class _TimedIterator:
     def __iter__(self) -> _TimedIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if self._untimed:
             self._untimed -= 1
             return next(self._iterator)
         return self._next()
 
 
-def _method(calls: InputCalls, owner: Any, name: str, first: Callable[[Any], None] | None = None) -> Callable:
+def _method(calls: InputCalls, owner: object, name: str, first: Callable[[object], None] | None = None) -> Callable:
     kind = type(owner)
     timer = calls.timer(f"{kind.__name__}.{name}", kind)
     return timer.around(MethodType(getattr(kind, name), owner), first)
@@ -231,7 +240,7 @@ def _method(calls: InputCalls, owner: Any, name: str, first: Callable[[Any], Non
 # ---- inputs of a fit and of a loop ---------------------------------------------------------------
 
 
-def time_fit(calls: InputCalls, data_adapter: Any, generator_input: Any, first: Callable[[Any], None]) -> None:
+def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, first: Callable[[object], None]) -> None:
     """Time the Python functions behind Keras' data adapter; on the training thread.
 
     Those that run in worker processes are left alone: what stands in would be sent to them.
@@ -262,7 +271,7 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: Any, first: 
         )
 
 
-def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator) -> Iterator:
     """Return an iterator over a dataset whose Python functions are timed; on the training thread.
 
     The same iterator where it is a DataLoader's own: what stands in for its dataset is within.
@@ -291,7 +300,7 @@ class _Sequence:
         raise IndexError
 
 
-def _next_of(iterator: Any) -> tuple[str, Any]:
+def _next_of(iterator: object) -> tuple[str, object]:
     """Return the name of what makes an iterator's items: a generator function, or `__next__`."""
     code = getattr(iterator, "gi_code", None)
     if code is None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import About, Adapter, part_of
 from gpu_util_callback.backends.input_calls import InputCalls
+from gpu_util_callback.recording.manifest_facts import InputArray, InputMap
 
 
 class WatchingAdapter(Adapter):
@@ -33,7 +34,7 @@ class WatchingAdapter(Adapter):
         if functions:
             part_of("tensorflow", "py_funcs").time_functions(functions, self._calls)
 
-    def input_facts(self) -> dict[str, Any]:
+    def input_facts(self) -> dict[str, object]:
         maps = self._pipelines.functions()
         facts: dict[str, Any] = {} if maps is None else {"input_maps": maps}
         entries_by_name = {
@@ -43,7 +44,7 @@ class WatchingAdapter(Adapter):
         }
         return facts | {name: entries for name, entries in entries_by_name.items() if entries}
 
-    def pipeline(self) -> list[dict[str, Any]]:
+    def pipeline(self) -> list[dict[str, object]]:
         return self._pipelines.read()
 
 
@@ -61,11 +62,11 @@ class FirstArrays:
     """
 
     def __init__(self) -> None:
-        self._leaves_held: list[Any] = []
+        self._leaves_held: list[object] = []
         self._noted = False
-        self._entries: list[dict[str, Any]] = []
+        self._entries: list[InputArray] = []
 
-    def note(self, batch: Any) -> None:
+    def note(self, batch: object) -> None:
         """Hold a batch, unless one was noted; on the training thread."""
         if not self._noted:
             self._noted = True
@@ -78,12 +79,12 @@ class FirstArrays:
         if leaves:
             self._entries = [_described(array) for array in leaves]
 
-    def facts(self) -> list[dict[str, Any]]:
+    def facts(self) -> list[InputArray]:
         """Return the manifest's `input_first`; empty where nothing was seen."""
         return self._entries
 
 
-def _leaves(nest: Any) -> Iterator[Any]:
+def _leaves(nest: object) -> Iterator[object]:
     if isinstance(nest, Mapping):
         nest = tuple(nest.values())
     if isinstance(nest, (tuple, list)):
@@ -93,10 +94,10 @@ def _leaves(nest: Any) -> Iterator[Any]:
         yield nest
 
 
-def _described(array: Any) -> dict[str, Any]:
+def _described(array: Any) -> InputArray:
     """Return an entry of `input_first`."""
     dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
-    entry: dict[str, Any] = {"dtype": dtype}
+    entry: InputArray = {"dtype": dtype}
     try:
         shape = tuple(map(int, array.shape))
     except (AttributeError, TypeError, ValueError):  # ragged, or not known
@@ -153,17 +154,17 @@ class TfDataPipelines:
 
     def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
         self._iterators: dict[str, weakref.ref] = {}
-        self._readers: dict[str, Any] = {}
-        self._unread: dict[str, Any] = {}  # datasets, until they were looked at
+        self._readers: dict[str, Any] = {}  # of TensorFlow's `written_stages`
+        self._unread: dict[str, object] = {}  # datasets, until they were looked at
         self._looking = threading.Lock()
         self._unavailable = unavailable
 
-    def note_dataset(self, phase: str, dataset: Any) -> None:
+    def note_dataset(self, phase: str, dataset: object) -> None:
         """Note the dataset of a pipeline; on the training thread."""
         if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
             self._unread[phase] = dataset
 
-    def note_iterator(self, phase: str, iterator: Any) -> Any:
+    def note_iterator(self, phase: str, iterator: Iterator) -> Iterator:
         """Note a new iterator, and return it; on the training thread.
 
         Args:
@@ -193,7 +194,7 @@ class TfDataPipelines:
                     tokens += [function for stage in reader.written.all() for function in stage.py_functions]
         return tokens
 
-    def functions(self) -> list[dict[str, Any]] | None:
+    def functions(self) -> list[InputMap] | None:
         """Return the manifest's `input_maps`; None: no pipeline was looked at."""
         readers = [reader for reader in self._readers.values() if reader.written is not None]
         return [entry for reader in readers for entry in reader.functions()] if readers else None
@@ -203,12 +204,12 @@ class TfDataPipelines:
         reader = self._readers.get("train")
         return None if reader is None else reader.shuffle_bytes()
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.
 
         Raises: TensorFlow's error where a pipeline keeps no model.
         """
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for phase, reference in list(self._iterators.items()):
             iterator = reference()
             if iterator is None:  # exhausted, and its pipeline gone
@@ -222,7 +223,7 @@ class TfDataPipelines:
         return self._readers[phase]
 
 
-def _with_pipeline(iterator: Any) -> Any | None:
+def _with_pipeline(iterator: object) -> object | None:
     """Return the tf.data iterator within an iterator, if it has a pipeline to read."""
     inner = getattr(iterator, "_iterator", None)  # `as_numpy_iterator()`
     for candidate in (iterator, inner, *_parts(iterator)):
@@ -231,7 +232,7 @@ def _with_pipeline(iterator: Any) -> Any | None:
     return None
 
 
-def _parts(iterator: Any) -> list[Any]:
+def _parts(iterator: object) -> list[object]:
     """Return what a distributed iterator's workers in this process iterate over; empty = none.
 
     These are tf.data's own only where batches are not to be prefetched to the devices

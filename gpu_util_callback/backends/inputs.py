@@ -52,7 +52,7 @@ _MANY = 1000  # a longer list holds data
 _WORKERS = ("workers", "use_multiprocessing", "max_queue_size")
 
 
-def describe_input(dataset: Any) -> dict[str, Any]:
+def describe_input(dataset: Any) -> dict[str, object]:
     """Return the manifest's `fit` facts of a dataset that a loop iterates over itself.
 
     Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and the facts of `_makers`.
@@ -69,7 +69,7 @@ def describe_input(dataset: Any) -> dict[str, Any]:
     return facts
 
 
-def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
+def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
     Returns: `input_kind`, `batch_size`, and the facts of `_makers`; None for the first two where
@@ -104,7 +104,7 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
     return facts
 
 
-def describe_validation(dataset: Any) -> dict[str, Any]:
+def describe_validation(dataset: object) -> dict[str, object]:
     """Return the same of a validation's input, named `validation_…`; empty for None."""
     if dataset is None:
         return {}
@@ -115,7 +115,7 @@ def describe_validation(dataset: Any) -> dict[str, Any]:
     return {f"validation_{name}": facts[name] for name in reported if name in facts}
 
 
-def seen_through(dataset: Any) -> Any:
+def seen_through(dataset: object) -> object:
     """Return what a progress bar, `enumerate` and the like iterate over, where that makes batches.
 
     Of `zip` the one with the fewest workers. Nothing is iterated over and no user code runs except
@@ -128,7 +128,7 @@ def seen_through(dataset: Any) -> Any:
     return min(inputs, key=lambda candidate: _workers_of(candidate) or 0)
 
 
-def _inside(dataset: Any, depth: int) -> Iterator[Any]:
+def _inside(dataset: object, depth: int) -> Iterator[object]:
     yield dataset
     if depth <= 0 or any(_home(base) for base in type(dataset).__mro__):
         return
@@ -153,7 +153,7 @@ def _home(base: type) -> str | None:
     return next((kind for home, kind in _MODULES if name.startswith(home)), None)
 
 
-def _kind(dataset: Any) -> str:
+def _kind(dataset: object) -> str:
     if isinstance(dataset, GeneratorType):
         return "generator"
     for base in type(dataset).__mro__:
@@ -171,7 +171,7 @@ def _size(owner: Any) -> int | None:
         return None
 
 
-def _makers(kind: str, dataset: Any) -> dict[str, Any]:
+def _makers(kind: str, dataset: object) -> dict[str, Any]:
     """Return facts of the workers that make an input's batches, as far as known.
 
     Returns:
@@ -209,7 +209,7 @@ def _makers(kind: str, dataset: Any) -> dict[str, Any]:
     return _grain(dataset) if kind == "grain" else {}
 
 
-def _grain(source: Any) -> dict[str, Any]:
+def _grain(source: object) -> dict[str, object]:
     parts = list(_grain_parts(source))
     names = {name for part in parts[:1] for name in (c.__name__ for c in type(part).__mro__)}
     names |= {type(part).__name__ for part in parts}
@@ -238,12 +238,12 @@ def _grain_parts(source: Any) -> Iterator[Any]:
         level = list({id(value): value for value in level}.values())
 
 
-def _loaders(loader: Any) -> Callable[[str], Any]:
+def _loaders(loader: object) -> Callable[[str], object]:
     """Return a reader of a DataLoader's settings; its iterators keep them under private names."""
     return lambda name: getattr(loader, name, getattr(loader, f"_{name}", None))
 
 
-def source_of(dataset: Any) -> Any:
+def source_of(dataset: object) -> object:
     """Return the object a DataLoader takes its samples from; None for other inputs."""
     return _loaders(dataset)("dataset") if _kind(dataset) == "torch DataLoader" else None
 
@@ -262,7 +262,7 @@ def _tf_data(dataset: Any) -> dict[str, Any]:
     return facts if dims is None else facts | {"input_dims": dims}
 
 
-def _dims(spec: Any) -> list[list[int | None]] | None:
+def _dims(spec: object) -> list[list[int | None]] | None:
     """Return the shape of each tensor of a batch, None for a size that may vary.
 
     For `x`, `(x, y)` and `(x, y, weights)`, where all are plain tensors; None for other batches.
@@ -299,7 +299,7 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
     return None, math.prod(varying[0][1:])
 
 
-def _leaves(nest: Any) -> Iterator[Any]:
+def _leaves(nest: object) -> Iterator[Any]:
     """Yield the leaves of a nest in TensorFlow's order."""
     if isinstance(nest, dict):
         nest = [nest[key] for key in sorted(nest)]
@@ -310,7 +310,7 @@ def _leaves(nest: Any) -> Iterator[Any]:
         yield nest
 
 
-def _ahead(workers: Any, processes: Any, queue: Any) -> dict[str, Any]:
+def _ahead(workers: Any, processes: Any, queue: object) -> dict[str, object]:
     """Return the facts of Keras' prefetching for these settings; a single thread never prefetches."""
     try:
         count, separate = int(workers), bool(processes)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpu_util_callback.backends.base import About
-from gpu_util_callback.backends.functions import Batches, TimedFunction
+from gpu_util_callback.backends.base import About, Failed
+from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit
 from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.steps.compilations import CompileClock
@@ -50,7 +50,7 @@ class KerasAdapter(WatchingAdapter):
             if function is not None:
                 function.unwrap()
 
-    def _time_input(self, failed: Callable[[str, BaseException], None]) -> None:
+    def _time_input(self, failed: Failed) -> None:
         """Time the Python functions that make the batches of the fit that is calling us."""
         self._calls.begin()
         frame = calling_fit()
@@ -68,7 +68,7 @@ class KerasAdapter(WatchingAdapter):
         more = {"step_threads": self.about.step_threads(), **self.fit_facts()}
         return keras_facts(self._model, self.about.framework(), self.timing, **more)
 
-    def fit_facts(self) -> dict[str, Any]:
+    def fit_facts(self) -> dict[str, object]:
         """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""
         raise NotImplementedError
 
@@ -88,10 +88,10 @@ class PythonAdapter(KerasAdapter):
 
     def _begin(
         self,
-        model: Any,
+        model: KerasModel,
         timeline: Timeline,
         stale: Callable[[], None],
-        failed: Callable[[str, BaseException], None],
+        failed: Failed,
         batches: Batches,
         test_batches: Batches,
     ) -> None:
@@ -145,7 +145,7 @@ class PythonAdapter(KerasAdapter):
             self._datasets.append(data_adapter)
 
 
-def keras_facts(model: Any, framework: dict[str, Any], timing: str, **fit: Any) -> dict[str, Any]:
+def keras_facts(model: Any, framework: dict[str, object], timing: str, **fit: object) -> dict[str, object]:
     """Return `framework`, `model` and the model's part of `fit` for the manifest.
 
     Args:
@@ -177,7 +177,7 @@ def keras_facts(model: Any, framework: dict[str, Any], timing: str, **fit: Any) 
     }
 
 
-def _keras_of(model: Any) -> str:
+def _keras_of(model: object) -> str:
     """Return the version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
     if is_tf_keras(model):
         return f"tf_keras {sys.modules['tf_keras'].__version__}"

@@ -7,11 +7,11 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from gpu_util_callback.backends.base import BACKENDS, part_of
+from gpu_util_callback.backends.base import BACKENDS, Failed, part_of
 from gpu_util_callback.backends.input_calls import timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.steps.compilations import CompileClock
@@ -84,7 +84,7 @@ class LoopAdapter(WatchingAdapter):
         if framework is not None:
             self.about = part_of(framework, "facts")
 
-    def attach(self, loop: Loop, failed: Callable[[str, BaseException], None]) -> None:
+    def attach(self, loop: Loop, failed: Failed) -> None:
         """Begin monitoring; on the training thread."""
         self._calls.begin()
         if self.about is None:
@@ -114,7 +114,10 @@ class LoopAdapter(WatchingAdapter):
     def facts(self) -> dict[str, Any]:
         if self.about is None:
             return {"framework": {"name": None, "python": platform.python_version()}}
-        facts = {"framework": self.about.framework(), "fit": {"step_threads": self.about.step_threads()}}
+        facts: dict[str, dict[str, object]] = {
+            "framework": self.about.framework(),
+            "fit": {"step_threads": self.about.step_threads()},
+        }
         if self._guessed:
             facts["framework"]["guessed"] = True
         keras = sys.modules.get("keras")
@@ -122,15 +125,15 @@ class LoopAdapter(WatchingAdapter):
             facts["framework"]["keras"] = getattr(keras, "__version__", None)
         return facts
 
-    def iterates(self, iterator: Any, validating: bool) -> None:
+    def iterates(self, iterator: Iterator, validating: bool) -> None:
         """Note that the loop starts another pass over a dataset."""
         self._pipelines.note_iterator("validation" if validating else "train", iterator)
 
-    def timed(self, dataset: Any, iterator: Any) -> Any:
+    def timed(self, dataset: object, iterator: Iterator) -> Iterator:
         """Return an iterator over the training's dataset whose Python functions are timed."""
         return timed_iterator(self._calls, dataset, iterator)
 
-    def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
+    def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         """Return a clock of this process's own part of the last batch; None = the whole batch."""
         find = getattr(self.about, "local_fetch", None)
         return None if find is None else find(iterator)

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     return 0
 
 
-def _trace(text: str | None) -> Any:
+def _trace(text: str | None) -> object:
     if text in (None, "auto", "off"):
         return text or "auto"
     first, stop = (int(step) for step in str(text).split(":"))
@@ -132,7 +132,7 @@ def _first_path(folder: str) -> None:
         sys.path[0] = folder
 
 
-def _show(hook: Callable[..., Any], inner: Any, kind: type, error: BaseException, _: Any) -> None:
+def _show(hook: Callable[..., object], inner: Any, kind: type, error: BaseException, _: object) -> None:
     """Show an error as the program alone would have: without our frames around and within it."""
     chain: list[BaseException | None] = [error.with_traceback(inner)]
     shown: set[int] = set()
@@ -173,7 +173,7 @@ class Trainings:
         self.begun = False
         self._settings = settings
         self._of_thread = threading.local()  # a callback for each thread's fits
-        self._hooks: dict[str, Callable[[Any], None]] = {
+        self._hooks: dict[str, Callable[[types.ModuleType], None]] = {
             "keras.src.callbacks.callback_list": self._watch_keras,
             "tf_keras.src.callbacks": self._watch_keras,
             "transformers.trainer_callback": self._watch_hugging_face,
@@ -181,7 +181,9 @@ class Trainings:
             "pytorch_lightning.trainer.trainer": self._watch_lightning,
         }
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Find a trainer's module as the other finders do, to be watched once it is imported."""
         hook = self._hooks.get(name)
         if hook is None:
@@ -200,7 +202,7 @@ class Trainings:
             spec.loader.__dict__["exec_module"] = exec_module
         return spec
 
-    def _safely(self, action: Callable[..., None], *args: Any) -> None:
+    def _safely(self, action: Callable[..., None], *args: object) -> None:
         try:
             action(*args)
         except Exception as error:  # a library whose internals moved, or one that is missing
@@ -209,12 +211,12 @@ class Trainings:
 
             note(f"`gpu-util run` does not record this training: {error_text(error)}")
 
-    def _before(self, owner: type, method: str, action: Callable[[Any], None]) -> None:
+    def _before(self, owner: type, method: str, action: Callable[[object], None]) -> None:
         """Call `action` with the instance before a method of its class."""
         original = getattr(owner, method)
 
         @functools.wraps(original)
-        def first(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        def first(instance: object, *args: object, **kwargs: object) -> object:
             self._safely(self._begin)
             self._safely(action, instance)
             return original(instance, *args, **kwargs)
@@ -227,7 +229,7 @@ class Trainings:
         self.begun = True
         leave_stdout_alone()
 
-    def _watch_keras(self, module: Any) -> None:
+    def _watch_keras(self, module: types.ModuleType) -> None:
         self._before(module.CallbackList, "on_train_begin", self._add_to_fit)
 
     def _add_to_fit(self, callbacks: Any) -> None:
@@ -245,10 +247,10 @@ class Trainings:
             if hasattr(callbacks, hooks):  # tf_keras has asked its callbacks already
                 setattr(callbacks, hooks, True)
 
-    def _watch_hugging_face(self, module: Any) -> None:
+    def _watch_hugging_face(self, module: types.ModuleType) -> None:
         self._before(module.CallbackHandler, "on_train_begin", self._add_to_trainer)
 
-    def _watch_lightning(self, module: Any) -> None:
+    def _watch_lightning(self, module: types.ModuleType) -> None:
         self._before(module.Trainer, "fit", self._add_to_trainer)
 
     def _add_to_trainer(self, owner: Any) -> None:

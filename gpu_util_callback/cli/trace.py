@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import sys
-from typing import Any
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _json(tree: Any) -> str:
+def _json(tree: object) -> str:
     """Return the document as JSON, complete or not at all: a truncated one is of no use."""
     try:
         return json.dumps(tree, allow_nan=False, indent=1) + "\n"
@@ -90,7 +89,7 @@ def _json(tree: Any) -> str:
         return json.dumps(_finite(tree), allow_nan=False, indent=1) + "\n"
 
 
-def _finite(tree: Any) -> Any:
+def _finite(tree: object) -> object:
     if isinstance(tree, dict):
         return {key: _finite(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

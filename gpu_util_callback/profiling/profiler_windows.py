@@ -103,7 +103,9 @@ class ProfilerWindows:
 
     # -- on the training thread ----------------------------------------------------------------
 
-    def begin(self, callbacks: Iterable[Any] = (), steps_per_epoch: int | None = None, steps_per_call: int = 1) -> None:
+    def begin(
+        self, callbacks: Iterable[object] = (), steps_per_epoch: int | None = None, steps_per_call: int = 1
+    ) -> None:
         """Begin the fit.
 
         Args:

@@ -91,7 +91,7 @@ def main() -> int:
     for line in sys.stdin:
         job = json.loads(line)
         before = time.process_time()
-        answer: dict[str, Any] = {"error": None}
+        answer: dict[str, object] = {"error": None}
         events = 0
         try:
             events = run(job["path"], job["out"])

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
-from typing import Any
 
 __all__ = ["Action", "Budget", "PlannedWindow", "Planner", "TraceSchedule", "WindowCost"]
 
@@ -70,7 +69,7 @@ class TraceSchedule:
         return bool(self.ranges) or (self.first is not None and not self.within_budget)
 
     @classmethod
-    def of(cls, trace: Any) -> TraceSchedule | None:
+    def of(cls, trace: object) -> TraceSchedule | None:
         """Return the schedule for the callback's argument `trace`; None = no windows.
 
         Args:
@@ -95,7 +94,7 @@ class TraceSchedule:
         )
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps import annotations as waits
@@ -41,7 +40,7 @@ class Marker:
 
     __slots__ = ("_context",)
 
-    def __init__(self, context: AbstractContextManager[Any]):
+    def __init__(self, context: AbstractContextManager[object]):
         self._context = context
         context.__enter__()
 
@@ -64,9 +63,9 @@ class ProfilerSession:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # held while stopping, so that nothing starts in between
         self._folder: Path | None = None  # not None = a window of ours is open
-        self._running: Any = None  # the framework's object for it
+        self._running: object = None  # the framework's object for it
         self._yielded: Callable[[], None] | None = None
-        self._wrapped: list[tuple[Any, str, Any, Any]] = []
+        self._wrapped: list[tuple[object, str, object, object]] = []
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
         """Start profiling into a folder that exists. Training thread.
@@ -131,7 +130,7 @@ class ProfilerSession:
             yielded()
 
     def _watch(self) -> None:
-        wrappers: dict[int, Any] = {}
+        wrappers: dict[int, object] = {}
         for home, name in self._entry_points():
             original = getattr(home, name, None)
             if original is None:
@@ -193,11 +192,11 @@ class ProfilerSession:
         """Stop without keeping the file."""
         raise NotImplementedError
 
-    def _current(self) -> Any:
+    def _current(self) -> object:
         """Return the framework's object for the running profile, ours or not, where available."""
         return None
 
-    def _entry_points(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[object, str]]:
         """Return (module, name) of the functions with which other code starts a profile."""
         return ()
 
@@ -223,7 +222,7 @@ def no_file(framework: str, folder: Path, error: BaseException) -> ProfilerFaile
     )
 
 
-def profile_claims(callbacks: Iterable[Any]) -> list[tuple[int, int]]:
+def profile_claims(callbacks: Iterable[object]) -> list[tuple[int, int]]:
     """Return the calls of the train function, counted from 0, that other callbacks will profile.
 
     `keras.callbacks.TensorBoard(profile_batch=(first, last))` counts the calls from 1 and profiles

@@ -7,12 +7,13 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gpu_util_callback.backends.base import adapter_for
-from gpu_util_callback.backends.functions import TimedFunction
+from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
@@ -24,7 +25,13 @@ from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.work import mfu_of
-from gpu_util_callback.steps.callback_list import CallbackTimer, describe_callbacks, find_callback_list
+from gpu_util_callback.steps.callback_list import (
+    BatchHooks,
+    CallbackList,
+    CallbackTimer,
+    describe_callbacks,
+    find_callback_list,
+)
 from gpu_util_callback.steps.fit_frame import (
     FitWatch,
     InputTimer,
@@ -67,14 +74,14 @@ def _announce(failure: tuple[str, str]) -> None:
     drain()  # before Keras' own error
 
 
-def leave_out(callback: Any) -> None:
+def leave_out(callback: object) -> None:
     """Remove `callback` from the fit that is calling it."""
     callbacks = find_callback_list(callback)
     if callbacks is not None:  # a new list: Keras is going through the old one
         callbacks.callbacks = [member for member in callbacks.callbacks if member is not callback]
 
 
-def _described(frame: Any, backend: str, redact: bool) -> tuple[dict[str, Any], Exception | None]:
+def _described(frame: FrameType | None, backend: str, redact: bool) -> tuple[dict[str, object], Exception | None]:
     """Return facts about the input of a fit, and the error met on the way, if any."""
     try:
         facts = describe_fit(frame, backend)
@@ -109,15 +116,17 @@ class FitSeries:
     """
 
     recorder: Recorder
-    kind: tuple[Any, ...]
+    kind: tuple[object, ...]
 
-    def takes(self, kind: tuple[Any, ...]) -> bool:
+    def takes(self, kind: tuple[object, ...]) -> bool:
         """Return whether a fit of this kind that begins now belongs to the series."""
         alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
         return alike and self.recorder.may_continue and self.recorder.acquire()
 
 
-def _kind_of(model: Any, params: dict, frame: Any, adapter: str, facts: dict[str, Any]) -> tuple[Any, ...]:
+def _kind_of(
+    model: Any, params: dict, frame: FrameType | None, adapter: str, facts: dict[str, object]
+) -> tuple[object, ...]:
     """Return what fits of one series share; None = unknown (a model that is not built yet)."""
     built = bool(getattr(model, "built", False))
     first = frame.f_locals.get("initial_epoch") if frame is not None else 0
@@ -136,6 +145,14 @@ def _kind_of(model: Any, params: dict, frame: Any, adapter: str, facts: dict[str
     )
 
 
+class FitCallback(BatchHooks, Protocol):
+    """The callback that records a fit."""
+
+    _model: KerasModel
+
+    def _give_up(self, session: KerasSession, error: Exception) -> None: ...
+
+
 class KerasSession:
     """A fit being recorded. No error in here leaves it.
 
@@ -145,9 +162,9 @@ class KerasSession:
         series: what the same callback recorded before.
     """
 
-    def __init__(self, callback: Any, settings: Settings, series: FitSeries | None = None):
+    def __init__(self, callback: FitCallback, settings: Settings, series: FitSeries | None = None):
         self._before = series
-        self._kind: tuple[Any, ...] = ()
+        self._kind: tuple[object, ...] = ()
         self._callback = callback
         self._settings = settings
         self._beginning = True
@@ -158,7 +175,7 @@ class KerasSession:
         self._logs: EpochLogs | None = None
         self._function: TimedFunction | None = None
         self._testing = False
-        self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
+        self._fit: CallbackList | None = None  # the CallbackList of the fit, a new one in every fit
 
     def begun_in_this_fit(self) -> bool:
         """Return whether the calling fit began this session: a callback listed twice."""
@@ -171,14 +188,14 @@ class KerasSession:
             return self._beginning
         return not recorder.off and _goes_on(recorder.watch, FitWatch(calling_fit()))
 
-    def begin(self, model: Any, params: dict | None, backend: str) -> None:
+    def begin(self, model: KerasModel, params: dict | None, backend: str) -> None:
         """Begin training: install everything; on the training thread."""
         try:
             self._begin(model, params, backend)
         finally:
             self._beginning = False
 
-    def _begin(self, model: Any, params: dict | None, backend: str) -> None:
+    def _begin(self, model: KerasModel, params: dict | None, backend: str) -> None:
         callbacks = find_callback_list(self._callback)
         self._fit = callbacks
         if callbacks is not None:
@@ -225,7 +242,9 @@ class KerasSession:
                 recorder.end("ended", deadline_s=0)
             raise
 
-    def _put_in_place(self, model: Any, callbacks: Any, frame: Any, recorder: Recorder) -> None:
+    def _put_in_place(
+        self, model: KerasModel, callbacks: CallbackList | None, frame: FrameType | None, recorder: Recorder
+    ) -> None:
         timeline, adapter = recorder.timeline, recorder.adapter
         with recorder.guarded("samples per second"):
             recorder.counts_batches_of(given_adapter())
@@ -245,7 +264,7 @@ class KerasSession:
         self._function = adapter.train_function
         self._time_callbacks(callbacks, recorder)
 
-    def _time_callbacks(self, callbacks: Any, recorder: Recorder) -> None:
+    def _time_callbacks(self, callbacks: CallbackList | None, recorder: Recorder) -> None:
         timer = self._timer = CallbackTimer(
             recorder.timeline,
             self._callback,
@@ -268,7 +287,13 @@ class KerasSession:
         recorder.intake.take_sums(timer.sums)
 
     def _open(
-        self, recorder: Recorder, watch: FitWatch, params: dict, callbacks: Any, backend: str, facts: dict[str, Any]
+        self,
+        recorder: Recorder,
+        watch: FitWatch,
+        params: dict,
+        callbacks: CallbackList | None,
+        backend: str,
+        facts: dict[str, Any],
     ) -> None:
         """Begin a recording."""
         recorder.facts["fit"] = {
@@ -440,7 +465,7 @@ class EpochLogs:
         self._begin_ns = min(self._begin_ns, int(starts.min()))
         self._end_ns = max(self._end_ns, int(ends.max()))
 
-    def add_to(self, logs: Any) -> None:
+    def add_to(self, logs: object) -> None:
         """Add the epoch that ends now to its logs; on the training thread."""
         recorder = self._recorder
         if recorder.intake.on_rows is None or recorder.off or not isinstance(logs, dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gpu_util_callback.backends.base import profiler_session_for
 from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
@@ -30,7 +30,7 @@ ASKED_FOR_ON_GPUS = {
 
 
 def open_windows(
-    recorder: Recorder, backend: str, callbacks: Iterable[Any], steps_per_epoch: int | None
+    recorder: Recorder, backend: str, callbacks: Iterable[object], steps_per_epoch: int | None
 ) -> KerasWindows | None:
     """Return the profiler windows of a fit; on the training thread, as it begins.
 
@@ -99,7 +99,7 @@ class KerasWindows:
         self,
         windows: ProfilerWindows,
         timeline: Timeline,
-        callbacks: Iterable[Any],
+        callbacks: Iterable[object],
         steps_per_epoch: int | None,
         steps_per_call: int,
     ):

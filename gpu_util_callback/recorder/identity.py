@@ -12,7 +12,7 @@ from typing import Any
 from gpu_util_callback.redaction import hashed_script
 
 
-def script_name(*, redact: bool = False, main: Any = None) -> str | None:
+def script_name(*, redact: bool = False, main: object = None) -> str | None:
     """Return `"train.py"`, or `"package.train"` for `python -m package.train`, without a folder.
 
     Args:
@@ -143,7 +143,7 @@ def _trial() -> RayContext | None:
     return RayContext("Ray Tune", name, _config(_first(context, "get_trial_dir") or "", name))
 
 
-def _first(context: Any, *questions: str) -> str | None:
+def _first(context: object, *questions: str) -> str | None:
     """Return the first valid answer; Ray raises where a question is no longer supported."""
     for question in questions:
         try:

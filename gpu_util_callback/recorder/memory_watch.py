@@ -66,14 +66,14 @@ _HOOK = re.compile(r"\.on_(?:train|epoch|batch|test|predict)_\w+$")
 _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
 
-def owners_in_fit(model: Any, callbacks: Iterable[Any]) -> list[tuple[str, str, Any]]:
+def owners_in_fit(model: object, callbacks: Iterable[object]) -> list[tuple[str, str, object]]:
     """Return the objects of a fit whose lists may grow: (kind, name, object)."""
     owners = [("callback", type(callback).__name__, callback) for callback in callbacks]
     owners += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
     return owners
 
 
-def _metrics(model: Any) -> list[Any]:
+def _metrics(model: Any) -> list[object]:
     """Return a model's metrics, also those that Keras wraps once the first step has made them."""
     metrics = []
     try:
@@ -97,12 +97,12 @@ class KeptItems:
 
     def __init__(self, steps: Callable[[], int]):
         self._steps = steps
-        self._owners: list[tuple[str, str, weakref.ref[Any]]] = []
+        self._owners: list[tuple[str, str, weakref.ref[object]]] = []
         self._first: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> step, length
         self._due = 0.0
         self._growing: list[dict[str, Any]] = []
 
-    def watch(self, owners: Iterable[tuple[str, str, Any]]) -> None:
+    def watch(self, owners: Iterable[tuple[str, str, object]]) -> None:
         """Watch these objects' attributes from now on."""
         for kind, name, owner in owners:
             try:
@@ -151,7 +151,7 @@ class KeptItems:
         growing.sort(key=lambda entry: (not entry["graph"], -entry["per_step"] * entry["item_bytes"]))
         return growing[:SHOWN]
 
-    def _places(self) -> Iterable[tuple[str, str, Any, list[tuple[str, Any]]]]:
+    def _places(self) -> Iterable[tuple[str, str, object, list[tuple[str, object]]]]:
         for kind, name, reference in self._owners:
             owner = reference()
             if owner is not None and kind == METRICS_OF:
@@ -164,14 +164,14 @@ class KeptItems:
             yield "program", "", main, _items(vars(main))
 
 
-def _items(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _items(values: Mapping[str, object]) -> list[tuple[str, object]]:
     try:
         return [(name, value) for name, value in values.copy().items() if isinstance(name, str)]  # type: ignore[attr-defined]
     except RuntimeError:  # it changed meanwhile
         return []
 
 
-def _newest(value: Any) -> dict[str, Any] | None:
+def _newest(value: object) -> dict[str, Any] | None:
     """Return the size of the newest item: {"item_bytes", "graph", "weights"}; None if tiny."""
     try:
         item = value[-1] if isinstance(value, (list, deque)) else None
@@ -190,7 +190,7 @@ def _newest(value: Any) -> dict[str, Any] | None:
     return {"item_bytes": size, "graph": graph, "weights": weights}
 
 
-def _bytes(part: Any) -> int:
+def _bytes(part: object) -> int:
     """Return the bytes of an array of any framework, by its shape alone; 0 for anything else."""
     shape, kind = getattr(part, "shape", None), getattr(part, "dtype", None)
     if shape is None or kind is None:
@@ -226,7 +226,7 @@ class MemoryWatch:
         self._counted: dict[str, float | int] = {}
         self._kills = KillCount("", 0, {})
         self._sizes: dict[str, int | None] = {}  # by shape id
-        self._error: dict[str, Any] | None = None
+        self._error: dict[str, object] | None = None
         self._printed_before = id(_printed_last())
 
     def failed(self, error: BaseException | None, where: str) -> None:
@@ -266,7 +266,7 @@ class MemoryWatch:
         Args:
             shapes: the signatures of the batches' shapes so far, with their ids.
         """
-        result: dict[str, Any] = dict(self._count())
+        result: dict[str, object] = dict(self._count())
         if len(shapes) != len(self._sizes):
             first = list(shapes.copy().items())[:MOST_SHAPES]  # type: ignore[attr-defined]
             self._sizes = {str(shape_id): seen_batch_size(signature) for signature, shape_id in first}
@@ -321,7 +321,7 @@ def _printed_last() -> BaseException | None:
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
-def describe_error(error: BaseException, framework: str = "") -> dict[str, Any] | None:
+def describe_error(error: BaseException, framework: str = "") -> dict[str, object] | None:
     """Return the manifest's `out_of_memory` for an error, None where memory was not the reason.
 
     Keeps no reference to the error: that would keep all that its frames hold.
@@ -339,7 +339,7 @@ def describe_error(error: BaseException, framework: str = "") -> dict[str, Any] 
     return None
 
 
-def _described(name: str, text: str, framework: str) -> dict[str, Any]:
+def _described(name: str, text: str, framework: str) -> dict[str, object]:
     facts: dict[str, Any] = {"error": name, "message": shortened(text, _MOST_TEXT)}
     gpu = _GPU.search(text)
     if gpu is not None:

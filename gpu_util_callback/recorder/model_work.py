@@ -31,7 +31,7 @@ class BatchSizes:
         shapes: returns the signatures of the batches' shapes, with their ids.
     """
 
-    def __init__(self, data_adapter: Any | None, shapes: Callable[[], Mapping[float, int]]):
+    def __init__(self, data_adapter: object | None, shapes: Callable[[], Mapping[float, int]]):
         self._shapes = shapes
         fixed, self._numbers = batch_shape(data_adapter)
         self._fixed = _count(data_adapter, "batch_size") or fixed
@@ -61,7 +61,7 @@ class BatchSizes:
         return float("nan") if size is None else float(size)
 
 
-def _count(owner: Any, name: str) -> int | None:
+def _count(owner: object, name: str) -> int | None:
     try:
         value = getattr(owner, name, None)
         return int(value) if value is not None and int(value) > 0 else None
@@ -88,7 +88,7 @@ class ModelWork:
         self.sizes: BatchSizes | None = None
         self.rates: dict[str, float] = {}
         self.unavailable: list[dict[str, str]] = []
-        self._work: dict[str, Any] | None = None
+        self._work: dict[str, object] | None = None
         if flops_given is not None:
             self._work = {"flops_per_sample": flops_given, "source": "given"}
         self._by_kind: dict[tuple[str, str], float] = {}
@@ -142,11 +142,11 @@ class ModelWork:
                 blocks.append(SampleBlock(f"{gpu}/model", (MFU_PCT,), times, used[:, None]))
         return blocks
 
-    def facts(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def facts(self, facts: Mapping[str, object], gpus: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         """Return `work`, `throughput` and `gpus` with their peaks for the manifest."""
         if self._adapter.counts_work or any(gpu.get("used_by_framework") for gpu in gpus):
             self._settle()  # a loop on a CPU has neither a work to count nor a peak
-        result: dict[str, Any] = {"gpus": list(gpus)}
+        result: dict[str, object] = {"gpus": list(gpus)}
         if self._samples == self._samples and self._samples and self._training_ns > 0:
             result["throughput"] = {"samples": int(self._samples), "training_s": round(self._training_ns / 1e9, 6)}
         if self._work is not None and self._flops_given is None and _varies(facts):
@@ -181,7 +181,7 @@ class ModelWork:
         if entry not in self.unavailable:
             self.unavailable.append(entry)
 
-    def _with_peaks(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _with_peaks(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
         """Return the GPUs, those that do the work with their peaks."""
         from gpu_util_callback.gpus.peaks import peak_of
 

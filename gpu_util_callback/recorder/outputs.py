@@ -92,7 +92,7 @@ class Outputs:
         self._troubled = False  # whether it was reported that writing fails
         self._request_began = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
         self._writer: Any = None
-        self._unappended: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._unappended: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._scalars: Any = None
         self._no_scalars = False
         self._points = ScalarPoints(settings.scalar_freq)
@@ -112,7 +112,7 @@ class Outputs:
 
     # ---- the recorder's thread -----------------------------------------------------------
 
-    def open_recording(self, facts: dict[str, Any]) -> bool:
+    def open_recording(self, facts: dict[str, object]) -> bool:
         """Begin the recording, its diagnosis and its files. False = there is none."""
         try:
             from gpu_util_callback.recording.writer import RecordingWriter
@@ -506,15 +506,15 @@ class RunningDiagnosis:
         thresholds: the user's, or None.
     """
 
-    def __init__(self, facts: Mapping[str, Any], thresholds: Mapping | None):
+    def __init__(self, facts: Mapping[str, object], thresholds: Mapping | None):
         from gpu_util_callback.diagnosis import Announcer, Diagnosis
 
         self._diagnosis = Diagnosis(facts, thresholds)
         self._account = Account()
         self._summary = ColumnDistributions()
         self._traced: list[dict[str, np.ndarray]] = []
-        self._account_so_far: Any = None  # that of the last result
-        self._last_result: Mapping[str, Any] = {}
+        self._account_so_far: object = None  # that of the last result
+        self._last_result: Mapping[str, object] = {}
         self._announcer = Announcer()
 
     def add(self, parts: Sequence[tuple[Tables, Iterable[SampleBlock]]]) -> None:
@@ -542,13 +542,13 @@ class RunningDiagnosis:
         if "traced_steps" in tables:
             self._traced.append(tables["traced_steps"])
 
-    def result(self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool) -> Mapping[str, Any]:
+    def result(self, facts: Mapping[str, object], start_ns: int, now_ns: int, ended: bool) -> Mapping[str, object]:
         """Return the diagnosis so far, as the manifest keeps it."""
         account = self._account_so_far = self._account.result(start_ns, now_ns)
         self._last_result = self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
         return self._last_result
 
-    def recorded(self, facts: dict[str, Any], path: str | None) -> Recorded:
+    def recorded(self, facts: dict[str, object], path: str | None) -> Recorded:
         """Return what a report of the last result rests on."""
         from gpu_util_callback.diagnosis.run_reports import Recorded
 
@@ -560,7 +560,7 @@ class RunningDiagnosis:
             path,
         )
 
-    def news(self, result: Mapping[str, Any]) -> list[str]:
+    def news(self, result: Mapping[str, object]) -> list[str]:
         """Return a line per cause, once, when it is established and has cost enough to matter."""
         return self._announcer.lines(result)
 

@@ -37,7 +37,7 @@ class GpuSamples:
         self._sampler: Sampler | None = None
         self._allocator_works = True
         self._devices: list[dict[str, Any]] | None = None  # as the framework lists them
-        self._gpus: list[dict[str, Any]] = []
+        self._gpus: list[dict[str, object]] = []
         self._facts: dict[str, Any] = {}  # of a machine that does not change during a fit
 
     def start(self, adapter: Adapter, hz: float) -> None:
@@ -135,7 +135,7 @@ class GpuSamples:
         return missing
 
     @property
-    def overhead(self) -> dict[str, Any]:
+    def overhead(self) -> dict[str, object]:
         """Return the cost of sampling, for the manifest."""
         return dict(self._sampler.overhead) if self._sampler is not None else {}
 

@@ -700,7 +700,7 @@ class Recorder:
             self.judge()
         return Summary(self.run, self.recorded)
 
-    def counts_batches_of(self, data_adapter: Any | None) -> None:
+    def counts_batches_of(self, data_adapter: object | None) -> None:
         """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
@@ -804,7 +804,7 @@ class Recorder:
             return missing
         return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
 
-    def _fit_facts(self) -> dict[str, Any]:
+    def _fit_facts(self) -> dict[str, object]:
         """Return what has shown of the fit since it began."""
         facts: dict[str, Any] = {**self.begins_at, **self.timeline.handed.facts()}
         dims = seen_dims(self.intake.shapes)

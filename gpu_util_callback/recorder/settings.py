@@ -46,7 +46,7 @@ def checked_settings(**arguments: Any) -> Settings:
     return Settings(**{name: _CHECKS[name](name, value) for name, value in arguments.items()}, **ceilings)
 
 
-def _ceilings(name: str, value: Any) -> dict[str, Any]:
+def _ceilings(name: str, value: object) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"ceilings_s": CEILINGS_S if value else 0.0}
     if hasattr(value, "to_dict") and hasattr(value, "input_per_s"):
@@ -56,7 +56,7 @@ def _ceilings(name: str, value: Any) -> dict[str, Any]:
     return {"ceilings_s": _number(name, value, 0, 3600, above=True)}
 
 
-def _path(name: str, value: Any) -> str:
+def _path(name: str, value: object) -> str:
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a path, got {value!r}")
     path = os.fspath(value)
@@ -65,7 +65,7 @@ def _path(name: str, value: Any) -> str:
     return path
 
 
-def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
+def _number(name: str, value: object, low: float, high: float, above: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not (low < value if above else low <= value) or not value <= high:
@@ -74,11 +74,11 @@ def _number(name: str, value: Any, low: float, high: float, above: bool = False)
     return value
 
 
-def _flops(name: str, value: Any) -> float | None:
+def _flops(name: str, value: object) -> float | None:
     return None if value is None else float(_number(name, value, 0, 1e18, above=True))
 
 
-def _scalar_freq(name: str, value: Any) -> int | str:
+def _scalar_freq(name: str, value: object) -> int | str:
     if value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -88,7 +88,7 @@ def _scalar_freq(name: str, value: Any) -> int | str:
     return value
 
 
-def _thresholds(name: str, value: Any) -> dict | None:
+def _thresholds(name: str, value: object) -> dict | None:
     if value is None:
         return None
     if not isinstance(value, dict):
@@ -103,13 +103,13 @@ def _thresholds(name: str, value: Any) -> dict | None:
     return value
 
 
-def _job(name: str, value: Any) -> str | None:
+def _job(name: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
     raise TypeError(f"{name} must be a name, got {value!r}")
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value

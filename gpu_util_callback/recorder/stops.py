@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpu_util_callback.steps.timeline import CALL, Phase
 
@@ -39,7 +39,7 @@ def reading() -> Reading | None:
 
 
 def stop_between(
-    before: Reading | None, after: Reading | None, pause_s: float, queue: Sequence[Any]
+    before: Reading | None, after: Reading | None, pause_s: float, queue: Sequence[object]
 ) -> tuple[int, int] | None:
     """Return when the process was stopped while this thread meant to wait for `pause_s`.
 

@@ -235,7 +235,7 @@ class OperationCount:
     _MOST = 200  # steps
 
     def __init__(self, framework: str):
-        self._read: Callable[[Any], int | None] | None = _NUMBERS.get(framework)
+        self._read: Callable[[object], int | None] | None = _NUMBERS.get(framework)
         self._before: int | None = None
         self._counted: list[int] = []
 
@@ -243,7 +243,7 @@ class OperationCount:
         """Begin a new pass over a dataset: operations counted since belong to no step."""
         self._before = None
 
-    def step(self, batch: Any) -> None:
+    def step(self, batch: object) -> None:
         """Begin a step with this batch; on the training thread."""
         if self._read is None:  # not known for this framework
             return
@@ -266,14 +266,14 @@ class OperationCount:
         return counted[len(counted) // 2] if len(counted) > 2 else None
 
 
-def _eager_tensor(batch: Any) -> int | None:
+def _eager_tensor(batch: object) -> int | None:
     while isinstance(batch, (tuple, list, dict)) and batch:
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     number = getattr(batch, "_id", None) if type(batch).__name__ == "EagerTensor" else None
     return number if isinstance(number, int) else None
 
 
-def _autograd_sequence(batch: Any) -> int | None:
+def _autograd_sequence(batch: object) -> int | None:
     try:
         return int(sys.modules["torch"]._C._autograd._get_sequence_nr())
     except (KeyError, AttributeError):  # a version that counts elsewhere

@@ -6,9 +6,8 @@ import keyword
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
-from typing import Any
 
 from gpu_util_callback.steps.frames import stack_of, uncounted
 from gpu_util_callback.steps.timeline import Timeline
@@ -30,21 +29,21 @@ def calling_fit(depth: int = 15) -> FrameType | None:
     return None
 
 
-def given_adapter() -> Any | None:
+def given_adapter() -> object | None:
     """Return the data adapter of the `fit` that is calling us: Keras' own view of its input."""
     frame = calling_fit()
     iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
     return getattr(iterator, "data_adapter", None)
 
 
-def given_dataset() -> Any | None:
+def given_dataset() -> object | None:
     """Return what the `fit` that is calling us iterates over, on the TensorFlow backend."""
     frame = calling_fit()
     iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
     return getattr(iterator, "_distributed_dataset", None)
 
 
-def is_tf_keras(model: Any) -> bool:
+def is_tf_keras(model: object) -> bool:
     """Return whether a model is one of `tf_keras` (Keras 2), whatever Keras 3's backend."""
     return any(base.__module__.split(".")[0] == "tf_keras" for base in type(model).__mro__)
 
@@ -94,7 +93,7 @@ class InputTimer:
     def __init__(self, timeline: Timeline, failed: Callable[[BaseException], None]):
         self._timeline = timeline
         self._failed = failed
-        self._undo: list[tuple[Any, str]] = []
+        self._undo: list[tuple[object, str]] = []
 
     @uncounted
     def attach(self, frame: FrameType | None) -> None:
@@ -111,13 +110,13 @@ class InputTimer:
             self._undo.append((iterator, "_get_iterator"))
 
     @uncounted
-    def _time(self, owner: Any, name: str, title: str) -> None:
+    def _time(self, owner: object, name: str, title: str) -> None:
         method = getattr(owner, name, None)
         if method is None or name in owner.__dict__:
             return
         timeline = self._timeline
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: object, **kwargs: object) -> object:
             start = time.perf_counter_ns()
             try:
                 return method(*args, **kwargs)
@@ -143,11 +142,11 @@ class InputTimer:
 class _TimedIterable:
     """A dataset whose `iter()` is timed; the iterator is the dataset's own."""
 
-    def __init__(self, iterable: Any, timeline: Timeline):
+    def __init__(self, iterable: Iterable, timeline: Timeline):
         self._iterable = iterable
         self._timeline = timeline
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator:
         start = time.perf_counter_ns()
         iterator = iter(self._iterable)
         self._timeline.input_work("new iterator", start, time.perf_counter_ns())
@@ -157,7 +156,7 @@ class _TimedIterable:
 # ---- the program's own names, so that advice can be pasted ------------------------------
 
 
-def names_in_fit(frame: FrameType | None, source: Any = None) -> dict[str, str]:
+def names_in_fit(frame: FrameType | None, source: object = None) -> dict[str, str]:
     """Return the names of the arguments given to the call of `fit` in `frame`.
 
     Args:
@@ -178,13 +177,15 @@ def names_in_fit(frame: FrameType | None, source: Any = None) -> dict[str, str]:
     return names_of(frame.f_back, objects)
 
 
-def names_in_loop(frame: FrameType | None, monitor: Any, dataset: Any, source: Any, validating: bool) -> dict[str, str]:
+def names_in_loop(
+    frame: FrameType | None, monitor: object, dataset: object, source: object, validating: bool
+) -> dict[str, str]:
     """Return the names of what the loop in `frame` passed to `monitor.batches`."""
     kind = "validation" if validating else "input"
     return names_of(frame, {"monitor": monitor, kind: dataset, f"{kind}_source": source})
 
 
-def names_of(frame: FrameType | None, objects: Mapping[str, Any]) -> dict[str, str]:
+def names_of(frame: FrameType | None, objects: Mapping[str, object]) -> dict[str, str]:
     """Return the names of these objects around `frame`: a variable, or an attribute of `self`.
 
     Objects that are None or have no name there are left out; so are names that begin with an
@@ -207,7 +208,7 @@ def _library(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES
 
 
-def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
     """Yield the frame's variables, newest first: of two names for one object the later one wins."""
     local_variables = frame.f_locals
     yield from _public_names(local_variables, "")
@@ -216,7 +217,7 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
         yield from _public_names(frame.f_globals, "")
 
 
-def _public_names(variables: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+def _public_names(variables: Mapping[str, object], before: str) -> Iterator[tuple[str, object]]:
     for name, value in reversed(list(variables.items())):
         public = isinstance(name, str) and name.isidentifier() and not name.startswith("_")
         if public and name != "self" and not keyword.iskeyword(name):

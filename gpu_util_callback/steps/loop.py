@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from gpu_util_callback.steps import annotations as waits
+from gpu_util_callback.steps.annotations import Annotation
 from gpu_util_callback.steps.callback_list import LONG_NS, SHORT_NS, HookSums
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import OperationCount
@@ -58,7 +59,7 @@ class Loop:
         self._compiled = 0
         self._fetching = 0
         self._fetched: tuple[int, int] | None = None
-        self._mark: Any = None  # annotation of that wait in the trace of a window
+        self._mark: Annotation | None = None  # annotation of that wait in the trace of a window
         self._begin_step = timeline.around_begin(None, None, _raise)
         self._passes = [0, 0]  # passes over datasets so far: training's, validations'
 
@@ -131,7 +132,7 @@ class Loop:
         self._inside_ns = 0
         self._working = True
 
-    def count_operations(self, batch: Any = None) -> None:
+    def count_operations(self, batch: object = None) -> None:
         """Count operations of a step that begins with this batch."""
         if self.operations is not None and not self.validating:
             self.operations.step(batch)

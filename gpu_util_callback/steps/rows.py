@@ -72,7 +72,7 @@ class DeviceProbe:
     None is needed where a step is done when its call returns.
     """
 
-    def mark(self, result: Any) -> None:
+    def mark(self, result: object) -> None:
         """Set the train function's `result`, which the device may still be working on."""
 
     def idle(self) -> bool:
@@ -100,7 +100,7 @@ def shape_signature(data: Any) -> float:
     except Exception:
         plain = False
     try:
-        shapes: list[Any] = []
+        shapes: list[tuple] = []
         if plain:
             shapes += [tuple(part.shape) for part in data]
         else:
@@ -147,7 +147,7 @@ def seen_batch_size(signature: float) -> int | None:
     return _batch_sizes.get(signature)
 
 
-def _common_size(shapes: list[Any]) -> int | None:
+def _common_size(shapes: list[tuple]) -> int | None:
     sizes = {int(shape[0]) for shape in shapes if shape}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -157,7 +157,7 @@ def _size(sizes: list[int]) -> int | list[int]:
     return low if low == high else [low, high]
 
 
-def _is_plain(data: Any) -> bool:
+def _is_plain(data: object) -> bool:
     parts = data if isinstance(data, _SEQUENCES) else (data,)
     return all(hasattr(part, "shape") for part in parts)
 
@@ -168,11 +168,11 @@ _SEQUENCES = (tuple, list)
 _MOST_SEEN = 1000
 _shapes_of_signature: dict[float, tuple[tuple[int, ...], ...]] = {}
 _batch_sizes: dict[float, int | None] = {}
-_signatures: dict[tuple[Any, ...], float] = {}  # the same by the raw shapes, for speed
+_signatures: dict[tuple[object, ...], float] = {}  # the same by the raw shapes, for speed
 shape_of = operator.attrgetter("shape")
 
 
-def _collect(data: Any, shapes: list[Any]) -> None:
+def _collect(data: object, shapes: list[tuple]) -> None:
     if isinstance(data, _SEQUENCES):
         for part in data:
             _collect(part, shapes)

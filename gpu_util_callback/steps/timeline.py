@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import HandedOver, InputRows
@@ -40,7 +40,7 @@ TESTING = 8  # a call of the test function
 
 # A call in the queue: the columns of `CALL`, and those of a `Stamp` for each batch that Python
 # fetched. One flat tuple of numbers: the garbage collector leaves it alone after its first look.
-Call = tuple[Any, ...]
+Call = tuple[object, ...]
 
 # Steps: our own cost is measured in one of this many, not in a fit's first. It shares no divisor
 # with `functions._QUERIED_EVERY`, or that query would be in all of them or in none.
@@ -194,11 +194,11 @@ class Timeline:
         self.cursor = end
         self._start = 0
 
-    def logs_ready(self, batch: int = 0, logs: Any = None) -> None:
+    def logs_ready(self, batch: int = 0, logs: object = None) -> None:
         """Note that the first end hook is about to run: the logs are Python numbers by now."""
         self._logs = self._perf()
 
-    def device_reached(self, batch: int, logs: Any = None) -> None:
+    def device_reached(self, batch: int, logs: object = None) -> None:
         """Note that the device finished the call ending with this epoch's batch; any thread."""
         call = self._epoch_call + batch // self.batches_per_hook
         self.device_done[call] = self._perf()
@@ -218,7 +218,7 @@ class Timeline:
         """
         timeline, perf, close = self, self._perf, self._close_step
 
-        def timed(batch: int, logs: Any = None) -> Any:
+        def timed(batch: int, logs: object = None) -> object:
             try:
                 now = perf()
                 begin = timeline.fetch or now
@@ -254,7 +254,7 @@ class Timeline:
         """
         perf = self._perf
 
-        def timed(batch: int, logs: Any = None) -> Any:
+        def timed(batch: int, logs: object = None) -> object:
             if logs_are_ready:
                 self._logs = perf()
             result = hook(batch, logs)

@@ -233,7 +233,7 @@ def _scalars(p: ProcessAnalysis, writer: Any) -> None:
 
 def trace_handler(
     log_dir: str | os.PathLike[str], *, keep_trace: bool = True, thresholds: Mapping | None = None
-) -> Callable[[Any], None]:
+) -> Callable[[object], None]:
     """Return a handler that shows your own PyTorch profile in the tab as a run.
 
     `GpuUtilCallback` and `GpuUtilMonitor` take short profiler windows by themselves; while yours is

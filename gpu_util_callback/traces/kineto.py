@@ -47,7 +47,7 @@ _LIMIT = 1 << 63
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
 
 
-def _triple(value: Any) -> tuple[int, int, int] | None:
+def _triple(value: object) -> tuple[int, int, int] | None:
     if not isinstance(value, list) or len(value) != 3:
         return None
     x, y, z = (integer(v) for v in value)
@@ -264,7 +264,7 @@ class DeviceRows:
         return devices, self._shapes.all(), int((correlation <= 0).sum())
 
 
-def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
+def device_facts(properties: object) -> tuple[dict[int, dict], dict[int, str]]:
     """Return facts and names by device, from Kineto's deviceProperties (which may be missing)."""
     facts: dict[int, dict] = {}
     names: dict[int, str] = {}
@@ -376,7 +376,7 @@ class _NoTrace(Exception):
 _MAX_US = limits.MAX_EPOCH_NS // 1000
 
 
-def to_ps(value: Any) -> int | None:
+def to_ps(value: object) -> int | None:
     """Return a time in microseconds, as written in JSON, in exact picoseconds; None if invalid."""
     if type(value) is int:
         return value * PS_PER_US if -_MAX_US < value < _MAX_US else None
@@ -406,8 +406,8 @@ class _TextReader:
         self.host = HostRows()
         self.zero: int | None = None
         self.threads: dict[tuple[Any, Any], int] = {}
-        self.process_names: dict[Any, str] = {}
-        self.thread_names: dict[tuple[Any, Any], str] = {}
+        self.process_names: dict[object, str] = {}
+        self.thread_names: dict[tuple[object, object], str] = {}
         self.plain = _PlainEvents(names)
         self.kinds: dict[tuple[str, str], int] = {}
         self.window_end: int | None = None
@@ -508,7 +508,7 @@ class _TextReader:
             return HostKind.COLLECTIVE
         return kind
 
-    def _thread(self, pid: Any, tid: Any) -> int:
+    def _thread(self, pid: object, tid: object) -> int:
         key = (str(pid), str(tid))
         index = self.threads.get(key)
         if index is None:
@@ -602,7 +602,7 @@ class _TextReader:
                 root=integer(arguments.get("_r")) > 0,
             )
 
-    def _process(self, members: dict[str, Any]) -> Process:
+    def _process(self, members: dict[str, object]) -> Process:
         zero = self.zero or 0
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
@@ -700,7 +700,7 @@ def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
     return dict(zip(external[rows].tolist(), events.name[rows].tolist(), strict=True))
 
 
-def _epoch(members: dict[str, Any], zero_ps: int) -> int | None:
+def _epoch(members: dict[str, object], zero_ps: int) -> int | None:
     """Return the epoch time of time 0: Kineto's own base, or from stamps that are of the epoch."""
     zero_ns = zero_ps // 1000
     base = integer(members.get("baseTimeNanoseconds"))
@@ -744,7 +744,7 @@ class Document:
         limit: int = limits.MAX_UNPACKED_JSON,
     ) -> None:
         self._limit = limit
-        self.members: dict[str, Any] = {}  # known when `values` is exhausted
+        self.members: dict[str, object] = {}  # known when `values` is exhausted
         self._keep = keep
         self._read = 0
         self._file = file
@@ -756,9 +756,9 @@ class Document:
         self._at_end = False
         self._bare = False
         decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
-        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
+        self._scan: Callable[[str, int], tuple[object, int]] = decoder.scan_once
         patient: Any = json.JSONDecoder(parse_float=str, parse_int=_whole, strict=False)
-        self._scan_any: Callable[[str, int], tuple[Any, int]] = patient.scan_once
+        self._scan_any: Callable[[str, int], tuple[object, int]] = patient.scan_once
 
     def _more(self) -> bool:
         """Drop the consumed text and append the next chunk; return False at the end of the file."""
@@ -800,7 +800,7 @@ class Document:
             raise BrokenJson(f"{character!r} expected, {character_there!r} found")
         self._at += 1
 
-    def _value(self) -> Any:
+    def _value(self) -> object:
         """Return the whole value at the current position."""
         self._peek()
         scan = self._scan
@@ -857,7 +857,7 @@ class Document:
                 return
             self._expect(",")
 
-    def _array(self) -> Iterator[Any]:
+    def _array(self) -> Iterator[object]:
         self._expect("[")
         scan = self._scan
         first = True

@@ -102,12 +102,12 @@ def ordinal(digits: str) -> int | None:
     return index if index <= MAX_ORDINAL else None
 
 
-def epoch(value: Any) -> int | None:
+def epoch(value: object) -> int | None:
     """Return a time in nanoseconds since the epoch; None for anything else."""
     return value if isinstance(value, int) and 0 < value < MAX_EPOCH_NS else None
 
 
-def gpu_facts(numbers: Mapping[str, Any], major: Any, minor: Any) -> dict[str, Any]:
+def gpu_facts(numbers: Mapping[str, object], major: object, minor: object) -> dict[str, object]:
     """Return the facts of a GPU that are possible, with its compute capability."""
     facts: dict[str, Any] = {
         name: value for name, value in numbers.items() if isinstance(value, int) and 0 < value <= MAX_FACT

@@ -127,7 +127,7 @@ def traced_rows(p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _o
 
 def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `kernels`; `index` as for `traced_rows`."""
-    kernels: dict[str, list[Any]] = {column: [] for column in TABLES["kernels"]}
+    kernels: dict[str, list[object]] = {column: [] for column in TABLES["kernels"]}
 
     def number(value: float | None) -> float:
         return float("nan") if value is None else float(value)
@@ -219,7 +219,7 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
     Args:
         index: the number of a GPU in the recording.
     """
-    fit: dict[str, Any] = {"loop": "fit" if wording.keras else "custom"}
+    fit: dict[str, object] = {"loop": "fit" if wording.keras else "custom"}
     if wording.framework == "jax":
         fit["jit_compile"] = True
     if wording.framework == "tensorflow" and len(p.waits):
@@ -251,13 +251,13 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
     }
 
 
-def _capability(d: DeviceAnalysis) -> Any:
+def _capability(d: DeviceAnalysis) -> object:
     """Return it for NVIDIA's GPUs, whose tensor cores and kernels' names are known."""
     nvidia = str(d.device.facts.get("vendor", "Nvidia")).lower() == "nvidia"
     return d.device.facts.get("compute_capability") if nvidia else None
 
 
-def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dict[str, Any]:
+def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dict[str, object]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
     stage = next((stage for stage in p.stages if stage.self_ps > 0 and stage.name != "Root"), None)
     calls, call_name = p.host_calls
@@ -316,7 +316,7 @@ def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
     return sum(idle) // len(p.active)
 
 
-def _once(p: ProcessAnalysis) -> dict[str, Any] | None:
+def _once(p: ProcessAnalysis) -> dict[str, object] | None:
     """Return the longest one-time cost, and the GPUs' idle time in all of them."""
     if not p.once:
         return None

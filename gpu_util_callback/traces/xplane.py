@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -326,7 +325,7 @@ _DEVICE_STATS = (
 )
 
 
-def _device_facts(stats: dict[str, Any]) -> dict:
+def _device_facts(stats: dict[str, object]) -> dict:
     """Return a plane's facts about its GPU, in our names and units; unknown ones are absent."""
     numbers = {
         "sm_count": stats.get("core_count"),
@@ -340,7 +339,7 @@ def _device_facts(stats: dict[str, Any]) -> dict:
     return facts
 
 
-def _device_name(facts: dict, stats: dict[str, Any]) -> str:
+def _device_name(facts: dict, stats: dict[str, object]) -> str:
     name = stats.get("gpu_device_name") or stats.get("device_type_string")
     if name:
         return str(name)

@@ -517,7 +517,7 @@ class Metadata:
         return result
 
 
-def _value(buffer: wire.Buffer, table: dict[int, wire.Fields], row: int, names: dict) -> Any:
+def _value(buffer: wire.Buffer, table: dict[int, wire.Fields], row: int, names: dict) -> object:
     """Return one stat: a number, a text, or None."""
     for number in STAT_FIELDS[1:]:
         column = table[number]

@@ -233,7 +233,7 @@ def _present(places: np.ndarray) -> np.ndarray:
     return places[places < FAR]
 
 
-def _rows(since: np.ndarray, step: np.ndarray | None, columns: Any, values: np.ndarray) -> Cells:
+def _rows(since: np.ndarray, step: np.ndarray | None, columns: object, values: np.ndarray) -> Cells:
     """Return rows of their values, float[columns, n]."""
     return Cells(since, step, {part: each for part, (_, each) in statistics(columns, values).items()})
 
@@ -507,7 +507,7 @@ class Recent:
             self._cached.move_to_end(key)
             return self._cached[key][0]
 
-    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+    def put(self, key: Hashable, value: object, nbytes: int) -> None:
         with self._lock:
             self.nbytes += nbytes - self._cached.pop(key, (None, 0))[1]
             self._cached[key] = value, nbytes
@@ -526,7 +526,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, tuple[Callable[[], Any], threading.Event]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[Callable[[], object], threading.Event]] = OrderedDict()
         self._running: dict[str, threading.Event] = {}
         self._threads = 0
 
@@ -535,7 +535,7 @@ class Jobs:
         with self._lock:
             return id in self._running or id in self._waiting
 
-    def do(self, id: str, work: Callable[[], Any]) -> threading.Event:
+    def do(self, id: str, work: Callable[[], object]) -> threading.Event:
         """Do some work soon, unless a job with this id waits or runs already.
 
         Returns: an event that is set once it is done.

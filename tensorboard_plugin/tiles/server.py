@@ -155,9 +155,9 @@ def _answered(lane: str, answer: Answer) -> list[tuple[str, str, str, float]]:
     return [series for series in _series(lane) if series[2] in answer.columns.get(series[1], ())]
 
 
-def _lane_series(lane: str, answer: Answer) -> Iterator[tuple[dict[str, Any], tuple[np.ndarray, ...]]]:
+def _lane_series(lane: str, answer: Answer) -> Iterator[tuple[dict[str, object], tuple[np.ndarray, ...]]]:
     for name, group, column, scale in _answered(lane, answer):
-        about: dict[str, Any] = {"lane": lane, "name": name}
+        about: dict[str, object] = {"lane": lane, "name": name}
         if answer.bits.get(group):
             about["bits"] = answer.bits[group]
         row = answer.columns[group].index(column)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from gpu_util_callback.backends.functions import FirstCall, PythonBatches
+from gpu_util_callback.backends.base import Failed
+from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches
 from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import JaxCompileClock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
@@ -33,14 +34,12 @@ class JaxAdapter(PythonAdapter):
 
     def __init__(self) -> None:
         super().__init__("jax", "python", jax_facts, JaxCompileClock())
-        self._distribution: Any = None
+        self._distribution: object = None
         self._eager = False
         self._first: FirstCall | None = None
         self._probe = OutputProbe()
 
-    def begin(
-        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
-    ) -> None:
+    def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         self._distribution = keras.distribution.distribution()  # each thread has its own
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         # An accelerator keeps working while Keras fetches the next batch of the same call.
@@ -88,12 +87,12 @@ class JaxAdapter(PythonAdapter):
         if self._first is not None:
             self._first.detach()
 
-    def fit_facts(self) -> dict[str, Any]:
+    def fit_facts(self) -> dict[str, object]:
         return jax_facts.distribution(self._distribution)
 
 
 @uncounted
-def _first_step(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _first_step(function: Callable, args: tuple) -> tuple[object, object]:
     """Call the train function; return its result and its first step's shapes, if it had one."""
     state, iterator = args
     batches = _Noted(iterator, state)
@@ -104,14 +103,14 @@ def _first_step(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Any]:
 class _Noted:
     """An iterator whose first batch is looked at: its shapes, and those of the state."""
 
-    def __init__(self, iterator: Any, state: Any):
+    def __init__(self, iterator: Iterator, state: object):
         self._iterator, self._state = iterator, state
         self.shapes: StepShapes | None = None
 
     def __iter__(self) -> _Noted:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         data = next(self._iterator)
         state, self._state = self._state, None
         if state is not None:
@@ -126,13 +125,13 @@ class OutputProbe(DeviceProbe):
     """Probe of whether a step's logs have been computed."""
 
     def __init__(self) -> None:
-        self._logs: Any = None
+        self._logs: object = None
 
     def mark(self, result: Any) -> None:
         self._logs = result[0]  # of (logs, state)
 
     @property
-    def output(self) -> Any:
+    def output(self) -> object:
         """Return a number of the last call's logs, an array of the device; None without any."""
         logs = self._logs
         return next(iter(logs.values()), None) if isinstance(logs, dict) else None

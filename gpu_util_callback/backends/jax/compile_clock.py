@@ -37,7 +37,7 @@ class JaxCompileClock(CompileClock):
         if unregister is not None:
             unregister(self._heard)
 
-    def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
+    def _heard(self, event: str, duration_secs: float, **_: object) -> None:
         if event.startswith(PREFIX):
             self.add(int(duration_secs * 1e9), event.endswith(LAST))
 

@@ -24,7 +24,7 @@ def framework() -> dict[str, Any]:
     }
 
 
-def distribution(distribution: Any) -> dict[str, Any]:
+def distribution(distribution: object) -> dict[str, object]:
     """Return the manifest's `strategy` and `replicas`.
 
     Args:
@@ -71,11 +71,11 @@ def gpu_count() -> int:
     return len(_gpus())
 
 
-def _gpus() -> list[Any]:
+def _gpus() -> list[jax.Device]:
     return [device for device in jax.local_devices() if device.platform in ("gpu", "cuda", "rocm")]
 
 
-def _ordinal(device: Any) -> int:
+def _ordinal(device: jax.Device) -> int:
     number = getattr(device, "local_hardware_id", None)
     return int(device.id if number is None else number)
 

@@ -12,7 +12,7 @@ import jax
 from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted
 
 
-def jitted_in(train_function: Any) -> Any:
+def jitted_in(train_function: object) -> object:
     """Return the jitted function that Keras' train function calls; None without one."""
     for cell in getattr(train_function, "__closure__", None) or ():
         try:
@@ -27,13 +27,13 @@ def jitted_in(train_function: Any) -> Any:
 class StepShapes:
     """Shapes and types of what a step is given, without its values."""
 
-    def __init__(self, state: Any, data: Any):
+    def __init__(self, state: object, data: object):
         self.given = jax.tree_util.tree_map(_shaped, (state, data))
         leaves = jax.tree_util.tree_leaves(self.given[1])
         self.batch = int(leaves[0].shape[0]) if leaves and leaves[0].shape else 0
 
 
-def _shaped(value: Any) -> Any:
+def _shaped(value: Any) -> object:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return value
@@ -62,7 +62,7 @@ def count(function: Any, shapes: StepShapes) -> CountedWork:
 class _NoTracing:
     """Refuse to run the user's function on this thread: what JAX keeps is looked up, or nothing."""
 
-    def __init__(self, function: Any):
+    def __init__(self, function: object):
         inside = getattr(function, "__wrapped__", function)
         self._code = getattr(getattr(inside, "__func__", inside), "__code__", None)
 
@@ -72,10 +72,10 @@ class _NoTracing:
         self._before = sys.getprofile()
         sys.setprofile(self._on_call)
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
 
-    def _on_call(self, frame: Any, event: str, _: Any) -> None:
+    def _on_call(self, frame: Any, event: str, _: object) -> None:
         if event == "call" and frame.f_code is self._code:
             raise NotCounted("JAX no longer has the step as it traced it")
 
@@ -129,19 +129,19 @@ def _add(work: CountedWork, equation: Any) -> None:
             work.include(_of(inside, recomputes=bool(params.get("differentiated"))))
 
 
-def _of(jaxpr: Any, *, recomputes: bool = False) -> CountedWork:
+def _of(jaxpr: object, *, recomputes: bool = False) -> CountedWork:
     work = CountedWork()
     _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
     return work
 
 
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+def _jaxprs(params: dict[str, object]) -> Iterator[object]:
     for value in params.values():
         if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
             yield value
 
 
-def _is_foreign(primitive: Any) -> bool:
+def _is_foreign(primitive: object) -> bool:
     """Return whether a library other than JAX says how an operation is compiled."""
     try:
         from jax._src.interpreters import mlir
@@ -181,7 +181,7 @@ def _convolution(equation: Any) -> int:
     return of_outputs // math.prod(params["lhs_dilation"] or (1,))
 
 
-_OPERATIONS: dict[str, tuple[str, Callable[[Any], int]]] = {
+_OPERATIONS: dict[str, tuple[str, Callable[[object], int]]] = {
     "dot_general": (MATMUL, _dot),
     "conv_general_dilated": (CONV, _convolution),
 }

@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSession, no_file, not_started
 from gpu_util_callback.steps.annotations import INPUT_WAIT
 
-_internals: Any = None
+_internals: object = None
 with contextlib.suppress(ImportError):  # JAX's record of the running profile, and its server
     _internals = import_module("jax._src.profiler")
 
@@ -27,7 +26,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self._ones = [jax.device_put(1.0, device) for device in jax.local_devices()]
-        self._last: Any = None  # follows everything that was launched when it was made
+        self._last: object = None  # follows everything that was launched when it was made
 
     def drain(self) -> None:
         """Wait until the devices have done everything."""
@@ -92,17 +91,17 @@ class JaxProfiler(ProfilerSession):
     def _drop(self) -> None:
         jax.profiler.stop_trace()  # JAX cannot stop without a file
 
-    def _current(self) -> Any:
+    def _current(self) -> object:
         state = getattr(_internals, "_profile_state", None)
         return getattr(state, "profile_session", None)
 
-    def _entry_points(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[object, str]]:
         yield jax.profiler, "start_trace"
         if _internals is not None:
             yield _internals, "start_trace"  # jax.profiler.trace
 
 
-def _options() -> dict[str, Any]:
+def _options() -> dict[str, object]:
     make = getattr(jax.profiler, "ProfileOptions", None)
     if make is None:
         return {}

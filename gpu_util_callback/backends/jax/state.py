@@ -14,12 +14,12 @@ def random_states() -> list[Callable[[], None]]:
     return []
 
 
-def preserved(value: Any) -> Callable[[], None] | None:
+def preserved(value: object) -> Callable[[], None] | None:
     """Return what restores an object in place; None: arrays do not change."""
     return None
 
 
-def immutable(value: Any) -> Callable[[], Any] | None:
+def immutable(value: object) -> Callable[[], Any] | None:
     """Return a function that returns arrays as they are now, also after they were donated."""
     leaves, tree = jax.tree_util.tree_flatten(value)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
@@ -27,7 +27,7 @@ def immutable(value: Any) -> Callable[[], Any] | None:
         return None
     copies = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
 
-    def again() -> Any:
+    def again() -> object:
         if not any(array.is_deleted() for array in arrays):
             return value
         arrays_again = [
@@ -39,12 +39,12 @@ def immutable(value: Any) -> Callable[[], Any] | None:
     return again
 
 
-def copied(data: Any) -> Any | None:
+def copied(data: object) -> object | None:
     """Return an independent copy of a dataset of this framework; None for others."""
     return data if isinstance(data, jax.Array) else None
 
 
-def synchronize(result: Any) -> None:
+def synchronize(result: object) -> None:
     """Wait for all that was launched."""
     jax.block_until_ready(result)
     jax.effects_barrier()

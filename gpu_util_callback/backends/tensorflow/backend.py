@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gpu_util_callback.backends.functions import Batches, TimedFunction, unwrapped
+from gpu_util_callback.backends.base import Failed
+from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction, unwrapped
 from gpu_util_callback.backends.keras import KerasAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.tensorflow import distribute as tensorflow_distribute
@@ -47,7 +48,7 @@ class GraphBatches(Batches):
 
     exhausted = (StopIteration, tf.errors.OutOfRangeError)
 
-    def __init__(self, model: Any, way: str, tell_seen: Callable[[Any], None]):
+    def __init__(self, model: object, way: str, tell_seen: Callable[[Iterator], object]):
         self.queue: RowQueue | None = None  # what the wrapped function writes into
         self.shapes: dict[float, int] = {}
         self._model = model
@@ -84,14 +85,14 @@ class GraphBatches(Batches):
             and not tf.config.list_physical_devices("GPU")
         )
 
-    def ours(self, args: tuple[Any, ...]) -> bool:
+    def ours(self, args: tuple[object, ...]) -> bool:
         return is_iterator(args[0])  # `train_on_batch` passes a generator
 
     @uncounted
     def timed(self, function: TimedFunction, inner: Callable) -> Callable:
         clock, timeline = time.perf_counter_ns, function.timeline
 
-        def timed(*args: Any) -> Any:
+        def timed(*args: object) -> object:
             entered = clock()
             if not function.armed:
                 return function.unexpected(inner, args)
@@ -124,7 +125,7 @@ class GraphBatches(Batches):
 
         return timed
 
-    def _timed_iterator(self, iterator: Any) -> Any:
+    def _timed_iterator(self, iterator: Any) -> object:
         """Return what the function is given for an iterator; None = the call is not to be timed."""
         newest = self._iterator
         if newest is None or newest() is not iterator:
@@ -144,7 +145,7 @@ class GraphBatches(Batches):
         return timed_iterator
 
 
-def is_iterator(value: Any) -> bool:
+def is_iterator(value: object) -> bool:
     """Return True for an iterator of tf.data, distributed or not."""
     return isinstance(value, tf.data.Iterator) or is_distributed(value)
 
@@ -222,14 +223,12 @@ class TensorFlowAdapter(KerasAdapter):
         super().__init__("tensorflow", "hooks", tensorflow_facts)
         self._batches: list[GraphBatches] = []  # of the train and the test function
         self._timeline: Timeline | None = None
-        self._failed: Callable[[str, BaseException], None] = lambda source, error: None
+        self._failed: Failed = lambda source, error: None
         self._way = "none"
         self._deterministic = False  # `enable_op_determinism()`
         self._test_stays = False  # wrapped from the fit's begin to its end
 
-    def begin(
-        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
-    ) -> None:
+    def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         self._model, self._timeline, self._failed = model, timeline, failed
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         self.every_shape_compiles = bool(getattr(model, "jit_compile", False))
@@ -254,7 +253,7 @@ class TensorFlowAdapter(KerasAdapter):
             model.test_function = model.make_test_function()
             self._test.wrap()
 
-    def _choose(self, model: Any) -> str:
+    def _choose(self, model: object) -> str:
         self._deterministic = deterministic()
         if getattr(model, "run_eagerly", False):
             return "eager"
@@ -310,7 +309,7 @@ class TensorFlowAdapter(KerasAdapter):
             return None
         return count(function, batch, declared_shape(self._model))
 
-    def fit_facts(self) -> dict[str, Any]:
+    def fit_facts(self) -> dict[str, object]:
         strategy = getattr(self._model, "_distribute_strategy", None)
         return {
             "strategy": type(strategy).__name__ if strategy is not None else None,

@@ -15,7 +15,7 @@ from gpu_util_callback.steps.frames import uncounted
 _twins: dict[tuple[type, bool], type] = {}
 
 
-def is_distributed(iterator: Any) -> bool:
+def is_distributed(iterator: object) -> bool:
     """Return True if an iterator delivers a value for each replica."""
     return isinstance(iterator, tf.distribute.DistributedIterator)
 
@@ -34,10 +34,10 @@ class LocalFetch:
                 self._stamp(part, name)
 
     @uncounted
-    def _stamp(self, part: Any, name: str) -> None:
+    def _stamp(self, part: object, name: str) -> None:
         fetch = getattr(part, name)
 
-        def stamped(*args: Any, **kwargs: Any) -> Any:
+        def stamped(*args: object, **kwargs: object) -> object:
             fetched = fetch(*args, **kwargs)
             if tf.executing_eagerly():
                 for batch in fetched:
@@ -49,7 +49,7 @@ class LocalFetch:
         part.__dict__[name] = stamped
 
 
-def timed_distributed(iterator: Any) -> Any:
+def timed_distributed(iterator: Any) -> object:
     """The timed twin of a distributed dataset's iterator; made once and kept on the iterator.
 
     One row stands for all replicas: a batch is delivered when every local replica's part of it is.
@@ -92,7 +92,7 @@ def _make_twin(kind: Any, spec_kind: Any) -> type:
     return TimedDistributedIterator
 
 
-def _copy(spec: Any, kind: Any) -> Any:
+def _copy(spec: object, kind: Any) -> object:
     """Return the same type spec as a class of our own, so that its traces replace no others."""
     copy = kind.__new__(kind)
     for base in type(spec).__mro__:
@@ -103,7 +103,7 @@ def _copy(spec: Any, kind: Any) -> Any:
     return copy
 
 
-def replicas(model: Any) -> list[dict[str, Any]] | None:
+def replicas(model: object) -> list[dict[str, object]] | None:
     """Which device each local replica of a model is on; None where there is only one.
 
     Returns: [{"replica", "device", "gpu"}]; gpu is the framework's ordinal, None on a CPU.
@@ -142,7 +142,7 @@ def multi_worker_failure() -> tuple[str, str] | None:
     )
 
 
-def known_failure(model: Any) -> tuple[str, str] | None:
+def known_failure(model: object) -> tuple[str, str] | None:
     """(what fails, what to do) where Keras' own `fit` is known to fail with a strategy."""
     strategy = getattr(model, "_distribute_strategy", None)
     number = int(getattr(strategy, "num_replicas_in_sync", 1) or 1)

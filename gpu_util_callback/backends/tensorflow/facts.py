@@ -12,7 +12,7 @@ import tensorflow as tf
 from gpu_util_callback.cgroup import cpus_allowed
 
 
-def framework() -> dict[str, Any]:
+def framework() -> dict[str, object]:
     """Return the manifest's `framework`, without Keras."""
     return {
         "name": "tensorflow",
@@ -115,7 +115,7 @@ def running() -> bool:
         return False
 
 
-def local_fetch(iterator: Any) -> Callable[[], int] | None:
+def local_fetch(iterator: object) -> Callable[[], int] | None:
     """Return a clock of this process's own part of the last batch; None where it fetches all."""
     from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_distributed
 

@@ -105,7 +105,7 @@ def _first_of_batch(function: Any) -> int:
     return len(tf.nest.flatten(leaves[0], expand_composites=True))
 
 
-def _with_batch(tensor: Any, batch: int | None, replicas: int, declared: Shape | None) -> Shape | None:
+def _with_batch(tensor: object, batch: int | None, replicas: int, declared: Shape | None) -> Shape | None:
     """Return the shape of an argument as it ran."""
     static = _static(tensor)
     shape = _merged(static, declared) or static
@@ -114,7 +114,7 @@ def _with_batch(tensor: Any, batch: int | None, replicas: int, declared: Shape |
     return shape
 
 
-def _that_run(graph: Any) -> set[Any]:
+def _that_run(graph: Any) -> set[object]:
     """Return the operations that run: TensorFlow leaves out what nothing needs.
 
     Its gradients compute that of the first layer's input, for one, which nobody asks for.
@@ -139,7 +139,7 @@ class _Flat:
         self._of_loop: dict[str, _Flow] = {}  # a number that a loop returns: the loop
         self._static: dict[str, list[Shape | None]] = {}
 
-    def source(self, tensor: Any, outside: Any, shape: Shape | None) -> str:
+    def source(self, tensor: Any, outside: object, shape: Shape | None) -> str:
         """Add a placeholder for an argument; return its name."""
         name = f"argument{len(self._def.node)}"
         node = self._def.node.add(name=name, op="Placeholder")
@@ -261,12 +261,12 @@ class _Flat:
 class _Flow:
     """A loop or a branch, with the functions in it."""
 
-    def __init__(self, op: Any, name: str, inputs: list[str], bodies: dict[str, list[Any]]):
+    def __init__(self, op: object, name: str, inputs: list[str], bodies: dict[str, list[Any]]):
         self.op, self.name, self.operands, self.bodies = op, name, inputs, bodies
         self.trips: int | None = None
 
 
-def _body(graph: Any, inputs: Sequence[Any]) -> CountedWork:
+def _body(graph: Any, inputs: Sequence[object]) -> CountedWork:
     """Return the work of a function inside a loop or a branch."""
     flat = _Flat()
     arguments = [
@@ -286,7 +286,7 @@ def _graph_of(graph: Any, name: str) -> Any:
     return inside
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -315,27 +315,27 @@ def _einsum(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
     return einsum_multiply_adds(equation, [shape(place) for place in range(len(op.inputs))])
 
 
-def _conv(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _conv(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*out, *shape(1)[:-1]])
 
 
-def _conv_input_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _conv_input_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *shape(1)[:-1]])
 
 
-def _conv_filter_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _conv_filter_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *out[:-1]])
 
 
-def _depthwise(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _depthwise(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*out, *shape(1)[:2]])
 
 
-def _depthwise_input_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _depthwise_input_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *shape(1)[:2]])
 
 
-def _depthwise_filter_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _depthwise_filter_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *out[:2]])
 
 
@@ -353,7 +353,7 @@ def _cudnn(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
 
 
 # By the operation's type: kind, multiply-adds.
-_OPERATIONS: dict[str, tuple[str, Callable[[Any, Callable[[int], Shape], Shape], int]]] = {
+_OPERATIONS: dict[str, tuple[str, Callable[[object, Callable[[int], Shape], Shape], int]]] = {
     "MatMul": (MATMUL, _matmul),
     "BatchMatMul": (MATMUL, _matmul),
     "BatchMatMulV2": (MATMUL, _matmul),

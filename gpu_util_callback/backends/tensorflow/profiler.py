@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -76,10 +75,10 @@ class TensorFlowProfiler(ProfilerSession):
     def _drop(self) -> None:
         tf.profiler.experimental.stop(save=False)
 
-    def _current(self) -> Any:
+    def _current(self) -> object:
         return getattr(_profiler_v2, "_profiler", None)
 
-    def _entry_points(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[object, str]]:
         yield tf.profiler.experimental, "start"
         if _profiler_v2 is not None:
             yield _profiler_v2, "start"  # tf.profiler.experimental.Profile

@@ -50,12 +50,12 @@ def _replace_entry(entries: Any, token: str, function: Callable, timed: Callable
     calls.replace(put, back)
 
 
-def _users_own(function: Any) -> Callable | None:
+def _users_own(function: object) -> Callable | None:
     """Return the user's function behind an entry; None for those of the frameworks themselves.
 
     For an element of `from_generator` it is the generator's function.
     """
-    inner: Any = inspect.unwrap(function) if callable(function) else None
+    inner: object = inspect.unwrap(function) if callable(function) else None
     if getattr(inner, "__module__", None) == _AUTOGRAPH:  # around what is no function
         inner = _closure_variable(inner, "func")
     if getattr(inner, "__name__", "") == _NEXT:
@@ -64,7 +64,7 @@ def _users_own(function: Any) -> Callable | None:
     return None if not callable(inner) or home.startswith(_LIBRARIES) else inner
 
 
-def _closure_variable(function: Any, name: str) -> Any:
+def _closure_variable(function: Any, name: str) -> object:
     """Return the variable of that name that a nested function refers to; None without it."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     return function.__closure__[names.index(name)].cell_contents if name in names else None

@@ -35,7 +35,7 @@ class RowQueue:
         self._taking = threading.Lock()
         self._reader: weakref.ref[Any] | None = None
         # By reader: rows that were still in the queue when the next one came.
-        self._unread_by_reader: weakref.WeakKeyDictionary[Any, list] = weakref.WeakKeyDictionary()
+        self._unread_by_reader: weakref.WeakKeyDictionary[object, list] = weakref.WeakKeyDictionary()
         with tf.init_scope(), tf.device("CPU:0"):
             _free_collected()
             self._handle = tf.raw_ops.FIFOQueueV2(
@@ -48,12 +48,12 @@ class RowQueue:
         # the function that keeps this queue.
         weakref.finalize(self, _collected.append, self._handle).atexit = False
 
-    def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> Any:
+    def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> object:
         """Write a row of scalars of `TYPES`; return the op of the graph being traced."""
         with tf.device("CPU:0"):
             return tf.raw_ops.QueueEnqueueV2(handle=self._handle, components=[requested, delivered, signature])
 
-    def read_by(self, reader: Any) -> None:
+    def read_by(self, reader: object) -> None:
         """Make `reader` the one whose calls write the rows from now on.
 
         Rows of the reader before are kept for it: it may not have taken its last ones yet.
@@ -67,11 +67,11 @@ class RowQueue:
             self._reader = weakref.ref(reader)
 
     @property
-    def reader(self) -> Any:
+    def reader(self) -> object:
         """Return who reads the queue now; None = nobody."""
         return self._reader() if self._reader is not None else None
 
-    def take(self, reader: Any) -> tuple[np.ndarray, np.ndarray]:
+    def take(self, reader: object) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and the ends written for `reader` since its last call, oldest first."""
         with self._taking:
             parts = self._unread_by_reader.pop(reader, [])

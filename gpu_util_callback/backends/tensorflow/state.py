@@ -72,7 +72,7 @@ def untraced(function: Any) -> Callable[[], None]:
     return restore
 
 
-def preserved(source: Any) -> Callable[[], None] | None:
+def preserved(source: object) -> Callable[[], None] | None:
     """Return what restores a variable or generator in place; None for other objects."""
     if isinstance(source, tf.random.Generator):
         return preserved(source.state)
@@ -90,12 +90,12 @@ def preserved(source: Any) -> Callable[[], None] | None:
     return restore
 
 
-def immutable(value: Any) -> Callable[[], Any] | None:
+def immutable(value: object) -> Callable[[], Any] | None:
     """Return None: tensors do not change."""
     return None
 
 
-def copied(data: Any) -> Any | None:
+def copied(data: object) -> object | None:
     """Return an independent copy of a `tf.data.Dataset`: tensors are their own; None for others.
 
     The copy begins as the dataset itself did: shuffling, caches and variables in its functions are
@@ -165,7 +165,7 @@ def _move_cache(node: Any) -> None:
             node.attr["value"].tensor.string_val[at] = os.fsencode(os.path.join(folder, "cache"))  # noqa: PTH118
 
 
-def synchronize(result: Any) -> None:
+def synchronize(result: object) -> None:
     """Wait for all that was launched."""
     wait = getattr(tf.test.experimental, "sync_devices", None)
     if wait is not None and tf.config.list_logical_devices("GPU"):
@@ -181,6 +181,6 @@ def processes() -> int:
     return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
 
 
-def repeated(batch: Any) -> tf.data.Dataset:
+def repeated(batch: object) -> tf.data.Dataset:
     """Return one batch as a dataset without an end."""
     return tf.data.Dataset.from_tensors(batch).repeat()

@@ -7,10 +7,12 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 from tensorflow.core.framework import model_pb2
+
+from gpu_util_callback.recording.manifest_facts import InputMap
 
 # TensorFlow's name of a dataset -> the name in the user's program.
 _WORDS = {
@@ -125,7 +127,7 @@ def word(op: str) -> str:
     return _WORDS.get(name, name)
 
 
-def written(dataset: Any) -> WrittenStage | None:
+def written(dataset: object) -> WrittenStage | None:
     """Return the tree of stages behind a dataset, as it was written; None without a dataset."""
     if dataset is None:
         return None
@@ -202,7 +204,7 @@ def function_name(name: bytes | str) -> str:
     return "lambda" if plain_name in ("<lambda>", "lambda") or plain_name.startswith("lambda") else plain_name
 
 
-def _bodies(function: Any) -> list[Sequence[Any]]:
+def _bodies(function: object) -> list[Sequence[Any]]:
     """Return the nodes of a traced function, and of each function that it calls."""
     graph = getattr(function, "graph", None)
     if graph is None:
@@ -310,21 +312,21 @@ def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenSta
 class Reader:
     """Reader of an iterator's stages, with what each did since that iterator's last reading."""
 
-    def __init__(self, phase: str):
+    def __init__(self, phase: Literal["train", "validation"]):
         self._phase = phase
-        self._resource: Any = None
+        self._resource: object = None
         self._last: dict[int, tuple[int, int]] = {}
         self._dataset: weakref.ref | None = None
         self.written: WrittenStage | None = None
 
-    def look(self, dataset: Any) -> None:
+    def look(self, dataset: object) -> None:
         """Read how a dataset was written, unless it is the last one again."""
         if self._dataset is None or self._dataset() is not dataset:
             self.written = None
             self._dataset = weakref.ref(dataset)
             self.written = written(dataset)
 
-    def functions(self) -> list[dict[str, Any]]:
+    def functions(self) -> list[InputMap]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""
         return [
             {"name": stage.title, "which": self._phase, "random": stage.random, "python": bool(stage.py_functions)}
@@ -339,7 +341,7 @@ class Reader:
         known_sizes = [size for size in sizes if size is not None]
         return sum(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None
 
-    def read(self, iterator: Any) -> list[dict[str, Any]]:
+    def read(self, iterator: Any) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.
 
         Raises: tf.errors.NotFoundError (among others) where the pipeline keeps no model, as with

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from gpu_util_callback.backends.functions import FirstCall, PythonBatches, TimedBatches
+from gpu_util_callback.backends.base import Failed
+from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches, TimedBatches
 from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
@@ -31,7 +31,7 @@ class LoaderTimer:
         handed: notified of which batches were ready when requested.
     """
 
-    def __init__(self, data_adapter: Any, batches: PythonBatches, timeline: Timeline, handed: HandedOver):
+    def __init__(self, data_adapter: object, batches: PythonBatches, timeline: Timeline, handed: HandedOver):
         self.data_adapter = data_adapter
         self._handed = handed
         self._batches = batches
@@ -49,7 +49,7 @@ class LoaderTimer:
         self._timeline = self.requesting = None
         self.data_adapter.__dict__.pop(_GET, None)
 
-    def _timed(self, iterator: Iterator[Any]) -> TimedBatches:
+    def _timed(self, iterator: Iterator) -> TimedBatches:
         self._batches.fetches = timed = TimedBatches(
             iterator,
             self._came,
@@ -65,7 +65,7 @@ class LoaderTimer:
         if self.requesting is not None:
             self.requesting()
 
-    def _came(self, stamp: Stamp, batch: Any) -> None:
+    def _came(self, stamp: Stamp, batch: object) -> None:
         timeline = self._timeline
         if timeline is not None:
             self._batches.pending = stamp
@@ -95,9 +95,7 @@ class TorchAdapter(PythonAdapter):
         self._compiled = False
         self._batches: dict[str, PythonBatches] = {}
 
-    def begin(
-        self, model: Any, timeline: Timeline, stale: Callable[[], None], failed: Callable[[str, BaseException], None]
-    ) -> None:
+    def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         self._compiled = is_compiled(model)
         self._first = FirstCall(model, counted)
         if not self._compiled:
@@ -118,7 +116,7 @@ class TorchAdapter(PythonAdapter):
         if self._train_loader is not None:
             self._train_loader.requesting = requested
 
-    def _time_loader(self, phase: str, data_adapter: Any) -> LoaderTimer | None:
+    def _time_loader(self, phase: str, data_adapter: object) -> LoaderTimer | None:
         timeline = self._timeline
         if not hasattr(data_adapter, _GET) or not timeline:
             return None
@@ -149,7 +147,7 @@ class TorchAdapter(PythonAdapter):
             raise NotCounted("torch.compile runs the step, or may run a part of it")
         return self._first.observed if self._first is not None else None
 
-    def fit_facts(self) -> dict[str, Any]:
+    def fit_facts(self) -> dict[str, object]:
         parallel = torch_facts.rendezvous() is not None
         return {"strategy": "DistributedDataParallel" if parallel else None}
 

@@ -44,10 +44,10 @@ class TorchCompileClock(CompileClock):
             except ValueError:  # all callbacks were cleared
                 pass
 
-    def _began(self, *_: Any) -> None:
+    def _began(self, *_: object) -> None:
         self._since = time.perf_counter_ns()
 
-    def _ended(self, *_: Any) -> None:
+    def _ended(self, *_: object) -> None:
         if self._since:
             self.add(time.perf_counter_ns() - self._since)
             self._since = 0

@@ -12,7 +12,7 @@ import torch
 from gpu_util_callback.steps.rows import DeviceProbe
 
 
-def framework() -> dict[str, Any]:
+def framework() -> dict[str, object]:
     """Return the manifest's `framework`, without Keras."""
     return {
         "name": "torch",
@@ -86,7 +86,7 @@ def devices() -> list[dict[str, Any]] | None:
     return gpus or None
 
 
-def _bus_id(properties: Any) -> str | None:
+def _bus_id(properties: object) -> str | None:
     try:
         domain, bus, device = (
             int(getattr(properties, name)) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
@@ -102,7 +102,7 @@ class CudaProbe(DeviceProbe):
     def __init__(self) -> None:
         self._event: Any = None
 
-    def mark(self, result: Any) -> None:
+    def mark(self, result: object) -> None:
         # On the current stream, where the step's kernels are queued; recording waits for nothing.
         self._event = torch.cuda.Event()
         self._event.record()

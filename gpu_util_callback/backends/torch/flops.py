@@ -18,7 +18,7 @@ _OWN = ("aten", "prim", "prims", "c10d", "_c10d_functional", "profiler", "rngpri
 _CHECKPOINT = torch.utils.checkpoint.__file__
 
 
-def is_compiled(model: Any) -> bool:
+def is_compiled(model: object) -> bool:
     """Return whether `torch.compile` runs the step, or may run a part of it.
 
     It compiles nothing while operations are watched, so that the step would be another one. A
@@ -41,7 +41,7 @@ def _anything_compiled() -> bool:
 
 
 @uncounted
-def counted(function: Callable, args: tuple[Any, ...]) -> tuple[Any, CountedWork]:
+def counted(function: Callable, args: tuple[object, ...]) -> tuple[object, CountedWork]:
     """Call a step; return its result and its work."""
     watch = _Watch()
     with watch:
@@ -50,7 +50,7 @@ def counted(function: Callable, args: tuple[Any, ...]) -> tuple[Any, CountedWork
     return result, watch.work
 
 
-def _batch_size(args: Any) -> int:
+def _batch_size(args: object) -> int:
     if isinstance(args, (tuple, list)):
         return next(filter(None, map(_batch_size, args)), 0)
     if isinstance(args, dict):
@@ -67,7 +67,7 @@ class _Watch(TorchDispatchMode):
         self.work = CountedWork()
 
     @uncounted
-    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> object:
         out = func(*args, **(kwargs or {}))
         try:
             self._add(func, args, kwargs or {}, out)
@@ -101,12 +101,12 @@ def _convolution_backward(
     gradient: Any,
     inputs: Any,
     weight: Any,
-    _bias: Any,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
+    _bias: object,
+    _stride: object,
+    _padding: object,
+    _dilation: object,
     transposed: bool,
-    _output_padding: Any,
+    _output_padding: object,
     _groups: int,
     mask: Any,
 ) -> int:
@@ -127,7 +127,7 @@ def _computes_again() -> bool:
     return False
 
 
-def _packets(*names: str) -> frozenset[Any]:
+def _packets(*names: str) -> frozenset[object]:
     packets = (getattr(torch.ops.aten, name, None) for name in names)
     return frozenset(packet for packet in packets if packet is not None)
 

@@ -30,7 +30,7 @@ class FinishedBatches:
 
     __slots__ = ("_handed_over", "_iterator", "_left_out", "_out_of_turn_before", "_queued", "_ready", "_until")
 
-    def __init__(self, iterator: Any, queued: Callable[[], Any], handed_over: HandedOver):
+    def __init__(self, iterator: Any, queued: Callable[[], object], handed_over: HandedOver):
         self._iterator = iterator
         self._queued = queued
         self._handed_over = handed_over
@@ -86,7 +86,7 @@ def _readable(file: int) -> Callable[[], bool]:
     return lambda: poll(poll_argument, 1, 0) > 0
 
 
-def finished_batches(iterator: Iterator[Any], handed_over: HandedOver) -> FinishedBatches | None:
+def finished_batches(iterator: Iterator[object], handed_over: HandedOver) -> FinishedBatches | None:
     """Return a look into an iterator; None = it is not a DataLoader's with workers."""
     if type(iterator).__name__ != "_MultiProcessingDataLoaderIter":
         return None
@@ -94,7 +94,7 @@ def finished_batches(iterator: Iterator[Any], handed_over: HandedOver) -> Finish
     try:
         results, data = private._worker_result_queue, private._data_queue
         readable = _readable(results._reader.fileno())
-        queued: Callable[[], Any] = readable
+        queued: Callable[[], object] = readable
         if data is not results:  # a thread takes them over, pins their memory and queues them again
             pinned = data.queue
             queued = lambda: pinned or readable()  # noqa: E731

@@ -56,13 +56,13 @@ class TorchProfiler(ProfilerSession):
 
     def __init__(self) -> None:
         super().__init__()
-        self._profile: Any = None  # recording
-        self._stopped: Any = None  # to be written
+        self._profile: profile | None = None  # recording
+        self._stopped: profile | Exception | None = None  # to be written
         self._lost = False  # a profile was replaced, and can never be stopped
         self._over = threading.Event()  # it no longer records
         self._is_abandoned = False  # nothing waits for its recording
         self._behind: Any = None  # an event behind the last step but one
-        self._requests: list[Any] = []  # C's side of our requests to the main thread
+        self._requests: list[object] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
         self._ended = False  # no window is to follow
         self._theirs: set[int] = set()  # threads on which another profile is prepared or runs
@@ -257,7 +257,7 @@ class TorchProfiler(ProfilerSession):
             function()
             return True
 
-        def called(_: Any) -> int:
+        def called(_: object) -> int:
             try:
                 if not finished.is_set() and not _amid_torch():
                     function()
@@ -275,14 +275,14 @@ class TorchProfiler(ProfilerSession):
 
     # -- others --------------------------------------------------------------------------------
 
-    def _current(self) -> Any:
+    def _current(self) -> object:
         if self._profile is not None:
             return self._profile
         if _autograd._is_profiler_enabled or torch.autograd._profiler_enabled():
             return _autograd
         return None
 
-    def _entry_points(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[object, str]]:
         yield _autograd, "_prepare_profiler"
         yield _autograd, "_enable_profiler"
         yield _autograd, "_disable_profiler"
@@ -346,7 +346,7 @@ def _old_cuda() -> bool:
     return torch.version.cuda is not None and TorchVersion(torch.version.cuda) < "12.6"
 
 
-def _prepared(profile: Any) -> bool:
+def _prepared(profile: object) -> bool:
     """Return whether another profile is between its preparation and its stop."""
     attributes = getattr(profile, "__dict__", {})
     if attributes.get("acc_events"):  # reused again and again: not decidable
@@ -354,7 +354,7 @@ def _prepared(profile: Any) -> bool:
     return bool(attributes.get("entered")) and attributes.get("kineto_results") is None
 
 
-def _options() -> dict[str, Any]:
+def _options() -> dict[str, object]:
     """Return options that omit what only torch's tables need, a third of the cost of stopping."""
     try:
         from torch._C._profiler import _ExperimentalConfig

@@ -19,7 +19,7 @@ def random_states() -> list[Callable[[], None]]:
     return restore
 
 
-def preserved(source: Any) -> Callable[[], None] | None:
+def preserved(source: object) -> Callable[[], None] | None:
     """Return what restores a tensor or a generator in place; None for other objects."""
     if isinstance(source, torch.Generator):
         state = source.get_state()
@@ -41,12 +41,12 @@ def preserved(source: Any) -> Callable[[], None] | None:
     return restore if source.is_leaf else (lambda: None)
 
 
-def immutable(value: Any) -> Callable[[], Any] | None:
+def immutable(value: object) -> Callable[[], Any] | None:
     """Return None: tensors are restored in place."""
     return None
 
 
-def copied(data: Any) -> Any | None:
+def copied(data: object) -> object | None:
     """Return an independent copy of a DataLoader; tensors are their own; None for others."""
     if isinstance(data, torch.Tensor):
         return data
@@ -57,7 +57,7 @@ def copied(data: Any) -> Any | None:
     return other
 
 
-def synchronize(result: Any) -> None:
+def synchronize(result: object) -> None:
     """Wait for all that was launched."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
