@@ -153,7 +153,7 @@ def html_report(
     judged, problems = run_reports(recordings, thresholds)
     reports = {recording.id: report for recording, report in judged}
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
-    by_id: dict[str, dict[str, Any]] = {}
+    by_id: dict[str, dict[str, object]] = {}
     for recording, report in judged:
         try:
             by_id[recording.id] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 Failed = Callable[[str, BaseException], None]
 
 
+class ListedGpu(TypedDict, total=False):
+    """A GPU as the framework lists it: the arguments of `gpus.FrameworkGpu`."""
+
+    index: Required[int]
+    name: Required[str]
+    uuid: str | None
+    pci_bus_id: str | None
+    compute_capability: str | None
+    cuda_ordinal: int | None
+
+
 class About(Protocol):
     """A framework's own facts, with or without Keras: a module of that name."""
 
@@ -28,8 +39,8 @@ class About(Protocol):
     def step_threads(self) -> int | None:
         """Threads that a step may use on the CPU."""
 
-    def devices(self) -> list[dict[str, Any]] | None:
-        """GPUs of this process: {"index", "name", "compute_capability"} each; None: it has none."""
+    def devices(self) -> list[ListedGpu] | None:
+        """GPUs of this process; None: it has none."""
 
     def memory(self) -> dict[int, dict[str, float]]:
         """Return the bytes that each GPU's allocator holds, by ordinal; wait for no device.
@@ -97,7 +108,7 @@ class Adapter:
         """Return the facts of framework, model and fit for the manifest."""
         return {}
 
-    def devices(self) -> list[dict[str, Any]] | None:
+    def devices(self) -> list[ListedGpu] | None:
         """As `About.devices`."""
         return None if self.about is None else self.about.devices()
 
@@ -171,7 +182,7 @@ class FrameworkState(Protocol):
     def preserved(self, value: object) -> Callable[[], None] | None:
         """Return what restores an object in place; None where it cannot change, or for others."""
 
-    def immutable(self, value: object) -> Callable[[], Any] | None:
+    def immutable(self, value: object) -> Callable[[], object] | None:
         """Return what returns a value as it is now, even where training gave it away."""
 
     def copied(self, data: object) -> object | None:

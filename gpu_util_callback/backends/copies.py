@@ -233,7 +233,7 @@ def _rebinding_cell(cell: object, value: object) -> Callable[[], None]:
     return lambda: setattr(cell, "cell_contents", again())
 
 
-def _again(value: Any) -> Callable[[], Any]:
+def _again(value: object) -> Callable[[], object]:
     """Return a function that returns a value as it is now, even where training gave it away."""
     for part in _states():
         restore = part.immutable(value)

@@ -4,15 +4,20 @@
 raises prints {"error": …}; one that dies is recognized by its exit status.
 """
 
+from __future__ import annotations
+
 import ctypes
 import glob
 import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus import _devices, _gate
 
 MARK = "gpu-util-probe: "
 Answer = dict[str, Any]  # what a probe found, as JSON
@@ -39,12 +44,12 @@ def nvml() -> Answer:
     }
 
 
-def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> Answer:
+def _gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, allowed: list[_devices.NvmlGpu]) -> Answer:
     from gpu_util_callback.gpus import _devices, _mapping, _reader
 
     key = f"nvml {gpu.nvml_index}"
 
-    def ask(symbol: str, *args: Any) -> Any:
+    def ask(symbol: str, *args: object) -> _gate.Answer:
         return gate.ask(symbol, gpu.board, *args, gpu=key)
 
     memory = _devices.memory_of(gate, gpu.board, key)
@@ -183,7 +188,7 @@ def torch() -> Answer:
     }
 
 
-def _plain(details: Any) -> Answer:
+def _plain(details: Mapping) -> Answer:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in details.items()}
 
 

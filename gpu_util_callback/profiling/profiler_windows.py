@@ -16,10 +16,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -719,7 +719,7 @@ class WindowResult:
             "self_ns": [int(self.cost_s * 1e9)],
             "count": [1],
         }
-        rows_by_table: dict[str, dict[str, Any]] = {"phases": phases, **self.tables}
+        rows_by_table: Mapping[str, Mapping] = {"phases": phases, **self.tables}
         for name, rows in rows_by_table.items():
             if not rows or not len(next(iter(rows.values()))):
                 continue
@@ -739,7 +739,7 @@ class WindowResult:
                 )
             )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the window's facts for the manifest."""
         return {
             "window": self.window,

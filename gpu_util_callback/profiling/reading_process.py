@@ -52,8 +52,9 @@ def run(path: str, out: str) -> int:
         epoch_ns = trace.processes[0].epoch_ns or 0
         arrays[f"allocator{number}/time_ns"] = allocator.time_ps // 1000 + epoch_ns
         arrays[f"allocator{number}/allocated_bytes"] = allocator.allocated_bytes
-    about: dict[str, Any] = {
-        "events": device_events + sum(len(p.events) for p in trace.processes),
+    events = device_events + sum(len(p.events) for p in trace.processes)
+    about = {
+        "events": events,
         "device_events": device_events,
         "problems": list(trace.problems),
         "allocators": [a.device for a in allocators],
@@ -63,7 +64,7 @@ def run(path: str, out: str) -> int:
     if path.endswith(".json"):
         with Path(path).open("rb") as text, gzip.open(f"{path}.gz", "wb", 4) as packed:
             shutil.copyfileobj(text, packed)
-    return int(about["events"])
+    return events
 
 
 def _array(values) -> np.ndarray:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from types import CodeType
-from typing import Any
 
 from gpu_util_callback.steps.dispatch import sets_up
 from gpu_util_callback.steps.frames import stack_of
@@ -113,7 +112,7 @@ class ProcessTime:
             self._compilations += times
             self._compile_ns += ns
 
-    def facts(self, now_ns: int) -> dict[str, Any]:
+    def facts(self, now_ns: int) -> dict[str, object]:
         """Return the account up to now, for the manifest; {} while there was one fit.
 
         Returns: `fits`, `fits_s`, `compilations` in them and `compile_s`; `between_s` by name,

@@ -54,7 +54,7 @@ class RayContext:
     world_size: int = 1
     identity: str = ""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, str]:
         """Return the manifest's `trial`, `trial_of` and `trial_config`."""
         facts = {"trial": self.name, "trial_of": self.part}
         return facts | ({"trial_config": self.config} if self.config else {})

@@ -27,6 +27,7 @@ from gpu_util_callback.recording.work import mfu_of
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.run_reports import Recorded
     from gpu_util_callback.gpus import SampleBlock
+    from gpu_util_callback.recording.event_files import ScalarWriter
 
 # Below 2 s with the time that a flush takes and the pause before it.
 FLUSH_S = 1.5
@@ -91,9 +92,9 @@ class Outputs:
         self._over = False  # nothing more will be written
         self._troubled = False  # whether it was reported that writing fails
         self._request_began = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
-        self._writer: Any = None
+        self._writer: Any = None  # a `RecordingWriter`, once it is open
         self._unappended: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-        self._scalars: Any = None
+        self._scalars: ScalarWriter | None = None
         self._no_scalars = False
         self._points = ScalarPoints(settings.scalar_freq)
         # Points that are in no file yet; the oldest ones go where nothing can be written.

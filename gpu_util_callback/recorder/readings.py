@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_util_callback import daemon
-from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.base import Adapter, ListedGpu
 from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.schema import TABLES
@@ -36,7 +36,7 @@ class GpuSamples:
         self._adapter: Adapter | None = None
         self._sampler: Sampler | None = None
         self._allocator_works = True
-        self._devices: list[dict[str, Any]] | None = None  # as the framework lists them
+        self._devices: list[ListedGpu] | None = None  # as the framework lists them
         self._gpus: list[dict[str, object]] = []
         self._facts: dict[str, Any] = {}  # of a machine that does not change during a fit
 

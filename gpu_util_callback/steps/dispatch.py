@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
 
 from gpu_util_callback.steps.frames import stack_of
 
@@ -183,7 +182,7 @@ class DispatchWatch:
                 return meaning
         return "" if any(part in name for part in _LIBRARIES) else "user"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, str | float | None]:
         """Return what was seen so far, for the manifest; {} before samples.
 
         Returns: `samples`, of them `eager`, `compiled` and `predict_set_up` (what `model.predict`

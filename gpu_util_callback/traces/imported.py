@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessA
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
 from gpu_util_callback.traces.read import Progress, read_trace
 from gpu_util_callback.traces.recorded import facts, kernel_rows, recording_tables, step_rows, traced_rows
+
+if TYPE_CHECKING:
+    from gpu_util_callback.recording.event_files import ScalarWriter
 
 __all__ = ["analyse", "import_trace", "trace_handler", "write_recordings"]
 
@@ -214,7 +217,7 @@ def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
     return f"gpu{d.device.index}/trace", columns, edges[1:] // PS_PER_NS + zero_ns, values
 
 
-def _scalars(p: ProcessAnalysis, writer: Any) -> None:
+def _scalars(p: ProcessAnalysis, writer: ScalarWriter) -> None:
     """Write the scalars of a fit, for every step of the trace."""
     now = time.time()
     wait, duration = p.input_wait_ps(), p.steps.end_ps - p.steps.start_ps

@@ -5,8 +5,7 @@ import struct
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -65,7 +64,7 @@ class TileServer:
         revision = recording.revision
         answer = self._of(recording).answer(revision, _columns(lanes), view)
         self._make_room()
-        series: list[tuple[dict[str, Any], tuple[np.ndarray, ...]]] = []
+        series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]] = []
         refining: list[str] = []
         for lane in lanes:
             if lane == LANE:
@@ -89,7 +88,7 @@ class TileServer:
             "filled": answer.filled,
         }
         axes = [edges, answer.other] if axis == "time" else [answer.other, edges]
-        return _packed(header, [ranges for _, ranges in series], axes)
+        return _packed(header, series, axes)
 
     def prepare(self, recording: Recording) -> None:
         """Begin to read what the tiles of a recording need."""
@@ -178,9 +177,14 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     return [(name, f"{group}{slash}{part}", bare, 1.0) for name, part, slash, bare in parts]
 
 
-def _packed(header: dict[str, Any], series: list[tuple[np.ndarray, ...]], doubles: list[np.ndarray]) -> bytes:
+def _packed(
+    header: Mapping[str, object],
+    series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]],
+    doubles: list[np.ndarray],
+) -> bytes:
+    """Return a reply; `header` holds what `series` says about each series, completed here."""
     singles: list[np.ndarray] = []
-    for about, (low, high, mean) in zip(header["series"], series, strict=True):
+    for about, (low, high, mean) in series:
         bits = low.view(np.int32)  # two without data are alike
         if (bits == high.view(np.int32)).all() and (bits == mean.view(np.int32)).all():
             about["alike"] = True

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from gpu_util_callback.backends.base import ListedGpu
 from gpu_util_callback.cgroup import cpus_allowed
 
 
-def framework() -> dict[str, Any]:
+def framework() -> dict[str, object]:
     """Return the manifest's `framework`, without Keras."""
     return {
         "name": "jax",
@@ -85,9 +86,9 @@ def step_threads() -> int | None:
     return cpus_allowed()  # XLA takes all
 
 
-def devices() -> list[dict[str, Any]] | None:
+def devices() -> list[ListedGpu] | None:
     """Return this process's GPUs in JAX's order; None where it has none."""
-    gpus = []
+    gpus: list[ListedGpu] = []
     for device in _gpus():
         capability = getattr(device, "compute_capability", None)
         gpus.append(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +18,7 @@ def preserved(value: object) -> Callable[[], None] | None:
     return None
 
 
-def immutable(value: object) -> Callable[[], Any] | None:
+def immutable(value: object) -> Callable[[], object] | None:
     """Return a function that returns arrays as they are now, also after they were donated."""
     leaves, tree = jax.tree_util.tree_flatten(value)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]

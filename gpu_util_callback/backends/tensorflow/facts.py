@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpu_util_callback.backends.base import ListedGpu
 from gpu_util_callback.cgroup import cpus_allowed
 
 
@@ -45,12 +46,12 @@ def step_threads() -> int | None:
     return tf.config.threading.get_intra_op_parallelism_threads() or cpus_allowed()  # 0 = all
 
 
-def devices() -> list[dict[str, Any]] | None:
+def devices() -> list[ListedGpu] | None:
     """Return the GPUs that TensorFlow may use, in its own order; None where it has none.
 
     `cuda_ordinal` is CUDA's number, which `tf.config.set_visible_devices` does not change.
     """
-    gpus = []
+    gpus: list[ListedGpu] = []
     for index, device in enumerate(tf.config.get_visible_devices("GPU")):
         try:
             details = tf.config.experimental.get_device_details(device)

@@ -90,7 +90,7 @@ def preserved(source: object) -> Callable[[], None] | None:
     return restore
 
 
-def immutable(value: object) -> Callable[[], Any] | None:
+def immutable(value: object) -> Callable[[], object] | None:
     """Return None: tensors do not change."""
     return None
 

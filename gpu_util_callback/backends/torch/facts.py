@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-from typing import Any
 
 import torch
 
+from gpu_util_callback.backends.base import ListedGpu
 from gpu_util_callback.steps.rows import DeviceProbe
 
 
@@ -59,14 +59,14 @@ def step_threads() -> int:
     return torch.get_num_threads()
 
 
-def devices() -> list[dict[str, Any]] | None:
+def devices() -> list[ListedGpu] | None:
     """Return this process's GPUs in PyTorch's order; None where it has none.
 
     CUDA is never initialised for this: workers forked later could no longer use it.
     """
     if not torch.cuda.is_available():
         return None
-    gpus: list[dict[str, Any]] = []
+    gpus: list[ListedGpu] = []
     is_initialized = torch.cuda.is_initialized()
     for index in range(torch.cuda.device_count()):
         if not is_initialized:
@@ -100,7 +100,7 @@ class CudaProbe(DeviceProbe):
     """Probe of whether a CUDA event recorded after the step has been reached."""
 
     def __init__(self) -> None:
-        self._event: Any = None
+        self._event: torch.cuda.Event | None = None
 
     def mark(self, result: object) -> None:
         # On the current stream, where the step's kernels are queued; recording waits for nothing.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -41,7 +40,7 @@ def preserved(source: object) -> Callable[[], None] | None:
     return restore if source.is_leaf else (lambda: None)
 
 
-def immutable(value: object) -> Callable[[], Any] | None:
+def immutable(value: object) -> Callable[[], object] | None:
     """Return None: tensors are restored in place."""
     return None
 
