@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import keras
 
 from gpu_util_callback.backends.base import Failed
@@ -62,7 +63,7 @@ class JaxAdapter(PythonAdapter):
             output = self._probe.output
             threading.Thread(target=self._wait_for, args=(output,), daemon=True).start()
 
-    def _wait_for(self, output: Any) -> None:
+    def _wait_for(self, output: jax.Array) -> None:
         """Note when the device has finished the epoch's steps, which a validation has to wait for.
 
         The training thread does not wait here: it sets up the validation meanwhile, as without us.

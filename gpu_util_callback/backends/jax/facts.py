@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 import jax
 import numpy as np
@@ -42,7 +41,7 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _replicas(distribution: Any) -> list[dict[str, Any]] | None:
+def _replicas(distribution: object) -> list[dict[str, object]] | None:
     """Return the devices of this process that a Keras distribution spans; None without one.
 
     `replica` counts along the mesh's batch axis; `shard` is a device's position within its

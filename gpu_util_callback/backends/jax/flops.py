@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import jax
@@ -75,7 +76,7 @@ class _NoTracing:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
 
-    def _on_call(self, frame: Any, event: str, _: object) -> None:
+    def _on_call(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code is self._code:
             raise NotCounted("JAX no longer has the step as it traced it")
 
@@ -83,7 +84,7 @@ class _NoTracing:
 # ---- the operations ----------------------------------------------------------------------------
 
 
-def _add_all(work: CountedWork, jaxpr: Any, *, recomputes: bool = False) -> None:
+def _add_all(work: CountedWork, jaxpr: jax.extend.core.Jaxpr, *, recomputes: bool = False) -> None:
     """Add the work of a jaxpr's equations.
 
     Args:
@@ -94,7 +95,7 @@ def _add_all(work: CountedWork, jaxpr: Any, *, recomputes: bool = False) -> None
             _add(work, equation)
 
 
-def _equations_in_use(jaxpr: Any) -> list[Any]:
+def _equations_in_use(jaxpr: jax.extend.core.Jaxpr) -> list[jax.extend.core.JaxprEqn]:
     """Return the equations that an output depends on: XLA leaves out all others."""
     needed_ids = {id(variable) for variable in jaxpr.outvars}
     equations = []
@@ -105,7 +106,7 @@ def _equations_in_use(jaxpr: Any) -> list[Any]:
     return equations
 
 
-def _add(work: CountedWork, equation: Any) -> None:
+def _add(work: CountedWork, equation: jax.extend.core.JaxprEqn) -> None:
     name, params = equation.primitive.name, equation.params
     if name in _OPERATIONS:
         kind, multiply_adds = _OPERATIONS[name]
@@ -129,7 +130,7 @@ def _add(work: CountedWork, equation: Any) -> None:
             work.include(_of(inside, recomputes=bool(params.get("differentiated"))))
 
 
-def _of(jaxpr: object, *, recomputes: bool = False) -> CountedWork:
+def _of(jaxpr: jax.extend.core.Jaxpr, *, recomputes: bool = False) -> CountedWork:
     work = CountedWork()
     _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
     return work
@@ -155,14 +156,14 @@ def _is_foreign(primitive: object) -> bool:
         return False
 
 
-def _dot(equation: Any) -> int:
+def _dot(equation: jax.extend.core.JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left_shape = equation.invars[0].aval.shape
     shape = equation.outvars[0].aval.shape
     return math.prod(shape) * math.prod(left_shape[axis] for axis in contracted)
 
 
-def _convolution(equation: Any) -> int:
+def _convolution(equation: jax.extend.core.JaxprEqn) -> int:
     """Return the multiply-adds of a convolution, without those of zeros put between elements.
 
     Every output takes a kernel's worth of inputs, or every input goes into a kernel's worth of
@@ -181,7 +182,7 @@ def _convolution(equation: Any) -> int:
     return of_outputs // math.prod(params["lhs_dilation"] or (1,))
 
 
-_OPERATIONS: dict[str, tuple[str, Callable[[object], int]]] = {
+_OPERATIONS: dict[str, tuple[str, Callable[[jax.extend.core.JaxprEqn], int]]] = {
     "dot_general": (MATMUL, _dot),
     "conv_general_dilated": (CONV, _convolution),
 }

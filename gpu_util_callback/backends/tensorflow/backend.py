@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -53,7 +52,7 @@ class GraphBatches(Batches):
         self.shapes: dict[float, int] = {}
         self._model = model
         self._way = way
-        self._iterator: Any = None  # a weak reference to the newest dataset iterator
+        self._iterator: weakref.ref | None = None  # to the newest dataset iterator
         self._tell_seen = tell_seen
         self._into_queue = timing_into(None)
         self._stamps: list[float] = []
@@ -125,7 +124,7 @@ class GraphBatches(Batches):
 
         return timed
 
-    def _timed_iterator(self, iterator: Any) -> object:
+    def _timed_iterator(self, iterator: tf.data.Iterator) -> object:
         """Return what the function is given for an iterator; None = the call is not to be timed."""
         newest = self._iterator
         if newest is None or newest() is not iterator:

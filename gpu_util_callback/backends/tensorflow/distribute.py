@@ -27,7 +27,7 @@ class LocalFetch:
     waits for the slowest. That is no wait for this process' input.
     """
 
-    def __init__(self, iterator: Any):
+    def __init__(self, iterator: tf.distribute.DistributedIterator):
         self.ended = 0  # `time.perf_counter_ns`
         for part in iterator._iterators:
             for name in ("get_next_as_optional_list", "get_next_as_list"):
@@ -49,7 +49,7 @@ class LocalFetch:
         part.__dict__[name] = stamped
 
 
-def timed_distributed(iterator: Any) -> object:
+def timed_distributed(iterator: tf.distribute.DistributedIterator) -> object:
     """The timed twin of a distributed dataset's iterator; made once and kept on the iterator.
 
     One row stands for all replicas: a batch is delivered when every local replica's part of it is.
@@ -65,7 +65,7 @@ def timed_distributed(iterator: Any) -> object:
 
 
 @uncounted
-def _make_twin(kind: Any, spec_kind: Any) -> type:
+def _make_twin(kind: type, spec_kind: type) -> type:
     class TimedDistributedIterator(kind):
         def __init__(self, inner):
             self.__dict__.update(inner.__dict__)

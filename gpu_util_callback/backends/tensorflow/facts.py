@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -84,7 +83,7 @@ def memory() -> dict[int, dict[str, float]]:
     return memory_by_gpu
 
 
-_graph: Any = None  # a weak reference to the graph of a training that is built op by op
+_graph: weakref.ref | None = None  # to the graph of a training that is built op by op
 
 
 def watch_graph() -> None:

@@ -21,7 +21,7 @@ _AT_ONCE, _PAUSE_S = 50, 0.0005
 Shape = list[int | None]
 
 
-def function_of_a_step(train_function: Any) -> Any:
+def function_of_a_step(train_function: object) -> tf.types.experimental.ConcreteFunction | None:
     """Return the newest trace of the function that Keras gives a batch; None before there is one.
 
     Args:
@@ -55,7 +55,9 @@ def _functions_in(function: Any, visited: set[int]) -> Iterator[Any]:
             yield from _functions_in(value, visited)
 
 
-def count(function: Any, batch: int | None, declared: Shape | None = None) -> CountedWork:
+def count(
+    function: tf.types.experimental.ConcreteFunction, batch: int | None, declared: Shape | None = None
+) -> CountedWork:
     """Return the work of one call.
 
     Args:
@@ -97,7 +99,7 @@ def declared_shape(model: Any) -> Shape | None:
         return None
 
 
-def _first_of_batch(function: Any) -> int:
+def _first_of_batch(function: tf.types.experimental.ConcreteFunction) -> int:
     """Return how many tensors the batch's first part consists of: one for each replica."""
     leaves = tf.nest.flatten(function.structured_input_signature)
     if not leaves:
@@ -105,7 +107,7 @@ def _first_of_batch(function: Any) -> int:
     return len(tf.nest.flatten(leaves[0], expand_composites=True))
 
 
-def _with_batch(tensor: object, batch: int | None, replicas: int, declared: Shape | None) -> Shape | None:
+def _with_batch(tensor: tf.Tensor, batch: int | None, replicas: int, declared: Shape | None) -> Shape | None:
     """Return the shape of an argument as it ran."""
     static = _static(tensor)
     shape = _merged(static, declared) or static
@@ -114,7 +116,7 @@ def _with_batch(tensor: object, batch: int | None, replicas: int, declared: Shap
     return shape
 
 
-def _that_run(graph: Any) -> set[object]:
+def _that_run(graph: tf.Graph) -> set[object]:
     """Return the operations that run: TensorFlow leaves out what nothing needs.
 
     Its gradients compute that of the first layer's input, for one, which nobody asks for.
@@ -139,7 +141,7 @@ class _Flat:
         self._of_loop: dict[str, _Flow] = {}  # a number that a loop returns: the loop
         self._static: dict[str, list[Shape | None]] = {}
 
-    def source(self, tensor: Any, outside: object, shape: Shape | None) -> str:
+    def source(self, tensor: tf.Tensor, outside: tf.Tensor, shape: Shape | None) -> str:
         """Add a placeholder for an argument; return its name."""
         name = f"argument{len(self._def.node)}"
         node = self._def.node.add(name=name, op="Placeholder")
@@ -153,7 +155,7 @@ class _Flat:
             node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
         return f"{name}:0"
 
-    def inline(self, graph: Any, arguments: Sequence[str], prefix: str = "") -> list[str]:
+    def inline(self, graph: tf.Graph, arguments: Sequence[str], prefix: str = "") -> list[str]:
         """Add a function's nodes; return the names of its outputs."""
         names = {tensor.name: name for tensor, name in zip(graph.inputs, arguments, strict=True)}
         runs = _that_run(graph)
@@ -173,7 +175,7 @@ class _Flat:
             names.update(zip((tensor.name for tensor in op.outputs), returned, strict=True))
         return [names[tensor.name] for tensor in graph.outputs]
 
-    def _copy(self, op: Any, inputs: list[str], prefix: str) -> list[str]:
+    def _copy(self, op: tf.Operation, inputs: list[str], prefix: str) -> list[str]:
         node = self._def.node.add()
         node.CopyFrom(op.node_def)
         node.name = prefix + op.name
@@ -183,7 +185,7 @@ class _Flat:
         self._static[node.name] = [_static(tensor) for tensor in op.outputs]
         return [f"{node.name}:{place}" for place in range(len(op.outputs))]
 
-    def _flow(self, graph: Any, op: Any, inputs: list[str], prefix: str) -> list[str]:
+    def _flow(self, graph: tf.Graph, op: tf.Operation, inputs: list[str], prefix: str) -> list[str]:
         """Note a loop or a branch; return the names of its outputs' placeholders."""
         bodies = {
             name: [_graph_of(graph, function.name) for function in _listed(op.get_attr(name))]
@@ -217,7 +219,7 @@ class _Flat:
             self._add_flow(work, flow, graph)
         return work
 
-    def _add_flow(self, work: CountedWork, flow: _Flow, graph: Any) -> None:
+    def _add_flow(self, work: CountedWork, flow: _Flow, graph: tf.Graph) -> None:
         inputs = [graph.get_tensor_by_name(name) for name in flow.operands]
         if "body" not in flow.bodies:
             parts = [_body(body, inputs[1:]) for bodies in flow.bodies.values() for body in bodies]
@@ -236,7 +238,7 @@ class _Flat:
         else:
             work.include(once, flow.trips)
 
-    def _trips(self, flow: _Flow, inputs: list[Any]) -> int | None:
+    def _trips(self, flow: _Flow, inputs: list[tf.Tensor]) -> int | None:
         """Return how often a loop's body runs, where its condition says so."""
         condition = flow.bodies["cond"][0]
         places = {tensor.name: place for place, tensor in enumerate(condition.inputs)}
@@ -261,12 +263,12 @@ class _Flat:
 class _Flow:
     """A loop or a branch, with the functions in it."""
 
-    def __init__(self, op: object, name: str, inputs: list[str], bodies: dict[str, list[Any]]):
+    def __init__(self, op: tf.Operation, name: str, inputs: list[str], bodies: dict[str, list[tf.Graph]]):
         self.op, self.name, self.operands, self.bodies = op, name, inputs, bodies
         self.trips: int | None = None
 
 
-def _body(graph: Any, inputs: Sequence[object]) -> CountedWork:
+def _body(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> CountedWork:
     """Return the work of a function inside a loop or a branch."""
     flat = _Flat()
     arguments = [
@@ -277,7 +279,7 @@ def _body(graph: Any, inputs: Sequence[object]) -> CountedWork:
     return flat.count()
 
 
-def _graph_of(graph: Any, name: str) -> Any:
+def _graph_of(graph: tf.Graph, name: str) -> tf.Graph:
     """Return the graph of a function by its name."""
     function = graph._get_function(name)
     inside = getattr(function, "graph", None)
@@ -286,11 +288,11 @@ def _graph_of(graph: Any, name: str) -> Any:
     return inside
 
 
-def _listed(value: object) -> list[Any]:
+def _listed(value: object) -> list:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _static(tensor: Any) -> Shape | None:
+def _static(tensor: tf.Tensor) -> Shape | None:
     return None if tensor.shape.rank is None else tensor.shape.as_list()
 
 
@@ -304,45 +306,45 @@ def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
 # ---- the operations ----------------------------------------------------------------------------
 
 
-def _matmul(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _matmul(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     turned = any(op.get_attr(name) for name in ("transpose_a", "adj_x") if name in op.node_def.attr)
     left_shape = shape(0)
     return product([*out, left_shape[-2] if turned else left_shape[-1]])
 
 
-def _einsum(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _einsum(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     equation = op.get_attr("equation").decode()
     return einsum_multiply_adds(equation, [shape(place) for place in range(len(op.inputs))])
 
 
-def _conv(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
+def _conv(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*out, *shape(1)[:-1]])
 
 
-def _conv_input_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
+def _conv_input_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *shape(1)[:-1]])
 
 
-def _conv_filter_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
+def _conv_filter_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *out[:-1]])
 
 
-def _depthwise(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
+def _depthwise(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*out, *shape(1)[:2]])
 
 
-def _depthwise_input_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
+def _depthwise_input_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *shape(1)[:2]])
 
 
-def _depthwise_filter_gradient(op: object, shape: Callable[[int], Shape], out: Shape) -> int:
+def _depthwise_filter_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return product([*shape(2), *out[:2]])
 
 
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
 
-def _cudnn(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+def _cudnn(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     """Return the multiply-adds of cuDNN's recurrent layers: gates of the input and of the state."""
     if op.get_attr("direction") != b"unidirectional":
         raise NotCounted("both directions")
@@ -353,7 +355,7 @@ def _cudnn(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
 
 
 # By the operation's type: kind, multiply-adds.
-_OPERATIONS: dict[str, tuple[str, Callable[[object, Callable[[int], Shape], Shape], int]]] = {
+_OPERATIONS: dict[str, tuple[str, Callable[[tf.Operation, Callable[[int], Shape], Shape], int]]] = {
     "MatMul": (MATMUL, _matmul),
     "BatchMatMul": (MATMUL, _matmul),
     "BatchMatMulV2": (MATMUL, _matmul),
@@ -391,7 +393,7 @@ _UNKNOWN = (
 )
 
 
-def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
+def _add(work: CountedWork, op: tf.Operation, static: list[Shape | None] | None) -> None:
     """Add the work of an operation, if it has any.
 
     Args:
@@ -418,7 +420,7 @@ def _add(work: CountedWork, op: Any, static: list[Shape | None] | None) -> None:
     work.add(kind, op.outputs[0].dtype.name, multiply_adds(op, shape, out or [None]))
 
 
-def _described(op: Any) -> str:
+def _described(op: tf.Operation) -> str:
     if op.type in _PYTHON:
         return f"a Python function in the graph ({op.name})"
     return f"{op.type} ({op.name})"

@@ -119,7 +119,7 @@ def _op_threads() -> int:
 
 
 @uncounted
-def stamped(fetch: Callable[[], object], iterator: Any, *, optional: bool):
+def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional: bool):
     """Fetch a batch and record the times. An error in the recording does not affect the fetch."""
     timing: timing_into | None = getattr(current, "timing", None)
     if timing is None:

@@ -5,7 +5,6 @@ import itertools
 import os
 import threading
 import weakref
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +32,7 @@ class RowQueue:
         # Written by a loop of several steps with the ends of its steps; None = they cannot be seen.
         self.ends: RowQueue | None = None
         self._taking = threading.Lock()
-        self._reader: weakref.ref[Any] | None = None
+        self._reader: weakref.ref | None = None
         # By reader: rows that were still in the queue when the next one came.
         self._unread_by_reader: weakref.WeakKeyDictionary[object, list] = weakref.WeakKeyDictionary()
         with tf.init_scope(), tf.device("CPU:0"):

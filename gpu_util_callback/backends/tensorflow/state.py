@@ -53,7 +53,7 @@ def _other_seeds(context: Any) -> Callable[[], None]:
 _APART = 0x5EED_A1DE
 
 
-def untraced(function: Any) -> Callable[[], None]:
+def untraced(function: tf.types.experimental.PolymorphicFunction) -> Callable[[], None]:
     """Make a `tf.function` as if it had not been called; return what restores its traces.
 
     Operations with a seed keep their state in a trace: a trial needs traces of its own.
@@ -149,13 +149,13 @@ def _rebuilt(dataset: tf.data.Dataset) -> tf.data.Dataset:
 _OWNED = {"SeedGenerator": "DummySeedGenerator", "MemoryCache": "DummyMemoryCache"}
 
 
-def _replace(node: Any, operation: str) -> None:
+def _replace(node: tf.compat.v1.NodeDef, operation: str) -> None:
     name = node.name
     node.Clear()
     node.name, node.op = name, operation
 
 
-def _move_cache(node: Any) -> None:
+def _move_cache(node: tf.compat.v1.NodeDef) -> None:
     """Redirect a cache on disk that is not complete: a trial writes nothing."""
     if node is None or node.op != "Const":
         return

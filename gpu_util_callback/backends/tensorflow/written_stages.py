@@ -143,7 +143,7 @@ def written(dataset: object) -> WrittenStage | None:
     return root
 
 
-def _stage(dataset: Any) -> WrittenStage:
+def _stage(dataset: tf.data.Dataset) -> WrittenStage:
     kind = re.sub(r"^_|Dataset(V\d+)?$", "", type(dataset).__name__)
     name = word(kind)
     flags: set[str] = set()
@@ -184,7 +184,7 @@ def _stage(dataset: Any) -> WrittenStage:
     )
 
 
-def _buffer_bytes(dataset: Any) -> int | None:
+def _buffer_bytes(dataset: tf.data.Dataset) -> int | None:
     """Return the bytes of a full shuffle buffer; None where its elements' size is not known."""
     size = _constant(getattr(dataset, "_buffer_size", None))
     total = 0
@@ -204,7 +204,7 @@ def function_name(name: bytes | str) -> str:
     return "lambda" if plain_name in ("<lambda>", "lambda") or plain_name.startswith("lambda") else plain_name
 
 
-def _bodies(function: object) -> list[Sequence[Any]]:
+def _bodies(function: object) -> list[Sequence[tf.compat.v1.NodeDef]]:
     """Return the nodes of a traced function, and of each function that it calls."""
     graph = getattr(function, "graph", None)
     if graph is None:
@@ -213,14 +213,14 @@ def _bodies(function: object) -> list[Sequence[Any]]:
     return [definition.node, *(inner.node_def for inner in definition.library.function)]
 
 
-def _tokens(bodies: list[Sequence[Any]]) -> Iterator[str]:
+def _tokens(bodies: list[Sequence[tf.compat.v1.NodeDef]]) -> Iterator[str]:
     for body in bodies:
         for node in body:
             if node.op in _PYTHON_OPS:
                 yield node.attr["token"].s.decode()
 
 
-def _draws(body: Sequence[Any]) -> bool:
+def _draws(body: Sequence[tf.compat.v1.NodeDef]) -> bool:
     """Return whether these operations draw random numbers, others in each call.
 
     A seed that is no constant counts as one that changes.
@@ -232,7 +232,7 @@ def _draws(body: Sequence[Any]) -> bool:
     )
 
 
-def _varies(tensor: str, nodes: dict[str, Any]) -> bool:
+def _varies(tensor: str, nodes: dict[str, tf.compat.v1.NodeDef]) -> bool:
     """Return whether a tensor follows from anything but constants."""
     open_ends, visited = [tensor], set()
     while open_ends:
@@ -246,7 +246,7 @@ def _varies(tensor: str, nodes: dict[str, Any]) -> bool:
     return False
 
 
-def _stateful(function: Any) -> bool:
+def _stateful(function: tf.types.experimental.ConcreteFunction) -> bool:
     return any(
         op.op_def is not None and op.op_def.is_stateful
         for op in function.graph.get_operations()
@@ -261,7 +261,7 @@ def _constant(value: Any) -> int | None:
         return None
 
 
-def match(model: Any, stage: WrittenStage | None) -> dict[int, WrittenStage]:
+def match(model: model_pb2.ModelProto, stage: WrittenStage | None) -> dict[int, WrittenStage]:
     """Return the written stage of each node of the running pipeline.
 
     Args:
@@ -341,7 +341,7 @@ class Reader:
         known_sizes = [size for size in sizes if size is not None]
         return sum(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None
 
-    def read(self, iterator: Any) -> list[dict[str, object]]:
+    def read(self, iterator: tf.data.Iterator) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.
 
         Raises: tf.errors.NotFoundError (among others) where the pipeline keeps no model, as with

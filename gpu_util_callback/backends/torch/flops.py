@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,7 +66,9 @@ class _Watch(TorchDispatchMode):
         self.work = CountedWork()
 
     @uncounted
-    def __torch_dispatch__(self, func: Any, _types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, _types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         try:
             self._add(func, args, kwargs or {}, out)
@@ -75,7 +76,7 @@ class _Watch(TorchDispatchMode):
             self.work.miss(f"{func} ({type(error).__name__})")
         return out
 
-    def _add(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _add(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         name = str(func._overloadpacket)
         flops = flop_registry.get(_SAME_AS.get(name, func._overloadpacket))
         if flops is None:
@@ -98,9 +99,9 @@ class _Watch(TorchDispatchMode):
 
 
 def _convolution_backward(
-    gradient: Any,
-    inputs: Any,
-    weight: Any,
+    gradient: torch.Tensor,
+    inputs: torch.Tensor,
+    weight: torch.Tensor,
     _bias: object,
     _stride: object,
     _padding: object,
@@ -108,7 +109,7 @@ def _convolution_backward(
     transposed: bool,
     _output_padding: object,
     _groups: int,
-    mask: Any,
+    mask: Sequence[bool],
 ) -> int:
     """Return multiply-adds: those of the forward pass for each of both gradients, groups or not."""
     places = (inputs if transposed else gradient).shape[2:].numel()

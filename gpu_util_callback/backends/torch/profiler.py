@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 from torch.autograd import profiler as _autograd
@@ -61,7 +60,7 @@ class TorchProfiler(ProfilerSession):
         self._lost = False  # a profile was replaced, and can never be stopped
         self._over = threading.Event()  # it no longer records
         self._is_abandoned = False  # nothing waits for its recording
-        self._behind: Any = None  # an event behind the last step but one
+        self._behind: torch.cuda.Event | None = None  # an event behind the last step but one
         self._requests: list[object] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
         self._ended = False  # no window is to follow
