@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.functions import TimedBatches
+from gpu_util_callback.backends.input_calls import StandIn
 from gpu_util_callback.backends.inputs import describe_input, describe_validation, seen_through, source_of
 from gpu_util_callback.backends.loop_adapters import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.torch.handed_over import finished_batches
@@ -310,21 +311,15 @@ class _Within(FitWatch):
 
 
 @uncounted
-class _Batches(Generic[Batch]):
+class _Batches(StandIn, Generic[Batch]):
     """A dataset under the monitor; everything but its iteration is the dataset's own."""
 
     def __init__(self, monitor: GpuUtilMonitor, dataset: Iterable[Batch]):
+        super().__init__(dataset)
         self._monitor = monitor
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_dataset"], name)
 
     def __iter__(self) -> Iterator[Batch]:
-        monitor, dataset = self._monitor, self._dataset
+        monitor, dataset = self._monitor, self._stands_for
         loop = monitor._loop
         if monitor._recorder is None or loop is None:
             yield from dataset

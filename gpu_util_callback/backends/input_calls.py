@@ -8,9 +8,9 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import GeneratorType, MethodType
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_util_callback.recording.manifest_facts import InputCall
 from gpu_util_callback.steps.frames import uncounted
@@ -161,48 +161,42 @@ def called(function: Any) -> tuple[str, object]:
 # ---- what stands in for the user's objects, where only the framework sees it ---------------------
 
 
-class Dataset(Protocol):
-    """A dataset or a loader of batches, as a training is given it."""
-
-    def __iter__(self) -> Iterator: ...
-
-    def __len__(self) -> int: ...
-
-
 @uncounted
-class WatchedIterable:
-    """An iterable whose iterators are passed through a function; the rest is its own."""
+class StandIn:
+    """An object in a dataset's place; what it does not define is the dataset's own."""
 
-    def __init__(self, iterable: Dataset, through: Callable[[Iterator], Iterator]):
-        self._iterable = iterable
-        self._through = through
+    def __init__(self, dataset: Iterable):
+        self._stands_for: Any = dataset
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.__dict__["_iterable"], name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_stands_for"], name)
 
     def __len__(self) -> int:
-        return len(self._iterable)
-
-    def __iter__(self) -> Iterator:
-        return self._through(iter(self._iterable))
+        return len(self._stands_for)
 
 
 @uncounted
-class _TimedDataset:
-    """A dataset whose items are timed; the rest is its own."""
+class WatchedIterable(StandIn):
+    """A dataset whose iterators are passed through a function."""
 
-    def __init__(self, dataset: Dataset, calls: InputCalls, first: Callable[[object], None] | None = None):
+    def __init__(self, dataset: Iterable, through: Callable[[Iterator], Iterator]):
+        super().__init__(dataset)
+        self._through = through
+
+    def __iter__(self) -> Iterator:
+        return self._through(iter(self._stands_for))
+
+
+@uncounted
+class _TimedDataset(StandIn):
+    """A dataset whose items are timed."""
+
+    def __init__(self, dataset: Iterable, calls: InputCalls, first: Callable[[object], None] | None = None):
+        super().__init__(dataset)
         kind = type(dataset)
-        self._dataset = dataset
         self._get = _method(calls, dataset, "__getitem__", first)
         if callable(getattr(kind, "__getitems__", None)):  # torch calls it for a whole batch
             self.__getitems__ = _method(calls, dataset, "__getitems__")
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.__dict__["_dataset"], name)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
 
     def __getitem__(self, index: object) -> object:
         return self._get(index)

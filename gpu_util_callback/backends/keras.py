@@ -132,7 +132,7 @@ class PythonAdapter(KerasAdapter):
         self._compile_clock.stop()
         while self._datasets:
             data_adapter = self._datasets.pop()
-            data_adapter._dataset = data_adapter._dataset._iterable
+            data_adapter._dataset = data_adapter._dataset._stands_for
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
