@@ -9,7 +9,7 @@ import time
 import numpy as np
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 
 STEPS = 1_000_000
 MORE = 1_000
@@ -70,15 +70,15 @@ def main() -> dict[str, float]:
 
     whole, grow, result = [], [], []
     for _ in range(REPEATS):
-        diagnosis = Diagnosis(run.facts)
+        evidence = Evidence(run.facts["started_ns"])
         begin = time.thread_time()
-        diagnosis.add(tables, samples)
-        found = diagnosis.result(now_ns=run.now)
+        evidence.add(tables, samples)
+        found = judge(Run(run.facts, evidence, run.now))
         whole.append(time.thread_time() - begin)
         begin = time.thread_time()
-        diagnosis.add({"steps": extra}, newer)
+        evidence.add({"steps": extra}, newer)
         added = time.thread_time()
-        diagnosis.result(now_ns=more.now)
+        judge(Run(run.facts, evidence, more.now))
         result.append(time.thread_time() - added)
         grow.append(time.thread_time() - begin)
 

@@ -6,7 +6,9 @@
 
 from gpu_util_callback.diagnosis.check import Check, failures, new_causes
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, Diagnosis, diagnose, diagnose_together
+from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose, judge, judge_together
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.sums import Evidence
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Range
 from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
 from gpu_util_callback.diagnosis.rule import Rule
@@ -21,16 +23,18 @@ __all__ = [
     "Advice",
     "Announcer",
     "Check",
-    "Diagnosis",
+    "Evidence",
     "Finding",
     "Range",
     "Rule",
+    "Run",
     "Threshold",
     "Verdict",
     "comparison",
     "diagnose",
-    "diagnose_together",
     "failures",
+    "judge",
+    "judge_together",
     "logdir_report",
     "meant",
     "new_causes",

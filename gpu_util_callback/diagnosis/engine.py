@@ -1,4 +1,4 @@
-"""Incremental diagnosis of a run; the same rows give the same result, however they are split.
+"""Diagnosis of a run: the rules over its evidence.
 
 No second is counted for two findings: lost time is attributed once.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import one_interruption
+from gpu_util_callback.diagnosis.evidence.sums import Evidence
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
@@ -31,88 +32,47 @@ ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size
 _SHARE_DIGITS = {False: 4, True: 9}
 
 
-class Diagnosis:
-    """Incremental diagnosis of one recording.
-
-    `add` takes new rows, each once and in order; `result` returns what is known so far. The cost of
-    both is bounded: it depends on the new rows, not on those seen before.
+def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFacts:
+    """Return what held the GPU back; findings and spans are ordered by `lost_s`.
 
     Args:
-        facts: the manifest's facts known at the start; newer ones may be given to `result`.
-        thresholds: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
-
-    Raises:
-        UnusableInput: a threshold that does not exist or is no number.
+        limits: the thresholds in force; None = the defaults.
     """
-
-    def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
-        self.thresholds = thresholds_in_force(thresholds)
-        self._run = Run(facts)
-
-    @property
-    def steps(self) -> int:
-        """Number of steps added."""
-        return self._run.steps.total_rows
-
-    def add(
-        self,
-        tables: Mapping[str, Mapping[str, np.ndarray]],
-        samples: Mapping[str, Mapping[str, np.ndarray]] | None = None,
-    ) -> None:
-        """Add new rows of any tables of the schema and new samples of any groups."""
-        self._run.add(tables, samples or {})
-
-    def result(
-        self,
-        facts: Mapping | None = None,
-        account: Mapping | None = None,
-        now_ns: int | None = None,
-        ended: bool = False,
-    ) -> DiagnosisFacts:
-        """Return what held the GPU back so far.
-
-        Args:
-            facts: newer facts; they are merged over those given before.
-            account: `{"wall_s", "time_s"}` of the run, for the verdict.
-            now_ns: the end of the run so far on the recording's clock; None = the last row.
-
-        Returns: all of it; findings and spans are ordered by `lost_s`.
-        """
-        run = self._run
-        run.update(facts, account, now_ns, ended)
-        findings_so_far: list[Finding] = []
-        silent: list[Silent] = []
-        for rule in RULES:
-            if rule.missing(run):
-                of_trace = rule.unknown_in_trace if run.source is not None else ""
-                silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
-            else:
-                findings_so_far.extend(rule.find(run, self.thresholds[rule.cause]))
-        findings_so_far = [finding for finding in findings_so_far if not one_interruption(run, finding)]
-        suppress_duplicates(findings_so_far)
-        of_script = [finding for finding in findings_so_far if finding.of_ns is not None]
-        findings_so_far = [finding for finding in findings_so_far if finding.of_ns is None]
-        findings_so_far = [*attribute_overlap(findings_so_far, (run.start_ns, run.end_ns)), *of_script]
-        share_idle(findings_so_far, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
-        for finding in findings_so_far:
-            finding.advice = _permitted(finding, run)
-        findings_so_far.sort(key=_place)
-        objects = _unique(sorted((_object(finding, run) for finding in findings_so_far), key=order))
-        findings = [claim for claim in objects if "start_step" not in claim]
-        spans = [cast(Span, claim) for claim in objects if "start_step" in claim]
-        return {
-            "rules_version": RULES_VERSION,
-            "thresholds": self.thresholds,
-            "thresholds_set": thresholds_set(self.thresholds),
-            "verdict": sentence(run, objects),
-            "gpu_active_pct": _active_pct(run),
-            "memory": memory_use(run, self.thresholds),
-            "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
-            "au": run.accelerator.result(run.phases) if run.source is None else None,
-            "findings": cast(list[Claim], findings),
-            "spans": spans,
-            "silent": silent,
-        }
+    if limits is None:
+        limits = thresholds_in_force(None)
+    findings_so_far: list[Finding] = []
+    silent: list[Silent] = []
+    for rule in RULES:
+        if rule.missing(run):
+            of_trace = rule.unknown_in_trace if run.source is not None else ""
+            silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
+        else:
+            findings_so_far.extend(rule.find(run, limits[rule.cause]))
+    findings_so_far = [finding for finding in findings_so_far if not one_interruption(run, finding)]
+    suppress_duplicates(findings_so_far)
+    of_script = [finding for finding in findings_so_far if finding.of_ns is not None]
+    findings_so_far = [finding for finding in findings_so_far if finding.of_ns is None]
+    findings_so_far = [*attribute_overlap(findings_so_far, (run.start_ns, run.end_ns)), *of_script]
+    share_idle(findings_so_far, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+    for finding in findings_so_far:
+        finding.advice = _permitted(finding, run)
+    findings_so_far.sort(key=_place)
+    objects = _unique(sorted((_object(finding, run) for finding in findings_so_far), key=order))
+    findings = [claim for claim in objects if "start_step" not in claim]
+    spans = [cast(Span, claim) for claim in objects if "start_step" in claim]
+    return {
+        "rules_version": RULES_VERSION,
+        "thresholds": {cause: dict(names) for cause, names in limits.items()},
+        "thresholds_set": thresholds_set(limits),
+        "verdict": sentence(run, objects),
+        "gpu_active_pct": _active_pct(run),
+        "memory": memory_use(run, limits),
+        "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
+        "au": run.accelerator.result(run.phases) if run.source is None else None,
+        "findings": cast(list[Claim], findings),
+        "spans": spans,
+        "silent": silent,
+    }
 
 
 def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> DiagnosisFacts:
@@ -137,13 +97,13 @@ def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = 
     facts = recording.facts
     if lost:
         facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}
-    diagnosis = Diagnosis(facts, limits)
+    evidence = Evidence(facts.get("started_ns"))
     for tables, samples in recording.parts():
-        diagnosis.add(tables, samples)
-    result = diagnosis.result(
-        account=recording.account, now_ns=recording.end_ns or None, ended=recording.status in ("ended", "interrupted")
-    )
-    if not diagnosis.steps and recording.step_count:
+        evidence.add(tables, samples)
+    ended = recording.status in ("ended", "interrupted")
+    # Rows that were dropped, or cannot be read, are in the stored account.
+    result = judge(Run(facts, evidence, recording.end_ns or None, ended, facts.get("account")), limits)
+    if not evidence.steps.total_rows and recording.step_count:
         # The manifest counts them: there were some.
         result["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
             f": {recording.problems[0].message}." if recording.problems else "."
@@ -151,7 +111,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = 
     return result
 
 
-def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limits]) -> TraceDiagnosis:
+def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDiagnosis:
     """Return the findings of the processes of one trace, and the causes that could be judged in no process.
 
     They run in parallel: time lost by several of them is lost once. Of a cause that several of them
@@ -159,7 +119,7 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
 
     Returns: as it says; the findings include spans.
     """
-    results = [diagnosis.result(ended=True) for diagnosis in diagnoses]
+    results = [judge(run, limits) for run in runs]
     merged: dict[tuple, AnyFinding] = {}
     for number, result in enumerate(results):
         for claim in cast(list[AnyFinding], [*result["findings"], *result["spans"]]):
@@ -169,7 +129,6 @@ def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limit
                 worst["gpus"] = sorted({*first["gpus"], *claim["gpus"]})
                 worst["ranks"] = sorted({*first["ranks"], *claim["ranks"]})
                 merged[claim["id"], False] = worst
-    runs = [diagnosis._run for diagnosis in diagnoses]
     findings = list(merged.values())
     for rule in RULES:
         for finding in rule.between(runs, limits[rule.cause]):

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
@@ -65,7 +63,7 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
 
     Args:
         recordings: what `read_recordings` returned, or any recordings.
-        thresholds: overrides of the rules' thresholds; see `Diagnosis`.
+        thresholds: overrides of the rules' thresholds; see `thresholds_in_force`.
     """
     recordings = sorted(recordings, key=lambda recording: (recording.start_ns or 0, recording.id))
     judged, problems = run_reports(recordings, thresholds)
@@ -141,13 +139,14 @@ class Recorded:
 
     Args:
         facts: its manifest, as a reader has it.
-        summary, traced_steps: as of a `Recording`.
+        summary: as of a `Recording`.
+        traced: its profiler windows.
         path: its folder; None where it could not be made.
     """
 
     facts: Facts
     summary: Mapping[str, Mapping[str, Mapping[str, float]]]
-    traced_steps: Mapping[str, np.ndarray]
+    traced: Traced
     path: str | None
     run: str = "."
     problems: tuple[Problem, ...] = ()
@@ -215,8 +214,7 @@ def run_report(
     facts = recording.facts
     judged = diagnose(recording, thresholds, recompute=recompute)
     account = recording.account
-    traced = Traced()
-    traced.add_steps(recording.traced_steps)
+    traced = recording.traced if isinstance(recording, Recorded) else _traced_windows(recording)
     wall_s = account.get("wall_s")
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
     gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
@@ -260,6 +258,12 @@ def run_report(
         "ceilings": facts.get("ceilings"),
         "problems": reported(recording.problems),
     }
+
+
+def _traced_windows(recording: Recording) -> Traced:
+    traced = Traced()
+    traced.add_steps(recording.traced_steps)
+    return traced
 
 
 def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:

@@ -391,18 +391,15 @@ def _idle_parts(runs: Sequence[Run]) -> str:
 
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
-    step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
-    times = run.account.get("time_s") if run.account else None
-    seconds = float(times["step"]) if times and times.get("step") is not None else step_ns / 1e9
-    wall = run.wall_ns / 1e9
+    times = run.account["time_s"]
+    seconds, wall = times["step"], run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
     went = f"{share} of {duration(wall)} went into training steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
-    times = {**(times or {}), "unkept": unkept}
-    times["other"] = float(times.get("other") or 0) - unkept
-    later = wall - float(times.get("compile") or 0)  # every run begins by compiling
+    later = wall - times["compile"]  # every run begins by compiling
     mostly = seconds >= FOUR_FIFTHS * later
-    small_parts = times if seconds < FOUR_FIFTHS * wall else {}
+    small_parts = {**times, "unkept": unkept, "other": times["other"] - unkept}
+    small_parts = small_parts if seconds < FOUR_FIFTHS * wall else {}
     unclear = went + _largest(small_parts, wall)
     # Compiling alone does not contradict "nothing held it back" about all the rest.
     clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
@@ -476,7 +473,7 @@ class Announcer:
         self._announced: set[str] = set()
 
     def lines(self, result: Mapping) -> list[str]:
-        """Return the lines to print after one `Diagnosis.result`; usually none."""
+        """Return the lines to print after one diagnosis; usually none."""
         costly: dict[str, Mapping] = {}
         for finding in [*result["spans"], *result["findings"]]:
             if finding.get("of_s"):  # said between fits

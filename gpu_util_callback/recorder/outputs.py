@@ -8,8 +8,8 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest import dumps, parse
-from gpu_util_callback.recording.segments import complete, concatenate, joined
-from gpu_util_callback.recording.summary import Account, ColumnDistributions
+from gpu_util_callback.recording.segments import Part, joined
+from gpu_util_callback.recording.summary import ColumnDistributions
 from gpu_util_callback.recording.work import mfu_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Outputs:
             self._writer = None
             return False
         try:
-            self._diagnosis = RunningDiagnosis(facts, self._settings.thresholds)
+            self._diagnosis = RunningDiagnosis(self._writer.facts["started_ns"], self._settings.thresholds)
         except Exception as error:
             self.distrust(error)
         return True
@@ -244,7 +244,7 @@ class Outputs:
             if waits:
                 return
             began = time.thread_time_ns()
-            result = self._diagnosis.result(facts, started_ns, now_ns, ended=last)
+            result = self._diagnosis.result(facts, now_ns, ended=last)
             self.update(diagnosis=result)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:
@@ -500,70 +500,55 @@ class WritingEvents:
 
 
 class RunningDiagnosis:
-    """Diagnosis that new rows are added to, with the account it rests on.
+    """The evidence of a run that goes on, and the diagnosis of it.
 
     Args:
-        facts: the manifest's facts at the start.
+        started_ns: of the run, on the recording's clock.
         thresholds: the user's, or None.
     """
 
-    def __init__(self, facts: Mapping[str, object], thresholds: Mapping | None):
-        from gpu_util_callback.diagnosis import Announcer, Diagnosis
+    def __init__(self, started_ns: int, thresholds: Mapping | None):
+        from gpu_util_callback.diagnosis import Announcer, Evidence, thresholds_in_force
 
-        self._diagnosis = Diagnosis(facts, thresholds)
-        self._account = Account()
+        self._limits = thresholds_in_force(thresholds)
+        self._evidence = Evidence(started_ns)
         self._summary = ColumnDistributions()
-        self._traced: list[dict[str, np.ndarray]] = []
-        self._account_so_far: object = None  # that of the last result
-        self._last_result: Mapping[str, object] = {}
+        self._result: dict[str, object] = {}  # the last one, and its account
         self._announcer = Announcer()
 
     def add(self, parts: Sequence[tuple[Tables, Iterable[SampleBlock]]]) -> None:
         """Add new rows by table, and new sample blocks, of one flush or several."""
-        tables, _ = joined([(rows, {}) for rows, _ in parts])
-        if "steps" in tables:
-            self._account.add_steps(tables["steps"])
-        if "phases" in tables:
-            self._account.add_phases(tables["phases"])
-        groups: dict[str, dict[str, np.ndarray]] = {}
-        for block in chain.from_iterable(blocks for _, blocks in parts):
-            columns = {name: block.values[:, i] for i, name in enumerate(block.columns)}
-            columns["time_ns"] = block.time_ns
-            earlier = groups.get(block.group)
-            if earlier is not None and earlier.keys() == columns.keys():
-                columns = {name: np.concatenate([earlier[name], columns[name]]) for name in columns}
-            elif earlier is not None:  # the sampled columns have changed in between
-                self._add({}, {block.group: earlier})
-            groups[block.group] = columns
-        self._add(tables, groups)
+        flushed: list[Part] = []
+        for rows, blocks in parts:
+            flushed += [(rows, {}), *(({}, {block.group: _columns(block)}) for block in blocks)]
+        tables, samples = joined(flushed)
+        self._evidence.add(tables, samples)
+        self._summary.add(tables, samples)
 
-    def _add(self, tables: Tables, groups: dict[str, dict[str, np.ndarray]]) -> None:
-        self._diagnosis.add(tables, groups)
-        self._summary.add(tables, groups)
-        if "traced_steps" in tables:
-            self._traced.append(tables["traced_steps"])
-
-    def result(self, facts: Mapping[str, object], start_ns: int, now_ns: int, ended: bool) -> Mapping[str, object]:
+    def result(self, facts: Mapping[str, object], now_ns: int, ended: bool) -> Mapping[str, object]:
         """Return the diagnosis so far, as the manifest keeps it."""
-        account = self._account_so_far = self._account.result(start_ns, now_ns)
-        self._last_result = self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
-        return self._last_result
+        from gpu_util_callback.diagnosis import Run, judge
+
+        run = Run(facts, self._evidence, now_ns, ended)
+        diagnosis = judge(run, self._limits)
+        self._result = {"account": run.account, "diagnosis": diagnosis}
+        return diagnosis
 
     def recorded(self, facts: dict[str, object], path: str | None) -> Recorded:
         """Return what a report of the last result rests on."""
         from gpu_util_callback.diagnosis.run_reports import Recorded
 
-        manifest = {**facts, "account": self._account_so_far, "diagnosis": self._last_result}
         return Recorded(
-            parse(dumps(manifest))[0],
-            self._summary.result(),
-            concatenate("traced_steps", self._traced or [complete("traced_steps", {})]),
-            path,
+            parse(dumps({**facts, **self._result}))[0], self._summary.result(), deepcopy(self._evidence.traced), path
         )
 
     def news(self, result: Mapping[str, object]) -> list[str]:
         """Return a line per cause, once, when it is established and has cost enough to matter."""
         return self._announcer.lines(result)
+
+
+def _columns(block: SampleBlock) -> dict[str, np.ndarray]:
+    return {"time_ns": block.time_ns, **dict(zip(block.columns, block.values.T, strict=True))}
 
 
 # Sampled columns behind the scalars of a GPU. The driver's own buffer has the first alone; where it

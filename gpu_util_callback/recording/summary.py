@@ -199,25 +199,34 @@ class Account:
             self._ns[category] += int(of_category[of_category > 0].sum())
 
     def result(self, start_ns: int, end_ns: int) -> AccountFacts:
-        """Return seconds by category, and the wall time, to which the categories sum.
+        """Return the account of a run; see `account_of`."""
+        return account_of(self._ns, self._between_ns, self._stopped_ns, end_ns - start_ns)
 
-        The wall time is that of the training: of all fits of a series together. The time
-        between them is "between_fits_s", and that in which the process was stopped "stopped_s",
-        outside all categories.
 
-        `other` is the remainder. Rows that overlap by mistake could make it negative; it is then
-        not hidden, so that checks see it.
-        """
-        wall = max(0, end_ns - start_ns - self._between_ns - self._stopped_ns)
-        ns_by_account = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
-        other = wall - sum(ns_by_account.values())
-        times = {name: value / 1e9 for name, value in ns_by_account.items()}
-        result: AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
-        if self._between_ns:
-            result["between_fits_s"] = self._between_ns / 1e9
-        if self._stopped_ns:
-            result["stopped_s"] = self._stopped_ns / 1e9
-        return result
+def account_of(spent_ns: Mapping[str, int], between_ns: int, stopped_ns: int, length_ns: int) -> AccountFacts:
+    """Return seconds by category, and the wall time, to which the categories sum.
+
+    The wall time is that of the training: of all fits of a series together. The time between them
+    is "between_fits_s", and that in which the process was stopped "stopped_s", outside all
+    categories.
+
+    `other` is the remainder. Rows that overlap by mistake could make it negative; it is then not
+    hidden, so that checks see it.
+
+    Args:
+        spent_ns: time by category, of steps and phases.
+        length_ns: from the start of the run to its end.
+    """
+    wall = max(0, length_ns - between_ns - stopped_ns)
+    ns_by_account = {name: spent_ns[name] for name in ACCOUNTS if name != "other"}
+    other = wall - sum(ns_by_account.values())
+    times = {name: value / 1e9 for name, value in ns_by_account.items()}
+    result: AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
+    if between_ns:
+        result["between_fits_s"] = between_ns / 1e9
+    if stopped_ns:
+        result["stopped_s"] = stopped_ns / 1e9
+    return result
 
 
 def account(steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int) -> AccountFacts:

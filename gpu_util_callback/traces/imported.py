@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import RULES, Diagnosis, diagnose_together, thresholds_in_force, thresholds_set
+from gpu_util_callback.diagnosis import RULES, Evidence, Run, judge, judge_together, thresholds_in_force, thresholds_set
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, measure
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
 from gpu_util_callback.traces.read import Progress, read_trace
@@ -120,11 +120,12 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
             writer.append(table, columns)
     for group, names, time_ns, values in _samples(p, zero):
         writer.append_samples(group, names, time_ns, values)
-    diagnosis = Diagnosis(manifest, analysis.thresholds_set)
-    diagnosis.add(tables)
+    evidence = Evidence(start)
+    evidence.add(tables)
     writer.flush()
+    limits = thresholds_in_force(analysis.thresholds_set)
     writer.update(
-        diagnosis=diagnosis.result(account=writer.account(end), now_ns=end, ended=True),
+        diagnosis=judge(Run(manifest, evidence, end, ended=True), limits),
         source={**manifest["source"], "problems": analysis.problems},
     )
     writer.close("ended")
@@ -301,9 +302,7 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
     """
     limits = thresholds_in_force(thresholds)
     analysis = measure(trace)
-    diagnosis = diagnose_together(
-        [_diagnosis(analysis, place, limits) for place in range(len(analysis.processes))], limits
-    )
+    diagnosis = judge_together([_run(analysis, process) for process in analysis.processes], limits)
     analysis.verdict = diagnosis["verdict"]
     analysis.findings, analysis.silent = diagnosis["findings"], diagnosis["silent"]
     analysis.thresholds = {rule.cause: limits[rule.cause] for rule in RULES if rule.unknown_in_trace}
@@ -311,14 +310,13 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
     return analysis
 
 
-def _diagnosis(analysis: Analysis, place: int, limits: Mapping) -> Diagnosis:
-    p = analysis.processes[place]
-    diagnosis = Diagnosis(facts(p, analysis.trace.names, analysis.wording), limits)
-    diagnosis.add(
+def _run(analysis: Analysis, p: ProcessAnalysis) -> Run:
+    evidence = Evidence()
+    evidence.add(
         {
             "steps": step_rows(p, 0),
             "traced_steps": traced_rows(p, 0, 0, lambda d: d.index),
             "kernels": kernel_rows(p, 0, lambda d: d.index),
         }
     )
-    return diagnosis
+    return Run(facts(p, analysis.trace.names, analysis.wording), evidence, ended=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback import diagnosis
 from harness.leaks.held_out import HeldOut
 from harness.leaks.programs import Case
 from harness.leaks.record import ANY, FILE, HELD_OUT_FILE, load
@@ -94,13 +94,13 @@ class Replay:
             "gpus": [],
             "machine": {"memory_total_bytes": MACHINE, "memory_limit_bytes": limit},
         }
-        diagnosis = Diagnosis(facts)
+        evidence = diagnosis.Evidence(ORIGIN_NS)
         before = 0
         for flush in range(1, FLUSHES + 1):
             now = ORIGIN_NS + (self.end_ns - ORIGIN_NS) * flush // FLUSHES
-            diagnosis.add(*self._between(before, now))
+            evidence.add(*self._between(before, now))
             before = now
-            yield flush / FLUSHES, diagnosis.result(now_ns=now, ended=flush == FLUSHES)
+            yield flush / FLUSHES, diagnosis.judge(diagnosis.Run(facts, evidence, now, ended=flush == FLUSHES))
 
     def _between(self, before: int, now: int) -> tuple[dict[str, Any], dict[str, Any]]:
         ends = self.steps["start_ns"] + self.steps["duration_ns"]

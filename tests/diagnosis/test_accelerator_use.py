@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback import GpuUtilMonitor
-from gpu_util_callback.diagnosis import Diagnosis, logdir_report
+from gpu_util_callback.diagnosis import Evidence, Run, judge, logdir_report
 from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.segments import complete
@@ -99,10 +99,15 @@ def tables():
     }
 
 
+def use_in(*parts):
+    evidence = Evidence()
+    for part in parts:
+        evidence.add(part)
+    return judge(Run({"started_ns": START_NS}, evidence))["au"]
+
+
 def test_dlio_s_own_times_give_its_own_figures():
-    diagnosis = Diagnosis({"started_ns": START_NS})
-    diagnosis.add(tables())
-    found = diagnosis.result()["au"]
+    found = use_in(tables())
     assert [one["steps"] for one in found["epochs"]] == [20, 20]
     for one, (published, process) in zip(found["epochs"], EPOCHS.items(), strict=True):
         own = formula(process, [COMPUTE_MS] * 21, sum(process) + CLOSING_MS[published])
@@ -114,23 +119,16 @@ def test_dlio_s_own_times_give_its_own_figures():
 
 
 def test_rows_in_pieces_and_in_any_order_of_tables_give_the_same():
-    whole, parts = Diagnosis({}), Diagnosis({})
     rows = tables()
-    whole.add(rows)
-    parts.add({"phases": rows["phases"]})
-    for piece in np.array_split(np.arange(42), 9):
-        parts.add({"steps": {name: column[piece] for name, column in rows["steps"].items()}})
-    assert whole.result()["au"] == parts.result()["au"]
+    pieces = np.array_split(np.arange(42), 9)
+    parts = [{"steps": {name: column[piece] for name, column in rows["steps"].items()}} for piece in pieces]
+    assert use_in(rows) == use_in({"phases": rows["phases"]}, *parts)
 
 
 def test_unknown_waits_and_single_steps_have_no_utilization():
     rows = tables()["steps"]
-    unknown = Diagnosis({})
-    unknown.add({"steps": {**rows, "input_wait_ns": np.full(42, -1)}})
-    assert unknown.result()["au"] is None
-    single = Diagnosis({})
-    single.add({"steps": {name: column[:1] for name, column in rows.items()}})
-    assert single.result()["au"] is None
+    assert use_in({"steps": {**rows, "input_wait_ns": np.full(42, -1)}}) is None
+    assert use_in({"steps": {name: column[:1] for name, column in rows.items()}}) is None
 
 
 def test_a_long_run_keeps_its_mean_in_bounded_memory(monkeypatch):

@@ -2,19 +2,19 @@
 
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.diagnosis import Announcer, Diagnosis
+from gpu_util_callback.diagnosis import Announcer, Evidence, Run, judge
 
 
 def test_an_established_cause_is_said_once():
     run = Generated(seed=1)
-    diagnosis, announcer, said = Diagnosis(run.facts), Announcer(), []
+    evidence, announcer, said = Evidence(), Announcer(), []
     seen = 0
     for flush in range(60):
         run.steps(60, step_ms=8, wait_ms=25 if flush >= 10 else 0)
         table = run.tables()["steps"]
-        diagnosis.add({"steps": {name: column[seen:] for name, column in table.items()}})
+        evidence.add({"steps": {name: column[seen:] for name, column in table.items()}})
         seen = run.step
-        lines = announcer.lines(diagnosis.result(now_ns=run.now))
+        lines = announcer.lines(judge(Run(run.facts, evidence, run.now)))
         said += [(flush, line) for line in lines]
     [(flush, line)] = said
     assert line.startswith("Input-bound: ") and "since step 60" in line
@@ -23,17 +23,16 @@ def test_an_established_cause_is_said_once():
 
 def test_nothing_is_said_of_a_healthy_run():
     run = Generated(seed=2)
-    diagnosis, announcer = Diagnosis(run.facts), Announcer()
+    announcer = Announcer()
     run.steps(20, step_ms=8, wait_ms=1000)
     run.steps(5000, step_ms=8)
-    diagnosis.add(run.tables())
     for _ in range(5):
-        assert announcer.lines(diagnosis.result(now_ns=run.now)) == []
+        assert announcer.lines(run.diagnose(ended=False)) == []
 
 
 def test_a_cause_of_unknown_cost_is_said_when_it_stays():
     run = Generated(seed=3, gpus=[GPU, GPU | {"index": 1}])
-    diagnosis, announcer, said = Diagnosis(run.facts), Announcer(), []
+    evidence, announcer, said = Evidence(), Announcer(), []
     seen, sampled = 0, 0
     for flush in range(20):
         begin = run.now
@@ -43,9 +42,9 @@ def test_a_cause_of_unknown_cost_is_said_when_it_stays():
         samples = {
             group: {name: column[sampled:] for name, column in block.items()} for group, block in run.samples().items()
         }
-        diagnosis.add({"steps": {name: column[seen:] for name, column in table.items()}}, samples)
+        evidence.add({"steps": {name: column[seen:] for name, column in table.items()}}, samples)
         seen, sampled = run.step, sampled + len(samples["gpu0"]["time_ns"])
-        said += [(flush, line) for line in announcer.lines(diagnosis.result(now_ns=run.now))]
+        said += [(flush, line) for line in announcer.lines(judge(Run(run.facts, evidence, run.now)))]
     [(flush, line)] = said
     assert line.startswith("1 of 2 GPUs does nothing. ") and "Train on both GPUs" in line
     assert flush == announcer.UNKNOWN_IN_A_ROW - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import account
 
 MS = 1_000_000
@@ -54,7 +54,9 @@ def series(busy_pct: float, pause_ms: int = PAUSE_MS, setup_ms: int = 0):
 
 
 def judged(tables, samples, end, **facts):
-    found = Diagnosis(
+    evidence = Evidence(1)
+    evidence.add(tables, samples)
+    run = Run(
         {
             "started_ns": 1,
             "framework": {"backend": "tensorflow"},
@@ -62,11 +64,13 @@ def judged(tables, samples, end, **facts):
             "gpus": [{"index": 0, "used_by_framework": True}],
             "fit": {"input_kind": "numpy"},
             **facts,
-        }
+        },
+        evidence,
+        end,
+        ended=True,
     )
-    found.add(tables, samples)
-    spent = account(tables["steps"], tables["phases"], 0, end)
-    return found.result(account=spent, now_ns=end, ended=True), spent
+    assert run.account == account(tables["steps"], tables["phases"], 1, end)
+    return judge(run), run.account
 
 
 def test_the_time_between_fits_holds_nothing_up():

@@ -6,7 +6,7 @@ from generated_runs import GPU, START_NS, Generated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 
@@ -63,10 +63,10 @@ def test_a_long_run_takes_no_more_memory_than_a_short_one():
     run.steps(400_000, step_ms=5)
     first, end = run.steps(100_000, step_ms=5, wait_ms=20)
     run.steps(500_000, step_ms=5)
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables())
-    assert len(diagnosis._run.steps) <= StepBlocks.CAPACITY
-    [span] = diagnosis.result(now_ns=run.now)["spans"]
+    evidence = Evidence(run.facts["started_ns"])
+    evidence.add(run.tables())
+    assert len(evidence.steps) <= StepBlocks.CAPACITY
+    [span] = judge(Run(run.facts, evidence, run.now))["spans"]
     assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
 
 
@@ -75,30 +75,29 @@ def test_what_several_rules_ask_is_summed_once(monkeypatch):
     run = Generated(seed=6, gpus=[GPU | {"index": index} for index in range(8)])
     for wait_ms in (0, 20, 0, 20):
         run.steps(500, step_ms=10, wait_ms=wait_ms)
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
+    evidence = Evidence(run.facts["started_ns"])
+    evidence.add(run.tables(), run.samples())
     asked = []
     over = SampleBins.over
     monkeypatch.setattr(SampleBins, "over", lambda bins, *what: asked.append((id(bins), *what)) or over(bins, *what))
-    assert len(diagnosis.result(now_ns=run.now)["spans"]) == 2
+    assert len(judge(Run(run.facts, evidence, run.now))["spans"]) == 2
     assert len(asked) >= 8 * 3  # the run and each span
     assert len(asked) == len(set(asked))
 
 
 def test_nothing_is_kept_of_rows_that_grew():
-    """An answer given before the newest samples came is asked anew."""
+    """What the evidence answered before the newest samples came is asked again."""
     run = Generated(seed=7, gpus=[GPU])
     run.steps(500, step_ms=10)
     run.steps(500, step_ms=10, wait_ms=30)
-    diagnosis, whole = Diagnosis(run.facts), Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
-    assert diagnosis.result(now_ns=run.now)["spans"]
+    evidence = Evidence(run.facts["started_ns"])
+    evidence.add(run.tables(), run.samples())
+    assert judge(Run(run.facts, evidence, run.now))["spans"]
     rows, samples = run.step, len(run.samples()["gpu0"]["time_ns"])
     run.steps(900, step_ms=20)  # what a step takes elsewhere is another now
     run.steps(500, step_ms=10, wait_ms=30)
-    whole.add(run.tables(), run.samples())
-    diagnosis.add(
+    evidence.add(
         {"steps": {name: column[rows:] for name, column in run.tables()["steps"].items()}},
         {"gpu0": {name: column[samples:] for name, column in run.samples()["gpu0"].items()}},
     )
-    assert diagnosis.result(now_ns=run.now) == whole.result(now_ns=run.now)
+    assert judge(Run(run.facts, evidence, run.now)) == run.diagnose(ended=False)

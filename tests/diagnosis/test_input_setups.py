@@ -3,8 +3,6 @@
 import pytest
 from advised_runs import DATALOADER, PYDATASET, TORCH, found, phases, run_of
 
-from gpu_util_callback.diagnosis import Diagnosis
-
 
 def test_set_ups_that_follow_one_another_are_one():
     """Keras begins a PyDataset in three pieces: an epoch is set up once, for their sum."""
@@ -125,9 +123,7 @@ def test_a_long_change_of_epochs_is_told_if_only_seen_once():
 )
 def test_other_waits_at_the_beginning_of_an_epoch_are_not(stall_s, at, ended):
     run = two_epochs(stall_s, at)
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
-    result = diagnosis.result(now_ns=run.now, ended=ended)
+    result = run.diagnose(ended=ended)
     assert not result["spans"] and not result["findings"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis import RULES, Diagnosis, diagnose, logdir_report, run_report
+from gpu_util_callback.diagnosis import RULES, diagnose, logdir_report, run_report, thresholds_in_force
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.screen import Detail
@@ -113,9 +113,7 @@ def test_a_run_without_steps_has_nulls_not_zeros(tmp_path):
 
 def test_the_stored_diagnosis_is_used_only_while_it_holds(tmp_path):
     run = slow_run()
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
-    stored = diagnosis.result(now_ns=run.now, ended=True)
+    stored = run.diagnose()
     marked = stored | {"verdict": "As stored."}
     write(run, tmp_path / "same", diagnosis=marked)
     write(run, tmp_path / "old", diagnosis=marked | {"rules_version": -1})
@@ -260,7 +258,7 @@ def test_every_rule_states_its_thresholds_reasons_and_sources():
         for name, threshold in rule.thresholds.items():
             assert len(threshold.reason) > 10, (rule.cause, name)
     with pytest.raises(UnusableInput, match="input_bound"):
-        Diagnosis({}, {"input_bounds": {"wait_pct": 1}})
+        thresholds_in_force({"input_bounds": {"wait_pct": 1}})
 
 
 def test_the_list_of_rules_says_when_each_holds_and_what_it_says_when_it_cannot_know(capsys):
@@ -282,9 +280,8 @@ def test_a_rule_without_its_columns_is_silent_and_says_so():
     }
     silent = []
     for table in (steps, run.tables()["steps"]):
-        diagnosis = Diagnosis(run.facts)
-        diagnosis.add({"steps": table})
-        silent.append({one["cause"] for one in diagnosis.result(now_ns=run.now)["silent"]})
+        found = run.diagnose(tables={"steps": table}, samples={}, ended=False)
+        silent.append({one["cause"] for one in found["silent"]})
     assert silent[0] - silent[1] == {"recompilation", "host_stall"}
 
 

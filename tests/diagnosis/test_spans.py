@@ -163,12 +163,8 @@ def test_missing_samples_do_no_harm():
 def test_without_the_wait_column_the_rule_is_silent():
     run = Generated(seed=13)
     run.steps(300, step_ms=8, wait_ms=30)
-    from gpu_util_callback.diagnosis import Diagnosis
-
     table = run.tables()["steps"] | {"input_wait_ns": np.full(300, -1)}
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add({"steps": table})
-    found = diagnosis.result(now_ns=run.now)
+    found = run.diagnose(tables={"steps": table}, ended=False)
     assert found["spans"] == []
     assert "input_bound" in {one["cause"] for one in found["silent"]}
 

@@ -9,7 +9,7 @@ from advised import Given, apply
 from advised_runs import DATALOADER, LOOP, PYDATASET, cases, check_line, found, hooks, phases, run_of
 from generated_runs import MS
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run
 from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.words import what_to_do
@@ -155,15 +155,15 @@ def validated(waited: float = 0.0, pct: float = 50, count: int = 6, batches: int
     if cache is not None:
         stage = ("cache", "MemoryCache", 1.0, 1.0, "") if cache else ("batch", "Batch", 1.0, 1.0, "")
         run.reading(stage, batches=50, which="validation")
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
+    evidence = Evidence()
+    evidence.add(run.tables(), run.samples())
     took = 10**9
     spent = {"rows": count * batches, "duration_ns": round(0.9 * took)}
     made = SimpleNamespace(total_rows=spent["rows"], total=spent.__getitem__)
-    diagnosis._run.update(ended=True, now_ns=run.now, facts=None, account=None)
-    diagnosis._run.validation = made
+    evidence.validation = made
+    seen = Run(run.facts, evidence, run.now, ended=True)
     return advise_validations(
-        Validations(diagnosis._run, count, took, wait_ns=round(waited * took), span_ns=round(100 * took / pct))
+        Validations(seen, count, took, wait_ns=round(waited * took), span_ns=round(100 * took / pct))
     )
 
 

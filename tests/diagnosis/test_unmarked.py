@@ -1,7 +1,7 @@
 """What a loop of one's own does outside its steps without saying so."""
 
 import pytest
-from generated_runs import GPU, MS, Generated, write
+from generated_runs import GPU, MS, START_NS, Generated, write
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -157,8 +157,9 @@ def test_what_keeps_the_gpu_at_work_loses_nothing(busy, lost_s):
 def test_it_is_never_more_than_the_account_leaves():
     run = loop()
     epochs(run, 5, 2400)
-    [span] = run.findings("host_stall", account={"wall_s": 18.0, "time_s": {"other": 6.0}})
-    assert span["lost_s"] == 6
+    run._phase("callback", "by mistake", START_NS, START_NS + 6 * 10**9, 0, account="callbacks")  # counted twice
+    [span] = run.findings("host_stall")
+    assert span["lost_s"] == pytest.approx(6, rel=0.01)
 
 
 def test_a_long_run_is_told_by_its_epochs():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.diagnosis import Diagnosis, run_report
+from gpu_util_callback.diagnosis import Evidence, Run, judge, run_report
 from gpu_util_callback.diagnosis.evidence.source import MAX_WINDOWS, Traced
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.segments import complete
@@ -99,7 +99,7 @@ def test_spans_are_the_same_however_rows_came():
     run = ever_rarer(2000, 5000)
     tables, samples = run.tables(), run.samples()
     cuts = np.linspace(0, run.now - run.facts["started_ns"], 9)[1:] + run.facts["started_ns"]
-    pieces, before = Diagnosis(run.facts), 0
+    pieces, before = Evidence(run.facts["started_ns"]), 0
     for cut in cuts:
 
         def part(table, column, cut=cut, before=before):
@@ -114,5 +114,5 @@ def test_spans_are_the_same_however_rows_came():
             {name: part(group, "time_ns") for name, group in samples.items()},
         )
         before = cut + 1
-    found = pieces.result(now_ns=run.now, ended=True)
+    found = judge(Run(run.facts, pieces, run.now, ended=True))
     assert [one["id"] for one in found["spans"]] == [one["id"] for one in run.diagnose()["spans"]]

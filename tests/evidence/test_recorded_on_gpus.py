@@ -12,7 +12,8 @@ from nvml_recorder import Recording
 from recorded_runs import recorded_runs
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run
+from gpu_util_callback.diagnosis import judge as diagnosed
 from gpu_util_callback.gpus import Sampler, _gate
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.traces import read_trace
@@ -34,13 +35,13 @@ def test_nothing_of_the_stand_in_is_kept_as_recorded():
 
 def causes_now(recording):
     """What today's rules find, whatever was stored."""
-    diagnosis = Diagnosis(recording.facts)
+    evidence = Evidence(recording.start_ns)
     tables = {
         name: getattr(recording, name)
         for name in ("steps", "phases", "validation_steps", "pipeline", "traced_steps", "kernels")
     }
-    diagnosis.add(tables, recording.samples)
-    found = diagnosis.result(account=recording.account, now_ns=recording.end_ns, ended=True)
+    evidence.add(tables, recording.samples)
+    found = diagnosed(Run(recording.facts, evidence, recording.end_ns, ended=True))
     return {thing["cause"] for thing in (*found["findings"], *found["spans"])}
 
 

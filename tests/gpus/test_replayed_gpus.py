@@ -7,9 +7,8 @@ import pytest
 from nvml import Scenario
 from replayed_gpus import LOADS, SECOND, SQUARES, recorded, trained
 
-from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis import Evidence, Run, run_report
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS
-from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.recording import read_recordings
 from tensorboard_plugin.lanes import lanes_of
 
@@ -27,10 +26,9 @@ def replay(step, trace_data, tmp_path):
 
 
 def run_of(recording):
-    run = Run(recording.facts)
-    run.add({"steps": recording.steps, "phases": recording.phases}, recording.samples)
-    run.update({}, recording.account, None, True)
-    return run
+    evidence = Evidence()
+    evidence.add({"steps": recording.steps, "phases": recording.phases}, recording.samples)
+    return Run(recording.facts, evidence, ended=True)
 
 
 def active_pct(run, begin, stretches):
@@ -106,7 +104,7 @@ def test_where_no_refresh_is_seen_two_seconds_are_assumed(step):
     stepped = step(scenario)
     stepped.at(*np.arange(0, 6, 0.1))
     assert "utilization_refresh_ms" not in stepped.reader.facts
-    assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}).lag_ns() == HOLD_NS
+    assert Run({"gpus": [{"index": 0, "used_by_framework": True}]}, Evidence()).lag_ns() == HOLD_NS
 
 
 def test_the_driver_s_own_samples_show_their_refresh(step):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.diagnosis import Announcer, Diagnosis
+from gpu_util_callback.diagnosis import Announcer
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, grows
 
 MIB = 1 << 20
@@ -89,9 +89,7 @@ def diagnosed(run: Generated, group="host", column="process_held_bytes", more=()
     times, held = run.memory
     samples = run.samples()
     block = {"time_ns": times, column: held, **dict(more)}
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), {**samples, group: block})
-    return diagnosis.result(now_ns=run.now, ended=ended)
+    return run.diagnose(samples={**samples, group: block}, ended=ended)
 
 
 def of_cause(result, cause="memory_growth"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.diagnosis import Diagnosis, run_report
+from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.terminal import render
@@ -12,7 +12,7 @@ from gpu_util_callback.report.terminal import render
 GIB = 1 << 30
 
 
-def run_of(sizes: list[int], per_sample: float = 0.05 * GIB, base: float = 6 * GIB) -> Diagnosis:
+def run_of(sizes: list[int], per_sample: float = 0.05 * GIB, base: float = 6 * GIB) -> Generated:
     """A run whose batches have these sizes, a hundred steps each, and take memory in proportion."""
     known = {str(number): size for number, size in enumerate(dict.fromkeys(sizes))}
     ids = {size: int(number) for number, size in known.items()}
@@ -29,14 +29,12 @@ def run_of(sizes: list[int], per_sample: float = 0.05 * GIB, base: float = 6 * G
             run.gpu_value("allocator_used_bytes", seconds, live)
             run.gpu_value("allocator_peak_bytes", seconds, peak)
             run.gpu_value("allocator_limit_bytes", seconds, 40 * GIB)
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), run.samples())
-    return diagnosis
+    return run
 
 
 @pytest.mark.parametrize("sizes", [[64], [64, 128, 256], [256, 64, 128, 512]])
 def test_room_for_a_batch_by_a_line_through_the_sizes_that_ran(sizes):
-    memory = run_of(sizes).result(ended=True)["memory"]
+    memory = run_of(sizes).diagnose()["memory"]
     [gpu] = memory["gpus"]
     assert gpu["bytes_per_sample"] == pytest.approx(0.05 * GIB, rel=0.02)
     assert gpu["room_for_batch"] == pytest.approx((0.95 * 40 - 6) / 0.05, rel=0.02)
@@ -44,8 +42,8 @@ def test_room_for_a_batch_by_a_line_through_the_sizes_that_ran(sizes):
 
 
 def test_no_room_is_named_where_it_was_not_measured():
-    diagnosis = run_of([64], per_sample=0.0)
-    assert diagnosis.result(ended=True)["memory"]["gpus"][0]["room_for_batch"] is None
+    memory = run_of([64], per_sample=0.0).diagnose()["memory"]
+    assert memory["gpus"][0]["room_for_batch"] is None
     run = Generated(seed=2, gpus=[GPU])
     run.steps(200, step_ms=10)
     assert run.diagnose()["memory"] is None
@@ -80,9 +78,8 @@ def test_growth_says_when_memory_is_full():
             run.steps(100, step_ms=500)
     times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
     held = 2 * GIB + (times - times[0]) / 1e9 * 2 * 4e6
-    diagnosis = Diagnosis(run.facts)
-    diagnosis.add(run.tables(), {"host": {"time_ns": times, "process_held_bytes": held}})
-    [growth] = diagnosis.result(now_ns=run.now, ended=True)["memory"]["growth"]
+    found = run.diagnose(samples={"host": {"time_ns": times, "process_held_bytes": held}})
+    [growth] = found["memory"]["growth"]
     assert growth["group"] == "host" and growth["since_step"] <= 2
     assert growth["bytes_per_step"] == pytest.approx(4e6, rel=0.03)
     assert growth["full_at_step"] == pytest.approx(6 * GIB / 4e6, rel=0.05)

@@ -28,7 +28,7 @@ class Slow:
         self.rows += [tables["steps"] for tables, _ in parts]
         self.sizes.append(len(parts))
 
-    def result(self, facts, start_ns, now_ns, ended):
+    def result(self, facts, now_ns, ended):
         until = time.thread_time() + 0.1
         while time.thread_time() < until:
             pass
@@ -73,10 +73,10 @@ def test_rows_of_several_flushes_are_diagnosed_as_one():
         parts.append(({"steps": steps}, [block]))
     found = []
     for way in ([parts], [[part] for part in parts]):
-        running = RunningDiagnosis({}, None)
+        running = RunningDiagnosis(START, None)
         for some in way:
             running.add(some)
-        found.append(running.result({}, START, int(whole["start_ns"][-1]) + MS, ended=True))
+        found.append(running.result({}, int(whole["start_ns"][-1]) + MS, ended=True))
     assert found[0] == found[1]
     assert found[0]["verdict"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from random_jobs import faulty, healthy
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 
 Columns = dict[str, np.ndarray]
 NEEDED = ("step", "start_ns", "kind", "time_ns")  # without them there is no row
@@ -73,9 +73,9 @@ def test_a_torn_recording_is_diagnosed_all_the_same(seed):
             facts = damage_facts(random, facts)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        diagnosis = Diagnosis(facts)
-        diagnosis.add(tables, samples)
-        found = diagnosis.result(now_ns=job.now, ended=True)
+        evidence = Evidence(facts.get("started_ns"))
+        evidence.add(tables, samples)
+        found = judge(Run(facts, evidence, job.now, ended=True))
     json.dumps(found, allow_nan=False)
     for finding in [*found["spans"], *found["findings"]]:
         assert finding["lost_s"] is None or finding["lost_s"] > 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_made_up_jobs import CASES
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 
 # Each cause, from several boards; long runs are left to the benchmark.
 EVERY = 3
@@ -31,13 +31,11 @@ def test_rows_in_other_pieces_give_the_same(number):
         name: {column: np.asarray(values) for column, values in table.items()} for name, table in job.tables().items()
     }
     samples = job.samples()
-    whole = Diagnosis(job.facts)
-    whole.add(tables, samples)
-    once = whole.result(now_ns=job.now, ended=True)
+    once = job.diagnose(tables=tables, samples=samples)
 
     rng = np.random.default_rng(number)
     parts = int(rng.integers(2, 9))
-    growing = Diagnosis({"started_ns": job.facts["started_ns"]})  # facts come with the rows
+    growing = Evidence(job.facts["started_ns"])
     cut_tables = {
         name: pieces(table, cuts(rng, len(next(iter(table.values()))), parts)) for name, table in tables.items()
     }
@@ -48,5 +46,5 @@ def test_rows_in_other_pieces_give_the_same(number):
             {name: cut[part] for name, cut in cut_samples.items()},
         )
         if part % 2:
-            growing.result(job.facts, now_ns=job.now)
-    assert json.dumps(growing.result(job.facts, now_ns=job.now, ended=True)) == json.dumps(once)
+            judge(Run(job.facts, growing, job.now))
+    assert json.dumps(judge(Run(job.facts, growing, job.now, ended=True))) == json.dumps(once)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.read import read_trace
 from gpu_util_callback.traces.recorded import recording_tables
@@ -26,9 +26,9 @@ def causes(path, backend: str, capability: str | None = None) -> dict[str, dict]
         "framework": {"backend": backend},
         "gpus": [{"index": gpu, "used_by_framework": True, "compute_capability": capability} for gpu in gpus],
     }
-    diagnosis = Diagnosis(facts)
-    diagnosis.add(tables | {"steps": steps})
-    found = diagnosis.result(ended=True)
+    evidence = Evidence()
+    evidence.add(tables | {"steps": steps})
+    found = judge(Run(facts, evidence, ended=True))
     return {finding["cause"]: finding for finding in [*found["spans"], *found["findings"]]}
 
 

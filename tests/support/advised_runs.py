@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from generated_runs import GPU, START_NS, Generated
 
-from gpu_util_callback.diagnosis import Diagnosis
-
 TENSORFLOW = {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0", "keras": "3.15.1"}
 JAX = {"name": "jax", "backend": "jax", "version": "0.10.2", "keras": "3.15.1"}
 KERAS_TORCH = {"name": "torch", "backend": "torch", "version": "2.13.0", "keras": "3.15.1"}
@@ -37,13 +35,11 @@ def run_of(framework=TENSORFLOW, gpus=None, machine=None, script=None, **facts) 
 
 def found(run: Generated, cause: str, host: dict | None = None) -> dict:
     """The finding of a cause; `host`: CPU percentages over the run."""
-    diagnosis = Diagnosis(run.facts)
     samples = run.samples()
     if host:
         times = np.arange(START_NS, run.now, 10**9)
         samples["host"] = {"time_ns": times} | {name: np.full(len(times), float(value)) for name, value in host.items()}
-    diagnosis.add(run.tables(), samples)
-    result = diagnosis.result(now_ns=run.now, ended=True)
+    result = run.diagnose(samples=samples)
     [finding] = [one for one in result["spans"] + result["findings"] if one["cause"] == cause]
     return finding
 

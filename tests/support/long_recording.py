@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scripted_runs import ScriptedTime
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import RecordingWriter
 from gpu_util_callback.recording.event_files import ScalarWriter
 
@@ -93,7 +93,7 @@ def make_long_recording(
     scalars = ScalarWriter(str(log_dir))
     scalars.marker(start / 1e9)
     writer = RecordingWriter(str(log_dir), facts, clock=clock)
-    diagnosis = Diagnosis(facts)
+    evidence = Evidence(start)
     noise = random.normal(size=1 << 18).astype(np.float32)
     stride = max(1, steps // tag_scalars) if tag_scalars else 0
     done, sampled = 0, now
@@ -101,7 +101,7 @@ def make_long_recording(
         count = min(chunk, steps - done, EPOCH - done % EPOCH)
         slow = (done // 40_000) % 5 == 3
         rows = _steps(done, count, now, duration, slow, _take(noise, random, 3 * count))
-        _put(writer, diagnosis, "steps", rows)
+        _put(writer, evidence, "steps", rows)
         end = now + int(rows["duration_ns"].sum())
         times = np.arange(sampled, end, 1_000 * MS // HZ)
         sampled = int(times[-1]) + 1_000 * MS // HZ if len(times) else sampled
@@ -109,17 +109,16 @@ def make_long_recording(
             values = _samples(names, times, slow, _take(noise, random, len(names) * len(times)))
             writer.append_samples(f"gpu{gpu}", names, times, values)
             columns = {"time_ns": times, **dict(zip(names, values.T, strict=True))}
-            diagnosis.add({}, {f"gpu{gpu}": columns})
+            evidence.add({}, {f"gpu{gpu}": columns})
         if stride:
             _add_scalars(scalars, rows, stride)
         done, now = done + count, end
         if done % EPOCH == 0 or done == steps:
-            now = _end_of_epoch(writer, diagnosis, done, now)
+            now = _end_of_epoch(writer, evidence, done, now)
         script.advance((now - clock.now()) / 1e9)
         writer.flush()
     writer.update(ended_ns=now)
-    account = writer.account(now)
-    writer.update(diagnosis=diagnosis.result(account=account, now_ns=now, ended=not live))
+    writer.update(diagnosis=judge(Run(facts, evidence, now, not live)))
     writer.flush() if live else writer.close("ended")
     scalars.close()
     return Path(writer.path)
@@ -205,18 +204,16 @@ def _samples(names: list[str], times: np.ndarray, slow: bool, noise: np.ndarray)
     return values
 
 
-def _put(writer: RecordingWriter, diagnosis: Diagnosis, table: str, rows: dict) -> None:
-    from gpu_util_callback.recording.segments import complete
-
+def _put(writer: RecordingWriter, evidence: Evidence, table: str, rows: dict) -> None:
     writer.append(table, rows)
-    diagnosis.add({table: complete(table, rows)}, {})
+    evidence.add({table: rows})
 
 
-def _end_of_epoch(writer: RecordingWriter, diagnosis: Diagnosis, done: int, now: int) -> int:
+def _end_of_epoch(writer: RecordingWriter, evidence: Evidence, done: int, now: int) -> int:
     end = now + VALIDATION_NS
     _put(
         writer,
-        diagnosis,
+        evidence,
         "phases",
         {
             "kind": ["validation"],

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis import Evidence, Run, judge, thresholds_in_force
 from gpu_util_callback.recording import Clock, RecordingWriter
 from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 
 MS = 1_000_000
+Rows = dict[str, dict[str, np.ndarray]]
 NAN = float("nan")
 ACCOUNTS = {"validation": "validation", "input_setup": "input_wait", "gap": "step"}
 
@@ -136,11 +137,13 @@ class MadeUpRun:
             tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
         return tables
 
-    def diagnose(self, thresholds: dict | None = None, account: dict | None = None) -> dict:
-        """The diagnosis of all tables and samples at once."""
-        diagnosis = Diagnosis(self.facts, thresholds)
-        diagnosis.add(self.tables(), self.samples())
-        return diagnosis.result(account=account, now_ns=self.now, ended=True)
+    def diagnose(
+        self, thresholds: dict | None = None, *, tables: Rows | None = None, samples: Rows | None = None, ended=True
+    ) -> dict:
+        """The diagnosis of rows at once, by default of all tables and samples."""
+        evidence = Evidence(self.facts.get("started_ns"))
+        evidence.add(self.tables() if tables is None else tables, self.samples() if samples is None else samples)
+        return judge(Run(self.facts, evidence, self.now, ended), thresholds_in_force(thresholds))
 
     def findings(self, cause: str = "", **how) -> list[dict]:
         """What was found, spans first; only of a cause, if one is given."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from made_up_kernels import HOST_OPS, KERNELS
 
+from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import Clock, RecordingWriter
 from gpu_util_callback.recording.event_files import ScalarWriter, next_step_offset
 
@@ -79,7 +80,7 @@ class SyntheticRun:
             log_dir, self._facts(rank, world_size, job, fit_index, epochs), clock=self.clock, redact=redact
         )
         self.path = Path(self.writer.path)
-        self._diagnosis = self._make_diagnosis() if diagnose else None
+        self._evidence = Evidence(self.start) if diagnose else None
         self._setup()
 
     def _facts(self, rank, world_size, job, fit_index, epochs):
@@ -139,11 +140,6 @@ class SyntheticRun:
             "overhead": {"callback_us_per_step": None, "sampler_cpu_pct": None, "windows_s": 0.0},
         }
 
-    def _make_diagnosis(self):
-        from gpu_util_callback.diagnosis import Diagnosis
-
-        return Diagnosis(self.writer.facts)
-
     # --- what happens on the training thread ------------------------------------------------------
 
     def _phase(self, kind, name, start, end, account, step=None, count=1):
@@ -163,10 +159,8 @@ class SyntheticRun:
 
     def _put(self, table, columns):
         self.writer.append(table, columns)
-        if self._diagnosis is not None:
-            from gpu_util_callback.recording.segments import complete
-
-            self._diagnosis.add({table: complete(table, columns)}, {})
+        if self._evidence is not None:
+            self._evidence.add({table: columns})
 
     def _setup(self):
         end = self.now + 120 * MS
@@ -426,9 +420,9 @@ class SyntheticRun:
 
     def _put_samples(self, group, names, times, values):
         self.writer.append_samples(group, names, times, values)
-        if self._diagnosis is not None:
+        if self._evidence is not None:
             columns = {name: values[:, at] for at, name in enumerate(names)}
-            self._diagnosis.add({}, {group: {"time_ns": times, **columns}})
+            self._evidence.add({}, {group: {"time_ns": times, **columns}})
 
     def _stages(self, count, slow, now):
         stages = (
@@ -477,12 +471,8 @@ class SyntheticRun:
         return self.path
 
     def _diagnose(self, ended):
-        if self._diagnosis is None:
-            return
-        if ended:
-            self.writer.flush()  # so that the account has every row
-        account = self.writer.account(self.now)
-        self.writer.update(diagnosis=self._diagnosis.result(account=account, now_ns=self.now, ended=ended))
+        if self._evidence is not None:
+            self.writer.update(diagnosis=judge(Run(self.writer.facts, self._evidence, self.now, ended)))
 
 
 def make_recording(log_dir, scenario="thirds", steps=600, gpus=2, live=False, **options) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
 from gpu_util_callback.recording.fold import FAR, Fold
+from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
 
 _SUMS = (
     "rows",
@@ -92,6 +93,13 @@ class StepBlocks:
 
     def total(self, name: str) -> int:
         return int(self[name].sum())
+
+    def spent_ns(self) -> dict[str, int]:
+        """Return the time of all steps by category of the host account."""
+        spent = dict.fromkeys(ACCOUNTS, 0)
+        for column, category in STEP_PARTS.items():
+            spent[category] += self.total(column)
+        return spent
 
     @property
     def extent_ns(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
+from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack
 from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
 
@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 def cached(
     question: Callable[Concatenate[_Run, _Arguments], _Answer],
 ) -> Callable[Concatenate[_Run, _Arguments], _Answer]:
-    """Cache the answers to a question about a run, one for each set of arguments, until new rows come."""
+    """Cache the answers to a question about a run, one for each set of arguments."""
 
     @wraps(question)
     def answered(run: _Run, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
@@ -34,37 +34,15 @@ def cached(
 
 
 class Gauges:
-    """Samples by group.
+    """Samples by group, and the courses of memory, as in `Evidence`.
 
-    "gpu<i>" is as polled, "gpu<i>/utilization" at the end of its window; then there are
-    "gpu<i>/gpm", "host" and others.
-
-    Rules repeat the same queries on the same rows: answers are cached until new rows come.
+    Rules repeat the same queries: answers are cached.
     """
 
-    def __init__(self) -> None:
-        self.samples: dict[str, SampleBins] = {}
-        # GPU -> the driver's error number (Xid) -> time of its last report. Several come at once,
-        # of which a bin would hold the mean.
-        self.errors: dict[str, dict[int, int]] = {}
-        self.memory: dict[str, MemoryTrack] = {}  # "host:process_held_bytes" -> its course
+    def __init__(self, samples: Mapping[str, SampleBins], memory: Mapping[str, MemoryTrack]) -> None:
+        self.samples = samples
+        self.memory = memory
         self._answers: dict[Hashable, object] = {}
-
-    def add_samples(self, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Add new samples of any group, each once and in order."""
-        self.forget()
-        for group, block in samples.items():
-            self.samples.setdefault(group, SampleBins()).add(block)
-            tracks_of(self.memory, group, block)
-            if group.endswith("/xid") and "xid" in block:
-                last_by_number = self.errors.setdefault(group.removesuffix("/xid"), {})
-                for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
-                    if np.isfinite(number):
-                        last_by_number[int(number)] = int(time_ns)
-
-    def forget(self) -> None:
-        """Clear the cached answers: new rows may change them."""
-        self._answers.clear()
 
     def once(self, question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
         """Return the result of `answer`, computed once per question."""

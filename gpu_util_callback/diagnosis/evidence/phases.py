@@ -102,6 +102,10 @@ class Phases:
             if kind in kinds and (account is None or where == account)
         }
 
+    def spent_ns(self, account: str) -> int:
+        """Return the time counted in a category of the host account."""
+        return sum(group.self_ns for (_, _, where), group in self._groups.items() if where == account)
+
     def accounted_ns(self, times: np.ndarray) -> np.ndarray:
         """Return the time outside steps that phases account for before each of `times`, ns."""
         total = np.zeros(len(times))

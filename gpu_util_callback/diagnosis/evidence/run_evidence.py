@@ -1,4 +1,4 @@
-"""A run as rules see it: bounded sums over its tables and samples, with queries on them."""
+"""A run as rules see it: queries on the bounded sums over its tables and samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,21 +6,26 @@ from typing import cast
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
-from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks, absences
-from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
+from gpu_util_callback.diagnosis.evidence.blocks import absences
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, MIN_SAMPLES, Gauges, Mean, cached
-from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
-from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
-from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_of
+from gpu_util_callback.diagnosis.evidence.phases import Occurrences
+from gpu_util_callback.diagnosis.evidence.source import Source, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
+from gpu_util_callback.diagnosis.evidence.sums import Evidence
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
-from gpu_util_callback.recording.manifest_facts import Facts, Fit, Framework, Gpu, Machine, MemoryFacts, Model
-from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segments import complete
-
-Tables = Mapping[str, Mapping[str, np.ndarray]]
+from gpu_util_callback.recording.manifest_facts import (
+    AccountFacts,
+    Facts,
+    Fit,
+    Framework,
+    Gpu,
+    Machine,
+    MemoryFacts,
+    Model,
+)
+from gpu_util_callback.recording.schema import ACCOUNTS
+from gpu_util_callback.recording.summary import account_of
 
 AROUND_NS = 500_000_000
 MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
@@ -45,63 +50,40 @@ class Idle:
     gpus: tuple[int, ...]
 
 
-def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Return a table with all columns of the schema, as arrays."""
-    is_full = table.keys() >= TABLES[name].keys() and all(isinstance(column, np.ndarray) for column in table.values())
-    return table if is_full else complete(name, table)
-
-
 class Run(Gauges):
-    """All data that rules may look at. Rows are added once; memory and cost stay bounded.
+    """All data that rules may look at, at one time: its evidence does not grow while it is judged.
 
     Attributes:
         facts: the manifest's facts (framework, model, fit, gpus, ...).
-        steps, phases, pipeline, traced, samples: bounded sums over the tables and sample groups.
-        start_ns, end_ns: of the run so far, on the recording's clock.
-        ended: whether nothing will be added any more.
+        steps, validation, phases, pipeline, traced, energy, accelerator, errors: as in `Evidence`.
+        now_ns: the end of the run so far, on the recording's clock; None = the last row.
+        ended: whether no rows will follow.
+
+    Args:
+        account: where it is of more rows than the evidence.
     """
 
-    def __init__(self, facts: Mapping):
-        super().__init__()
-        self.facts = dict(facts)
-        self.steps = StepBlocks()
-        self.validation = StepBlocks()
-        self.phases = Phases()
-        self.pipeline = Pipeline()
-        self.traced = Traced()
-        self.energy = EnergyUse(self.facts.get("started_ns"))
-        self.accelerator = AcceleratorUse()
-        self.account: Mapping = {}
-        self.now_ns: int | None = None
-        self.ended = False
-
-    def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Add new rows of any table and new samples of any group, each row once and in order.
-
-        A column that a table lacks counts as unknown.
-        """
-        full = {name: _full(name, table) for name, table in tables.items()}
-        if "steps" in full:
-            self.steps.add(full["steps"])
-            self.accelerator.add(full["steps"])
-        if "validation_steps" in full:
-            self.validation.add(complete("steps", full["validation_steps"]))
-        if "phases" in full:
-            self.phases.add(full["phases"])
-        if "pipeline" in full:
-            self.pipeline.add(full["pipeline"])
-        if "traced_steps" in full:
-            self.traced.add_steps(full["traced_steps"])
-        if "kernels" in full:
-            self.traced.add_kernels(full["kernels"])
-        self.energy.add(full, samples)
-        self.add_samples(samples)
-
-    def update(self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool) -> None:
-        """Update everything but the rows: newer facts are merged over those before."""
-        self.forget()
-        self.facts.update(facts or {})
-        self.account, self.now_ns, self.ended = account or {}, now_ns, ended
+    def __init__(
+        self,
+        facts: Mapping,
+        evidence: Evidence,
+        now_ns: int | None = None,
+        ended: bool = False,
+        account: AccountFacts | None = None,
+    ):
+        super().__init__(evidence.samples, evidence.memory)
+        self.facts = facts
+        self.steps = evidence.steps
+        self.validation = evidence.validation
+        self.phases = evidence.phases
+        self.pipeline = evidence.pipeline
+        self.traced = evidence.traced
+        self.energy = evidence.energy
+        self.accelerator = evidence.accelerator
+        self.errors = evidence.errors
+        self.now_ns = now_ns
+        self.ended = ended
+        self._stored_account = account
 
     @property
     def over(self) -> bool:
@@ -169,6 +151,16 @@ class Run(Gauges):
     def present_in(self, where: Range) -> int:
         """Return the length of a range without the time that `absent_ns` counts in it."""
         return where.end_ns - where.start_ns - self.absent_ns(where.start_ns, where.end_ns)
+
+    @property
+    @cached
+    def account(self) -> AccountFacts:
+        """The training thread's time by category; see `account_of`."""
+        if self._stored_account is not None and self._stored_account["time_s"].keys() >= {*ACCOUNTS}:
+            return self._stored_account
+        spent_ns = {name: ns + self.phases.spent_ns(name) for name, ns in self.steps.spent_ns().items()}
+        between, stopped = (sum(pause.self_ns for pause in self.phases.of(kind).values()) for kind in PAUSES)
+        return account_of(spent_ns, between, stopped, self.end_ns - self.start_ns)
 
     @property
     def _pauses(self) -> list[Occurrences]:

@@ -92,7 +92,7 @@ def unmarked(run: Run) -> Unmarked | None:
     middle = float(np.median(stretches))
     last_ns = int(steps["end_ns"].max())
     tail = min(middle, _tail(run, last_ns))
-    took = round(min(float(spent.sum()) + tail, _other_ns(run)))
+    took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"]["other"])))
     usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
     rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
@@ -134,11 +134,6 @@ def _unnamed_ns(run: Run, start_ns: int, end_ns: int) -> float:
     """Return the time between two moments that no phase accounts for."""
     before, after = run.phases.accounted_ns(np.array([start_ns, end_ns]))
     return end_ns - start_ns - float(after - before)
-
-
-def _other_ns(run: Run) -> float:
-    other_s = (run.account.get("time_s") or {}).get("other") if run.account else None
-    return np.inf if other_s is None else 1e9 * float(other_s)
 
 
 def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occurrences:
