@@ -1,10 +1,15 @@
 """Phases in bounded memory: activity of the training thread outside its steps, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gpu_util_callback.recording.fold import Fold
+
 MAX_NAMES = 256
+# Column of an occurrence -> part of the fold.
+_PARTS = {"start_ns": "first", "end_ns": "last", "self_ns": "sum", "step": "first", "count": "sum"}
+Occurrence = tuple[int, int, int, int, int]  # of COLUMNS
 
 
 class Occurrences:
@@ -13,58 +18,45 @@ class Occurrences:
     CAPACITY = 1024
     COLUMNS = ("start_ns", "end_ns", "self_ns", "step", "count")
 
-    def __init__(self) -> None:
-        self._rows = np.zeros((self.CAPACITY, 5), np.int64)
-        self._used = 0
-        self._per_row = 1
-        self._pending = 0  # occurrences already joined into the newest row
+    def __init__(self, rows: Sequence[Occurrence] = ()) -> None:
+        self._fold = Fold(self.CAPACITY)  # by the number of an occurrence
+        self._occurred = 0
         self.count = 0
         self.self_ns = 0
         self.longest_ns = 0  # of a single occurrence
         self._newest_ns = 0
+        self.add(rows)
 
     @property
     def joined(self) -> bool:
         """True if rows cover several occurrences, including the time between them."""
-        return self._per_row > 1
+        return self._fold.width > 1
 
-    def add(self, start_ns: int, end_ns: int, self_ns: int, step: int, count: int) -> None:
-        self.count += count
-        self.self_ns += self_ns
-        self._newest_ns = self_ns // max(1, count)
-        self.longest_ns = max(self.longest_ns, self._newest_ns)
-        if self._pending:
-            row = self._rows[self._used - 1]
-            row[1], row[2], row[4] = max(row[1], end_ns), row[2] + self_ns, row[4] + count
-        else:
-            if self._used == self.CAPACITY:
-                self._fold()
-            self._rows[self._used] = (start_ns, end_ns, self_ns, step, count)
-            self._used += 1
-        self._pending = (self._pending + 1) % self._per_row
-
-    def extend(self, end_ns: int, self_ns: int) -> None:
-        """Add a later part to the newest occurrence."""
-        row = self._rows[self._used - 1]
-        row[1], row[2] = max(row[1], end_ns), row[2] + self_ns
-        self.self_ns += self_ns
-        self._newest_ns += self_ns
-        self.longest_ns = max(self.longest_ns, self._newest_ns)
-
-    def _fold(self) -> None:
-        left, right = self._rows[0::2].copy(), self._rows[1::2].copy()
-        half = self.CAPACITY // 2
-        self._rows[:half, 0], self._rows[:half, 3] = left[:, 0], left[:, 3]
-        self._rows[:half, 1] = np.maximum(left[:, 1], right[:, 1])
-        self._rows[:half, 2] = left[:, 2] + right[:, 2]
-        self._rows[:half, 4] = left[:, 4] + right[:, 4]
-        self._used, self._per_row = half, self._per_row * 2
+    def add(self, rows: Sequence[Occurrence]) -> None:
+        """Add occurrences in order; one with a count of 0 is a later part of that before it."""
+        if not rows:
+            return
+        numbers = []
+        for _, _, self_ns, _, count in rows:
+            self._occurred += count > 0
+            numbers.append(self._occurred)
+            self._newest_ns = self_ns // count if count else self._newest_ns + self_ns
+            self.longest_ns = max(self.longest_ns, self._newest_ns)
+        values = np.array(rows, np.int64).T
+        self._fold.add(
+            np.array(numbers) - 1,
+            first=(("start_ns", "step"), values[[0, 3]]),
+            last=(("end_ns",), values[[1]]),
+            sum=(("self_ns", "count"), values[[2, 4]]),
+        )
+        self.self_ns += int(values[2].sum())
+        self.count += int(values[4].sum())
 
     def __getitem__(self, column: str) -> np.ndarray:
-        return self._rows[: self._used, self.COLUMNS.index(column)]
+        return self._fold.of(_PARTS[column], column) if len(self) else np.zeros(0, np.int64)
 
     def __len__(self) -> int:
-        return self._used
+        return self._fold.used
 
 
 class Phases:
@@ -77,22 +69,22 @@ class Phases:
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `phases` table."""
         columns = "kind", "name", "account", "start_ns", "end_ns", "self_ns", "step", "count"
+        new: dict[tuple[str, str, str], list[Occurrence]] = {}
         for kind, phase_name, account, start, end, took, step, count in zip(
             *(table[name].tolist() for name in columns), strict=True
         ):
             # Epochs, validations and gaps are numbered; a number is not a name.
             name = phase_name if kind in ("callback", "checkpoint", "compilation") else ""
-            spent = max(0, took)
             self.end_ns = max(self.end_ns, end)
-            key = (kind, name, account)
-            if kind == "gap" and account == "validation":
-                key = ("validation", "", account)  # its tail: mostly closing its input
-                if key in self._groups:
-                    self._groups[key].extend(end, spent)
-                    continue
+            is_tail = kind == "gap" and account == "validation"  # mostly closing its input
+            key = ("validation" if is_tail else kind, name, account)
+            is_tail = is_tail and key in self._groups
             if key not in self._groups and len(self._groups) >= MAX_NAMES:
                 key = (kind, "others", account)
-            self._groups.setdefault(key, Occurrences()).add(start, end, spent, step, max(1, count))
+            self._groups.setdefault(key, Occurrences())
+            new.setdefault(key, []).append((start, end, max(0, took), step, 0 if is_tail else max(1, count)))
+        for key, rows in new.items():
+            self._groups[key].add(rows)
 
     def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
         """Return name -> occurrences of these kinds, in one account or in all."""

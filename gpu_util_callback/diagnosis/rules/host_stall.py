@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE, host_activity, traced_too_early
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
-from gpu_util_callback.diagnosis.evidence.phases import Occurrences
+from gpu_util_callback.diagnosis.evidence.phases import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import (
     ALWAYS_S,
@@ -138,7 +138,8 @@ def _unnamed_ns(run: Run, start_ns: int, end_ns: int) -> float:
 
 def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occurrences:
     """Return the stretches, each at its place: before its block, else within it."""
-    steps, stretches = run.steps, Occurrences()
+    steps = run.steps
+    stretches: list[Occurrence] = []
     begins, ends = steps["start_ns"], steps["end_ns"]
     for block in np.flatnonzero(spent >= max(1.0, A_TENTH * float(spent.max()))).tolist():
         length = int(spent[block])
@@ -146,10 +147,10 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
         end = int(begins[block])
         if 2 * before < length:
             end = int(begins[block] + ends[block] + length) // 2
-        stretches.add(end - length, end, length, int(steps["first_step"][block]), 1)
+        stretches.append((end - length, end, length, int(steps["first_step"][block]), 1))
     if tail >= 1:
-        stretches.add(last_ns, last_ns + int(tail), int(tail), run.end_step, 1)
-    return stretches
+        stretches.append((last_ns, last_ns + int(tail), int(tail), run.end_step, 1))
+    return Occurrences(stretches)
 
 
 _SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"

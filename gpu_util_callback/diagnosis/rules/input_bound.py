@@ -244,16 +244,18 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         return None
     steps = occurrences["step"]
     least = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
-    long_changes, often = Occurrences(), 0
+    long_rows: list[int] = []
+    often = 0
     for step in sorted({int(start_step) for start_step in steps if start_step > run.first_step}):
         rows = np.flatnonzero(steps == step)
         if int(occurrences["self_ns"][rows].sum()) < least:
             continue
         often += 1
-        for row in rows:
-            long_changes.add(*(int(occurrences[name][row]) for name in Occurrences.COLUMNS))
+        long_rows += rows.tolist()
     if not often:
         return None
+    columns = [occurrences[name][long_rows].tolist() for name in Occurrences.COLUMNS]
+    long_changes = Occurrences(list(zip(*columns, strict=True)))
     beside = round(run.steps.total("duration_ns") / max(1, run.steps.total_rows))
     first, last = int(long_changes["start_ns"][0]), int(long_changes["end_ns"][-1])
     where = run.range_of(max(run.start_ns, first - beside), min(run.end_ns, last + beside))
