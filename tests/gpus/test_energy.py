@@ -180,9 +180,9 @@ def test_sums_over_time_do_not_depend_on_order_or_pieces(monkeypatch):
     end = start + rng.integers(0, 3 * SECOND, 200)
     amount = rng.integers(0, 10**12, 200)
     whole, parts = TimeSums(1_700_000_000 * SECOND), TimeSums(1_700_000_000 * SECOND)
-    whole.add("a", start, end, amount)
+    whole.add(start, end, a=amount)
     for piece in np.array_split(rng.permutation(200), 23):
-        parts.add("a", start[piece], end[piece], amount[piece])
+        parts.add(start[piece], end[piece], a=amount[piece])
     assert whole.bin_ns == parts.bin_ns > TimeSums.BASE_NS
     np.testing.assert_array_equal(whole.of("a"), parts.of("a"))
     np.testing.assert_array_equal(whole.starts(), parts.starts())

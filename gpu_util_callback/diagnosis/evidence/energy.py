@@ -39,27 +39,28 @@ class TimeSums:
     def bin_ns(self) -> int:
         return self._fold.width
 
-    def add(self, name: str, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> None:
-        """Add int[n] amounts, each spread evenly over the time from start to end, int[n]."""
-        is_spread = (end > start) & (amount > 0)
+    def add(self, start: np.ndarray, end: np.ndarray, **amounts: np.ndarray) -> None:
+        """Add int[n] amounts by name, each spread evenly over the time from start to end, int[n]."""
+        each = np.stack(list(amounts.values()))
+        is_spread = (end > start) & (each > 0).any(axis=0)
         if not is_spread.any():
             return
         self._fold.add(np.array([start[is_spread].min(), end[is_spread].max() - 1]))  # bins widen first
         origin = (self._fold.first or 0) * self.bin_ns
         is_spread &= end > origin
-        start, end, amount = start[is_spread], end[is_spread], amount[is_spread]
+        start, end, each = start[is_spread], end[is_spread], np.maximum(each[:, is_spread], 0)
         head = np.maximum(start, origin) // self.bin_ns
         count = (end - 1) // self.bin_ns - head + 1
         at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         left = (np.repeat(head, count) + at) * self.bin_ns
-        row, length = np.repeat(amount, count), np.repeat(end - start, count)
+        rows, length = np.repeat(each, count, axis=1), np.repeat(end - start, count)
         begin = np.repeat(start, count)
 
         def by(edge: np.ndarray) -> np.ndarray:
             passed = np.clip(edge - begin, 0, length)
-            return np.where(passed == length, row, np.floor(row * (passed / length)).astype(np.int64))
+            return np.where(passed == length, rows, np.floor(rows * (passed / length)).astype(np.int64))
 
-        self._fold.add(left, sum=((name,), (by(left + self.bin_ns) - by(left))[np.newaxis]))
+        self._fold.add(left, sum=(list(amounts), by(left + self.bin_ns) - by(left)))
 
     def __contains__(self, name: str) -> bool:
         return name in self._fold.columns("sum")
@@ -130,14 +131,13 @@ class EnergyUse:
         is_short = (length > 0) & (length <= LONGEST_NS)
         start, end, length = at[:-1][is_short], at[1:][is_short], length[is_short]
         amount = np.rint(twice[is_short]).astype(np.int64) * length
-        self._sums.add(f"{group}/{column}", start, end, amount)
-        self._sums.add(f"{group}/{column}/covered", start, end, length)
+        self._sums.add(start, end, **{f"{group}/{column}": amount, f"{group}/{column}/covered": length})
 
     def _add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         at = steps["start_ns"]
         for column, category in STEP_PARTS.items():
             length = np.maximum(steps[column], 0)
-            self._sums.add(category, at, at + length, length)
+            self._sums.add(at, at + length, **{category: length})
             at = at + length
 
     def _add_phases(self, phases: Mapping[str, np.ndarray]) -> None:
@@ -146,7 +146,7 @@ class EnergyUse:
         start, end, spent = phases["start_ns"], phases["end_ns"], phases["self_ns"]
         for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
             of_category = accounts == category
-            self._sums.add(category, start[of_category], end[of_category], np.maximum(spent[of_category], 0))
+            self._sums.add(start[of_category], end[of_category], **{category: np.maximum(spent[of_category], 0)})
 
     def result(self, gpus: Iterable[Gpu], start_ns: int, end_ns: int) -> Energy | None:
         """Return the energy of a run's GPUs; None where no power was sampled of any in use.
