@@ -1,7 +1,7 @@
 """The report JSON: one object per run, grouped into sessions. Unknown is None, never 0."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
@@ -135,7 +135,7 @@ def _clocks(recordings: list[Recording]) -> ClocksReport | None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording as a report needs it, from its recorder's memory: no file is read.
+    """A recording by its manifest alone; with what its recorder's memory has, as a report needs it.
 
     Args:
         facts: its manifest, as a reader has it.
@@ -145,9 +145,9 @@ class Recorded:
     """
 
     facts: Facts
-    summary: Mapping[str, Mapping[str, Mapping[str, float]]]
-    traced: Traced
-    path: str | None
+    summary: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    traced: Traced = field(default_factory=Traced)
+    path: str | None = None
     run: str = "."
     problems: tuple[Problem, ...] = ()
 
@@ -173,7 +173,7 @@ class Recorded:
 
     @property
     def step_count(self) -> int:
-        return self.facts["rows"]["steps"]
+        return self.facts["rows"].get("steps", 0)
 
     @property
     def start_ns(self) -> int:
@@ -181,7 +181,7 @@ class Recorded:
 
     @property
     def end_ns(self) -> int:
-        return self.facts.get("ended_ns") or self.facts["heartbeat_ns"]
+        return max(self.start_ns, self.facts.get("ended_ns") or self.facts.get("heartbeat_ns") or 0)
 
 
 def _as_recorded(facts: Facts) -> AsRecorded:

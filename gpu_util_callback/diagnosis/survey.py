@@ -14,6 +14,7 @@ from typing import Any
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.finding import own_findings
+from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
@@ -242,19 +243,18 @@ def _from_manifest(storage: Storage, place: Found, path: str, recompute: bool) -
     if status == "live":
         age = None if storage.remote else storage.age_s(path, time.time())
         status = "lost" if manifests.lost(facts, age) else "live"
-    row = _of_facts(place, facts, status)
+    row = _as_diagnosed(place, Recorded(facts), status)
     problems = [Problem(path, left_out[0])] if left_out and row is not None else []
     return row, problems
 
 
-def _of_facts(place: Found, facts: Facts, status: str) -> Row | None:
+def _as_diagnosed(place: Found, recording: Recording | Recorded, status: str) -> Row | None:
     """Return the row from what a manifest says; None where it lacks something."""
-    judged: Mapping[str, Any] = facts.get("diagnosis") or {}
-    start, account, rows = facts.get("started_ns"), facts.get("account"), facts.get("rows")
-    if "verdict" not in judged or start is None or not account or rows is None:
+    judged: Mapping = recording.stored or {}
+    is_complete = all(recording.facts.get(name) is not None for name in ("started_ns", "account", "rows"))
+    if "verdict" not in judged or not is_complete:
         return None
-    end = facts.get("ended_ns") or facts.get("heartbeat_ns") or start
-    return _row(place, facts, judged, account, status, start, max(start, end), rows.get("steps", 0), diagnosed=False)
+    return _row(place, recording, status, judged, diagnosed=False)
 
 
 def _from_rows(storage: Storage, place: Found, thresholds: Mapping | None) -> tuple[Row | None, list[Problem]]:
@@ -262,7 +262,7 @@ def _from_rows(storage: Storage, place: Found, thresholds: Mapping | None) -> tu
     folder = place.path.rstrip("/").rpartition("/")[2]
     recording = Recording(storage, place.path, place.run, recording_id(place.run, folder))
     judged = diagnose(recording, thresholds)
-    return _of_recording(place, recording, judged, diagnosed=True), recording.problems
+    return _row(place, recording, recording.status, judged, diagnosed=True), recording.problems
 
 
 def row_of_open(recording: Recording, recompute: bool = False) -> Row:
@@ -272,27 +272,12 @@ def row_of_open(recording: Recording, recompute: bool = False) -> Row:
         recompute: diagnose it where its recorder did not; without that it is not judged.
     """
     place = Found("", recording.run, recording.path, ())
-    row = _of_facts(place, recording.facts, recording.status)
+    row = _as_diagnosed(place, recording, recording.status)
     if row is not None:
         return row | {"id": recording.id}
     judged: Mapping = diagnose(recording) if recompute else {"findings": [], "spans": []}
-    row = _of_recording(place, recording, judged, diagnosed=recompute)
+    row = _row(place, recording, recording.status, judged, diagnosed=recompute)
     return row | {"id": recording.id, "judged": row["judged"] and recompute}
-
-
-def _of_recording(place: Found, recording: Recording, judged: Mapping, *, diagnosed: bool) -> Row:
-    """Return the row of a recording whose rows of steps can be read."""
-    return _row(
-        place,
-        recording.facts,
-        judged,
-        recording.account,
-        recording.status,
-        recording.start_ns,
-        recording.end_ns,
-        recording.step_count,
-        diagnosed=diagnosed,
-    )
 
 
 def _begins(fit: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,19 +289,9 @@ def _begins(fit: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _row(
-    place: Found,
-    facts: Facts,
-    judged: Mapping,
-    account: Mapping,
-    status: str,
-    start_ns: int,
-    end_ns: int,
-    steps: int,
-    *,
-    diagnosed: bool,
-) -> Row:
+def _row(place: Found, recording: Recording | Recorded, status: str, judged: Mapping, *, diagnosed: bool) -> Row:
     home, _, folder = place.path.rstrip("/").rpartition("/")
+    facts, account, steps = recording.facts, recording.account, recording.step_count
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
     # The hours that are summed up do not include the time between fits.
@@ -346,8 +321,8 @@ def _row(
         "batch_size": fit.get("batch_size"),
         "begins": _begins(fit),
         "status": status,
-        "start_ns": start_ns,
-        "end_ns": end_ns,
+        "start_ns": recording.start_ns,
+        "end_ns": recording.end_ns,
         "wall_s": account["wall_s"],
         "time_s": dict(times),
         "steps": steps,
