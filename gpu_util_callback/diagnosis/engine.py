@@ -22,6 +22,7 @@ from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value
+from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 30
@@ -75,7 +76,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     }
 
 
-def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> DiagnosisFacts:
+def diagnose(recording: Recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> DiagnosisFacts:
     """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
@@ -94,7 +95,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, recompute: bool = 
     lost = recording.status == "lost"  # its last moments were never judged
     if "verdict" in stored and ((up_to_date and not lost) or not (recompute or thresholds)):
         return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {}, **stored}
-    facts = recording.facts
+    facts: Mapping = recording.facts
     if lost:
         facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}
     evidence = Evidence(facts.get("started_ns"))

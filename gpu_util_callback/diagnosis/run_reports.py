@@ -212,9 +212,12 @@ def run_report(
         recompute: as for `diagnose`.
     """
     facts = recording.facts
-    judged = diagnose(recording, thresholds, recompute=recompute)
+    if isinstance(recording, Recorded):
+        judged, traced = facts["diagnosis"], recording.traced
+    else:
+        judged, traced = diagnose(recording, thresholds, recompute=recompute), Traced()
+        traced.add_steps(recording.traced_steps)
     account = recording.account
-    traced = recording.traced if isinstance(recording, Recorded) else _traced_windows(recording)
     wall_s = account.get("wall_s")
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
     gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
@@ -258,12 +261,6 @@ def run_report(
         "ceilings": facts.get("ceilings"),
         "problems": reported(recording.problems),
     }
-
-
-def _traced_windows(recording: Recording) -> Traced:
-    traced = Traced()
-    traced.add_steps(recording.traced_steps)
-    return traced
 
 
 def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:

@@ -97,7 +97,7 @@ class Clock:
     def from_wall(self, wall_ns: int, near_ns: int | None = None) -> int: ...
     @overload
     def from_wall(self, wall_ns: np.ndarray, near_ns: int | None = None) -> np.ndarray: ...
-    def from_wall(self, wall_ns, near_ns=None):
+    def from_wall(self, wall_ns: int | np.ndarray, near_ns: int | None = None) -> int | np.ndarray:
         """Convert wall-clock stamps to this clock.
 
         Args:

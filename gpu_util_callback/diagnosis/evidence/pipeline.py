@@ -188,7 +188,18 @@ class _Reading:
     def next(self, time_ns: int) -> None:
         self.last_ns, self.readings = time_ns, self.readings + 1
 
-    def add(self, *, stage, op, flags, inside, batches, elements, work_ns, parallelism):
+    def add(
+        self,
+        *,
+        stage: str,
+        op: str,
+        flags: str,
+        inside: _Written | None,
+        batches: int,
+        elements: int,
+        work_ns: int,
+        parallelism: float,
+    ) -> None:
         self.batches += max(0, batches)
         node = self.nodes.setdefault((stage, op, flags, inside), [0.0] * 4)
         node[0] += work_ns

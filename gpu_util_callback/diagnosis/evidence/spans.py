@@ -264,7 +264,7 @@ def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
-def _share(lost, total, top):
+def _share(lost: np.ndarray, total: np.ndarray, top: np.ndarray) -> np.ndarray:
     """Return the share lost without the largest single loss."""
     return np.maximum(lost - top, 0) / np.maximum(total - top, 1)
 

@@ -122,7 +122,7 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
         power = np.where(_lowered(run, gpu, samples), shares["throttle_power_pct"], 0)
         shares["throttle_power_pct"] = power
     reason_shares = np.stack(list(shares.values()))
-    full = _full_clock(run, gpu, samples, (reason_shares < 1).all(axis=0), clock, use, limits["loaded_pct"])
+    full = _full_clock(run, gpu, samples, reason_shares.max(axis=0) < 1, clock, use, limits["loaded_pct"])
     if full is None:
         return None
     loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(reason_shares) > 0).any(axis=0)
@@ -144,7 +144,9 @@ def _lowered(run: Run, gpu: int, samples: Sampled) -> np.ndarray:
     return np.nan_to_num(limit, nan=np.inf) < 0.98 * default
 
 
-def _full_clock(run, gpu: int, samples: Sampled, unthrottled, clock, use, loaded_pct: float) -> float | None:
+def _full_clock(
+    run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray, clock: np.ndarray, use: np.ndarray, loaded_pct: float
+) -> float | None:
     """Return the clock under load without throttling, from this run or the board's maximum."""
     unthrottled = unthrottled & (use >= loaded_pct) & np.isfinite(clock)
     if unthrottled.sum() >= 20:
