@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 # What Kubernetes appends to the names of the pods it makes: five of these characters.
@@ -18,9 +18,18 @@ _OF_A_JOB = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 _OF_A_DEPLOYMENT = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}$")
 
 
+class JobFacts(TypedDict):
+    """The process's place in a job: facts of the manifest."""
+
+    job: str | None
+    job_source: str | None
+    rank: int
+    world_size: int
+
+
 def job_facts(
     job: str | None = None, environ: Mapping[str, str] = os.environ, framework: tuple[str, str, int, int] | None = None
-) -> dict[str, Any]:
+) -> JobFacts:
     """Return {"job", "job_source", "rank", "world_size"}; all workers of a job agree on `job`.
 
     Args:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.functions import TimedBatches
@@ -126,7 +126,7 @@ class GpuUtilMonitor:
         except Exception as error:
             self._give_up(error)
 
-    def __exit__(self, kind: object, error: Any, traceback: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
@@ -271,7 +271,7 @@ class GpuUtilMonitor:
         if recorder is not None and isinstance(recorder.adapter, LoopAdapter):
             self._tell(recorder.adapter.first_batch.note, batch)
 
-    def _name(self, dataset: Any, frame: FrameType) -> None:
+    def _name(self, dataset: Iterable, frame: FrameType) -> None:
         """Note the loop's own name for its input, once."""
         recorder, loop = self._recorder, self._loop
         if recorder is None or loop is None or self._settings.redact:
@@ -284,7 +284,7 @@ class GpuUtilMonitor:
         fit = recorder.facts.get("fit") or {}
         recorder.facts["fit"] = {**fit, "variables": {**fit.get("variables", {}), **names}}
 
-    def _describe(self, dataset: Any, validating: bool) -> None:
+    def _describe(self, dataset: Iterable, validating: bool) -> None:
         if self._recorder is not None and validating not in self._described:
             self._described.add(validating)
             fit = self._recorder.facts.get("fit") or {}

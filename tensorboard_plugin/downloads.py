@@ -18,7 +18,7 @@ import numpy as np
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_reports
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums
-from gpu_util_callback.diagnosis.survey import Survey, row_of_open
+from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
@@ -177,7 +177,7 @@ def html_report(
     return _page(data)
 
 
-def total_page(rows: Sequence[Mapping[str, object]], report: TotalSums, logdirs: Sequence[str]) -> str:
+def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -> str:
     """Return a self-contained page: the tab's table of all runs and their sums, without the runs themselves.
 
     Args:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums, TrainingReport, Unit
+from gpu_util_callback.diagnosis.survey import Row
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
@@ -122,7 +123,7 @@ def listed(recording: Recording, of_run: int, status: Status | None = None) -> R
     }
 
 
-def listed_row(row: Mapping[str, Any], several: bool) -> RecordingSummary:
+def listed_row(row: Row, several: bool) -> RecordingSummary:
     """Return a survey's row as a line of `./runs`.
 
     Args:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class Preserved:
             self._visited[id(value)] = value
             waiting.extend(self._keep(value))
 
-    def _keep(self, value: Any) -> Iterator[object]:
+    def _keep(self, value: object) -> Iterator[object]:
         """Preserve an object; yield what it holds."""
         if self._keep_in_framework(value):
             return
@@ -136,7 +136,7 @@ class Preserved:
             saved = array.copy()
             self._restore.append(lambda: np.copyto(array, saved))
 
-    def _keep_container(self, container: Any) -> Iterator[object]:
+    def _keep_container(self, container: list | tuple | dict | set) -> Iterator[object]:
         if isinstance(container, dict):
             pairs = dict(container)
             self._restore.append(lambda: _refill(container, pairs))
@@ -167,7 +167,7 @@ class Preserved:
             yield value
         yield from function.__defaults__ or ()
 
-    def _keep_generator(self, generator: Any) -> None:
+    def _keep_generator(self, generator: random.Random | np.random.Generator | np.random.RandomState) -> None:
         if isinstance(generator, random.Random):
             state = generator.getstate()
             self._restore.append(lambda: generator.setstate(state))
@@ -178,7 +178,7 @@ class Preserved:
             numbers = generator.get_state()
             self._restore.append(lambda: generator.set_state(numbers))
 
-    def _keep_in_framework(self, value: Any) -> bool:
+    def _keep_in_framework(self, value: object) -> bool:
         """Preserve an object that one of the frameworks knows; return False for any other."""
         for part in _states():
             restore = part.preserved(value)
@@ -252,7 +252,15 @@ def _is_variable(value: object) -> bool:
     return keras is not None and isinstance(value, keras.Variable)
 
 
-def _has_state_dict(value: object) -> bool:
+class _Stateful(Protocol):
+    """An object with a state that can be read and put back, as modules and optimizers of PyTorch have."""
+
+    def state_dict(self) -> dict: ...
+
+    def load_state_dict(self, state_dict: dict) -> None: ...
+
+
+def _has_state_dict(value: object) -> TypeGuard[_Stateful]:
     has_methods = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
     return has_methods and not hasattr(value, "named_buffers") and not isinstance(value, type)
 

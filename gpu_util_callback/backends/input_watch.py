@@ -36,7 +36,7 @@ class WatchingAdapter(Adapter):
 
     def input_facts(self) -> dict[str, object]:
         maps = self._pipelines.functions()
-        facts: dict[str, Any] = {} if maps is None else {"input_maps": maps}
+        facts: dict[str, object] = {} if maps is None else {"input_maps": maps}
         entries_by_name = {
             "input_calls": self._calls.facts(),
             "input_first": self.first_batch.facts(),

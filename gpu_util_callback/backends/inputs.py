@@ -248,7 +248,7 @@ def source_of(dataset: object) -> object:
     return _loaders(dataset)("dataset") if _kind(dataset) == "torch DataLoader" else None
 
 
-def _workers_of(source: Any) -> int | None:
+def _workers_of(source: object) -> int | None:
     return _makers(_kind(source), source).get("input_workers")
 
 

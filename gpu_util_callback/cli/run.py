@@ -132,7 +132,9 @@ def _first_path(folder: str) -> None:
         sys.path[0] = folder
 
 
-def _show(hook: Callable[..., object], inner: Any, kind: type, error: BaseException, _: object) -> None:
+def _show(
+    hook: Callable[..., object], inner: types.TracebackType | None, kind: type, error: BaseException, _: object
+) -> None:
     """Show an error as the program alone would have: without our frames around and within it."""
     chain: list[BaseException | None] = [error.with_traceback(inner)]
     shown: set[int] = set()

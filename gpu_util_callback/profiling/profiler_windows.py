@@ -318,7 +318,7 @@ class ProfilerWindows:
                 window.closing.set()
 
     def abandon(self) -> None:
-        """Abandon a fit that ended without notice, left in the middle of a step. Any thread."""
+        """Abandon a fit that ended without notice, left in the middle of a step. On any thread."""
         window = self.planner.window if self.planner is not None else None
         if window is not None and window.marked:
             window.marked.pop()

@@ -94,7 +94,7 @@ class ProfilerSession:
     def stop(self, folder: Path) -> Path | None:
         """Stop the profile that was started into `folder`, and return its file.
 
-        None = it is no longer running. May take long, and lets other threads run. Any thread.
+        None = it is no longer running. May take long, and lets other threads run. On any thread.
 
         Raises:
             ProfilerFailed.
@@ -112,7 +112,7 @@ class ProfilerSession:
         return next(iter(sorted(folder.glob("plugins/profile/*/*.xplane.pb"))), None)
 
     def end(self) -> None:
-        """Note that the fit has no more windows; one may still be open. Any thread."""
+        """Note that the fit has no more windows; one may still be open. On any thread."""
 
     def _give_way(self) -> None:
         """End our window: other code is about to start a profile."""

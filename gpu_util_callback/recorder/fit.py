@@ -293,7 +293,7 @@ class KerasSession:
         params: dict,
         callbacks: CallbackList | None,
         backend: str,
-        facts: dict[str, Any],
+        facts: dict[str, object],
     ) -> None:
         """Begin a recording."""
         recorder.facts["fit"] = {

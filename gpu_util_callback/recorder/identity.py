@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from types import ModuleType
 
 from gpu_util_callback.redaction import hashed_script
 
@@ -111,7 +111,7 @@ def _in_an_actor() -> bool:
         return False
 
 
-def _actor(ray: Any) -> str | None:
+def _actor(ray: ModuleType) -> str | None:
     return ray.get_runtime_context().get_actor_id()
 
 

@@ -217,7 +217,7 @@ class Outputs:
         self,
         tables: Tables,
         samples: list[SampleBlock],
-        facts: dict[str, Any],
+        facts: dict[str, object],
         started_ns: int,
         now_ns: int,
         last: bool,
@@ -275,7 +275,7 @@ class Outputs:
         if self._writer is not None:
             self._writer.files[name] = data
 
-    def update(self, **facts: Any) -> None:
+    def update(self, **facts: object) -> None:
         """Update facts of the manifest, written with the next flush."""
         if self._writer is not None:
             self._writer.update(**facts)

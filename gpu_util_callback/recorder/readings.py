@@ -95,7 +95,7 @@ class GpuSamples:
                 self._fail("GPU samples", error)
 
     @property
-    def gpus(self) -> list[dict[str, Any]]:
+    def gpus(self) -> list[dict[str, object]]:
         """Return the sampled GPUs, for the manifest."""
         sampled = list(self._sampler.gpus) if self._sampler is not None else []
         self._gpus = sampled or self._gpus  # a sampler that has just begun knows none yet

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from pathlib import Path
 from types import MethodType
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
@@ -133,7 +133,7 @@ class HookSums:
         self._count = self._total = 0  # already taken
 
     def take(self, calls: int) -> list[Phase]:
-        """Return a row of what was added since the last call, if anything. Any thread."""
+        """Return a row of what was added since the last call, if anything. On any thread."""
         total, count = self.total, self.count
         if count == self._count:
             return []
@@ -255,9 +255,9 @@ class CallbackTimer:
     def _around(self, owner: object, name: str, before: Callable | None, after: Callable | None) -> None:
         hook = getattr(owner, name)
         failed = self._failed
-        epoch_begin = self._timeline.epoch_begin if name == "on_epoch_begin" else None
+        epoch_begin: Callable | None = self._timeline.epoch_begin if name == "on_epoch_begin" else None
 
-        def timed(*args: Any, **kwargs: Any) -> object:
+        def timed(*args: object, **kwargs: object) -> object:
             try:
                 if before is not None:
                     before()

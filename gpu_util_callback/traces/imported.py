@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -235,9 +235,15 @@ def _scalars(p: ProcessAnalysis, writer: ScalarWriter) -> None:
         writer.points([(label, values, now)])
 
 
+class TorchProfile(Protocol):
+    """A `torch.profiler.profile`."""
+
+    def export_chrome_trace(self, path: str) -> object: ...
+
+
 def trace_handler(
     log_dir: str | os.PathLike[str], *, keep_trace: bool = True, thresholds: Mapping | None = None
-) -> Callable[[object], None]:
+) -> Callable[[TorchProfile], None]:
     """Return a handler that shows your own PyTorch profile in the tab as a run.
 
     `GpuUtilCallback` and `GpuUtilMonitor` take short profiler windows by themselves; while yours is
@@ -265,7 +271,7 @@ def trace_handler(
     thresholds_in_force(thresholds)
     lock = threading.Lock()
 
-    def handle(profiler: Any) -> None:
+    def handle(profiler: TorchProfile) -> None:
         try:
             with lock, tempfile.TemporaryDirectory(prefix="gpu-util-") as scratch:
                 worker = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"

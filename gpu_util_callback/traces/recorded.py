@@ -13,7 +13,7 @@ from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessA
 from gpu_util_callback.traces.hostside import Wording, culprit, sums
 from gpu_util_callback.traces.intervals import Intervals, union
 from gpu_util_callback.traces.kernels import op_name
-from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, DeviceKind, HostKind, Names
+from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, DeviceEvents, DeviceKind, HostEvents, HostKind, Names
 
 _AS_LONG = 0.8
 # Of the steps: what the host did in less is not searched, which takes long in a long trace.
@@ -31,7 +31,7 @@ def _own_index(d: DeviceAnalysis) -> int:
 
 def recording_tables(
     analysis: Analysis, window: int = 0, process: int = 0, epoch_ns: int | None = None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, np.ndarray]]:
     """Return a process's rows of the recording's tables, of one profiler window."""
     p = analysis.processes[process]
     zero = epoch_ns if epoch_ns is not None else (p.process.epoch_ns or 0)
@@ -186,7 +186,9 @@ def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.
     return {"window": np.full(size, window, np.int64), **joined} if size else {}
 
 
-def _by_step(p: ProcessAnalysis, events: Any, chosen: np.ndarray, text: list[str], gpu: int) -> dict[str, np.ndarray]:
+def _by_step(
+    p: ProcessAnalysis, events: DeviceEvents | HostEvents, chosen: np.ndarray, text: list[str], gpu: int
+) -> dict[str, np.ndarray]:
     """Return the events of each step summed by name; `text`: the sorted names in use."""
     begin, end = events.start_ps[chosen], events.end_ps[chosen]
     step = np.searchsorted(p.steps.start_ps, begin, "right") - 1

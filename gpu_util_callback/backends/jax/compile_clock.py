@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from jax import monitoring
 
@@ -29,7 +29,7 @@ class JaxCompileClock(CompileClock):
         if not self._listening:
             return
         self._listening = False
-        unregister: Any = getattr(monitoring, "unregister_event_duration_listener", None)
+        unregister: Callable | None = getattr(monitoring, "unregister_event_duration_listener", None)
         if unregister is None:  # an older JAX: private there
             from jax._src import monitoring as internals
 

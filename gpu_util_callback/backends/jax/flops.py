@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 import jax
 
@@ -34,7 +33,7 @@ class StepShapes:
         self.batch = int(leaves[0].shape[0]) if leaves and leaves[0].shape else 0
 
 
-def _shaped(value: Any) -> object:
+def _shaped(value: jax.Array) -> object:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return value
@@ -44,7 +43,7 @@ def _shaped(value: Any) -> object:
     return jax.ShapeDtypeStruct(value.shape, dtype, weak_type=weak)
 
 
-def count(function: Any, shapes: StepShapes) -> CountedWork:
+def count(function: jax.stages.Wrapped, shapes: StepShapes) -> CountedWork:
     """Return the work of one call.
 
     Args:

@@ -92,7 +92,7 @@ def _make_twin(kind: type, spec_kind: type) -> type:
     return TimedDistributedIterator
 
 
-def _copy(spec: object, kind: Any) -> object:
+def _copy(spec: tf.TypeSpec, kind: Any) -> tf.TypeSpec:
     """Return the same type spec as a class of our own, so that its traces replace no others."""
     copy = kind.__new__(kind)
     for base in type(spec).__mro__:

@@ -7,7 +7,7 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import tensorflow as tf
 from tensorflow.core.framework import model_pb2
@@ -254,7 +254,7 @@ def _stateful(function: tf.types.experimental.ConcreteFunction) -> bool:
     )
 
 
-def _constant(value: Any) -> int | None:
+def _constant(value: tf.Tensor | None) -> int | None:
     try:
         return int(value) if value is not None else None
     except Exception:

@@ -45,7 +45,7 @@ class LoaderTimer:
         self.data_adapter.__dict__[_GET] = lambda: WatchedIterable(get(), self._timed)
 
     def detach(self) -> None:
-        """Restore the original. Loaders in use stop reporting. Any thread."""
+        """Restore the original. Loaders in use stop reporting. On any thread."""
         self._timeline = self.requesting = None
         self.data_adapter.__dict__.pop(_GET, None)
 

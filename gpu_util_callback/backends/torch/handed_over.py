@@ -10,9 +10,12 @@ import ctypes
 import select
 from collections.abc import Callable, Iterator
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_util_callback.steps.rows import HandedOver
+
+if TYPE_CHECKING:
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 # A look takes 5 µs, or 50 where the processor has slept. Each of the first batches is looked at;
 # then batches are skipped in an aperiodic sequence, to avoid aliasing with the workers.
@@ -30,7 +33,7 @@ class FinishedBatches:
 
     __slots__ = ("_handed_over", "_iterator", "_left_out", "_out_of_turn_before", "_queued", "_ready", "_until")
 
-    def __init__(self, iterator: Any, queued: Callable[[], object], handed_over: HandedOver):
+    def __init__(self, iterator: _MultiProcessingDataLoaderIter, queued: Callable[[], object], handed_over: HandedOver):
         self._iterator = iterator
         self._queued = queued
         self._handed_over = handed_over
@@ -90,7 +93,7 @@ def finished_batches(iterator: Iterator[object], handed_over: HandedOver) -> Fin
     """Return a look into an iterator; None = it is not a DataLoader's with workers."""
     if type(iterator).__name__ != "_MultiProcessingDataLoaderIter":
         return None
-    private: Any = iterator
+    private: _MultiProcessingDataLoaderIter = iterator
     try:
         results, data = private._worker_result_queue, private._data_queue
         readable = _readable(results._reader.fileno())
