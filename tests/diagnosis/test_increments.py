@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
+from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 
 
 def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):
@@ -30,6 +31,31 @@ def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):
         np.testing.assert_array_equal(whole[name], parts[name])
     assert whole.total("duration_ns") == steps["duration_ns"].sum()
     assert len(whole) <= 32
+
+
+def test_phases_fold_the_same_way_however_rows_arrive(monkeypatch):
+    """Each validation has a tail, which belongs to it, also where several are joined."""
+    monkeypatch.setattr(Occurrences, "CAPACITY", 8)
+    run = Generated(seed=8)
+    for number in range(50):
+        run.steps(3, step_ms=8)
+        run.phase("validation", 0.5)
+        run.phase("gap", 0.1 * (number % 3), account="validation")
+        run.phase("callback", 0.2, name=f"Callback{number % 2}.on_epoch_end")
+    table = run.tables()["phases"]
+    whole, parts = Phases(), Phases()
+    whole.add(table)
+    rows = len(table["kind"])
+    for piece in np.split(np.arange(rows), np.sort(np.random.default_rng(0).integers(0, rows, 20))):
+        parts.add({name: column[piece] for name, column in table.items()})
+    [validations] = whole.of("validation").values()
+    assert len(validations) <= 8 and validations.joined
+    assert validations.count == 50 and validations.longest_ns == 7 * 10**8
+    assert validations.self_ns == 50 * 5 * 10**8 + 49 * 10**8  # 17, 17 and 16 tails
+    for kind in ("validation", "callback"):
+        for name, occurrences in whole.of(kind).items():
+            for column in Occurrences.COLUMNS:
+                assert occurrences[column].tolist() == parts.of(kind)[name][column].tolist()
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=50), st.integers(1, 7))
