@@ -1,5 +1,6 @@
 """`--check` as CI uses it: every combination of limits, and what is said of wrong ones."""
 
+import json
 from itertools import product
 from pathlib import Path
 
@@ -10,14 +11,14 @@ from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import Check, failures, logdir_report
 from gpu_util_callback.recording import read_recordings
 
-# limit -> (a value that is kept, one that is broken)
+# limit -> (a value that is kept, one that is broken, how its reason begins)
 LIMITS = {
-    "min_utilization": (20, 90),
-    "max_input_wait": (60, 5),
-    "max_stalls": (50, 1),
-    "max_lost": (90, 10),
-    "max_step_ms": (100, 2),
-    "forbid": (["throttled"], ["input_bound"]),
+    "min_utilization": (20, 90, "GPU active 4"),
+    "max_input_wait": (60, 5, "waiting for input 5"),
+    "max_stalls": (50, 1, ""),
+    "max_lost": (90, 10, "lost "),
+    "max_step_ms": (100, 2, "2"),
+    "forbid": (["throttled"], ["input_bound"], "Input-bound"),
 }
 
 
@@ -41,7 +42,9 @@ def test_every_combination_of_limits(logdir):
         given = {name: LIMITS[name][which] for name, which in chosen if which is not None}
         broken = failures(report, Check(**given))
         if given:
-            assert len(broken) == choice.count(1), (given, broken)
+            begins = [LIMITS[name][2] for name, which in zip(LIMITS, choice, strict=True) if which == 1]
+            assert len(broken) == len(begins), (given, broken)
+            assert all(any(one["reason"].startswith(begin) for one in broken) for begin in begins), broken
         else:
             assert [one["reason"].split(",")[0] for one in broken] == ["Input-bound"]
 
@@ -63,8 +66,11 @@ def test_exit_codes(logdir, capsys, limits, code):
     assert main(["report", str(logdir), *limits]) == code
     out, err = capsys.readouterr()
     assert err == ""
+    assert ("within the limits" in out) == (bool(limits) and not code)
     if code:
         assert out.startswith("resnet: "), "a run is called by its folder, not by a dot"
+    assert main(["report", str(logdir), "--json", *limits]) == code
+    assert not limits or json.loads(capsys.readouterr().out)["check"]["passed"] == (not code)
 
 
 @pytest.mark.parametrize(

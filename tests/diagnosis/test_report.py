@@ -230,10 +230,6 @@ def test_thresholds_from_the_command_line_are_in_the_json(logdir, capsys):
         (["{}/nowhere"], "does not exist"),
         (["{}/empty"], "GpuUtilCallback"),
         (["{}", "--run", "vgg"], "available: resnet"),
-        (["{}", "--threshold", "input_bound"], "CAUSE.NAME=VALUE"),
-        (["{}", "--threshold", "input_bound.nope=1"], "wait_pct"),
-        (["{}", "--threshold", "nope.wait_pct=1"], "input_bound"),
-        (["{}", "--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
     ],
 )
 def test_unusable_input_is_one_clear_line(logdir, capsys, arguments, said):
