@@ -55,17 +55,11 @@ from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
 pytestmark = [
     pytest.mark.timed,
+    pytest.mark.usefixtures("fresh_keras"),
     pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
 ]
 
 STEPS = 50
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    keras.utils.set_random_seed(0)
-    yield
-    keras.backend.clear_session()
 
 
 def waiting_operation(x):

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shlex
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ tf = pytest.importorskip("tensorflow")
 import uneven_workers  # noqa: E402
 from advised import Given, apply, assert_faster, assert_gone, assert_kept, findings, only  # noqa: E402
 from nvml import GIB, Scenario, loaded  # noqa: E402
-from timed_fit import Timed, batches, fit  # noqa: E402
+from timed_fit import Timed, fit, labelled  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402
 from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter  # noqa: E402
@@ -26,17 +27,11 @@ from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
 pytestmark = [
     pytest.mark.timed,
+    pytest.mark.usefixtures("fresh_keras"),
     pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
 ]
 
 NEIGHBOUR = 4_000_000  # a process id above Linux' highest
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    keras.utils.set_random_seed(0)
-    yield
-    keras.backend.clear_session()
 
 
 @pytest.fixture
@@ -64,20 +59,11 @@ def world(tmp_path, monkeypatch):
     return run
 
 
-def labelled(count: int) -> tf.data.Dataset:
-    return batches(count).map(lambda x: (x, x[:, :1]))
-
-
 def h100s(*utilization: float) -> Scenario:
     scenario = Scenario()
     for pct in utilization:
         scenario.gpu("h100").curve("utilization", pct).process("self", GIB, sm=pct)
     return scenario
-
-
-class Names:
-    def __init__(self, **names):
-        self.__dict__.update(names)
 
 
 @pytest.mark.slow
@@ -90,7 +76,7 @@ def test_an_eager_model_becomes_a_graph(world):
     def train(folder):
         model = Layered(120)
         compiled = Given(model.compile, "sgd", "mse", jit_compile=False, run_eagerly=True)
-        apply(train.code, model=Names(compile=compiled))
+        apply(train.code, model=SimpleNamespace(compile=compiled))
         return fit(folder, model, labelled(32))
 
     train.code = "model.compile(...)"
@@ -209,9 +195,9 @@ def test_a_memory_limit_is_raised(world, monkeypatch):
 
     before = world(h100s(95), "before", train, memory=allocator(8 * GIB))
     limits = {"GPU:0": 8 * GIB}
-    experimental = Names(set_memory_growth=lambda gpu, on: on and limits.update({gpu: total}))
-    config = Names(list_physical_devices=lambda kind: list(limits), experimental=experimental)
-    apply(only(before, "memory_limit")["advice"]["code"], tf=Names(config=config))
+    experimental = SimpleNamespace(set_memory_growth=lambda gpu, on: on and limits.update({gpu: total}))
+    config = SimpleNamespace(list_physical_devices=lambda kind: list(limits), experimental=experimental)
+    apply(only(before, "memory_limit")["advice"]["code"], tf=SimpleNamespace(config=config))
     after = world(h100s(95), "after", train, memory=allocator(limits["GPU:0"]))
     assert findings(after, "memory_limit") == [] and findings(after, "memory_pressure") == []
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,26 +11,16 @@ tf = pytest.importorskip("tensorflow")
 
 import numpy as np  # noqa: E402
 from advised import Given, apply, assert_compiled_less, assert_faster, assert_gone, assert_kept, only, paced  # noqa: E402
-from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
+from timed_fit import Timed, batches, fit, labelled, pause, slowly  # noqa: E402
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 
 pytestmark = [
     pytest.mark.timed,
+    pytest.mark.usefixtures("fresh_keras"),
     pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    keras.utils.set_random_seed(0)
-    yield
-    keras.backend.clear_session()
-
-
-def labelled(count: int) -> tf.data.Dataset:
-    return batches(count).map(lambda x: (x, x[:, :1]))
 
 
 class Saving(Timed):
@@ -101,20 +92,13 @@ def test_a_model_is_saved_less_often(tmp_path, saver, every, seconds, monkeypatc
     if saver == "BackupAndRestore":  # it writes more than the model
         monkeypatch.setattr(kind, "_save_model", lambda self, *a, **k: time.sleep(seconds))
     given = Given(kind, where, save_freq=every, **more)
-    names = {"keras": Names(callbacks=Names(**{saver: given}))}
+    names = {"keras": SimpleNamespace(callbacks=SimpleNamespace(**{saver: given}))}
     steps = {"epochs": 10 if every == 5 else 24}
     before = fit(tmp_path / "before", Saving(40), labelled(15), callbacks=[given(...)], **steps)
     span = only(before, "host_stall")
     apply(span["advice"]["code"], **names)
     after = fit(tmp_path / "after", Saving(40), labelled(15), callbacks=[given.result], **steps)
     assert_kept(before, after, "host_stall")
-
-
-class Names:
-    """A module as the user sees it, for the names in it that the test watches."""
-
-    def __init__(self, **names):
-        self.__dict__.update(names)
 
 
 @pytest.mark.slow
@@ -158,7 +142,7 @@ def test_the_progress_bar_is_a_line_an_epoch(tmp_path, monkeypatch):
     given = Given(fit, tmp_path / "before", Timed(60), labelled(50), verbose=1)
     before = given(...)
     given.arguments = (tmp_path / "after", Timed(60), labelled(50))
-    apply(only(before, "host_stall")["advice"]["code"], model=Names(fit=given))
+    apply(only(before, "host_stall")["advice"]["code"], model=SimpleNamespace(fit=given))
     assert_kept(before, given.result, "host_stall")
 
 
@@ -184,7 +168,7 @@ def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting)
     span = only(before, "host_stall")
     assert setting in span["advice"]["code"]
     given.arguments = (tmp_path / "after", Evaluated(40), labelled(steps))
-    apply(span["advice"]["code"], model=Names(fit=given))
+    apply(span["advice"]["code"], model=SimpleNamespace(fit=given))
     assert_kept(before, given.result, "host_stall")
 
 
@@ -196,7 +180,7 @@ def test_validation_is_made_on_a_part_of_its_arrays(tmp_path):
     given = Given(fit, tmp_path / "before", Evaluated(40), x[:120], **kwargs)
     before = given(...)
     given.arguments = (tmp_path / "after", Evaluated(40), x[:120])
-    apply(only(before, "host_stall")["advice"]["code"], model=Names(fit=given))
+    apply(only(before, "host_stall")["advice"]["code"], model=SimpleNamespace(fit=given))
     samples = [len(read_recordings(tmp_path / name)[0].validation_steps["step"]) for name in ("before", "after")]
     assert samples[0] == 160 and samples[1] < 40
     assert_kept(before, given.result, "host_stall")

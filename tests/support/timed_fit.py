@@ -40,6 +40,11 @@ def batches(count: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(tf.ones((4, 8))).repeat(count)
 
 
+def labelled(count: int) -> tf.data.Dataset:
+    """So many batches with labels, at once."""
+    return batches(count).map(lambda x: (x, x[:, :1]))
+
+
 def slowly(ms: float):
     """A function for `map` that waits, as reading from a slow disk does, and makes (x, y)."""
 
@@ -73,7 +78,7 @@ def _warm() -> None:
     """What a process does once, at its first fit, belongs to none of the runs that are compared."""
     model = Timed(1)
     model.compile("sgd", "mse", jit_compile=False)
-    data = batches(3).map(lambda x: (x, x[:, :1]))
+    data = labelled(3)
     with tempfile.TemporaryDirectory() as folder:
         callback = GpuUtilCallback(folder, trace="off", report=False)
         model.fit(data, validation_data=data, callbacks=[callback], verbose=0)
