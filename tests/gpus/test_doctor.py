@@ -96,8 +96,7 @@ def machine(tmp_path, standin_folder, monkeypatch):
         **extra,
     ):
         if scenario is None:
-            scenario = Scenario()
-            scenario.gpu("h100")
+            scenario = Scenario("h100")
         env = environment(scenario, standin_folder, CUDA_STANDIN=f"0000:17:00.0={UUID}", **extra)
         prepend(env, "LD_LIBRARY_PATH", build_cuda(tmp_path, libraries, driver))
         code = TENSORFLOW.format(build=build, gpus=gpus) if code is None else code
@@ -271,8 +270,7 @@ def test_cuda_visible_devices_hides_the_gpu(machine, value):
 
 
 def test_a_driver_too_old_for_the_build(machine):
-    scenario = Scenario(cuda=11040, driver="470.1")
-    scenario.gpu("h100")
+    scenario = Scenario("h100", cuda=11040, driver="470.1")
     report = doctor(machine(scenario, gpus=0), "--framework", "tensorflow")
     driver = line(report, "tensorflow", "driver")
     assert driver["status"] == "problem"
@@ -287,8 +285,7 @@ def test_a_container_that_may_look_and_not_compute(machine):
 
 
 def test_a_library_mismatch_after_a_driver_update(machine):
-    scenario = Scenario().call("nvmlInitWithFlags", code=18)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlInitWithFlags", code=18)
     report = doctor(machine(scenario, gpus=0), "--framework", "tensorflow")
     driver = line(report, "driver", "NVML")
     assert driver["status"] == "problem"

@@ -104,8 +104,7 @@ def test_every_code_of_every_call_costs_only_its_own_value(step, symbol):
 
 @pytest.mark.parametrize("symbol", [symbol for symbol in CALLS if CALLS[symbol]])
 def test_a_missing_function_costs_only_its_own_value(step, symbol):
-    scenario = Scenario().without(symbol)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").without(symbol)
     stepped = step(scenario)
     row = stepped.at(0, 0.3)["gpu0"]
     assert np.isnan(row[CALLS[symbol]]).all()
@@ -116,16 +115,14 @@ def test_a_missing_function_costs_only_its_own_value(step, symbol):
 
 def test_a_function_missing_in_the_binding_is_named(step, monkeypatch):
     monkeypatch.delattr(pynvml, "nvmlDeviceGetPowerUsage")
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     stepped = step(scenario)
     assert np.isnan(stepped.at(0)["gpu0"]["power_mw"]).all()
     assert "nvidia-ml-py" in stepped.reasons()["gpu0 power"]
 
 
 def test_what_is_off_is_not_asked_again(step):
-    scenario = Scenario().call("nvmlDeviceGetPowerUsage", code=3)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlDeviceGetPowerUsage", code=3)
     stepped = step(scenario)
     stepped.at(*np.arange(0, 5, 0.1))
     assert stepped.library.calls("nvmlDeviceGetPowerUsage") == 1
@@ -133,8 +130,7 @@ def test_what_is_off_is_not_asked_again(step):
 
 def test_a_passing_error_backs_off_and_comes_back(step, monkeypatch):
     monkeypatch.setattr(_gate, "BACK_OFF_S", (0.05, 0.1))
-    scenario = Scenario().call("nvmlDeviceGetPowerUsage", code=999, times=3)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlDeviceGetPowerUsage", code=999, times=3)
     stepped = step(scenario)
     assert np.isnan(stepped.at(0, 0.1)["gpu0"]["power_mw"]).all()
     assert stepped.library.calls("nvmlDeviceGetPowerUsage") == 1  # backed off
@@ -150,9 +146,7 @@ def test_a_passing_error_backs_off_and_comes_back(step, monkeypatch):
 
 def test_a_lost_gpu_is_a_gap_and_returns(sampled, monkeypatch):
     monkeypatch.setattr(_gate, "BACK_OFF_S", (0.1, 0.1, 0.1))
-    scenario = Scenario().call("*", gpu=0, code=15, from_=0.6, until=1.4)
-    scenario.gpu("h100")
-    scenario.gpu("h100")
+    scenario = Scenario("h100", "h100").call("*", gpu=0, code=15, from_=0.6, until=1.4)
     sampler = sampled(scenario)
     blocks = {}
     time.sleep(1.1)
@@ -173,8 +167,7 @@ def test_a_lost_gpu_is_a_gap_and_returns(sampled, monkeypatch):
 
 
 def test_a_slow_call_slows_only_itself(sampled):
-    scenario = Scenario().call("nvmlDeviceGetPowerUsage", latency_s=0.3)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlDeviceGetPowerUsage", latency_s=0.3)
     sampler = sampled(scenario)
     time.sleep(2.5)
     sampler.stop()
@@ -186,17 +179,14 @@ def test_a_slow_call_slows_only_itself(sampled):
 
 
 def test_a_slow_driver_lowers_the_rate(sampled):
-    scenario = Scenario().call("*", latency_s=0.01)  # 20 calls a tick
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("*", latency_s=0.01)  # 20 calls a tick
     sampler = sampled(scenario)
     wait_until(lambda: 0 < sampler.overhead["hz"] < 5)
     assert drained(sampler)["gpu0"]["t"].size
 
 
 def test_a_call_of_two_seconds_keeps_nobody_waiting(sampled):
-    scenario = Scenario().call("nvmlDeviceGetUtilizationRates", gpu=0, latency_s=2)
-    scenario.gpu("h100")
-    scenario.gpu("h100")
+    scenario = Scenario("h100", "h100").call("nvmlDeviceGetUtilizationRates", gpu=0, latency_s=2)
     began = time.perf_counter()
     sampler = sampled(scenario)
     assert time.perf_counter() - began < 0.5
@@ -212,9 +202,7 @@ def test_a_call_of_two_seconds_keeps_nobody_waiting(sampled):
 
 
 def test_a_hanging_call_is_named_and_left_behind(sampled):
-    scenario = Scenario().call("nvmlDeviceGetPowerUsage", gpu=0, latency_s=60)
-    scenario.gpu("h100")
-    scenario.gpu("h100")
+    scenario = Scenario("h100", "h100").call("nvmlDeviceGetPowerUsage", gpu=0, latency_s=60)
     sampler = sampled(scenario)
     wait_until(lambda: [e for e in sampler.unavailable if "has not answered" in e["reason"]], 5)
     wait_until(lambda: "gpu1" in drained(sampler), 5)
@@ -224,9 +212,7 @@ def test_a_hanging_call_is_named_and_left_behind(sampled):
 
 
 def test_a_hang_that_ends_is_forgotten_and_its_gpu_sampled_again(sampled):
-    scenario = Scenario().call("nvmlDeviceGetPowerUsage", gpu=0, latency_s=2.5, times=1)
-    scenario.gpu("h100")
-    scenario.gpu("h100")
+    scenario = Scenario("h100", "h100").call("nvmlDeviceGetPowerUsage", gpu=0, latency_s=2.5, times=1)
     sampler = sampled(scenario)
     wait_until(lambda: any("answered" in e["reason"] for e in sampler.unavailable), 4)
     blocks = {}
@@ -246,9 +232,7 @@ def test_a_healthy_gpu_has_nothing_unavailable(sampled):
 
 @pytest.mark.parametrize("symbol", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlGpmQueryDeviceSupport"])
 def test_a_gpu_that_hangs_while_gpus_are_listed_holds_back_only_itself(sampled, symbol):
-    scenario = Scenario().call(symbol, gpu=0, latency_s=60)
-    scenario.gpu("h100")
-    scenario.gpu("a100")
+    scenario = Scenario("h100", "a100").call(symbol, gpu=0, latency_s=60)
     sampler = sampled(scenario)
     wait_until(lambda: "gpu1" in drained(sampler), 5)
     assert [gpu["name"] for gpu in sampler.gpus][1] == "NVIDIA A100-SXM4-40GB"
@@ -285,8 +269,7 @@ def test_a_gpu_that_hung_while_listed_is_sampled_when_it_answers(sampled, gpus):
 
 
 def test_starting_nvml_may_hang(sampled):
-    scenario = Scenario().call("nvmlInitWithFlags", latency_s=2.5)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlInitWithFlags", latency_s=2.5)
     began = time.perf_counter()
     sampler = sampled(scenario)
     assert time.perf_counter() - began < 0.5
@@ -302,8 +285,7 @@ def test_starting_nvml_may_hang(sampled):
 )
 def test_nvml_that_does_not_start(sampled, monkeypatch, code, words):
     monkeypatch.setattr(_gate, "nvidia_gpus", lambda: 1)
-    scenario = Scenario().call("nvmlInitWithFlags", code=code)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlInitWithFlags", code=code)
     sampler = sampled(scenario)
     wait_until(lambda: sampler.unavailable)
     time.sleep(0.2)
@@ -344,8 +326,7 @@ def test_the_binding_of_another_package_is_recognised(monkeypatch):
 
 def test_other_code_may_shut_nvml_down(step, monkeypatch):
     monkeypatch.setattr(_gate, "BACK_OFF_S", (0.02,))
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     stepped = step(scenario)
     stepped.at(0)
     pynvml.nvmlShutdown()
@@ -355,9 +336,7 @@ def test_other_code_may_shut_nvml_down(step, monkeypatch):
 
 
 def test_two_samplers_in_two_threads(play):
-    scenario = Scenario()
-    scenario.gpu("h100")
-    scenario.gpu("a100")
+    scenario = Scenario("h100", "a100")
     library = play(scenario)
     found = {}
 
@@ -383,8 +362,7 @@ def test_two_samplers_in_two_threads(play):
 
 
 def test_xid_errors_are_marked_on_their_gpu(sampled):
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     scenario.gpu("h100").xid(0.4, 79).xid(0.5, 31)
     sampler = sampled(scenario)
     blocks = {}
@@ -394,16 +372,14 @@ def test_xid_errors_are_marked_on_their_gpu(sampled):
 
 
 def test_driver_without_events_loses_only_those(sampled):
-    scenario = Scenario().without("nvmlEventSetCreate")
-    scenario.gpu("h100")
+    scenario = Scenario("h100").without("nvmlEventSetCreate")
     sampler = sampled(scenario)
     wait_until(lambda: "gpu0" in drained(sampler))
     assert [e for e in sampler.unavailable if "Xid" in e["source"]]
 
 
 def test_the_last_samples_come_with_the_drain_after_stop(sampled):
-    scenario = Scenario(samples_period_ms=50)
-    scenario.gpu("h100")
+    scenario = Scenario("h100", samples_period_ms=50)
     sampler = sampled(scenario)
     time.sleep(0.4)
     sampler.stop()

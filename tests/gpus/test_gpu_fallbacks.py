@@ -297,8 +297,7 @@ _mapping._already_loaded = Older
 for gpu in _mapping.cuda_gpus():
     print(gpu.ordinal, bool(gpu.uuid), bool(gpu.pci_bus_id))
 """
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     env = environment(scenario, tmp_path, CUDA_STANDIN=f"0000:17:00.0={UUID.format(1)[4:]}")
     prepend(env, "LD_LIBRARY_PATH", folder)
     run = run_python(program, env)
@@ -321,8 +320,7 @@ _gate._FOLDERS = ("/nowhere", {str(home)!r})
 binding, problem = _gate.open_nvml()
 print(problem or binding.nvmlDeviceGetCount())
 """
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     env = environment(scenario, tmp_path)
     env.pop("LD_LIBRARY_PATH")
     run = run_python(program, env)

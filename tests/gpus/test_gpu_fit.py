@@ -20,8 +20,7 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
     tf = pytest.importorskip("tensorflow")
     from gpu_util_callback import GpuUtilCallback, read_recordings
 
-    scenario = Scenario().call("nvmlDeviceGetClockInfo", latency_s=2, from_=2, until=2.3)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlDeviceGetClockInfo", latency_s=2, from_=2, until=2.3)
 
     def work(x):
         time.sleep(STEP_S)  # a step of known length: the machine's noise is small beside it
@@ -63,8 +62,7 @@ def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_pat
     pytest.importorskip("tensorflow")
     from gpu_util_callback import GpuUtilCallback
 
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     play(scenario)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)

@@ -133,8 +133,7 @@ def test_a_machine_without_psutil_samples_its_gpus(play, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "psutil", None)
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     play(scenario)
     sampler = Sampler(Clock())
     sampler.start()
@@ -273,16 +272,14 @@ def test_vgpu_is_named_as_the_reason(step, monkeypatch, value, mode):
 
 def test_wsl_is_named_as_the_reason(step, monkeypatch):
     monkeypatch.setattr(_devices.Path, "read_text", lambda self: "5.15-microsoft-standard-WSL2")
-    scenario = Scenario()
-    scenario.gpu("t4")
+    scenario = Scenario("t4")
     stepped = step(scenario)
     assert _devices.mode_of(stepped.gate, stepped.gpu) == "WSL"
 
 
 @pytest.mark.timed
 def test_overhead_is_measured(play):
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     play(scenario)
     before = set(threading.enumerate())  # an earlier test left a thread in a call that hangs
     sampler = Sampler(Clock())

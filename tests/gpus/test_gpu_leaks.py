@@ -48,8 +48,7 @@ def test_samplers_that_ended_leave_no_thread(play):
     from gpu_util_callback.gpus import Sampler
     from gpu_util_callback.recording.clock import Clock
 
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     library = play(scenario)
     before = set(threading.enumerate())
     for _ in range(20):  # `for epoch in …: fit(epochs=1)`

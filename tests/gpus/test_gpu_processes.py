@@ -66,8 +66,7 @@ print("fine")
 
 
 def test_a_forked_child_may_sample_for_itself(standin_folder):
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     code = (
         SAMPLE
         + """
@@ -89,8 +88,7 @@ print("fine")
 
 
 def test_a_lock_held_by_the_parent_s_thread_does_not_stop_a_child(standin_folder):
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     code = (
         SAMPLE
         + """
@@ -123,8 +121,7 @@ print("fine")
 
 
 def test_the_gate_of_a_parent_is_shut_in_a_child(step):
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     stepped = step(scenario)
     calls = stepped.library.calls()
     stepped.gate._pid += 1
@@ -161,8 +158,7 @@ def test_worker_processes_of_every_kind(one_gpu, standin_folder, tmp_path, metho
 
 @pytest.mark.parametrize("symbol", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
 def test_the_interpreter_exits_during_a_call(standin_folder, symbol):
-    scenario = Scenario().call(symbol, latency_s=30)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call(symbol, latency_s=30)
     code = """
 import time
 from gpu_util_callback.gpus import Sampler
@@ -180,8 +176,7 @@ print("bye", flush=True)
 
 
 def test_the_interpreter_exits_while_sampling_at_full_rate(standin_folder):
-    scenario = Scenario().call("*", latency_s=0.001)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("*", latency_s=0.001)
     for _ in range(3):
         done = run(SAMPLE.replace("Sampler(Clock())", "Sampler(Clock(), hz=100)"), scenario, standin_folder)
         assert (done.returncode, done.stderr) == (0, "")
@@ -204,8 +199,7 @@ def test_importing_and_constructing_touches_no_driver(standin_folder):
 @pytest.mark.timed
 def test_a_busy_main_thread_keeps_its_rate_while_a_call_takes_two_seconds(standin_folder):
     """The driver's calls release the interpreter lock: a training loop's steps stay as long."""
-    scenario = Scenario().call("nvmlDeviceGetUtilizationRates", latency_s=2, after=3, times=1)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlDeviceGetUtilizationRates", latency_s=2, after=3, times=1)
     code = """
 import time, statistics
 from gpu_util_callback.gpus import Sampler

@@ -77,8 +77,7 @@ def test_the_driver_s_own_samples_keep_their_times(step):
 
 
 def test_samples_from_before_the_start_are_not_this_recording_s(step):
-    scenario = Scenario(samples_period_ms=100, start_us=1_700_000_000_000_000)
-    scenario.gpu("h100")
+    scenario = Scenario("h100", samples_period_ms=100, start_us=1_700_000_000_000_000)
     scenario.options["time"] = "manual"
     stepped = step(scenario)
     stepped.library.set_time(5)
@@ -119,8 +118,7 @@ def test_illegal_percentages_of_the_buffer_are_rejected(step):
 
 def test_stamps_since_boot_are_recognised(step):
     # On the wall clock: the clock of boot cannot be moved by hand.
-    scenario = Scenario(samples_clock="boot", samples_period_ms=100, time="wall")
-    scenario.gpu("h100")
+    scenario = Scenario("h100", samples_clock="boot", samples_period_ms=100, time="wall")
     stepped = step(scenario)
     time.sleep(0.35)
     stepped.reader.read(0)
@@ -206,8 +204,7 @@ def test_event_reasons_stand_in_for_throttle_counters(step):
 
 
 def test_one_field_missing_costs_only_that_field(step):
-    scenario = Scenario().call("field:83", code=4)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("field:83", code=4)
     stepped = step(scenario)
     rows = stepped.at(0, 1, 2)["gpu0"]
     assert np.isnan(rows["power_energy_mw"]).all()
@@ -242,8 +239,7 @@ def test_gpm_is_chained_and_in_our_units(step):
 
 
 def test_gpm_samples_too_close_are_not_compared(step):
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     stepped = step(scenario)
     stepped.reader._gpm.read()
     for t in (0.02, 0.05, 0.10):
@@ -256,8 +252,7 @@ def test_gpm_samples_too_close_are_not_compared(step):
 
 
 def test_gpm_warm_up_is_a_gap_and_no_failure(step):
-    scenario = Scenario().call("nvmlGpmMetricsGet", code=21, until=1)
-    scenario.gpu("h100")
+    scenario = Scenario("h100").call("nvmlGpmMetricsGet", code=21, until=1)
     stepped = step(scenario)
     gpm = stepped.at(*np.arange(0, 2, 0.2))["gpu0/gpm"]
     assert gpm["t"].min() >= 1

@@ -31,8 +31,7 @@ def keras(play, monkeypatch):
     from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
 
     monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: [dict(H100)])
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     play(scenario)
     return keras
 
@@ -120,8 +119,7 @@ def test_a_loop_under_the_monitor(play, tmp_path, monkeypatch):
     from gpu_util_callback.backends.loop_adapters import LoopAdapter
 
     monkeypatch.setattr(LoopAdapter, "devices", lambda self: [dict(H100)])
-    scenario = Scenario()
-    scenario.gpu("h100")
+    scenario = Scenario("h100")
     play(scenario)
     batches = [np.zeros((16, 8), np.float32)] * 40
     with GpuUtilMonitor(tmp_path, flops_per_sample=5e9, trace="off", report=False) as monitor:

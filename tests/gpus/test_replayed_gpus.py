@@ -108,8 +108,7 @@ def test_where_no_refresh_is_seen_two_seconds_are_assumed(step):
 
 
 def test_the_driver_s_own_samples_show_their_refresh(step):
-    scenario = Scenario(samples_period_ms=166.667)
-    scenario.gpu("a100")
+    scenario = Scenario("a100", samples_period_ms=166.667)
     stepped = step(scenario)
     stepped.at(*np.arange(0, 3, 0.1))
     assert stepped.reader.facts["utilization_refresh_ms"] == 167

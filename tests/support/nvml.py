@@ -200,18 +200,20 @@ class Gpu:
 
 
 class Scenario:
-    """What the stand-in will answer. Times are seconds since the library was loaded.
+    """What the stand-in will answer, of GPUs of these profiles and more. Times are seconds since it was loaded.
 
     options: driver, nvml, cuda (13000 = 13.0), time ("wall" | "manual"), start_us (epoch
     microseconds of second 0), samples_clock ("epoch" | "boot"), samples_period_ms,
     samples_capacity, samples_idle ("kept" | "dry"), gpm_refresh_ms, forked_calls ("abort").
     """
 
-    def __init__(self, **options: str | float) -> None:
+    def __init__(self, *profiles: str, **options: str | float) -> None:
         self.options: dict[str, str | float] = dict(options)
         self.gpus: list[Gpu] = []
         self.calls: list[str] = []
         self.absent: set[str] = set()
+        for profile in profiles:
+            self.gpu(profile)
 
     def gpu(self, profile: str = "h100", **texts: str) -> Gpu:
         """Add a GPU: "h100" (GPM), "a100", "t4" or "bare" (a name and nothing else)."""
