@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
+
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.output import trace_json
 
 _CATEGORIES = (
     "kernel",
@@ -38,6 +43,17 @@ _LENGTHS = (
 )
 _PERCENT = re.compile(r"(-?\d+(?:\.\d+)?) %")
 _CLOSE = 1e-6
+
+
+def explain(path: Any) -> dict[str, Any]:
+    """A trace's JSON as a program reads it; every number in it makes sense."""
+    result = json.loads(json.dumps(trace_json(analyse(read_trace(path))), allow_nan=False))
+    sane(result)
+    return result
+
+
+def causes(result: dict[str, Any]) -> list[str]:
+    return [finding["cause"] for finding in result["findings"]]
 
 
 def sane(result: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""Fixtures of the trace tests: where the reference traces lie."""
+"""Fixtures of the trace tests: where the reference traces lie, and what a made-up one says."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trace_oracle
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -19,3 +20,15 @@ def reference() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def explain(tmp_path) -> Callable[..., dict]:
+    """The JSON of XSpaces, one a host."""
+
+    def run(*spaces) -> dict:
+        for number, space in enumerate(spaces):
+            (tmp_path / f"host-{number}.xplane.pb").write_bytes(space.bytes())
+        return trace_oracle.explain(tmp_path)
+
+    return run

@@ -4,37 +4,18 @@ import gzip
 import json
 
 import pytest
-from xspace_builder import Gpu, Space
+from xspace_builder import Gpu, Space, marked
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
-from gpu_util_callback.traces.output import trace_json
 
 STEPS, STEP_US = 20, 10_000
 
 
-@pytest.fixture
-def explain(tmp_path):
-    def run(space: Space) -> dict:
-        path = tmp_path / "host.xplane.pb"
-        path.write_bytes(space.bytes())
-        return trace_json(analyse(read_trace(path)))
-
-    return run
-
-
-def marked() -> tuple[Space, Gpu]:
-    space = Space()
-    python = space.host.line("python", 1)
-    for step in range(STEPS):
-        python.event("train", step * STEP_US, STEP_US - 100, step_num=step, _r=1)
-    return space, Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-
-
 def input_bound(paths: dict[str, float]) -> Space:
     """Every step waits 8 ms for a batch; `paths`: pipeline stages and their time a step, µs."""
-    space, gpu = marked()
+    space, _, gpu = marked(STEPS, STEP_US)
     fetch = space.host.line("tf_data_iterator_get_next/1", 3)
     lines = [space.host.line(f"tf_data_worker/{i}", 20 + i) for i in range(len(paths))]
     for step in range(STEPS):
@@ -108,7 +89,7 @@ def test_what_runs_in_parallel_is_not_told_to(explain, stage, code):
 
 
 def test_a_gpu_that_ran_a_few_kernels_is_not_judged(explain):
-    space, gpu = marked()
+    space, _, gpu = marked(STEPS, STEP_US)
     other = Gpu(space, 1, space.host.line("tf_Compute/2", 9))
     for step in range(STEPS):
         at = step * STEP_US
@@ -123,7 +104,7 @@ def test_a_gpu_that_ran_a_few_kernels_is_not_judged(explain):
 
 def idle_while(name: str, kind: str = "python", beside: str = "") -> Space:
     """The GPU computes 3 ms of every 10; for the rest the host is in `name`."""
-    space, gpu = marked()
+    space, _, gpu = marked(STEPS, STEP_US)
     host = space.host.line(kind, 7)
     worker = space.host.line("worker", 8)
     for step in range(STEPS):
@@ -190,7 +171,7 @@ def _event(cat, name, ts, dur, pid, args) -> dict:
 
 @pytest.mark.parametrize("kind", ["xplane.pb", "pt.trace.json"])
 def test_a_packed_file_that_does_not_unpack_is_one_line(tmp_path, kind):
-    whole = marked()[0].bytes()
+    whole = marked(STEPS, STEP_US)[0].bytes()
     if kind != "xplane.pb":
         events = [_event("kernel", f"k{i}", i, 1, 0, {"device": 0}) for i in range(500)]
         whole = json.dumps({"traceEvents": events}).encode()

@@ -13,13 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from trace_oracle import sane
+from trace_oracle import explain, sane
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import limits, read_trace
-from gpu_util_callback.traces.imported import analyse
-from gpu_util_callback.traces.output import trace_json
 
 pytestmark = pytest.mark.heavy
 
@@ -69,7 +67,7 @@ class TestFilesThatOnceFailed:
 
     def test_from_python(self, path):
         try:
-            sane(trace_json(analyse(read_trace(path))))
+            explain(path)
         except UnusableInput as error:
             assert "\n" not in str(error)
 
@@ -83,9 +81,7 @@ def test_the_files_that_once_failed_are_here():
 def kineto(tmp_path: Path, *events: dict, **members) -> dict:
     path = tmp_path / "made.json"
     path.write_text(json.dumps({"traceEvents": events, **members}))
-    result = json.loads(json.dumps(trace_json(analyse(read_trace(path))), allow_nan=False))
-    sane(result)
-    return result
+    return explain(path)
 
 
 def kernel(start: float, length: float = 5, name: str = "gemm", device=0, **arguments) -> dict:

@@ -7,15 +7,14 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_oracle import explain
 from xspace_builder import Space
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.kineto import BrokenJson, Document, to_ps
-from gpu_util_callback.traces.output import trace_json
 
 
 def event(cat, name, ts, dur, tid=1, pid=7, **args) -> dict:
@@ -36,16 +35,6 @@ def write(tmp_path, events, name="w.pt.trace.json", **members):
     text = json.dumps({"schemaVersion": 1, **members, "traceEvents": events})
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     return path
-
-
-def explain(path) -> dict:
-    result = trace_json(analyse(read_trace(path)))
-    json.dumps(result, allow_nan=False)
-    for step in result["steps"]:
-        for gpu in step["gpus"]:
-            total = sum(gpu[f"{c}_ms"] for c in CATEGORIES)
-            assert total == pytest.approx(step["duration_ms"], abs=1e-9)
-    return result
 
 
 def test_the_case_in_which_the_old_plugin_summed_to_200_percent(tmp_path):

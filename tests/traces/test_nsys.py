@@ -1,42 +1,25 @@
 """Nsight Systems exports: public ones with known answers, and tables that come and go."""
 
-import json
 import sqlite3
 import time
 
 import numpy as np
 import pytest
+from trace_oracle import causes, explain
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.imported import analyse
-from gpu_util_callback.traces.output import trace_json
 
 NS = 1e-6  # milliseconds
-
-
-def explain(path) -> dict:
-    result = json.loads(json.dumps(trace_json(analyse(read_trace(path))), allow_nan=False))
-    assert result["format"] == "nsys"
-    for step in result["steps"]:
-        for gpu in step["gpus"]:
-            parts = [gpu[f"{c}_ms"] for c in CATEGORIES]
-            assert min(parts) >= 0
-            assert sum(parts) == pytest.approx(step["duration_ms"], abs=1e-9)
-    return result
 
 
 def ns(milliseconds: float) -> int:
     return round(milliseconds / NS)
 
 
-def causes(result: dict) -> list[str]:
-    return [f["cause"] for f in result["findings"]]
-
-
 def test_h100_copies_take_it_all(reference):
     result = explain(reference("nsys/h100_2gpu_1s.sqlite"))
+    assert result["format"] == "nsys"
     first, second = result["devices"]
     assert ns(first["span_ms"]) == 969447605
     assert ns(first["any_busy_ms"]) == 962890247

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from trace_oracle import causes
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback import trace_handler
@@ -44,10 +45,6 @@ def trace_file(tmp_path):
     path = tmp_path / "host.xplane.pb"
     path.write_bytes(waiting().bytes())
     return path
-
-
-def causes(result: dict) -> list[str]:
-    return [finding["cause"] for finding in result["findings"]]
 
 
 def traced(capsys, *args) -> dict:

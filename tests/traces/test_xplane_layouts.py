@@ -1,29 +1,13 @@
 """What NVIDIA, JAX and several hosts write, built by hand, with known causes."""
 
 import pytest
-from xspace_builder import Gpu, Space
+import trace_oracle
+from trace_oracle import causes
+from xspace_builder import Gpu, Space, marked
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.imported import analyse
-from gpu_util_callback.traces.output import trace_json
-
-
-@pytest.fixture
-def explain(tmp_path):
-    def run(*spaces: Space) -> dict:
-        for number, space in enumerate(spaces):
-            (tmp_path / f"host-{number}.xplane.pb").write_bytes(space.bytes())
-        result = trace_json(analyse(read_trace(tmp_path)))
-        for step in result["steps"]:
-            for gpu in step["gpus"]:
-                parts = [gpu[f"{c}_ms"] for c in CATEGORIES]
-                assert sum(parts) == pytest.approx(step["duration_ms"], abs=1e-6)
-                assert min(parts) >= 0
-        return result
-
-    return run
 
 
 def shares(result: dict, index: int = 0) -> dict[str, float]:
@@ -32,22 +16,8 @@ def shares(result: dict, index: int = 0) -> dict[str, float]:
     return {c: sum(r[f"{c}_ms"] for r in rows) / total for c in CATEGORIES}
 
 
-def causes(result: dict) -> list[str]:
-    return [f["cause"] for f in result["findings"]]
-
-
-def steps(space: Space, count: int, length_us: float):
-    """Step markers as our own callback sets them, and the Python thread's line."""
-    python = space.host.line("python", 1)
-    for step in range(count):
-        python.event("train", step * length_us, length_us - 1, step_num=100 + step, _r=1)
-    return python
-
-
 def test_pageable_copies_that_nothing_hides(explain):
-    space = Space()
-    python = steps(space, 10, 10_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, python, gpu = marked(10, 10_000)
     for step in range(10):
         at = step * 10_000
         gpu.copy("H2D", at + 10, at + 20, 6_000, size=64 << 20, memory="pageable")
@@ -71,9 +41,7 @@ def test_pageable_copies_that_nothing_hides(explain):
 
 
 def test_copies_behind_kernels_cost_nothing(explain):
-    space = Space()
-    steps(space, 5, 10_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, _, gpu = marked(5, 10_000)
     for step in range(5):
         at = step * 10_000
         gpu.launch("gemm_a", at + 1, at + 10, 9_980)
@@ -86,7 +54,7 @@ def test_copies_behind_kernels_cost_nothing(explain):
 
 def test_launch_bound(explain):
     space = Space()
-    steps(space, 5, 20_000)
+    space.steps(5, 20_000)
     gpu = Gpu(space, 0, space.host.line("python-dispatch", 2))
     for step in range(5):
         for k in range(198):
@@ -104,9 +72,7 @@ def test_launch_bound(explain):
 
 
 def test_sync_bound(explain):
-    space = Space()
-    python = steps(space, 20, 1_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, python, gpu = marked(20, 1_000)
     for step in range(20):
         at = step * 1_000
         # The host launches, waits for the GPU, reads the loss, and only then goes on.
@@ -120,9 +86,7 @@ def test_sync_bound(explain):
 
 
 def test_a_blocking_copy_back_is_a_synchronization(explain):
-    space = Space()
-    steps(space, 10, 1_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, _, gpu = marked(10, 1_000)
     for step in range(10):
         at = step * 1_000
         gpu.launch("gemm_a", at + 300, at + 310, 500)
@@ -132,9 +96,7 @@ def test_a_blocking_copy_back_is_a_synchronization(explain):
 
 def test_reading_a_result_back_is_a_synchronization_without_any_call_that_waits(explain):
     """TensorFlow polls for the copy's end: no synchronising call is in the trace."""
-    space = Space()
-    steps(space, 10, 1_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, _, gpu = marked(10, 1_000)
     for step in range(10):
         at = step * 1_000
         gpu.launch("gemm_a", at + 300, at + 310, 500)
@@ -146,7 +108,7 @@ def test_reading_a_result_back_is_a_synchronization_without_any_call_that_waits(
 
 def test_kernels_without_a_launch_are_told(explain):
     space = Space()
-    steps(space, 2, 1_000)
+    space.steps(2, 1_000)
     stream = space.gpu(0).line("Stream #7(Compute)", 7)
     for k in range(10):
         stream.event("gemm_a", k * 100, 50)
@@ -154,9 +116,7 @@ def test_kernels_without_a_launch_are_told(explain):
 
 
 def test_the_host_doing_something_else_is_named(explain):
-    space = Space()
-    python = steps(space, 4, 50_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, python, gpu = marked(4, 50_000)
     for step in range(4):
         at = step * 50_000
         gpu.launch("gemm_a", at + 10, at + 20, 9_000)
@@ -169,7 +129,7 @@ def test_the_host_doing_something_else_is_named(explain):
 
 def test_input_wait_counts_only_while_the_gpu_is_idle(explain):
     space = Space()
-    steps(space, 5, 10_000)
+    space.steps(5, 10_000)
     fetch = space.host.line("tf_data_iterator_get_next/3", 3)
     gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
     for step in range(5):
@@ -186,7 +146,7 @@ def test_input_wait_counts_only_while_the_gpu_is_idle(explain):
 
 def test_fetching_ahead_between_short_launches_is_no_input_wait(explain):
     space = Space()
-    steps(space, 5, 10_000)
+    space.steps(5, 10_000)
     fetch = space.host.line("tf_data_iterator_get_next/3", 3)
     gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
     for step in range(5):
@@ -201,7 +161,7 @@ def test_fetching_ahead_between_short_launches_is_no_input_wait(explain):
 
 def test_waits_of_functions_inside_the_pipeline_do_not_count(explain):
     space = Space()
-    steps(space, 3, 10_000)
+    space.steps(3, 10_000)
     worker = space.host.line("tf_data_private_threadpool/1", 4)
     gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
     for step in range(3):
@@ -214,7 +174,7 @@ def test_waits_of_functions_inside_the_pipeline_do_not_count(explain):
 
 def test_collectives_and_imbalance(explain):
     space = Space()
-    steps(space, 5, 10_000)
+    space.steps(5, 10_000)
     for index, kernel_us in ((0, 8_000), (1, 2_000)):
         gpu = Gpu(space, index, space.host.line(f"tf_gpu_private_{index}", 10 + index))
         for step in range(5):
@@ -232,7 +192,7 @@ def test_collectives_and_imbalance(explain):
 
 def test_unequal_gpus(explain):
     space = Space()
-    steps(space, 5, 10_000)
+    space.steps(5, 10_000)
     for index, kernel_us in ((0, 9_900), (1, 3_000)):
         gpu = Gpu(space, index, space.host.line(f"tf_gpu_private_{index}", 10 + index))
         for step in range(5):
@@ -243,7 +203,7 @@ def test_unequal_gpus(explain):
 
 def test_cuda_graph_replay(explain):
     space = Space()
-    steps(space, 3, 1_000)
+    space.steps(3, 1_000)
     host = space.host.line("tf_XLAEigen/1", 2)
     plane = space.gpu(0)
     stream = plane.line("Stream #7(Compute)", 7)
@@ -270,7 +230,7 @@ def test_cuda_graph_replay(explain):
 
 def test_dropped_events_and_missing_privileges_are_told(explain):
     space = Space()
-    steps(space, 2, 1_000)
+    space.steps(2, 1_000)
     space.message.warnings.append(b"Detected GPU events dropped on host-a: 1234 driver events")
     space.message.errors.append(b"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES\nsee the docs")
     space.gpu(0)  # written for every visible GPU, even without events
@@ -285,7 +245,7 @@ def test_several_hosts_are_aligned_and_kept_apart(explain):
     spaces = []
     for number in range(2):
         space = Space(host=f"worker-{number}", start_ns=1_800_000_000_000_000_000 + number * 10**6)
-        steps(space, 3, 5_000)
+        space.steps(3, 5_000)
         gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
         for step in range(3):
             gpu.launch("gemm_a", step * 5_000 + 1, step * 5_000 + 10, 4_900 - 1000 * number)
@@ -306,9 +266,7 @@ def test_several_hosts_are_aligned_and_kept_apart(explain):
 
 
 def test_lines_that_tensorflow_derived_are_not_counted_again(explain):
-    space = Space()
-    steps(space, 2, 1_000)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    space, _, gpu = marked(2, 1_000)
     gpu.launch("gemm_a", 1, 10, 900)
     for name, key in (("Steps", -559038737), ("TensorFlow Ops", -559038734), ("XLA Ops", 3)):
         gpu.plane.line(name, key).event("gemm_a", 10, 900)
@@ -350,7 +308,7 @@ def test_gpu_events_alone_are_one_step_and_say_what_they_cannot(explain):
 
 def test_aggregated_events_have_no_place_in_time(explain):
     space = Space()
-    steps(space, 2, 1_000)
+    space.steps(2, 1_000)
     stream = space.gpu(0).line("Stream #7(Compute)", 7)
     stream.event("gemm_a", 0, 50)
     total = stream.event("gemm_a", 0, 900)
@@ -387,10 +345,10 @@ def test_the_newest_session_of_a_folder_is_read(tmp_path):
         folder = tmp_path / "plugins" / "profile" / name
         folder.mkdir(parents=True)
         space = Space(host=name)
-        steps(space, 1 + number, 100)
+        space.steps(1 + number, 100)
         (folder / "h.xplane.pb").write_bytes(space.bytes())
         os.utime(folder / "h.xplane.pb", (1_000 + number, 1_000 + number))
-    result = trace_json(analyse(read_trace(tmp_path)))
+    result = trace_oracle.explain(tmp_path)
     assert result["processes"][0]["host"] == "2026_01_02"
     assert any("1 older" in p for p in result["problems"])
     with pytest.raises(UnusableInput, match="no such file"):
@@ -402,9 +360,7 @@ def test_the_newest_session_of_a_folder_is_read(tmp_path):
 
 def test_tensor_core_finding_needs_certainty(explain):
     def train(name: str, capability: int = 8) -> list[str]:
-        space = Space()
-        steps(space, 3, 1_000)
-        gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2), compute_cap_major=capability)
+        space, _, gpu = marked(3, 1_000, compute_cap_major=capability)
         for step in range(3):
             gpu.launch(name, step * 1_000 + 1, step * 1_000 + 10, 980)
         return causes(explain(space))

@@ -91,6 +91,13 @@ class Space:
         }
         return self.plane(f"/device:GPU:{index}", **(facts | stats))
 
+    def steps(self, count: int, length_us: float) -> Line:
+        """Step markers from number 100 on, as our own callback sets them; returns Python's line."""
+        python = self.host.line("python", 1)
+        for step in range(count):
+            python.event("train", step * length_us, length_us - 1, step_num=100 + step, _r=1)
+        return python
+
     def bytes(self) -> bytes:
         return self.message.SerializeToString()
 
@@ -161,3 +168,9 @@ class Gpu:
             details="",
             memcpy_details=f"kind_src:{source} kind_dst:{destination} size:{size} dest:0 async:1",
         )
+
+
+def marked(count: int, length_us: float, **facts) -> tuple[Space, Line, Gpu]:
+    """Steps marked on Python's line, and a GPU that a thread of TensorFlow's launches work to."""
+    space = Space()
+    return space, space.steps(count, length_us), Gpu(space, 0, space.host.line("tf_Compute/1", 2), **facts)
