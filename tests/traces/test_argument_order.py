@@ -16,9 +16,7 @@ def trace_file(tmp_path):
     python = space.host.line("python", 1)
     for step in range(5):
         python.event("train", step * 1000, 990, step_num=step, _r=1)
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(space.bytes())
-    return path
+    return space.write(tmp_path / "host.xplane.pb")
 
 
 def test_a_report_takes_options_and_paths_in_any_order(trace_file, tmp_path, capsys):

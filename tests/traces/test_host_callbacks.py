@@ -19,8 +19,7 @@ def trace(tmp_path, name: str, took_us: float, gpu: bool = True, pipeline: bool 
         worker.event(name, at + 100, took_us)
         if device:
             device.launch("gemm", at + 110 + took_us, at + 120 + took_us, 9_800 - took_us)
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "host.xplane.pb")
     return analyse(read_trace(path))
 
 

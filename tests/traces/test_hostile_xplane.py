@@ -71,8 +71,7 @@ def test_impossible_times_are_left_out_and_told(tmp_path):
     wild.duration_ps = 2**62
     backwards = stream.event("gemm", 50, 20)
     backwards.duration_ps = -5
-    path = tmp_path / "wild.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "wild.xplane.pb")
     result = explain(path)
     assert result["devices"][0]["kernels"] == 1
     assert any("impossible times" in p for p in result["problems"])
@@ -86,8 +85,7 @@ def test_names_that_are_not_text_do_no_harm(tmp_path):
     event = stream.event("gemm", 10, 20, kernel_details="regs:x grid:1,2 block:-1,0,0 occ_pct:nan")
     event.metadata_id = 999_999  # no such name
     space.message.hostnames[0] = b"\xff\xff"
-    path = tmp_path / "names.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "names.xplane.pb")
     assert explain(path)["kernels"][0]["name"] == "unknown"
 
 

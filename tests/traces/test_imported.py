@@ -142,8 +142,7 @@ def test_a_host_only_trace_is_a_run_too(tmp_path):
     for step in range(30):
         python.event("train", step * 1_000, 990, step_num=step, _r=1)
         fetch.event("IteratorGetNextOp::DoCompute", step * 1_000 + 10, 700)
-    path = tmp_path / "h.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "h.xplane.pb")
     import_trace(path, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
     assert recording.steps["input_wait_ns"].tolist() == [700_000] * 30

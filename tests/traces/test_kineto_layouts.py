@@ -443,7 +443,6 @@ def test_a_tpu_is_called_tpu(tmp_path):
     space = Space()
     space.plane("/device:TPU:0").line("XLA Ops").event("fusion.1", 0, 9)
     space.host.line("python", 1).event("PjitFunction(f)", 0, 9)
-    planes = tmp_path / "host.xplane.pb"
-    planes.write_bytes(space.bytes())
+    planes = space.write(tmp_path / "host.xplane.pb")
     analysis = analyse(read_trace(planes))
     assert analysis.verdict == result["verdict"] and "a TPU's trace" in render(analysis)

@@ -77,8 +77,7 @@ def test_a_model_is_uploaded_once_where_no_step_is_known(tmp_path, marked):
     for k in range(40):
         at = 400 * MS + k * 5 * MS
         gpu.launch("gemm", at, at + 10, 4_900)
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "host.xplane.pb")
     (finding,) = analyse(read_trace(path)).findings
     assert finding["cause"] == "transfer_bound"
     once = "The upload before the kernels takes" in finding["title"]
@@ -99,8 +98,7 @@ def test_words_for_a_program_that_trains_nothing(tmp_path, kernel_us, pause_us, 
         gpu.launch("volta_sgemm_128x64_nn", at, at + 10, kernel_us)
         if copied:
             gpu.copy("H2D", at + MS, at + MS + 100, 8_000, size=64_000_000)
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "host.xplane.pb")
     found = analyse(read_trace(path)).findings
     (finding,) = [one for one in found if one["cause"] == cause]
     for word in ("atch", "prefetch", "image", "train", "Train", "step", "loss"):

@@ -40,9 +40,7 @@ def trace_file(tmp_path):
         python.event("train", at, 990, step_num=step, _r=1)
         fetch.event("IteratorGetNextOp::DoCompute", at + 10, 600, id=step)
         gpu.launch("ampere_sgemm_128x64_nn", at + 620, at + 630, 300, tf_op="model/d/MatMul:MatMul")
-    path = tmp_path / "host-a.xplane.pb"
-    path.write_bytes(space.bytes())
-    return path
+    return space.write(tmp_path / "host-a.xplane.pb")
 
 
 def run(code: str, path) -> dict:
@@ -98,8 +96,7 @@ def test_names_do_not_steer_the_terminal(tmp_path, capsys):
         python.event("train", at, 9_900, step_num=step, _r=1)
         python.event("\x1b]0;owned\x07", at + 3_000, 6_800)
         gpu.launch("kernel\x1b[31m", at + 5, at + 10, 2_900, tf_op="a\rb/c:D")
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "host.xplane.pb")
     assert main(["trace", str(path)]) == 0
     out = capsys.readouterr().out
     assert "owned" in out and "kernel?[31m" in out
@@ -121,8 +118,7 @@ def test_view_with_colour_and_narrow(trace_file):
 def test_a_trace_of_nothing_is_no_recording_and_no_praise(tmp_path, capsys):
     space = Space()
     space.gpu(0)
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(space.bytes())
+    path = space.write(tmp_path / "host.xplane.pb")
     assert main(["trace", str(path)]) == 0
     out = capsys.readouterr().out
     assert "nothing was recorded" in out and "No findings: what a GPU did" in out

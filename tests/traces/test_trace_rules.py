@@ -42,9 +42,7 @@ def waiting(gpus: int = 1, kernel_us: float = 300) -> Space:
 
 @pytest.fixture
 def trace_file(tmp_path):
-    path = tmp_path / "host.xplane.pb"
-    path.write_bytes(waiting().bytes())
-    return path
+    return waiting().write(tmp_path / "host.xplane.pb")
 
 
 def traced(capsys, *args) -> dict:
@@ -138,8 +136,7 @@ def test_a_cause_that_cannot_be_judged_says_why(trace_file, tmp_path):
 
 
 def test_a_replica_that_waits_in_a_collective_is_not_at_work(tmp_path):
-    path = tmp_path / "mirrored.xplane.pb"
-    path.write_bytes(waiting(gpus=2, kernel_us=380).bytes())
+    path = waiting(gpus=2, kernel_us=380).write(tmp_path / "mirrored.xplane.pb")
     result = trace_json(analyse(read_trace(path)))
     (found,) = [f for f in result["findings"] if f["cause"] == "imbalance"]
     assert found["gpus"] == [1, 0], "the least busy one first"

@@ -12,8 +12,7 @@ from gpu_util_callback.traces.imported import analyse
 @pytest.fixture
 def analysis_of(tmp_path):
     def make(space):
-        path = tmp_path / "host.xplane.pb"
-        path.write_bytes(space.bytes())
+        path = space.write(tmp_path / "host.xplane.pb")
         return analyse(read_trace(path))
 
     return make

@@ -101,6 +101,11 @@ class Space:
     def bytes(self) -> bytes:
         return self.message.SerializeToString()
 
+    def write(self, path: Path) -> Path:
+        """Write the file, and return where."""
+        path.write_bytes(self.bytes())
+        return path
+
 
 class Gpu:
     """Launches work from a host thread to a stream, with correlation ids as CUPTI gives them."""
