@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
-from gpu_util_callback.recorder.between import ProcessTime
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.intake import Intake, Tables
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
 from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
+from gpu_util_callback.recorder.process_time import ProcessTime, reading, stop_between
 from gpu_util_callback.recorder.readings import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
-from gpu_util_callback.recorder.stops import reading, stop_between
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch

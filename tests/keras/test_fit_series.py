@@ -22,7 +22,7 @@ from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recorder import messages, recorder
-from gpu_util_callback.recorder.between import ProcessTime
+from gpu_util_callback.recorder.process_time import ProcessTime
 from gpu_util_callback.report.terminal import two_lines
 
 pytestmark = pytest.mark.real_clock("what counts as one series hangs on the time between fits")
