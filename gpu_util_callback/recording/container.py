@@ -334,6 +334,6 @@ def _decode_text(codes: np.ndarray, words: Any) -> np.ndarray:
         raise FrameError("its dictionary holds other things than words")
     if codes.min() < 0 or codes.max() >= len(words):
         raise FrameError("a word is missing from the dictionary")
-    known = np.empty(len(words), object)
-    known[:] = [encodable(word) for word in words]
-    return known[codes]
+    dictionary = np.empty(len(words), object)
+    dictionary[:] = [encodable(word) for word in words]
+    return dictionary[codes]

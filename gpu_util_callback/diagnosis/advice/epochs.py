@@ -23,12 +23,12 @@ class SetUp:
     """Set-up of the input for each epoch.
 
     Attributes:
-        seen: the observation, as a sentence.
+        fact: the observation, as a sentence.
         saves: share of the loss that is saved where it is done once.
     """
 
     run: Run
-    seen: str
+    fact: str
     saves: float
 
     @property
@@ -75,7 +75,7 @@ SET_UP = (
     Entry(
         "one fit",
         when=lambda epoch: epoch.each_fit,
-        says="{seen} Every call of fit begins with that.",
+        says="{fact} Every call of fit begins with that.",
         asks="Can one call train on more batches, or a loop of your own train on each?",
         remedy="Do that",
         code=_TRAIN_ON_BATCH,
@@ -86,7 +86,7 @@ SET_UP = (
         "persistent workers",
         when=lambda epoch: epoch.starts_workers is not False,
         says=lambda epoch: (
-            f"{epoch.seen} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.seen
+            f"{epoch.fact} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.fact
         ),
         asks=lambda epoch: (
             "Does the dataset stay as it is between the epochs?"
@@ -102,7 +102,7 @@ SET_UP = (
         "no autotuning",
         # With it an iterator of short epochs took up to 300 ms to end, and 14 ms without it, measured.
         when=lambda epoch: epoch.kind == "tf.data" and epoch.run.fit.get("input_autotune") is not False,
-        says="{seen} That is also the end of the last epoch's iterator, which tf.data's autotuning holds up at times.",
+        says="{fact} That is also the end of the last epoch's iterator, which tf.data's autotuning holds up at times.",
         asks="Is an epoch shorter without autotuning?",
         remedy="Switch it off",
         code="options = tf.data.Options()\noptions.autotune.enabled = False\nds = ds.with_options(options)",
@@ -112,7 +112,7 @@ SET_UP = (
     Entry(
         "processes of a PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
-        says="{seen} Keras starts the worker processes for every epoch.",
+        says="{fact} Keras starts the worker processes for every epoch.",
         asks="Does __getitem__ mostly wait, for files or a network?",
         remedy="Use threads, which start at once",
         code="dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
@@ -122,14 +122,14 @@ SET_UP = (
     Entry(
         "PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind,
-        says="{seen} Keras restarts a PyDataset every epoch: its on_epoch_end runs and its first "
+        says="{fact} Keras restarts a PyDataset every epoch: its on_epoch_end runs and its first "
         "batches are made while training waits. Make both cheaper, or the epochs longer.",
     ),
     Entry(
         "arrays without autotuning",
         # 30 epochs of 32 steps took 6.9 to 7.7 s, so 4.7 to 7.2 s; the first batch of each 64 and 4 ms, measured.
         when=lambda epoch: epoch.of_two_arrays,
-        says="{seen} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "
+        says="{fact} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "
         "iterator at times.",
         asks="Is an epoch shorter with a pipeline without autotuning?",
         remedy="Give it to fit in place of x, y and batch_size",
@@ -141,7 +141,7 @@ SET_UP = (
     Entry(
         "arrays",
         when=lambda epoch: epoch.kind == "numpy",
-        says="{seen} Keras sets up the input of arrays for every epoch. Longer epochs need it less often.",
+        says="{fact} Keras sets up the input of arrays for every epoch. Longer epochs need it less often.",
     ),
-    Entry("anything", when=lambda epoch: True, says="{seen} Longer epochs need it less often."),
+    Entry("anything", when=lambda epoch: True, says="{fact} Longer epochs need it less often."),
 )
