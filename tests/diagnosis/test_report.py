@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, Generated, reported, write
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import RULES, diagnose, logdir_report, run_report, thresholds_in_force
@@ -104,8 +104,7 @@ def test_json_is_the_contract(logdir):
 def test_a_run_without_steps_has_nulls_not_zeros(tmp_path):
     run = Generated()
     run.now += 10**9
-    write(run, tmp_path)
-    [report] = logdir_report(read_recordings(tmp_path))["runs"]
+    report = reported(run, tmp_path)
     assert report["step_ms"] == {"mean": None, "p50": None, "p95": None}
     assert report["gpu_time_est"] == {} and report["gpus"] == []
     assert "No training step" in render({"runs": [report]})
@@ -171,9 +170,7 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     assert "starves" in first and "ds.map(decode" in second
     healthy = Generated()
     healthy.steps(300, step_ms=8)
-    write(healthy, tmp_path / "healthy")
-    [recording] = read_recordings(tmp_path / "healthy")
-    first, second = two_lines(run_report(recording)).splitlines()
+    first, second = two_lines(reported(healthy, tmp_path / "healthy")).splitlines()
     assert "Training was not held up between steps" in first and "300 steps" in second
 
 
@@ -185,9 +182,7 @@ def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look
         run = Generated(gpus=[GPU])
         run.facts["unavailable"] = [missing]
         run.steps(600, step_ms=50, gpu_share=share)
-        write(run, tmp_path / str(share))
-        [recording] = read_recordings(tmp_path / str(share))
-        seconds.append(two_lines(run_report(recording)).splitlines()[1].strip())
+        seconds.append(two_lines(reported(run, tmp_path / str(share))).splitlines()[1].strip())
     assert seconds[0] == f"To see what the GPU waits for: {cure}"
     assert seconds[1].startswith("600 steps")
 
@@ -287,8 +282,7 @@ def test_a_gpu_idles_for_input_no_longer_than_the_thread_waited(tmp_path):
     run.steps(100, step_ms=8)
     run.steps(100, step_ms=8, wait_ms=30)
     run.trace(4, step_ms=40, idle_input=0.75, idle_host=0.1)
-    write(run, tmp_path)
-    [report] = logdir_report(read_recordings(tmp_path))["runs"]
+    report = reported(run, tmp_path)
     parts = {name: part for name, part in report["gpu_time_est"]["0"].items() if name != "basis"}
     assert parts["idle_input"] == pytest.approx(report["time_s"]["input_wait"], rel=1e-3)
     assert sum(parts.values()) == pytest.approx(report["wall_s"], rel=1e-3)
@@ -303,8 +297,7 @@ def test_windows_that_lie_in_a_busy_part_do_not_speak_for_a_run_that_idles(tmp_p
         run.steps(100, step_ms=10)
         run.steps(100, step_ms=10, wait_ms=30, gpu_share=busy, gpu_in_wait=busy)
         run.trace(4, step_ms=10, idle_input=0.01, idle_host=0.02)
-        write(run, tmp_path / str(busy))
-        [report] = logdir_report(read_recordings(tmp_path / str(busy)))["runs"]
+        report = reported(run, tmp_path / str(busy))
         found.append(report["gpu_time_est"]["0"])
     assert found[0]["basis"] == "windows"
     assert found[1]["basis"] == "nvml"

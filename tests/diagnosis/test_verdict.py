@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, Generated, reported, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
 from gpu_util_callback.recording import read_recordings
@@ -56,9 +56,7 @@ def test_a_gpu_that_waits_now_and_then_does_not_starve(wait_ms, said):
 def test_what_took_most_of_the_rest_is_named(tmp_path):
     run = run_of()
     run.phase("callback", 30, name="Export")  # once: an event, and no state of the run
-    write(run, tmp_path / "run")
-    [recording] = read_recordings(tmp_path / "run")
-    found = run_report(recording)
+    found = reported(run, tmp_path / "run")
     assert not found["findings"] and not found["spans"]
     assert found["verdict"].startswith("No bottleneck was established: ")
     assert "% into callbacks (no GPU in use)." in found["verdict"]
@@ -70,9 +68,7 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     compiling = np.zeros(200)
     compiling[0] = 2_500
     run.steps(200, step_ms=20, compile_ms=compiling, gpu_share=share or 0.97)
-    write(run, tmp_path / "run")
-    [recording] = read_recordings(tmp_path / "run")
-    verdict = run_report(recording)["verdict"]
+    verdict = reported(run, tmp_path / "run")["verdict"]
     assert "% into compiling" in verdict
     assert verdict.startswith("The GPU was active only" if gpus else "Training was not held up between steps")
 
@@ -82,9 +78,7 @@ def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
     run.phase("input_setup", 1.0, name="iterator")  # once: no state
     run.phase("compilation", 0.9, name="train function traced", account="compile")
     run.steps(300, step_ms=16.5)
-    write(run, tmp_path / "run")
-    [recording] = read_recordings(tmp_path / "run")
-    verdict = run_report(recording)["verdict"]
+    verdict = reported(run, tmp_path / "run")["verdict"]
     assert verdict.startswith("Training was not held up between steps") and "waiting" not in verdict
 
 
@@ -176,9 +170,7 @@ def some_waits(wait_ms: float, seed: int = 3, waiting: int = 200, pace=lambda pa
 
 
 def lines(run: Generated, folder: Path) -> list[str]:
-    write(run, folder)
-    [recording] = read_recordings(folder)
-    return two_lines(run_report(recording)).splitlines()
+    return two_lines(reported(run, folder)).splitlines()
 
 
 def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
@@ -242,8 +234,7 @@ def test_the_headline_is_the_finding_whose_cure_saves_most(tmp_path):
     for _ in range(6):
         run.steps(60, step_ms=20)
         run.phase("callback", 2.5, name="Export.on_epoch_end")
-    write(run, tmp_path / "run")
-    [found] = logdir_report(read_recordings(tmp_path / "run"))["runs"]
+    found = reported(run, tmp_path / "run")
     listed = [*found["findings"], *found["spans"]]
     assert {one["cause"] for one in listed} == {"input_bound", "host_stall"}
     saves = sum(one["saves_s"] for one in listed)
@@ -257,8 +248,7 @@ def test_the_headline_is_the_finding_whose_cure_saves_most(tmp_path):
 def test_a_single_cause_is_promised_by_itself(tmp_path):
     run = run_of([GPU], wait_ms=20)
     run.slow_map(600, 40)
-    write(run, tmp_path / "run")
-    [found] = logdir_report(read_recordings(tmp_path / "run"))["runs"]
+    found = reported(run, tmp_path / "run")
     assert re.search(r"s\. Fixing it could make this run 1.5 to 2× faster\.$", found["verdict"])
 
 

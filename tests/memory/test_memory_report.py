@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, Generated, reported
 
-from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
-from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.terminal import render
 
 GIB = 1 << 30
@@ -54,9 +52,7 @@ def test_the_report_and_the_terminal_show_it(tmp_path):
     run = Generated(seed=2, machine=machine)
     run.steps(300, step_ms=20)
     run.mark("host", "process_held_bytes", 3.2 * GIB)
-    write(run, tmp_path)
-    [recording] = read_recordings(tmp_path)
-    report = run_report(recording)
+    report = reported(run, tmp_path)
     assert report["memory"] == {
         "host": {
             "peak_bytes": int(3.2 * GIB),

@@ -11,9 +11,9 @@ Times are integers in nanoseconds; jitter is multiplicative and seeded.
 from __future__ import annotations
 
 import numpy as np
-from made_up_run import MS, MadeUpRun, write
+from made_up_run import MS, MadeUpRun, reported, write
 
-__all__ = ["GPU", "MS", "START_NS", "Generated", "write"]
+__all__ = ["GPU", "MS", "START_NS", "Generated", "reported", "write"]
 
 START_NS = 1_700_000_000_000_000_000
 

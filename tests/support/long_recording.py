@@ -1,13 +1,10 @@
 """Recordings of any length, written by the real writer as a long run would have written them.
 
-    python tests/support/long_recording.py LOG_DIR --steps 10_000_000 --gpus 8 --metrics 30
-
 The numbers are made up (the facts say `"synthetic": true`): steps of 5 ms on average that are
 starved now and then, a validation every hundred thousand steps, GPU samples at 10 Hz that follow
 the steps. What repeats is the noise alone, so that a day of training is written in minutes.
 """
 
-import argparse
 import time
 from pathlib import Path
 
@@ -238,23 +235,3 @@ def _add_scalars(scalars: ScalarWriter, rows: dict, stride: int) -> None:
             for name in ("duration_ns", "input_wait_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
         }
         scalars.points([(int(rows["step"][index]), values, rows["start_ns"][index] / 1e9)])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("log_dir")
-    parser.add_argument("--steps", type=int, default=10_000_000)
-    parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--metrics", type=int, default=len(METRICS))
-    parser.add_argument("--step-ms", type=float, default=5.0)
-    arguments = parser.parse_args()
-    began = time.perf_counter()
-    path = make_long_recording(
-        arguments.log_dir, arguments.steps, arguments.gpus, arguments.metrics, step_ms=arguments.step_ms
-    )
-    size = sum(file.stat().st_size for file in path.iterdir())
-    print(f"{path}: {size / 2**20:.0f} MiB in {time.perf_counter() - began:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

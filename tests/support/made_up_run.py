@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import Evidence, Run, judge, thresholds_in_force
-from gpu_util_callback.recording import Clock, RecordingWriter
+from gpu_util_callback.diagnosis import Evidence, Run, judge, logdir_report, thresholds_in_force
+from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
 from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 
 MS = 1_000_000
@@ -168,3 +168,10 @@ def write(run: MadeUpRun, log_dir, status: str = "ended", **facts) -> str:
     if status not in ("live", "lost"):
         writer.close(status)
     return writer.path
+
+
+def reported(run: MadeUpRun, log_dir, **facts) -> dict:
+    """The report of a run that was written and read again."""
+    write(run, log_dir, **facts)
+    [found] = logdir_report(read_recordings(log_dir))["runs"]
+    return found

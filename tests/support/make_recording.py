@@ -5,7 +5,6 @@ of them: steps are contiguous, their parts sum up, the account closes, and the G
 the steps they fall into.
 """
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -490,23 +489,3 @@ def make_recording(log_dir, scenario="thirds", steps=600, gpus=2, live=False, **
         run.flush()
         return run.path
     return run.close()
-
-
-if __name__ == "__main__":
-    import argparse
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("log_dir")
-    parser.add_argument("--scenario", choices=SCENARIOS, default="thirds")
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--live", action="store_true", help="grow in real time until interrupted")
-    arguments = parser.parse_args()
-    if arguments.live:
-        growing = SyntheticRun(arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus, past_s=0)
-        while growing.done < arguments.steps:
-            growing.advance(40)
-            time.sleep(max(0.0, (growing.now - growing.clock.now()) / 1e9))
-        print(growing.close())
-    else:
-        print(make_recording(arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus))
