@@ -101,12 +101,6 @@ def test_wrong_limits_are_told_in_one_line(logdir, capsys, arguments, said):
     assert said in err and err.count("\n") == 1
 
 
-def test_help_says_that_a_limit_is_enough(capsys):
-    with pytest.raises(SystemExit):
-        main(["report", "--help"])
-    assert "any limit implies --check" in " ".join(capsys.readouterr().out.split())
-
-
 def test_a_worker_that_holds_the_others_back_fails_the_check(tmp_path, capsys):
     """It waits 6 % longer than they: no cause by itself, and every step waits for it."""
     for rank in range(4):

@@ -30,7 +30,6 @@ AROUND = {
     "id",
     "ids",
     "lost_s",
-    "lost_ps",
     "rank",
     "ranks",
     "saves_s",
@@ -40,8 +39,6 @@ AROUND = {
     "title",
     "wall_s",
 }
-# A rule's other dictionaries: by framework, what to write.
-NOT_EVIDENCE = {"tensorflow", "jax", "torch"}
 
 
 def names_in(path: Path) -> set[str]:
@@ -53,7 +50,7 @@ def names_in(path: Path) -> set[str]:
             found |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "evidence":
             found.add(getattr(node.slice, "value", None))
-    return {name for name in found if isinstance(name, str)} - AROUND - NOT_EVIDENCE
+    return {name for name in found if isinstance(name, str)} - AROUND
 
 
 def thresholds(tree: ast.Module, node: ast.Dict) -> bool:

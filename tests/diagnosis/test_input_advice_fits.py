@@ -16,7 +16,6 @@ from advised_runs import (
     LOOP,
     PYDATASET,
     PYTHON,
-    READER,
     TF_KERAS,
     TORCH,
     TUNED,
@@ -673,19 +672,6 @@ def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
     advice = found(run, "input_bound", host)["advice"]
     assert told in f"{advice['text']} {advice['code']}"
-
-
-@pytest.mark.parametrize(
-    "stage, told",
-    [
-        (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, but the model"),
-        (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms. TFRecordDataset reads one file"),
-        (READER, "TFRecordDataset reads one file at a time"),
-    ],
-)
-def test_nothing_is_named_twice_in_a_sentence(stage, told):
-    text = found(waits(stage), "input_bound", COMPUTING)["advice"]["text"]
-    assert told in text and text.count("Dataset") <= 1
 
 
 @pytest.mark.parametrize("ms, said", [(0.77, "0.8 ms"), (0.04, "under 0.1 ms"), (3.4, "3.4 ms")])

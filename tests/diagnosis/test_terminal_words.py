@@ -101,14 +101,6 @@ def test_a_number_and_its_unit_stay_on_one_line(report, unicode):
             assert "\u00a0" not in line
 
 
-def test_columns_of_the_comparison_say_what_they_are(report):
-    lines = render(report, 110).splitlines()
-    assert "ms/step" in lines[1] and "ms/sample" in lines[1]
-    notes = " ".join(lines)
-    assert "speed: times as fast as the first, per sample, without compilation" in notes
-    assert "ms/step and ms/sample: means over all steps" in notes
-
-
 @pytest.mark.parametrize("address", ["http://localhost:6006", "https://host/tb/#scalars"])
 def test_a_web_address_is_no_log_directory(address, capsys):
     assert main(["report", address]) == 2
