@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.redaction import redact_messages
 
 CEILINGS_S = 10.0  # with `ceilings=True`
-
-
-@dataclass
-class Settings:
-    """The user's settings; see `GpuUtilCallback` for their meaning."""
-
-    log_dir: str = "logs"
-    sample_hz: float = 10
-    scalar_freq: int | str = "auto"
-    trace: TraceSchedule | None = field(default_factory=TraceSchedule)  # None = no windows
-    overhead_budget: float = 0.01
-    thresholds: dict | None = None
-    job: str | None = None
-    redact: bool = False
-    report: bool = True
-    logs: bool = False
-    flops_per_sample: float | None = None
-    ceilings_s: float = 0.0  # to measure for before training; 0 = not at all
-    ceilings: dict | None = None  # what was measured
-    memory_stacks: bool = False
-
-
-def checked_settings(**arguments: Any) -> Settings:
-    """Return the settings for a user's arguments, those of the callback or of the monitor.
-
-    Raises:
-        TypeError, ValueError: with the argument and what it must be.
-    """
-    if _flag("redact", arguments["redact"]):
-        redact_messages()
-    ceilings = _ceilings("ceilings", arguments.pop("ceilings"))
-    return Settings(**{name: _CHECKS[name](name, value) for name, value in arguments.items()}, **ceilings)
 
 
 def _ceilings(name: str, value: object) -> dict[str, Any]:
@@ -109,24 +76,45 @@ def _job(name: str, value: object) -> str | None:
     raise TypeError(f"{name} must be a name, got {value!r}")
 
 
+def _trace(_: str, value: object) -> TraceSchedule | None:
+    return TraceSchedule.of(value)
+
+
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
 
 
-# Argument -> the check of its value.
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "log_dir": _path,
-    "sample_hz": partial(_number, low=0, high=100, above=True),
-    "scalar_freq": _scalar_freq,
-    "trace": lambda name, value: TraceSchedule.of(value),
-    "overhead_budget": partial(_number, low=0, high=1),
-    "thresholds": _thresholds,
-    "job": _job,
-    "redact": _flag,
-    "report": _flag,
-    "logs": _flag,
-    "flops_per_sample": _flops,
-    "memory_stacks": _flag,
-}
+@dataclass
+class Settings:
+    """The user's settings, each with its check; see `GpuUtilCallback` for their meaning."""
+
+    log_dir: Annotated[str, _path] = "logs"
+    sample_hz: Annotated[float, partial(_number, low=0, high=100, above=True)] = 10
+    scalar_freq: Annotated[int | str, _scalar_freq] = "auto"
+    trace: Annotated[TraceSchedule | None, _trace] = field(default_factory=TraceSchedule)  # None = no windows
+    overhead_budget: Annotated[float, partial(_number, low=0, high=1)] = 0.01
+    thresholds: Annotated[dict | None, _thresholds] = None
+    job: Annotated[str | None, _job] = None
+    redact: Annotated[bool, _flag] = False
+    report: Annotated[bool, _flag] = True
+    logs: Annotated[bool, _flag] = False
+    flops_per_sample: Annotated[float | None, _flops] = None
+    ceilings_s: float = 0.0  # to measure for before training; 0 = not at all
+    ceilings: dict | None = None  # what was measured
+    memory_stacks: Annotated[bool, _flag] = False
+
+
+def checked_settings(**arguments: Any) -> Settings:
+    """Return the settings for a user's arguments, those of the callback or of the monitor.
+
+    Raises:
+        TypeError, ValueError: with the argument and what it must be.
+    """
+    if _flag("redact", arguments["redact"]):
+        redact_messages()
+    ceilings = _ceilings("ceilings", arguments.pop("ceilings"))
+    hints = get_type_hints(Settings, include_extras=True)
+    checked = {name: hints[name].__metadata__[0](name, value) for name, value in arguments.items()}
+    return Settings(**checked, **ceilings)
