@@ -159,7 +159,7 @@ def test_an_end_that_cannot_be_written_is_not_waited_for(broken, seconds, tmp_pa
             with GpuUtilMonitor(tmp_path / "elsewhere", report=False):
                 begun_s = time.perf_counter() - start
             assert begun_s < 1, "and two before"
-            recorded._outputs.in_a_hurry.set()
+        recorded._outputs.in_a_hurry.set()
         assert recorded._closed.wait(20)
 
 
@@ -317,6 +317,7 @@ def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
 
         monkeypatch.setattr(owner, name, failing)
 
+    monkeypatch.setattr(outputs, "RETRIES_S", (0.05, 0.05, 0.05))
     short(outputs.Outputs, "_turn", 2)
     short(writer.RecordingWriter, "open", 1)
     short(writer.RecordingWriter, "_take_rows", 2)
@@ -402,7 +403,7 @@ class Heavy(LocalFileSystem):
     protocol = "heavy"
     def __init__(self, *args, **options):
         if not Heavy._cache:
-            time.sleep(5)
+            time.sleep(3)
         super().__init__(*args, **options)
 
 fsspec.register_implementation("heavy", Heavy)
@@ -410,7 +411,7 @@ recorder.Recorder.end.__defaults__ = (0.1,)
 recorder._patience_s = 0.1
 with GpuUtilMonitor(f"heavy://{sys.argv[1]}", report=False) as monitor:
     for _ in monitor.batches(range(20)):
-        time.sleep(0.1)
+        time.sleep(0.02)
 """
 
 
