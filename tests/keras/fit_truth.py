@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.functions import unwrapped
+from gpu_util_callback.recorder import recorder
 
 BATCH, WIDTH = 8, 16
 KINDS = ("tf.data", "tf.data + prefetch", "unknown length", "generator", "PyDataset", "numpy")
@@ -227,6 +228,8 @@ def ended(folder: Path, steps: int = 0, within_s: float = 30) -> list:
     """The recordings in a folder, once all are closed and they have so many steps."""
     until = time.monotonic() + within_s
     while True:
+        for idle in list(recorder._active.values()):
+            idle._idle_until = 0.0  # the moment is over in which the next fit of a series may come
         found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
         counts = [one.step_count for one in found]
         if all(one.status != "live" for one in found) and sum(counts) >= steps:
