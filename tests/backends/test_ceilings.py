@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fork_server import python
+from packages import need
 from processes import environment
 
 from gpu_util_callback import GpuUtilMonitor, ceilings, read_recordings
@@ -45,9 +46,8 @@ def run(backend, *arguments, timeout=240):
     ],
 )
 def test_nothing_has_changed_and_the_next_training_is_the_same(backend, data, mode):
-    pytest.importorskip("keras")
-    pytest.importorskip(backend)
-    found = run(backend, data, mode, 2)
+    need("keras", backend)
+    found = run(backend, data, mode, 1.2)
     assert found["changed"] == []
     assert found["with"] == found["without"], "losses and weights, bit for bit"
     assert found["result"]["batch_size"] == 8
@@ -59,8 +59,8 @@ def test_nothing_has_changed_and_the_next_training_is_the_same(backend, data, mo
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_loop_of_one_s_own(backend):
     """Its modules, optimizer, closure and generators are found; donated arrays come back."""
-    pytest.importorskip(backend)
-    found = run(backend, "-", "loop", 2)
+    need(backend)
+    found = run(backend, "-", "loop", 1.2)
     assert found["changed"] == []
     assert 0.4 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
     assert found["result"]["framework"] == backend
@@ -75,8 +75,8 @@ def test_a_loop_of_one_s_own(backend):
     ],
 )
 def test_ctrl_c_in_the_middle_is_harmless(backend, data):
-    pytest.importorskip(backend)
-    found = run(backend, data, "interrupted", 3)
+    need(backend)
+    found = run(backend, data, "interrupted", 2)
     assert found["raised"] == "KeyboardInterrupt"
     assert found["changed"] == []
     assert found["with"] == found["without"]
@@ -92,7 +92,7 @@ def test_ctrl_c_in_the_middle_is_harmless(backend, data):
     ],
 )
 def test_before_a_fit_it_changes_nothing_and_is_kept(backend, data, tmp_path):
-    pytest.importorskip(backend)
+    need(backend)
     found = run(backend, data, "callback", 1.5, tmp_path)
     assert found["with"] == found["without"], "the weights after a fit, bit for bit"
     (kept,) = read_recordings(str(tmp_path))

@@ -119,9 +119,8 @@ def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
 @pytest.mark.parametrize(("framework", "mode"), [("tensorflow", "eager"), ("tensorflow", "compiled"), ("jax", "eager")])
 def test_looking_changes_no_bit(tmp_path, framework, mode):
     need(framework)
-    plain = [trained(framework, mode, tmp_path / "none", 100, PLAIN="1") for _ in range(2)]
-    watched = trained(framework, mode, tmp_path / "logs", 100)
-    assert {*plain, watched} == {plain[0]}
+    plain = trained(framework, mode, tmp_path / "none", 100, PLAIN="1")
+    assert trained(framework, mode, tmp_path / "logs", 100) == plain
 
 
 def test_the_program_s_random_numbers_are_left_alone():

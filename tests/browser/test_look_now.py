@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from fork_server import python
+from packages import need
 from tensorboard_server import TensorBoardServer
 from waiting import wait_until
 
@@ -22,12 +24,12 @@ GPU_UTIL = [sys.executable, "-m", "gpu_util_callback"]
 
 
 def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path):
-    pytest.importorskip("jax")
+    need("jax")
     (tmp_path / "t.py").write_text(TRAINING)
     logs = tmp_path / "logs"
     logs.mkdir()
-    command = [*GPU_UTIL, "run", "--log-dir", str(logs / "one"), "t.py"]
-    training = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
+    command = ["-m", "gpu_util_callback", "run", "--log-dir", str(logs / "one"), "t.py"]
+    training = subprocess.Popen([*python("keras"), *command], cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
     try:
         with TensorBoardServer(logs, load_fast=True) as server:
             tab = open_tab(server.url)

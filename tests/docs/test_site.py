@@ -4,12 +4,16 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from fork_server import python
+from packages import need
 
+from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import RULES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -109,41 +113,42 @@ def test_recipes_are_found():
     }
 
 
-@pytest.mark.parametrize("code", RECIPES)
-def test_recipes_run(code, tmp_path):
-    for module in re.findall(r"^(?:import|from) (\w+)", code, re.M):
+@cache
+def recorded(code, folder):
+    """The recording of a recipe, which is run once."""
+    modules = set(re.findall(r"^(?:import|from) (\w+)", code, re.M))
+    for module in modules:
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed: make test BACKENDS=1")
-    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    (folder / "train.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "train.py"],
+        [*python(*modules & {"tensorflow", "jax", "torch"}), "train.py"],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=folder,
         timeout=200,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "gpu-util: " in done.stderr + done.stdout, "the verdict"
-    from gpu_util_callback import read_recordings
+    (recording,) = read_recordings(folder / "logs")
+    return recording
 
-    (recording,) = read_recordings(tmp_path / "logs")
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder for each recipe."""
+    return {code.values[0]: tmp_path_factory.mktemp("recipe") for code in RECIPES}
+
+
+@pytest.mark.parametrize("code", RECIPES)
+def test_recipes_run(code, folders):
+    recording = recorded(code, folders[code])
     assert recording.status == "ended" and recording.step_count in (8, 16, 32, 64)
 
 
-def test_the_pytorch_recipe_tells_validation_and_checkpoints_apart(tmp_path):
-    pytest.importorskip("torch", reason="make test BACKENDS=1")
+def test_the_pytorch_recipe_tells_validation_and_checkpoints_apart(folders):
+    need("torch")
     [code] = [one.values[0] for one in RECIPES if one.id == "pytorch-training-loop-0"]
-    (tmp_path / "train.py").write_text(code, encoding="utf-8")
-    subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        timeout=200,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
-    from gpu_util_callback import read_recordings
-
-    (recording,) = read_recordings(tmp_path / "logs")
-    kinds = [str(kind) for kind in recording.phases["kind"]]
+    kinds = [str(kind) for kind in recorded(code, folders[code]).phases["kind"]]
     assert kinds.count("validation") == kinds.count("checkpoint") == 2

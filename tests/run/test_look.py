@@ -4,11 +4,12 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
+from fork_server import python
 from object_store import empty_bucket
+from packages import need
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
@@ -36,13 +37,13 @@ model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=100_000, epochs=1, verb
 
 @pytest.fixture
 def training(tmp_path, monkeypatch):
-    pytest.importorskip("jax")
+    need("jax")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.py").write_text(TRAINING)
     started = []
 
     def start(trace: str, log_dir: str = "logs") -> None:
-        command = [sys.executable, "t.py", log_dir, trace]
+        command = [*python("keras"), "t.py", log_dir, trace]
         started.append(subprocess.Popen(command, env={**os.environ, "KERAS_BACKEND": "jax"}))
         until = time.monotonic() + 120
         while time.monotonic() < until:

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from fork_server import python
+from packages import need
 
 from gpu_util_callback import read_recordings
 
@@ -107,10 +109,11 @@ SHOW = "print(np.concatenate([w.ravel() for w in model.get_weights()]).tobytes()
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_fits_are_recorded_and_end_with_the_same_bits(backend, folder):
-    pytest.importorskip(backend)
+    need(backend)
     (folder / "t.py").write_text(FIT + "fit(); fit()\n" + SHOW)
-    alone = outcome([*PYTHON, "t.py"], folder, KERAS_BACKEND=backend)
-    under = outcome([*RUN, "--log-dir", "logs/a", "t.py"], folder, KERAS_BACKEND=backend)
+    environment = {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
+    alone = outcome([*python("keras"), "t.py"], folder, **environment)
+    under = outcome([*RUN, "--log-dir", "logs/a", "t.py"], folder, **environment)
     assert under[:2] == alone[:2]
     assert "this run" not in alone[2]
     (recording,) = read_recordings(folder / "logs")  # a series of short fits
@@ -135,7 +138,7 @@ def test_a_fit_with_the_callback_is_recorded_once(given, folder):
 
 
 def test_a_fit_of_tf_keras_is_recorded(folder):
-    pytest.importorskip("tf_keras")
+    need("tf_keras")
     asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
     (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
     assert outcome([*RUN, "t.py"], folder)[0] == 0
@@ -242,7 +245,7 @@ class Trainer:
 
 @pytest.mark.parametrize("library", ["transformers", "lightning"])
 def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
-    pytest.importorskip("torch")
+    need("torch")
     files = {
         "transformers/__init__.py": TRAINER,
         "transformers/trainer_callback.py": HUGGING_FACE,
@@ -267,7 +270,7 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
 
 
 def test_each_process_of_a_launcher_records_its_rank(folder):
-    pytest.importorskip("torch")
+    need("torch")
     (folder / "t.py").write_text(FIT + "fit()")
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
     done = outcome([*PYTHON, *launcher, *RUN, "t.py"], folder, KERAS_BACKEND="torch")
