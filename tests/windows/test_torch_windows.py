@@ -1,12 +1,13 @@
 """Windows of real fits on PyTorch, in a process of their own (a process has one Keras backend)."""
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fork_server import python
 from packages import need
 
 from gpu_util_callback.traces import read_trace
@@ -25,7 +26,11 @@ def result(tmp_path_factory):
     need("torch", "keras")
     folder = tmp_path_factory.mktemp("torch")
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(PROGRAM), str(folder)], capture_output=True, text=True, timeout=400
+        [*python("keras"), str(PROGRAM), str(folder)],
+        env={**os.environ, "KERAS_BACKEND": "torch"},
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "USDT" not in done.stderr  # Kineto is kept quiet

@@ -1,5 +1,6 @@
 """Fits on PyTorch with profiler windows, as test_torch_windows.py wants them: argv = folder."""
 
+import faulthandler
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, TraceSchedule, re
 from gpu_util_callback.backends.torch import profiler as torch_profiler
 from gpu_util_callback.backends.torch.profiler import SESSION
 
+faulthandler.enable()
 FOLDER = Path(sys.argv[1])
 DOORS = (torch.autograd.profiler._prepare_profiler, torch.autograd.profiler._enable_profiler)
 SLOW_S = 0.03
