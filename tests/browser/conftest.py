@@ -31,17 +31,17 @@ def server(logdir):
 
 @pytest.fixture
 def open_tab(browser):
-    """`open_tab(url, **options) -> Tab`: the tab alone, or inside TensorBoard with `host=True`.
+    """`open_tab(url, link="", **options) -> Tab`: the tab alone, or inside TensorBoard with `host=True`.
 
     After the test no tab may have logged an error or asked for anything beyond its server.
     """
     tabs: list[Tab] = []
 
-    def open_(url, *, host=False, width=1440, height=900, **options) -> Tab:
+    def open_(url, *, host=False, link="", width=1440, height=900, **options) -> Tab:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         tab = Tab(context, url, host=host)
         tabs.append(tab)
-        return tab.open()
+        return tab.open(link)
 
     yield open_
     problems = []

@@ -67,6 +67,16 @@ class Tab:
             self.wait_for(".tl-value:not(:empty), .state", timeout=45)
         return self
 
+    def resize(self, width: int, height: int) -> None:
+        """Gives the page another size, as a person would."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.settle()
+
+    def paint(self, scheme: str) -> None:
+        """Switches the system between light and dark."""
+        self.page.emulate_media(color_scheme=scheme)
+        self.settle()
+
     @property
     def frame(self):
         return self.page.frame_locator("iframe") if self.host else self.page

@@ -14,11 +14,13 @@ from waiting import wait_until
 pytestmark = pytest.mark.browser
 
 TRAINING = """
-import keras, numpy as np
+import sys, keras, numpy as np
+from gpu_util_callback import GpuUtilCallback
 model = keras.Sequential([keras.layers.Dense(512), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 data = (np.ones((4, 3)) for _ in iter(int, 1))
-model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=10_000_000, verbose=0)
+callback = GpuUtilCallback(sys.argv[1], report=False)
+model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=10_000_000, verbose=0, callbacks=[callback])
 """
 GPU_UTIL = [sys.executable, "-m", "gpu_util_callback"]
 
@@ -28,8 +30,8 @@ def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path)
     (tmp_path / "t.py").write_text(TRAINING)
     logs = tmp_path / "logs"
     logs.mkdir()
-    command = ["-m", "gpu_util_callback", "run", "--log-dir", str(logs / "one"), "t.py"]
-    training = subprocess.Popen([*python("keras"), *command], cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
+    command = [*python("keras"), "t.py", str(logs / "one")]
+    training = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
     try:
         with TensorBoardServer(logs, load_fast=True) as server:
             tab = open_tab(server.url)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -32,9 +33,41 @@ BLUE = """(canvas, [y, from, to]) => {
 }"""
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of which each test opens one."""
+    root = tmp_path_factory.mktemp("states")
+    windows = [(100, 110), (300, 310)]
+    make_recording(root / "traced", "thirds", steps=600, gpus=1, epochs=1, windows=windows)
+    make_recording(root / "stalled", "host_stall", steps=600, gpus=1)
+    make_recording(root / "starved", "slow", steps=600, gpus=1)
+    odd = SyntheticRun(root / "odd", "healthy", steps=2000, gpus=1, past_s=30)
+    odd.advance(3)  # the GPU idles next to a compilation
+    odd.close()
+    bare = SyntheticRun(root / "bare", "no_gpu", steps=100, gpus=0)
+    missing = {"source": "nvml", "reason": "no driver <b>here</b>", "cure": "pass `--gpus all` to it"}
+    bare.writer.update(unavailable=[missing])
+    bare.advance(100)
+    bare.close()
+    costly = SyntheticRun(root / "costly", "healthy", steps=200, gpus=1)
+    costly.writer.update(overhead={"callback_us_per_step": 48.0, "sampler_cpu_pct": 0.3})
+    costly.advance(200)
+    costly.close()
+    with TensorBoardServer(root, load_fast=True) as server:
+        yield server
+
+
+def linked(server, run):
+    """The part of a link that opens a run."""
+    listed = json.loads(server.get("data/plugin/gpu_utilization/runs")[2])["recordings"]
+    return f"&p.gpu_utilization.id={next(quote(one['id'], safe='') for one in listed if one['run'] == run)}"
+
+
 def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
     with TensorBoardServer(tmp_path, load_fast=False) as server:
         tab = open_tab(server.url)
+        tab.page.clock.install()
+        tab.open()
         text = tab.text(".state")
         assert str(tmp_path) in text
         assert "plugins/gpu_utilization" in text
@@ -43,6 +76,10 @@ def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
         make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
         # Nobody touches it: it looks again in so many seconds, as it says.
         assert "checks again every 15 seconds" in text
+        asked = len(tab.requests)
+        tab.page.clock.run_for(14_000)
+        assert len(tab.requests) == asked
+        tab.page.clock.run_for(1_000)
         tab.wait_for(".tl-value:not(:empty)", timeout=90)
         tab.page.close()
 
@@ -276,37 +313,36 @@ def test_hostile_names_are_inert(open_tab, server):
     assert "long" * 500 not in text
 
 
-@pytest.mark.parametrize(("width", "height", "scale"), [(800, 736, 1), (390, 780, 2), (1280, 656, 1), (3840, 2000, 1)])
-def test_every_frame_fits(open_tab, server, width, height, scale):
-    tab = open_tab(server.url, width=width, height=height, device_scale_factor=scale)
-    tab.settle()
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    for selector in ("h1", ".account", ".finding", ".tl-surface", ".details"):
-        box = tab.find(selector).first.bounding_box()
-        assert box and box["x"] >= -1 and box["x"] + box["width"] <= width + 1, (selector, box)
-        assert box["width"] > 60 and box["height"] > 15, (selector, box)
-    # The lanes are wide enough to read.
-    assert tab.plot()["width"] > 0.4 * min(width, 1000)
-    assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
+@pytest.mark.parametrize(("scale", "sizes"), [(1, [(1280, 656), (3840, 2000)]), (2, [(800, 736), (390, 780)])])
+def test_every_frame_fits(open_tab, server, scale, sizes):
+    tab = open_tab(server.url, width=sizes[0][0], height=sizes[0][1], device_scale_factor=scale)
+    for width, height in sizes:
+        tab.resize(width, height)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        for selector in ("h1", ".account", ".finding", ".tl-surface", ".details"):
+            box = tab.find(selector).first.bounding_box()
+            assert box and box["x"] >= -1 and box["x"] + box["width"] <= width + 1, (selector, box)
+            assert box["width"] > 60 and box["height"] > 15, (selector, box)
+        # The lanes are wide enough to read.
+        assert tab.plot()["width"] > 0.4 * min(width, 1000)
+        assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
 
 
-@pytest.mark.parametrize(("width", "height"), [(800, 900), (1280, 720), (1440, 900), (390, 780)])
-def test_lanes_keep_their_room_beside_the_tables(open_tab, tmp_path, width, height):
-    windows = [(100, 110), (300, 310)]
-    make_recording(tmp_path / "traced", "thirds", steps=600, gpus=1, epochs=1, windows=windows)
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url, width=width, height=height)
-        tab.open("&p.gpu_utilization.window=1&p.gpu_utilization.tables=1")
+def test_lanes_keep_their_room_beside_the_tables(open_tab, runs):
+    for sizes in ([(1280, 720), (1440, 900)], [(800, 900), (390, 780)]):
+        link = f"{linked(runs, 'traced')}&p.gpu_utilization.window=1&p.gpu_utilization.tables=1"
+        tab = open_tab(runs.url, link=link, width=sizes[0][0], height=sizes[0][1])
         tab.wait_for(".kernels td")
-        tab.settle()
-        short = height <= 820 and width > 1080  # there the table gets some of their room
-        least = 115 if short else 195
-        assert tab.find(".tl-scroll").bounding_box()["height"] >= least
-        # All of it can be reached: nothing is cut off below.
-        for table in (".kernels .table-scroll", ".tables:last-child table"):
-            tab.find(table).first.scroll_into_view_if_needed()
-            box = tab.find(table).first.bounding_box()
-            assert box["y"] < height - 20 and box["height"] > 60, (table, box)
+        for width, height in sizes:
+            tab.resize(width, height)
+            short = height <= 820 and width > 1080  # there the table gets some of their room
+            least = 115 if short else 195
+            assert tab.find(".tl-scroll").bounding_box()["height"] >= least
+            # All of it can be reached: nothing is cut off below.
+            for table in (".kernels .table-scroll", ".tables:last-child table"):
+                tab.find(table).first.scroll_into_view_if_needed()
+                box = tab.find(table).first.bounding_box()
+                assert box["y"] < height - 20 and box["height"] > 60, (table, box)
 
 
 def test_system_theme_and_forced_colours(open_tab, server):
@@ -322,63 +358,48 @@ def test_system_theme_and_forced_colours(open_tab, server):
     assert tab.evaluate(running) == 0
 
 
-def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, tmp_path):
-    make_recording(tmp_path / "stalled", "host_stall", steps=600, gpus=1)
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        tab.settle()
-        assert tab.button("time").get_attribute("aria-pressed") == "true"
-        plot, group = tab.plot(), tab.find(".tl-group").last.bounding_box()
-        assert group["x"] + group["width"] == plot["x"] + plot["width"]
-        # An epoch's steps follow each other without a gap that is none.
-        recording, row = tab.recording(), tab.find(".tl-label").nth(1).bounding_box()
-        extent = recording["extent"]
-        scale = plot["width"] / (extent["end_ns"] - extent["start_ns"])
-        times = {one["name"]: one for one in recording["phases"]}
-        first = (times["epoch 2"]["start_ns"] - extent["start_ns"]) * scale + 3
-        last = (times["validation 2"]["start_ns"] - extent["start_ns"]) * scale - 3
-        y = row["y"] - plot["y"] + row["height"] - 10
-        assert tab.find(".tl-surface canvas").evaluate(BLUE, [y, first, last]) == 1.0
-        tab.button("steps").click()
-        tab.settle()
-        assert tab.button("steps").get_attribute("aria-pressed") == "true"
+def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, runs):
+    tab = open_tab(runs.url, link=linked(runs, "stalled"))
+    tab.settle()
+    assert tab.button("time").get_attribute("aria-pressed") == "true"
+    plot, group = tab.plot(), tab.find(".tl-group").last.bounding_box()
+    assert group["x"] + group["width"] == plot["x"] + plot["width"]
+    # An epoch's steps follow each other without a gap that is none.
+    recording, row = tab.recording(), tab.find(".tl-label").nth(1).bounding_box()
+    extent = recording["extent"]
+    scale = plot["width"] / (extent["end_ns"] - extent["start_ns"])
+    times = {one["name"]: one for one in recording["phases"]}
+    first = (times["epoch 2"]["start_ns"] - extent["start_ns"]) * scale + 3
+    last = (times["validation 2"]["start_ns"] - extent["start_ns"]) * scale - 3
+    y = row["y"] - plot["y"] + row["height"] - 10
+    assert tab.find(".tl-surface canvas").evaluate(BLUE, [y, first, last]) == 1.0
+    tab.button("steps").click()
+    tab.settle()
+    assert tab.button("steps").get_attribute("aria-pressed") == "true"
 
 
-def test_an_advice_says_what_it_saves(open_tab, tmp_path):
-    make_recording(tmp_path / "starved", "slow", steps=600, gpus=1)
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        report = tab.recording()["report"]
-        gain = gain_text(report["wall_s"], report["headline"]["saves_range_s"])
-        assert tab.text(".saving").startswith(f"This run gets {gain} faster")
+def test_an_advice_says_what_it_saves(open_tab, runs):
+    tab = open_tab(runs.url, link=linked(runs, "starved"))
+    report = tab.recording()["report"]
+    gain = gain_text(report["wall_s"], report["headline"]["saves_range_s"])
+    assert tab.text(".saving").startswith(f"This run gets {gain} faster")
 
 
-def test_what_no_cause_explains_is_not_called_healthy(open_tab, tmp_path):
-    run = SyntheticRun(tmp_path / "odd", "healthy", steps=2000, gpus=1, past_s=30)
-    run.advance(3)  # the GPU idles next to a compilation
-    run.close()
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        assert "no single cause explains it" in tab.text("h1")
-        assert tab.find(".calm").count() == 0
-        assert "No single cause explains the loss." in tab.text(".about")
+def test_what_no_cause_explains_is_not_called_healthy(open_tab, runs):
+    tab = open_tab(runs.url, link=linked(runs, "odd"))
+    assert "no single cause explains it" in tab.text("h1")
+    assert tab.find(".calm").count() == 0
+    assert "No single cause explains the loss." in tab.text(".about")
 
 
-def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp_path):
-    reason, cure = "no driver <b>here</b>", "pass `--gpus all` to it"
-    missing = [{"source": "nvml", "reason": reason, "cure": cure}]
-    run = SyntheticRun(tmp_path / "bare", "no_gpu", steps=100, gpus=0)
-    run.writer.update(unavailable=missing)
-    run.advance(100)
-    run.close()
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        tab.find(".account:last-child summary").click()
-        assert tab.text(".card .cure") == "→ pass --gpus all to it"
-        assert tab.text(".card .cure code") == "--gpus all"
-        assert reason in tab.text(".card p")
-        display = "getComputedStyle(document.querySelector('.card .cure')).display"
-        assert tab.evaluate(display) == "block"
+def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, runs):
+    tab = open_tab(runs.url, link=linked(runs, "bare"))
+    tab.find(".account:last-child summary").click()
+    assert tab.text(".card .cure") == "→ pass --gpus all to it"
+    assert tab.text(".card .cure code") == "--gpus all"
+    assert "no driver <b>here</b>" in tab.text(".card p")
+    display = "getComputedStyle(document.querySelector('.card .cure')).display"
+    assert tab.evaluate(display) == "block"
 
 
 def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
@@ -458,14 +479,9 @@ def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path):
         assert not set(name) & set("<>\u202e/\\"), name
 
 
-def test_the_cost_of_recording_explains_itself(open_tab, tmp_path):
-    run = SyntheticRun(tmp_path / "run", "healthy", steps=200, gpus=1)
-    run.writer.update(overhead={"callback_us_per_step": 48.0, "sampler_cpu_pct": 0.3})
-    run.advance(200)
-    run.close()
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        assert "48 µs a step" in tab.text(".cost summary")
-        tab.find(".cost summary").click()
-        said = tab.text(".cost p")
-        assert "0.2 % of one" in said and "overhead_budget" in said
+def test_the_cost_of_recording_explains_itself(open_tab, runs):
+    tab = open_tab(runs.url, link=linked(runs, "costly"))
+    assert "48 µs a step" in tab.text(".cost summary")
+    tab.find(".cost summary").click()
+    said = tab.text(".cost p")
+    assert "0.2 % of one" in said and "overhead_budget" in said

@@ -45,8 +45,9 @@ def python_without_tensorflow() -> Path:
         if made_of.is_file() and made_of.read_text() == wanted and python.exists():
             return python
         shutil.rmtree(HOME, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(HOME)])
-        _run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted.split("\n")])
+        _run([sys.executable, "-m", "venv", "--without-pip", str(HOME)])
+        pip = [sys.executable, "-m", "pip", "--python", str(python)]
+        _run([*pip, "install", "-q", "--disable-pip-version-check", *wanted.split("\n")])
         site = next((HOME / "lib").glob("python*/site-packages"))
         (site / "gpu_util_callback_checkout.pth").write_text(f"{REPOSITORY}\n")
         info = site / "gpu_util_callback-0.checkout.dist-info"
