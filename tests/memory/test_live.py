@@ -16,7 +16,7 @@ from gpu_util_callback.gpus import _host, sampler
 from gpu_util_callback.recorder import memory_watch, outputs, recorder
 from gpu_util_callback.recording import read_recordings
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.real_clock("a warning that comes while it trains")
 MIB = 1 << 20
 PACKAGE = Path(gpu_util_callback.__file__).parent
 
