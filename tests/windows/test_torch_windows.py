@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from packages import need
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.real_clock("steps are told apart by the 30 ms that every second batch takes")
 
 PROGRAM = Path(__file__).with_name("torch_program.py")
 SLOW_NS = 30_000_000  # what every second batch takes at least, the even ones
@@ -21,10 +22,10 @@ CLOSE_NS = SLOW_NS / 2  # nearer to its own step than to the next
 EPOCH = 100  # steps of the run with a budget
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory):
-    need("torch", "keras")
-    folder = tmp_path_factory.mktemp("torch")
+@cache
+def trained(folder):
+    """The folder with what the program recorded, and what it printed."""
+    folder.mkdir()
     done = subprocess.run(
         [*python("keras"), str(PROGRAM), str(folder)],
         env={**os.environ, "KERAS_BACKEND": "torch"},
@@ -35,6 +36,14 @@ def result(tmp_path_factory):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "USDT" not in done.stderr  # Kineto is kept quiet
     return folder, json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def result(request, tmp_path_factory):
+    """One run for all tests; a new one for a test that is run again."""
+    need("torch", "keras")
+    attempt = getattr(request.node, "execution_count", 1)
+    return trained(tmp_path_factory.getbasetemp() / f"torch-windows-{attempt}")
 
 
 def test_windows_on_torch(result):
