@@ -6,10 +6,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from scoring import Truth
 from simulated_boards import H100
 from simulated_jobs import Job
-
-Truth = dict[str, list[tuple[int, int]] | None]  # cause -> spans in steps; None = the whole run
 
 
 class Vary:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from generated_runs import GPU, Generated
-
-Truth = dict[str, list[tuple[int, int]] | None]  # cause -> spans in steps, None = the whole run
+from scoring import Truth
 
 
 @dataclass(frozen=True)
