@@ -24,7 +24,7 @@ from conftest import Stepped  # noqa: E402
 from nvml import loaded  # noqa: E402
 from replayed_gpus import LOADS, NAMES, SECOND, SQUARES, RecordedGpu, recorded, trained  # noqa: E402
 
-from gpu_util_callback.diagnosis import run_report  # noqa: E402
+from gpu_util_callback.diagnosis import Evidence, run_report  # noqa: E402
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run  # noqa: E402
 from gpu_util_callback.gpus import _gate, _reader  # noqa: E402
 
@@ -51,9 +51,9 @@ def active_pct(recording, begin: int, stretches, *, polled: bool) -> float:
     samples = dict(recording.samples)
     if polled:
         samples.pop("gpu0/utilization", None)
-    run = Run(recording.facts)
-    run.add({"steps": recording.steps}, samples)
-    run.update({}, recording.account, None, True)
+    evidence = Evidence()
+    evidence.add({"steps": recording.steps}, samples)
+    run = Run(recording.facts, evidence, ended=True)
     at = begin + np.rint(np.array(stretches) * SECOND).astype(np.int64)
     idle, _ = run.idle_each(at[:, 0], at[:, 1])
     return 100 * float(np.average(1 - idle, weights=at[:, 1] - at[:, 0]))

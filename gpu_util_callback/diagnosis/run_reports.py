@@ -135,7 +135,7 @@ def _clocks(recordings: list[Recording]) -> ClocksReport | None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording by its manifest alone; with what its recorder's memory has, as a report needs it.
+    """A recording known by its manifest, and for a report by what its recorder holds in memory.
 
     Args:
         facts: its manifest, as a reader has it.
@@ -169,7 +169,9 @@ class Recorded:
 
     @property
     def account(self) -> AccountFacts:
-        return self.facts["account"]
+        # Parts that take longer than the recording do not pass the manifest's reader.
+        length_s = (self.end_ns - self.start_ns) / 1e9
+        return self.facts.get("account") or {"wall_s": length_s, "time_s": {}}
 
     @property
     def step_count(self) -> int:
@@ -209,7 +211,7 @@ def run_report(
     """Return one run of the report: its account, its GPUs, its findings and the advice.
 
     Args:
-        recompute: as for `diagnose`.
+        thresholds, recompute: as for `diagnose`; a `Recorded` has been judged already.
     """
     facts = recording.facts
     if isinstance(recording, Recorded):

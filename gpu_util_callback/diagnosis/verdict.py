@@ -392,13 +392,14 @@ def _idle_parts(runs: Sequence[Run]) -> str:
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
     times = run.account["time_s"]
-    seconds, wall = times["step"], run.wall_ns / 1e9
+    seconds = times["step"] if times else (run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")) / 1e9
+    wall = run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
     went = f"{share} of {duration(wall)} went into training steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
-    later = wall - times["compile"]  # every run begins by compiling
+    later = wall - times.get("compile", 0.0)  # every run begins by compiling
     mostly = seconds >= FOUR_FIFTHS * later
-    small_parts = {**times, "unkept": unkept, "other": times["other"] - unkept}
+    small_parts = {**times, "unkept": unkept, "other": times.get("other", 0.0) - unkept}
     small_parts = small_parts if seconds < FOUR_FIFTHS * wall else {}
     unclear = went + _largest(small_parts, wall)
     # Compiling alone does not contradict "nothing held it back" about all the rest.

@@ -293,7 +293,7 @@ class Sampler:
         self._pid: int | None = None
         self._started_s = 0.0
         self._crew: SamplerThreads | None = None
-        self._gpus: dict[int, dict[str, object]] = {}
+        self._gpus: list[tuple[int, dict[str, object]]] = []
         self._driver: dict[str, str | None] = {}
         self._nvml_gpus: list[dict[str, object]] = []
         self._sampled: set[str] = set()  # keys of GPUs that a thread samples
@@ -324,7 +324,7 @@ class Sampler:
         """The sampled GPUs; [] until the driver has answered. Unknown facts are None."""
         readers = self._crew.readers if self._crew is not None else ()
         shown = {reader.index: reader.facts for reader in readers}
-        return [gpu | shown.get(index, {}) for index, gpu in self._gpus.items()]
+        return [gpu | shown.get(index, {}) for index, gpu in self._gpus]
 
     @property
     def nvml_gpus(self) -> list[dict[str, object]]:
@@ -372,7 +372,7 @@ class Sampler:
             self._memory.note("CUDA_VISIBLE_DEVICES", "", allowed.problem, "correct the variable")
         self._nvml_gpus = [_mapping.describe_listed(gpu, allowed.gpus) for gpu in every]
         matches = _mapping.match(self._framework_gpus, allowed, every, _mapping.cuda_gpus())
-        self._gpus = {match.index: _mapping.describe(match) for match in matches}
+        self._gpus = [(match.index, _mapping.describe(match)) for match in matches]
         readers: list[GpuReader] = []
         used: dict[str, NvmlGpu] = {}
         for match in matches:

@@ -23,6 +23,7 @@ from gpu_util_callback.recording.manifest_facts import (
     Machine,
     MemoryFacts,
     Model,
+    adds_up,
 )
 from gpu_util_callback.recording.schema import ACCOUNTS
 from gpu_util_callback.recording.summary import account_of
@@ -60,7 +61,7 @@ class Run(Gauges):
         ended: whether no rows will follow.
 
     Args:
-        account: where it is of more rows than the evidence.
+        account: the stored one, which may count rows that the evidence lacks; None = of the evidence.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Run(Gauges):
         account: AccountFacts | None = None,
     ):
         super().__init__(evidence.samples, evidence.memory)
-        self.facts = facts
+        self.facts = dict(facts)  # the recorder goes on changing its own
         self.steps = evidence.steps
         self.validation = evidence.validation
         self.phases = evidence.phases
@@ -155,12 +156,13 @@ class Run(Gauges):
     @property
     @cached
     def account(self) -> AccountFacts:
-        """The training thread's time by category; see `account_of`."""
+        """The training thread's time by category; see `account_of`. From damaged rows, without its parts."""
         if self._stored_account is not None and self._stored_account["time_s"].keys() >= {*ACCOUNTS}:
             return self._stored_account
         spent_ns = {name: ns + self.phases.spent_ns(name) for name, ns in self.steps.spent_ns().items()}
         between, stopped = (sum(pause.self_ns for pause in self.phases.of(kind).values()) for kind in PAUSES)
-        return account_of(spent_ns, between, stopped, self.end_ns - self.start_ns)
+        found = account_of(spent_ns, between, stopped, (self.now_ns or self.end_ns) - self.start_ns)
+        return found if adds_up(found) else {"wall_s": found["wall_s"], "time_s": {}}
 
     @property
     def _pauses(self) -> list[Occurrences]:

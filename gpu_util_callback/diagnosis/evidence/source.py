@@ -7,6 +7,7 @@ bounded memory: GPU time by category, and kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,6 +197,12 @@ class Traced:
         self._folds: dict[int, Fold] = {}  # GPU -> its windows, of which neighbours may be joined
         self._windows: dict[int, Windows] = {}  # the same as columns, since the newest rows
         self._gpus: dict[int, TracedGpu] = {}
+
+    def windows_alone(self) -> Traced:
+        """Return a copy without the kernels."""
+        copy = Traced()
+        copy._folds = deepcopy(self._folds)
+        return copy
 
     @property
     def gpus(self) -> dict[int, TracedGpu]:

@@ -92,7 +92,7 @@ def unmarked(run: Run) -> Unmarked | None:
     middle = float(np.median(stretches))
     last_ns = int(steps["end_ns"].max())
     tail = min(middle, _tail(run, last_ns))
-    took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"]["other"])))
+    took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"].get("other", np.inf))))
     usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
     rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
