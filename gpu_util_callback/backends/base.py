@@ -183,7 +183,7 @@ class FrameworkState(Protocol):
         """Return what restores an object in place; None where it cannot change, or for others."""
 
     def immutable(self, value: object) -> Callable[[], object] | None:
-        """Return what returns a value as it is now, even where training gave it away."""
+        """Return a function that returns a value as it is now, even where training gave it away."""
 
     def copied(self, data: object) -> object | None:
         """Return an independent copy of a dataset of this framework; None for others."""

@@ -26,7 +26,7 @@ _NEVER = 1 << 62
 
 
 class KerasModel(Protocol):
-    """The functions of a Keras model that run its steps, built by each `fit` anew."""
+    """The functions of a Keras model that run its steps, built anew by each `fit`."""
 
     train_function: Callable | None
     test_function: Callable | None

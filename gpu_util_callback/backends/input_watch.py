@@ -52,7 +52,7 @@ class WatchingAdapter(Adapter):
 
 
 _LOOKED_AT_BYTES = 1 << 20  # of each array's first rows: a millisecond
-_MOST_ARRAYS = 64  # arrays; more are columns of a table
+_MOST_ARRAYS = 64  # more are columns of a table
 
 
 class FirstArrays:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpu_util_callback.doctor.probe import MARK, Answer
+from gpu_util_callback.doctor.probe import MARK, ProbeAnswer
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.unused_gpu import INSTALL
 
@@ -44,7 +44,7 @@ def installed(framework: str) -> list[tuple[str, str]]:
     return distributions
 
 
-def run_probes(arguments_by_name: dict[str, list[str]], timeout_s: float) -> dict[str, Answer]:
+def run_probes(arguments_by_name: dict[str, list[str]], timeout_s: float) -> dict[str, ProbeAnswer]:
     """Run probes (name -> arguments); return name -> its answer, {"error"} if it failed or hung."""
     with ThreadPoolExecutor(max(len(arguments_by_name), 1)) as pool:
         running = {
@@ -53,7 +53,7 @@ def run_probes(arguments_by_name: dict[str, list[str]], timeout_s: float) -> dic
         return {name: future.result() for name, future in running.items()}
 
 
-def _run(arguments: list[str], timeout_s: float) -> Answer:
+def _run(arguments: list[str], timeout_s: float) -> ProbeAnswer:
     root = str(Path(__file__).resolve().parents[2])
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), root]
     try:
@@ -70,7 +70,7 @@ def _run(arguments: list[str], timeout_s: float) -> Answer:
         return {"error": f"no answer within {timeout_s:g} s", "timeout": True}
     except OSError as error:
         return {"error": str(error)}
-    answer: Answer = {"error": "no answer"}
+    answer: ProbeAnswer = {"error": "no answer"}
     for line in reversed(process.stdout.splitlines()):
         if line.startswith(MARK):
             answer = json.loads(line[len(MARK) :])
@@ -94,7 +94,7 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     present = {name: versions for name in names if (versions := installed(name))}
     answers = run_probes({"nvml": [], "cuda": [], **{name: [] for name in present}}, timeout_s)
     nvml, cuda = answers["nvml"], answers["cuda"]
-    libraries: Answer = {}
+    libraries: ProbeAnswer = {}
     library_names = needed_libraries(answers.get("tensorflow", {}).get("build") or {})
     if library_names:
         libraries = run_probes({"libraries": [",".join(library_names)]}, timeout_s)["libraries"]
@@ -162,7 +162,7 @@ def keras_backend(environ: Mapping[str, str]) -> str | None:
     return chosen if chosen in ("tensorflow", "jax", "torch") else None
 
 
-def check_environment(environ: Mapping[str, str], nvml: Answer) -> list[Line]:
+def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Line]:
     """Return one line per variable that is wrong or slow, and one for all the others."""
     section = Section("environment")
     _check_visible(section, environ, nvml)
@@ -179,7 +179,7 @@ def check_environment(environ: Mapping[str, str], nvml: Answer) -> list[Line]:
     return section.lines
 
 
-def _check_visible(section: Section, environ: Mapping[str, str], nvml: Answer) -> None:
+def _check_visible(section: Section, environ: Mapping[str, str], nvml: ProbeAnswer) -> None:
     name, gpus = "CUDA_VISIBLE_DEVICES", nvml.get("gpus") or []
     value, visible = environ.get(name), sum(gpu["visible"] for gpu in gpus)
     if nvml.get("visible_problem"):
@@ -236,7 +236,7 @@ def check_tensorboard() -> list[Line]:
     return [Line("environment", "TensorBoard", WARNING, text, 'pip install "setuptools<82"')]
 
 
-def check_profiler(nvml: Answer, libraries: Answer) -> list[Line]:
+def check_profiler(nvml: ProbeAnswer, libraries: ProbeAnswer) -> list[Line]:
     """Check that this user may profile and that CUPTI loads: kernel time needs both."""
     if not nvml.get("gpus"):
         return []
@@ -293,7 +293,7 @@ _CUDA_CODES = {
 }
 
 
-def check_driver(nvml: Answer, cuda: Answer) -> list[Line]:
+def check_driver(nvml: ProbeAnswer, cuda: ProbeAnswer) -> list[Line]:
     """Check that there is a driver and that both of its libraries work."""
     section = Section("driver")
     if "error" in nvml:
@@ -311,7 +311,7 @@ def check_driver(nvml: Answer, cuda: Answer) -> list[Line]:
     return section.lines
 
 
-def _cuda_state(cuda: Answer, nvml: Answer) -> tuple[str, str, str]:
+def _cuda_state(cuda: ProbeAnswer, nvml: ProbeAnswer) -> tuple[str, str, str]:
     """Return the status of CUDA's driver library, in words, and the cure."""
     if "error" in cuda and "loads" not in cuda:
         return PROBLEM, cuda["error"], ""
@@ -328,7 +328,7 @@ def _cuda_state(cuda: Answer, nvml: Answer) -> tuple[str, str, str]:
     return OK, f"{cuda.get('library')}, {count} GPU{'s' * (count != 1)}", ""
 
 
-def check_gpus(nvml: Answer) -> list[Line]:
+def check_gpus(nvml: ProbeAnswer) -> list[Line]:
     """Report the GPUs NVML sees, equal ones grouped, and the problems of each."""
     if "gpus" not in nvml:
         return []
@@ -337,7 +337,7 @@ def check_gpus(nvml: Answer) -> list[Line]:
     if not gpus:
         cure = "in a container start it with `--gpus all`; else see `lspci | grep -i nvidia`"
         section.add("NVML", WARNING, "the driver is installed but sees no GPU", cure)
-    kinds: dict[tuple[str, int | None, str], list[Answer]] = {}
+    kinds: dict[tuple[str, int | None, str], list[ProbeAnswer]] = {}
     for gpu in gpus:
         kinds.setdefault((gpu["name"], gpu.get("memory_total_bytes"), gpu["mode"]), []).append(gpu)
     for (name, memory, mode), alike in kinds.items():
@@ -353,7 +353,7 @@ def check_gpus(nvml: Answer) -> list[Line]:
     return section.lines
 
 
-def _troubles(gpu: Answer, nvml: Answer) -> Iterator[tuple[str, str, str]]:
+def _troubles(gpu: ProbeAnswer, nvml: ProbeAnswer) -> Iterator[tuple[str, str, str]]:
     """Yield the status of each trouble of a GPU, the trouble in words, and its cure."""
     number = gpu["nvml_index"]
     processes = gpu.get("processes") or []
@@ -386,7 +386,7 @@ def _troubles(gpu: Answer, nvml: Answer) -> Iterator[tuple[str, str, str]]:
         yield PROBLEM, text, f"nvidia-smi mig -i {number} -cgi … -C, or nvidia-smi -mig 0"
 
 
-def _processes(processes: list[Answer], nvml: Answer) -> str:
+def _processes(processes: list[ProbeAnswer], nvml: ProbeAnswer) -> str:
     sizes = [process["memory_bytes"] for process in processes if process["memory_bytes"]]
     used = f" with {sum(sizes) / _GIB:.1f} GiB" if sizes else ""
     if nvml.get("host_pids"):
@@ -413,7 +413,7 @@ _TELLING = re.compile(
 )
 
 
-def needed_libraries(build: Answer) -> list[str]:
+def needed_libraries(build: ProbeAnswer) -> list[str]:
     """Return the libraries a CUDA build of TensorFlow needs, CUPTI (for profiles) last."""
     version = str(build.get("cuda_version") or "")
     if not build.get("is_cuda_build") or not version[:2].isdigit():
@@ -455,16 +455,16 @@ class FrameworkCheck:
         self,
         name: str,
         distributions: list[tuple[str, str]],
-        answer: Answer,
-        nvml: Answer,
-        cuda: Answer,
+        answer: ProbeAnswer,
+        nvml: ProbeAnswer,
+        cuda: ProbeAnswer,
         environ: Mapping[str, str],
-        libraries: Answer,
+        libraries: ProbeAnswer,
         used: bool = True,
     ):
         self._name, self._distributions, self._answer = name, distributions, answer
         self._nvml, self._cuda, self._environ = nvml, cuda, environ
-        self._build: Answer = answer.get("build") or {}
+        self._build: ProbeAnswer = answer.get("build") or {}
         self._not_looked_for = str(libraries.get("error", ""))
         self._needed = {
             library: facts
@@ -656,14 +656,14 @@ class Report:
     """All lines, and the facts they rest on."""
 
     lines: list[Line]
-    facts: Answer = field(default_factory=dict)
+    facts: ProbeAnswer = field(default_factory=dict)
 
     @property
     def status(self) -> str:
         """The worst status of all lines."""
         return max((line.status for line in self.lines), key=_ORDER.index, default=OK)
 
-    def to_json(self) -> Answer:
+    def to_json(self) -> ProbeAnswer:
         """Return {"version", "status", "lines": [a Line's fields], "facts": probes' answers}."""
         return {
             "version": 1,

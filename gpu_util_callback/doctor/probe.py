@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gpu_util_callback.gpus import _devices, _gate
 
 MARK = "gpu-util-probe: "
-Answer = dict[str, Any]  # what a probe found, as JSON
+ProbeAnswer = dict[str, Any]  # what a probe found, as JSON
 
 
-def nvml() -> Answer:
+def nvml() -> ProbeAnswer:
     """Return the driver's facts and everything NVML reports about its GPUs."""
     from gpu_util_callback.gpus import _devices, _gate, _mapping, _reader
 
@@ -44,7 +44,7 @@ def nvml() -> Answer:
     }
 
 
-def _gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, allowed: list[_devices.NvmlGpu]) -> Answer:
+def _gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, allowed: list[_devices.NvmlGpu]) -> ProbeAnswer:
     from gpu_util_callback.gpus import _devices, _mapping, _reader
 
     key = f"nvml {gpu.nvml_index}"
@@ -80,14 +80,14 @@ def _process_name(pid: int) -> str | None:
         return None
 
 
-def cuda() -> Answer:
+def cuda() -> ProbeAnswer:
     """Return whether the CUDA driver library starts, and the devices it lists."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return {"loads": False, "error": str(error)}
     code = library.cuInit(0)
-    answer: Answer = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
+    answer: ProbeAnswer = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
     if code == 0:
         from gpu_util_callback.gpus import _mapping
 
@@ -95,9 +95,9 @@ def cuda() -> Answer:
     return answer
 
 
-def libraries(names: str) -> Answer:
+def libraries(names: str) -> ProbeAnswer:
     """Return name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
-    answers: Answer = {}
+    answers: ProbeAnswer = {}
     for name in filter(None, names.split(",")):
         # Same order as the frameworks: the loader's own search, then the nvidia-* wheels.
         wheels = [
@@ -119,7 +119,7 @@ def libraries(names: str) -> Answer:
     return answers
 
 
-def tensorflow() -> Answer:
+def tensorflow() -> ProbeAnswer:
     """Return TensorFlow's build and the GPUs it sees."""
     import tensorflow as tf
 
@@ -142,7 +142,7 @@ def tensorflow() -> Answer:
     }
 
 
-def jax() -> Answer:
+def jax() -> ProbeAnswer:
     """Return JAX's plugins and the GPUs it sees."""
     import jax as module
 
@@ -164,7 +164,7 @@ def jax() -> Answer:
     }
 
 
-def torch() -> Answer:
+def torch() -> ProbeAnswer:
     """Return torch's build and the GPUs it sees."""
     import torch as module
 
@@ -188,7 +188,7 @@ def torch() -> Answer:
     }
 
 
-def _plain(details: Mapping) -> Answer:
+def _plain(details: Mapping) -> ProbeAnswer:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in details.items()}
 
 
@@ -205,7 +205,7 @@ def loaded_path(soname: str) -> str | None:
     return None
 
 
-PROBES: dict[str, Callable[..., Answer]] = {
+PROBES: dict[str, Callable[..., ProbeAnswer]] = {
     "nvml": nvml,
     "cuda": cuda,
     "libraries": libraries,

@@ -27,6 +27,7 @@ from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner,
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFailed, ProfilerSession, profile_claims
 from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.redaction import redacted_file
 
@@ -635,7 +636,7 @@ class Window:
             if curve.gpu >= 0
         ]
 
-    def _converted(self, rows: WindowRows, planned: PlannedWindow) -> dict[str, dict[str, np.ndarray]]:
+    def _converted(self, rows: WindowRows, planned: PlannedWindow) -> Tables:
         """Return the rows with the window's index and the recording's times."""
         tables = {name: dict(columns) for name, columns in rows.tables.items()}
         traced = tables["traced_steps"]
@@ -683,7 +684,7 @@ class WindowResult:
     end_ns: int
     cost_s: float
     events: int
-    tables: dict[str, dict[str, np.ndarray]]
+    tables: Tables
     allocators: list[AllocatorCurve]
     look: str = ""
 
@@ -705,7 +706,7 @@ class WindowResult:
                 points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
         return [(step, values, ends[step]) for step, values in points.items()]
 
-    def add_to(self, tables: dict[str, dict[str, np.ndarray]], samples: list[SampleBlock]) -> None:
+    def add_to(self, tables: Tables, samples: list[SampleBlock]) -> None:
         """Add its rows to those about to be written, and its allocators' curves to the samples."""
         from gpu_util_callback.gpus import SampleBlock
 

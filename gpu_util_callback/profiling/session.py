@@ -68,7 +68,7 @@ class ProfilerSession:
         self._wrapped: list[tuple[object, str, object, object]] = []
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
-        """Start profiling into a folder that exists. Training thread.
+        """Start profiling into a folder that exists. On the training thread.
 
         `yielded` is called, on the requesting thread, when other code starts a profile before
         `stop`; the window has then already ended without a file.
@@ -88,7 +88,7 @@ class ProfilerSession:
     def halt(self, folder: Path) -> None:
         """End the recording that was started into `folder`; `stop` follows, on another thread.
 
-        For profilers that only the thread that started them can end. Training thread.
+        For profilers that only the thread that started them can end. On the training thread.
         """
 
     def stop(self, folder: Path) -> Path | None:
@@ -164,15 +164,15 @@ class ProfilerSession:
         raise NotImplementedError
 
     def mark(self, step: int) -> Marker:
-        """Mark a training step that begins. Training thread."""
+        """Mark a training step that begins. On the training thread."""
         raise NotImplementedError
 
     def wait(self) -> Marker | None:
-        """Annotate a wait for a batch; None = the trace contains it already. Training thread."""
+        """Annotate a wait for a batch; None = the trace contains it already. On the training thread."""
         return None
 
     def settle(self) -> None:
-        """Wait until the GPU has done what was launched so far. Training thread.
+        """Wait until the GPU has done what was launched so far. On the training thread.
 
         For frameworks whose host runs ahead of the GPU: work launched before the profiler started
         is never traced, and work still unfinished when it stops is lost.

@@ -17,13 +17,13 @@ from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
-from gpu_util_callback.recorder.intake import Tables
 from gpu_util_callback.recorder.memory_watch import owners_in_fit
 from gpu_util_callback.recorder.messages import debug, drain, note
 from gpu_util_callback.recorder.model_work import TRAINING
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.recording.work import mfu_of
 from gpu_util_callback.steps.callback_list import (
     BatchHooks,

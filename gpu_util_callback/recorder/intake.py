@@ -12,6 +12,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.recorder.readings import GpuSamples
+from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.steps.assemble import Assembler, Item
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 MOST_ITEMS = 1 << 14  # of the queue of steps that become rows at once: 10 ms of the GIL
 MOST_QUEUED = 1 << 19  # of the steps: 150 MB, in 2.5 s of steps that do nothing
-
-# Rows by table and column.
-Tables = dict[str, dict[str, np.ndarray]]
 
 
 class Intake:

@@ -10,6 +10,7 @@ import numpy as np
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.backends.inputs import batch_shape
 from gpu_util_callback.backends.step_work import NotCounted
+from gpu_util_callback.recording.segments import AnyTables
 from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
 from gpu_util_callback.steps.rows import seen_batch_size
 
@@ -98,7 +99,7 @@ class ModelWork:
         self._samples = self._training_ns = 0.0
         self._point_samples = self._point_ns = 0.0  # since the lanes' last point
 
-    def add(self, tables: Mapping[str, Mapping[str, np.ndarray]]) -> list[SampleBlock]:
+    def add(self, tables: AnyTables) -> list[SampleBlock]:
         """Add rows of steps and phases; return the lanes' new samples."""
         phases, steps = tables.get("phases"), tables.get("steps")
         around = 0.0

@@ -8,19 +8,17 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_util_callback.recorder.intake import Tables
 from gpu_util_callback.recorder.messages import reason_of, say
 from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest import dumps, parse
-from gpu_util_callback.recording.segments import Part, joined
+from gpu_util_callback.recording.segments import Part, Tables, joined
 from gpu_util_callback.recording.summary import ColumnDistributions
 from gpu_util_callback.recording.work import mfu_of
 
@@ -539,7 +537,10 @@ class RunningDiagnosis:
         from gpu_util_callback.diagnosis.run_reports import Recorded
 
         return Recorded(
-            parse(dumps({**facts, **self._result}))[0], self._summary.result(), deepcopy(self._evidence.traced), path
+            parse(dumps({**facts, **self._result}))[0],
+            self._summary.result(),
+            self._evidence.traced.windows_alone(),
+            path,
         )
 
     def news(self, result: Mapping[str, object]) -> list[str]:

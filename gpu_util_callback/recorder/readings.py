@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_util_callback import daemon
-from gpu_util_callback.backends.base import Adapter, ListedGpu
+from gpu_util_callback.backends.base import Adapter, Failed, ListedGpu
 from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.schema import TABLES
@@ -30,7 +30,7 @@ class GpuSamples:
         fail: called with (source, error) for each failure.
     """
 
-    def __init__(self, clock: Clock, fail: Callable[[str, BaseException], None]):
+    def __init__(self, clock: Clock, fail: Failed):
         self._clock = clock
         self._fail = fail
         self._adapter: Adapter | None = None

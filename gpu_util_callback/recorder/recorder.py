@@ -18,7 +18,7 @@ from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.identity import ray_context, script_name
-from gpu_util_callback.recorder.intake import Intake, Tables
+from gpu_util_callback.recorder.intake import Intake
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
 from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
@@ -27,6 +27,7 @@ from gpu_util_callback.recorder.process_time import ProcessTime, reading, stop_b
 from gpu_util_callback.recorder.readings import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch
 from gpu_util_callback.steps.fit_frame import FitWatch
@@ -678,7 +679,7 @@ class Recorder:
                 from gpu_util_callback.diagnosis import run_report
                 from gpu_util_callback.report import terminal  # noqa: F401 - ready for the verdict
 
-                self.run = run_report(self.recorded, recompute=False)
+                self.run = run_report(self.recorded)
 
     def judge(self, deadline_s: float = CLOSE_S) -> None:
         """Make `run` the report of everything so far; waits for no storage."""

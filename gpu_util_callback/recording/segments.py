@@ -33,9 +33,10 @@ FEW_CELLS = 1 << 20
 CELLS_PER_BYTE = 1024
 
 # table or sample group -> column -> values
-Rows = dict[str, dict[str, np.ndarray]]
+Tables = dict[str, dict[str, np.ndarray]]
+AnyTables = Mapping[str, Mapping[str, np.ndarray]]  # that are only read
 # (tables, samples) of a stretch of time
-Part = tuple[Rows, Rows]
+Part = tuple[Tables, Tables]
 
 
 def _given(table: str, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -149,7 +150,7 @@ def _kind(table: str | None, name: str) -> str:
     return "int" if name == "time_ns" else "float"
 
 
-def encode_segment(tables: Rows, samples: Rows, level: int) -> bytes:
+def encode_segment(tables: Tables, samples: Tables, level: int) -> bytes:
     """Return the bytes of a segment; tables and groups without rows are left out.
 
     Args:
@@ -345,7 +346,7 @@ class SealedIndex:
         self.stretches: list[list[int]] = []
         self._phases: dict[str, np.ndarray] = {}
 
-    def add(self, first: int, last: int, size: int, tables: Rows, samples: Rows) -> None:
+    def add(self, first: int, last: int, size: int, tables: Tables, samples: Tables) -> None:
         """Add the segment of numbers `first` to `last`, sealed with these rows."""
         first_step = last_step = -1
         rows = 0
@@ -434,7 +435,7 @@ def _integers(container: Container, name: str, width: int) -> list[list[int]]:
     return array.tolist()
 
 
-def extent(tables: Rows, samples: Rows) -> tuple[int, int]:
+def extent(tables: Tables, samples: Tables) -> tuple[int, int]:
     """Return first and last time of steps and samples, for look-ups of segments by time."""
     times = [columns["time_ns"] for columns in samples.values()]
     if "steps" in tables:

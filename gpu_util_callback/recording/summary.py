@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu_util_callback.recording.manifest_facts import AccountFacts, encodable
 from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS, STEP_SERIES
-from gpu_util_callback.recording.segments import Rows
+from gpu_util_callback.recording.segments import Tables
 
 _PER_OCTAVE = 64  # buckets: neighbouring ones differ by 1.1 %
 _LAST = 1024 * _PER_OCTAVE  # behind that of the largest float64
@@ -131,7 +131,7 @@ class ColumnDistributions:
         other._of = {key: copy(distribution) for key, distribution in self._of.items()}
         return other
 
-    def add(self, tables: Rows, samples: Rows) -> None:
+    def add(self, tables: Tables, samples: Tables) -> None:
         """Add rows; of the tables, only steps are used."""
         if "steps" in tables:
             self._add("steps", STEP_SERIES, step_series(tables["steps"]))

@@ -16,7 +16,7 @@ from gpu_util_callback.recording.container import Container, Damaged, OtherForma
 from gpu_util_callback.recording.fold import REDUCTIONS, Fold
 from gpu_util_callback.recording.manifest_facts import encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
-from gpu_util_callback.recording.segments import Rows, concatenate, stored_phases
+from gpu_util_callback.recording.segments import Tables, concatenate, stored_phases
 from gpu_util_callback.recording.summary import ColumnDistributions, step_series
 
 
@@ -132,12 +132,12 @@ class Top:
 
     # --- adding rows ------------------------------------------------------------------------------
 
-    def add(self, tables: Rows, samples: Rows) -> None:
+    def add(self, tables: Tables, samples: Tables) -> None:
         """Add rows that follow those added before; of the tables, only steps are used."""
         self.summary.add(tables, samples)
         self.fold(tables, samples)
 
-    def fold(self, tables: Rows, samples: Rows) -> None:
+    def fold(self, tables: Tables, samples: Tables) -> None:
         """Add rows to the cells alone."""
         self._add_steps(tables)
         for group, columns in samples.items():
@@ -145,7 +145,7 @@ class Top:
                 self.values += len(columns["time_ns"]) * (len(columns) - 1)
                 self._samples[group] = self._grown(self.samples(group), columns)
 
-    def _add_steps(self, tables: Rows) -> None:
+    def _add_steps(self, tables: Tables) -> None:
         steps = tables.get("steps")
         if steps is None or not len(steps["step"]):
             return
@@ -170,7 +170,7 @@ class Top:
         fold.add(since, first=(("time",), since[np.newaxis]), **statistics(names, values))
         return fold
 
-    def with_rows(self, tables: Rows, samples: Rows) -> "Top":
+    def with_rows(self, tables: Tables, samples: Tables) -> "Top":
         """Return another top that has these rows, too; this one stays as it is.
 
         Samples are folded once somebody asks for their group.
@@ -187,7 +187,7 @@ class Top:
         }
         return other
 
-    def _later(self, group: str, samples: Rows) -> Fold:
+    def _later(self, group: str, samples: Tables) -> Fold:
         fold, columns = self.samples(group), samples.get(group)
         if columns is None or not len(columns["time_ns"]) or len(columns) < 2:
             return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None) if fold is None else fold

@@ -1,4 +1,4 @@
-"""Limits on the size of a trace and on its numbers, and the numbers of files within them.
+"""Limits on a trace's size and on its numbers; reading numbers within them.
 
 A file may claim no more than an honest file of its size needs: anything beyond is made up, or far
 too long a window. What is no number, or one outside of its range, is absent: -1 in columns of

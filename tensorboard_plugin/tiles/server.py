@@ -182,7 +182,7 @@ def _packed(
     series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]],
     doubles: list[np.ndarray],
 ) -> bytes:
-    """Return a reply; `header` holds what `series` says about each series, completed here."""
+    """Return a reply. `header["series"]` holds the dictionaries of `series`, which are completed here."""
     singles: list[np.ndarray] = []
     for about, (low, high, mean) in series:
         bits = low.view(np.int32)  # two without data are alike

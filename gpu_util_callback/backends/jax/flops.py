@@ -129,7 +129,7 @@ def _add(work: CountedWork, equation: jax.extend.core.JaxprEqn) -> None:
             work.include(_of(inside, recomputes=bool(params.get("differentiated"))))
 
 
-def _of(jaxpr: jax.extend.core.Jaxpr, *, recomputes: bool = False) -> CountedWork:
+def _of(jaxpr: jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr, *, recomputes: bool = False) -> CountedWork:
     work = CountedWork()
     _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
     return work

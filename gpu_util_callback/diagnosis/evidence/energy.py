@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import Energy, Gpu, GpuEnergy
 from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
+from gpu_util_callback.recording.segments import AnyTables
 
 LONGEST_NS = Count(
     60_000_000_000, "the longest time between two samples that is integrated over; a longer one is not measured"
@@ -94,9 +95,7 @@ class EnergyUse:
         # (GPU's group, column) -> time and value of its newest sample
         self._newest: dict[tuple[str, str], tuple[int, float]] = {}
 
-    def add(
-        self, tables: Mapping[str, Mapping[str, np.ndarray]], samples: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> None:
+    def add(self, tables: AnyTables, samples: AnyTables) -> None:
         """Add new rows of steps and phases, and new samples of GPUs."""
         for group, block in samples.items():
             if group.startswith("gpu") and "/" not in group:

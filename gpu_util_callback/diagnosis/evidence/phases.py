@@ -13,7 +13,10 @@ Occurrence = tuple[int, int, int, int, int]  # of COLUMNS
 
 
 class Occurrences:
-    """Times of one kind of phase; neighbours are joined when there are too many to keep."""
+    """Times of one kind of phase; neighbours are joined when there are too many to keep.
+
+    Joined ones have the first start and step, the last end, and the sums of the rest.
+    """
 
     CAPACITY = 1024
     COLUMNS = ("start_ns", "end_ns", "self_ns", "step", "count")
@@ -33,7 +36,7 @@ class Occurrences:
         return self._fold.width > 1
 
     def add(self, rows: Sequence[Occurrence]) -> None:
-        """Add occurrences in order; one with a count of 0 is a later part of that before it."""
+        """Add occurrences in order; one with a count of 0 is a later part of the one before it."""
         if not rows:
             return
         numbers = []

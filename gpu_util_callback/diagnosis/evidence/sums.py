@@ -13,9 +13,7 @@ from gpu_util_callback.diagnosis.evidence.phases import Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
 from gpu_util_callback.diagnosis.evidence.source import Traced
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segments import complete
-
-Rows = Mapping[str, Mapping[str, np.ndarray]]
+from gpu_util_callback.recording.segments import AnyTables, complete
 
 
 class Evidence:
@@ -27,8 +25,8 @@ class Evidence:
         started_ns: of the run; None: that of the first row.
 
     Attributes:
-        samples: group -> "gpu<i>" as polled, "gpu<i>/utilization" at the end of its window; then
-            there are "gpu<i>/gpm", "host" and others.
+        samples: by group: "gpu<i>" at the time of the poll, "gpu<i>/utilization" at the end of its
+            window, "gpu<i>/gpm", "host" and others.
         errors: GPU -> the driver's error number (Xid) -> time of its last report. Several come at
             once, of which a bin would hold the mean.
         memory: "host:process_held_bytes" -> its course.
@@ -46,7 +44,7 @@ class Evidence:
         self.errors: dict[str, dict[int, int]] = {}
         self.memory: dict[str, MemoryTrack] = {}
 
-    def add(self, tables: Rows, samples: Rows | None = None) -> None:
+    def add(self, tables: AnyTables, samples: AnyTables | None = None) -> None:
         """Add new rows of any tables of the schema and new samples of any groups.
 
         A column that a table lacks counts as unknown.
