@@ -941,6 +941,11 @@ def _check_account(facts: Facts, problems: list[str]) -> None:
         facts.pop("account")
 
 
+def with_known_parts(account: AccountFacts) -> AccountFacts:
+    """Return an account, without its parts where damaged rows make them longer than the recording."""
+    return account if adds_up(account) else {"wall_s": account["wall_s"], "time_s": {}}
+
+
 def adds_up(account: AccountFacts) -> bool:
     """Return whether the parts of an account sum to the wall time, none longer than it."""
     wall, parts = account["wall_s"], account["time_s"]

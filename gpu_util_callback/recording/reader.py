@@ -16,7 +16,7 @@ import numpy as np
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
-from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts, Status, adds_up
+from gpu_util_callback.recording.manifest_facts import AccountFacts, DiagnosisFacts, Facts, Status, with_known_parts
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.segments import (
     Part,
@@ -384,13 +384,13 @@ class Recording(RecordingFiles):
         return self._cached("account", self._account_of_rows)
 
     def _account_of_rows(self) -> AccountFacts:
-        facts = account(self.steps, self.phases, self.start_ns, self.end_ns)
-        if adds_up(facts):
-            return facts
-        self._problem(
-            self.path, "its steps and phases take longer than the recording; where its time went is not shown"
-        )
-        return {"wall_s": facts["wall_s"], "time_s": {}}
+        whole = account(self.steps, self.phases, self.start_ns, self.end_ns)
+        known = with_known_parts(whole)
+        if known is not whole:
+            self._problem(
+                self.path, "its steps and phases take longer than the recording; where its time went is not shown"
+            )
+        return known
 
     @property
     def top(self) -> Top:

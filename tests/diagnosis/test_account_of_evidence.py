@@ -4,6 +4,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge, thresholds_in_force
 from gpu_util_callback.diagnosis.rules.host_stall import unmarked
+from gpu_util_callback.diagnosis.run_reports import Recorded
 
 SECOND = 10**9
 
@@ -41,6 +42,11 @@ def test_parts_longer_than_the_run_are_not_shown_nor_judged_by():
     assert run.account == {"wall_s": 1.5, "time_s": {}}
     assert judge(run, thresholds_in_force(None))["verdict"]
     assert unmarked(run) is None
+
+
+def test_a_report_of_a_run_whose_account_was_left_out_has_its_length():
+    recorded = Recorded({"started_ns": SECOND, "heartbeat_ns": 3 * SECOND})
+    assert recorded.account == {"wall_s": 2, "time_s": {}}
 
 
 def test_the_facts_of_a_judgement_do_not_change():

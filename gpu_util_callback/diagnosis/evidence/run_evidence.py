@@ -23,7 +23,7 @@ from gpu_util_callback.recording.manifest_facts import (
     Machine,
     MemoryFacts,
     Model,
-    adds_up,
+    with_known_parts,
 )
 from gpu_util_callback.recording.schema import ACCOUNTS
 from gpu_util_callback.recording.summary import account_of
@@ -161,8 +161,8 @@ class Run(Gauges):
             return self._stored_account
         spent_ns = {name: ns + self.phases.spent_ns(name) for name, ns in self.steps.spent_ns().items()}
         between, stopped = (sum(pause.self_ns for pause in self.phases.of(kind).values()) for kind in PAUSES)
-        found = account_of(spent_ns, between, stopped, (self.now_ns or self.end_ns) - self.start_ns)
-        return found if adds_up(found) else {"wall_s": found["wall_s"], "time_s": {}}
+        length_ns = (self.now_ns or self.end_ns) - self.start_ns
+        return with_known_parts(account_of(spent_ns, between, stopped, length_ns))
 
     @property
     def _pauses(self) -> list[Occurrences]:
