@@ -52,6 +52,16 @@ def register_store(monkeypatch):
     return register
 
 
+@pytest.fixture
+def fresh_keras():
+    """The same random numbers as ever, and nothing left behind in Keras."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    yield
+    keras.backend.clear_session()
+
+
 @pytest.fixture(autouse=True)
 def script_of_its_own(monkeypatch):
     """Each test is a script: the time between its fits is not that between tests."""

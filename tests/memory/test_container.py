@@ -93,7 +93,7 @@ def container() -> Iterator[Container]:
 @pytest.mark.parametrize(
     ("kind", "limit", "phases"),
     [
-        ("loop", 400 * MIB, ["training steps"]),
+        ("loop", 900 * MIB, ["training steps"]),
         ("fit", 1200 * MIB, ["training steps", "Keeps.on_train_batch_end"]),
         ("validation", 1000 * MIB, ["validation"]),
     ],

@@ -1,13 +1,8 @@
-"""What tests share that train with Keras."""
+"""What the tests of whole jobs have in common."""
 
 import pytest
 
 
-@pytest.fixture
-def fresh_keras():
-    """The same random numbers as ever, and nothing left behind in Keras."""
-    import keras
-
-    keras.utils.set_random_seed(0)
-    yield
-    keras.backend.clear_session()
+def pytest_itemcollected(item):
+    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
+    item.add_marker(pytest.mark.quick)
