@@ -162,15 +162,15 @@ def test_no_byte_holds_a_secret(broken, redact, surroundings, monkeypatch, capfd
     caplog.set_level(logging.DEBUG, "gpu_util_callback")
     for owner, name in BROKEN[broken]:
         monkeypatch.setattr(owner, name, leak)
-    monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
-    monkeypatch.setattr(outputs, "RETRIES_S", (0.1,))
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.02)
+    monkeypatch.setattr(outputs, "RETRIES_S", (0.02,))
     with GpuUtilMonitor(URL, redact=redact) as monitor:
         recorded = monitor._recorder
         for number in monitor.batches(range(40)):
             if not BROKEN[broken]:
                 LeakyFileSystem.failing = broken if 10 < number < 30 else ""
             monitor._recorder._outputs._next_flush = 0.0
-            monitor._recorder._stop.wait(0.05)
+            monitor._recorder._stop.wait(0.01)
     texts = everything_said(URL, surroundings, capfd, caplog)
     texts += [json.dumps(recorded.summary()), recorded.summary()._repr_html_()]
     assert sum(text.count("RuntimeError: 403 for url") for text in texts) >= len(BROKEN[broken])

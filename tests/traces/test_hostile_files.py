@@ -1,6 +1,6 @@
 """Made-up files that ask for too much: bounded cost, and one line or numbers that make sense.
 
-The command runs in a process of its own with little memory and CPU time to spare: an answer that
+The commands run in a process of its own with little memory and CPU time to spare: an answer that
 comes at all came within them.
 """
 
@@ -23,7 +23,16 @@ pytestmark = pytest.mark.heavy
 
 HOSTILE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "hostile"
 FILES = sorted(HOSTILE.glob("[kxn][0-9]*"))
-COMMAND = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"
+PROGRAM = """
+import contextlib, io, json, sys
+from gpu_util_callback.cli import main
+ends = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(arguments)
+    ends.append({"code": code, "said": said.getvalue(), "shown": shown.getvalue()})
+print(json.dumps(ends))
+"""
 SECONDS = 30
 MEMORY = 2 << 30  # of addresses: Python and numpy take half a gigabyte of them
 
@@ -33,43 +42,44 @@ def within_limits() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
-def gpu_util(*arguments) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "always", "-c", COMMAND, "trace", *map(str, arguments)],
+def explained(path: Path, *ways: list[str]) -> list[str]:
+    """What `gpu-util trace` prints of a file, once for each way: within the limits, or one line why not."""
+    arguments = [["trace", str(path), *way] for way in ways or ([],)]
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", PROGRAM, json.dumps(arguments)],
         capture_output=True,
         text=True,
         timeout=280,
         preexec_fn=within_limits,
         env={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
     )
+    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
+    ends = json.loads(done.stdout)
+    for end in ends:
+        judge(**end)
+    return [end["shown"] for end in ends]
 
 
-def judge(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode in (0, 2), done.stderr[-2000:]
-    said = [line for line in done.stderr.splitlines() if not line.startswith("written: ")]
-    assert len(said) == (done.returncode == 2), done.stderr[-2000:]
-    if done.returncode == 2:
-        assert said[0].startswith("gpu-util trace: ")
-        assert len(said[0]) < 600
-        assert not done.stdout
+def judge(said: str, code: int, shown: str) -> None:
+    assert code in (0, 2), said[-2000:]
+    lines = [line for line in said.splitlines() if not line.startswith("written: ")]
+    assert len(lines) == (code == 2), said[-2000:]
+    if code == 2:
+        assert lines[0].startswith("gpu-util trace: ")
+        assert len(lines[0]) < 600
+        assert not shown
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition("_")[0])
-class TestFilesThatOnceFailed:
-    def test_as_text(self, path):
-        judge(gpu_util(path))
-
-    def test_as_json_and_as_a_recording(self, path, tmp_path):
-        done = gpu_util(path, "--json", "--log-dir", tmp_path / "logs")
-        judge(done)
-        if not done.returncode:
-            sane(json.loads(done.stdout))
-
-    def test_from_python(self, path):
-        try:
-            explain(path)
-        except UnusableInput as error:
-            assert "\n" not in str(error)
+def test_a_file_that_once_failed(path, tmp_path):
+    """As text, as JSON with a recording, and from Python."""
+    _, as_json = explained(path, [], ["--json", "--log-dir", str(tmp_path / "logs")])
+    if as_json:
+        sane(json.loads(as_json))
+    try:
+        explain(path)
+    except UnusableInput as error:
+        assert "\n" not in str(error)
 
 
 def test_the_files_that_once_failed_are_here():
@@ -173,7 +183,7 @@ def test_very_many_kernel_names_are_one_row_from_some_on(tmp_path, monkeypatch):
 def test_half_a_character_in_a_name_can_be_written(tmp_path):
     path = tmp_path / "half.json"
     path.write_text('{"traceEvents":[' + json.dumps(kernel(1, name="gemm\ud800")) + "]}")
-    judge(gpu_util(path, "--log-dir", tmp_path / "logs"))
+    explained(path, ["--log-dir", str(tmp_path / "logs")])
 
 
 @pytest.mark.parametrize("repeats", ["bmm_", "sdpa", "igemm_", "a", "cutlass", "regs:1", "(a"])
@@ -184,7 +194,7 @@ def test_a_name_without_end_costs_no_more_than_its_length(tmp_path, repeats):
     plain = {"ph": "X", "pid": 5, "tid": 1, "ts": 3, "dur": 1, "name": "Memcpy", "args": details}
     gpu = {"ph": "M", "pid": 5, "name": "process_name", "args": {"name": "/device:GPU:0"}}
     path.write_text(json.dumps({"traceEvents": [kernel(1, name=name), gpu, plain]}))
-    judge(gpu_util(path))
+    explained(path)
 
 
 def test_a_packed_file_may_unfold_only_so_far(tmp_path, monkeypatch):
@@ -207,7 +217,7 @@ def test_a_query_without_end_is_ended(tmp_path):
             "deviceId INTEGER AS (length(replace(hex(zeroblob(20000000)), '0', 'aaaa'))) STORED)"
         )
     file.close()
-    judge(gpu_util(path))
+    explained(path)
 
 
 def test_json_is_printed_whole_and_without_what_json_lacks(tmp_path, monkeypatch, capsys):
