@@ -4,6 +4,7 @@
 
 runs the program as `python train.py --epochs 2` would, in a process of its own, without the seconds
 that each import of TensorFlow, JAX or PyTorch takes. Of Python's own options, `-c` and `-m` work.
+`python("tensorflow", "-keras")` forgets Keras again, which TensorFlow imports: the program imports it.
 
 Three processes: the caller's child, which `subprocess` starts, hands its files, folder and variables
 to the server and waits; the server, one for each framework and settings that an import reads, forks;
@@ -72,6 +73,9 @@ def ask(owner: str, modules: str, command: list[str]) -> int:
 
 def _connected(owner: str, modules: str) -> socket.socket:
     read = {name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT)}
+    if modules == "tensorflow":  # which imports Keras, too
+        modules = "keras"
+        read["KERAS_BACKEND"] = "tensorflow"
     read["KERAS_BACKEND"] = read.get("KERAS_BACKEND", "tensorflow") if modules == "keras" else ""
     read["JAX_PLATFORMS"] = "cpu"  # without a GPU there is no other
     read["OMP_NUM_THREADS"] = "1"  # tests share two cores; threads of a pool would not be in the fork
@@ -112,7 +116,11 @@ def _start(path: Path, owner: str, modules: str) -> None:
 def serve(path: str, owner: str, modules: str) -> CodeType:
     """Fork programs until pytest ends; what is returned, in a fork, is the program."""
     for name in filter(None, modules.split(",")):
-        importlib.import_module(name)
+        if name.startswith("-"):
+            for known in [one for one in sys.modules if f"{one}.".startswith(f"{name[1:]}.")]:
+                del sys.modules[known]
+        else:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # each collection in a fork, the last one above all, would copy the pages of all that was imported
     selector = selectors.DefaultSelector()
