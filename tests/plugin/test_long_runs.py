@@ -264,7 +264,8 @@ def test_what_was_made_of_sealed_rows_stays_while_a_run_goes_on(tmp_path, monkey
     """A view that nobody moves does not become coarse again with every flush."""
     make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
     (one,) = read_recordings(tmp_path)
-    monkeypatch.setattr(recording_tiles, "PATIENCE_S", 0)  # no request waits for rows, but for new ones
+    monkeypatch.setattr(recording_tiles, "PATIENCE_S", 0)  # no request waits for rows ...
+    monkeypatch.setattr(recording_tiles, "NEW_PATIENCE_S", 60)  # ... but for what is new
     server, early, late = TileServer(), ("step", 1, 500, 400), ("step", 1, 11_500, 400)
     for view in (early, late):
         settled(server, one, *view, ["steps"])
