@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from made_up_rows import phase_table
 
 from gpu_util_callback import GpuUtilMonitor
 from gpu_util_callback.diagnosis import Evidence, Run, judge, logdir_report
@@ -83,20 +84,13 @@ def tables():
             steps.append((len(steps), now, length, length - body, body))
             now += length
         closing = round(CLOSING_MS[au] * 1e6)
-        phases.append(("gap", "end of input", now, now + closing, len(steps), "input_wait", closing))
+        phases.append(("gap", "end of input", now, now + closing, len(steps), "input_wait"))
         now += closing
-        phases.append(("epoch", "epoch", begun, now, len(steps), "", now - begun))
+        phases.append(("epoch", "epoch", begun, now, len(steps)))
         now += 10**9
     columns = zip(*steps, strict=True)
     names = ("step", "start_ns", "duration_ns", "input_wait_ns", "body_ns")
-    kinds = ("kind", "name", "start_ns", "end_ns", "step", "account", "self_ns")
-    return {
-        "steps": dict(zip(names, map(np.array, columns), strict=True)),
-        "phases": {
-            name: np.array(values, object if name in ("kind", "name", "account") else np.int64)
-            for name, values in zip(kinds, zip(*phases, strict=True), strict=True)
-        },
-    }
+    return {"steps": dict(zip(names, map(np.array, columns), strict=True)), "phases": phase_table(*phases)}
 
 
 def use_in(*parts):

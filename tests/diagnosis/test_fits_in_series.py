@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from made_up_rows import phase_table
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import account
@@ -20,16 +21,16 @@ def series(busy_pct: float, pause_ms: int = PAUSE_MS, setup_ms: int = 0):
     for fit in range(FITS):
         begin = at
         if fit:
-            phases.append(("between_fits", "", at - pause_ms * MS, at, "", pause_ms * MS, fit))
+            phases.append(("between_fits", "", at - pause_ms * MS, at, fit * STEPS))
         if setup_ms:
             end = at + setup_ms * MS
-            phases.append(("input_setup", "iterator", at, end, "input_wait", setup_ms * MS, fit))
+            phases.append(("input_setup", "iterator", at, end, fit * STEPS, "input_wait"))
             at = end
         for _ in range(STEPS):
             starts.append(at)
             at += STEP_MS * MS
-        phases.append(("epoch", "epoch 1", begin, at, "", at - begin, fit + 1))
-        phases.append(("fit", f"fit {fit + 1}", begin, at, "", at - begin, fit + 1))
+        phases.append(("epoch", "epoch 1", begin, at, (fit + 1) * STEPS))
+        phases.append(("fit", f"fit {fit + 1}", begin, at, (fit + 1) * STEPS))
         times += range(begin + 50 * MS, at, 100 * MS)
         end = at
         at += pause_ms * MS
@@ -42,15 +43,8 @@ def series(busy_pct: float, pause_ms: int = PAUSE_MS, setup_ms: int = 0):
         "input_wait_ns": np.zeros(n, np.int64),
         "batches": np.ones(n, np.int64),
     }
-    names = ("kind", "name", "start_ns", "end_ns", "account", "self_ns", "fit")
-    columns = dict(zip(names, map(list, zip(*phases, strict=True)), strict=True))
-    columns["step"] = np.array(columns.pop("fit")) * STEPS
-    table = {
-        name: np.array(column, object if name in ("kind", "name", "account") else np.int64)
-        for name, column in columns.items()
-    }
     gpu = {"time_ns": np.array(times), "utilization_pct": np.full(len(times), busy_pct)}
-    return {"steps": steps, "phases": table}, {"gpu0": gpu}, end
+    return {"steps": steps, "phases": phase_table(*phases)}, {"gpu0": gpu}, end
 
 
 def judged(tables, samples, end, **facts):

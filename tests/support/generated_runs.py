@@ -11,6 +11,7 @@ Times are integers in nanoseconds; jitter is multiplicative and seeded.
 from __future__ import annotations
 
 import numpy as np
+from made_up_rows import step_table
 from made_up_run import MS, MadeUpRun, reported, write
 
 __all__ = ["GPU", "MS", "START_NS", "Generated", "reported", "write"]
@@ -88,26 +89,11 @@ class Generated(MadeUpRun):
         body, wait, callbacks, compiles = map(part, (step_ms, wait_ms, callback_ms, compile_ms))
         floor = (self.rng.uniform(0.05, 0.15, count) * MS).astype(np.int64)  # an instant dataset
         wait = wait + floor
-        duration = body + wait + callbacks + compiles
-        starts = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
         first = self.step
-        self._steps.append(
-            {
-                "step": np.arange(first, first + count),
-                "start_ns": starts,
-                "duration_ns": duration,
-                "input_get_ns": wait,
-                "input_wait_ns": wait,
-                "compile_ns": compiles,
-                "body_ns": body,
-                "gpu_wait_ns": np.zeros(count, np.int64),
-                "callbacks_ns": callbacks,
-                "batches": np.ones(count, np.int64),
-                "estimated": np.full(count, estimated),
-                "shape_id": np.full(count, shape_id),
-            }
-        )
-        end = self.now + int(duration.sum())
+        parts = {"input_wait_ns": wait, "compile_ns": compiles, "body_ns": body, "callbacks_ns": callbacks}
+        rows = step_table(self.now, first, **parts, estimated=estimated, shape_id=shape_id)
+        self._steps.append(rows)
+        end = self.now + int(rows["duration_ns"].sum())
         idle = int((wait * (1 - gpu_in_wait) + callbacks + compiles).sum())
         self._gpus_work(self.now, end, gpu_share * (1 - idle / max(1, end - self.now)))
         self.now, self.step = end, first + count

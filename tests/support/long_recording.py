@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+from made_up_rows import phase_table, step_table
+from make_recording import made_up_facts
 from scripted_runs import ScriptedTime
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
@@ -86,7 +88,7 @@ def make_long_recording(
     script = ScriptedTime(wall=time.time_ns() - wall)
     clock = script.clock()
     start = now = clock.now()
-    facts = _facts(start, gpus)
+    facts = made_up_facts(start, gpus, EPOCH)
     scalars = ScalarWriter(str(log_dir))
     scalars.marker(start / 1e9)
     writer = RecordingWriter(str(log_dir), facts, clock=clock)
@@ -121,43 +123,6 @@ def make_long_recording(
     return Path(writer.path)
 
 
-def _facts(start: int, gpus: int) -> dict:
-    return {
-        "synthetic": True,
-        "started_ns": start,
-        "fit_index": 0,
-        "world_size": 1,
-        "framework": {
-            "name": "tensorflow",
-            "version": "0.synthetic",
-            "keras": "0.synthetic",
-            "backend": "tensorflow",
-            "python": "3.11",
-        },
-        "model": {"name": "synthetic", "parameters": 25_000_000},
-        "fit": {
-            "steps_per_epoch": EPOCH,
-            "batch_size": 64,
-            "steps_per_execution": 1,
-            "input_kind": "tf.data",
-            "timing": "graph",
-        },
-        "gpus": [
-            {
-                "index": gpu,
-                "nvml_index": gpu,
-                "uuid": f"GPU-synthetic-{gpu}",
-                "name": "Synthetic GPU 80GB",
-                "used_by_framework": True,
-                "label": f"GPU {gpu}",
-                "memory_total_bytes": 80 * GIB,
-                "compute_capability": "9.0",
-            }
-            for gpu in range(gpus)
-        ],
-    }
-
-
 def _take(noise: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:
     """`count` values of the noise, from anywhere in it."""
     begin = int(random.integers(len(noise)))
@@ -172,21 +137,8 @@ def _steps(first: int, count: int, now: int, duration: int, slow: bool, noise) -
     callbacks = np.full(count, duration // 500)
     if first // EPOCH % 3 == 0:
         callbacks[count // 2] += 40 * duration  # one spike in a segment, to be found again
-    length = wait + body + gpu_wait + callbacks + duration // 250
-    return {
-        "step": np.arange(first, first + count),
-        "start_ns": now + np.concatenate([[0], np.cumsum(length)[:-1]]),
-        "duration_ns": length,
-        "input_get_ns": wait,
-        "input_wait_ns": wait,
-        "compile_ns": np.zeros(count, np.int64),
-        "body_ns": body,
-        "gpu_wait_ns": gpu_wait,
-        "callbacks_ns": callbacks,
-        "batches": np.ones(count, np.int64),
-        "estimated": np.zeros(count, np.int64),
-        "shape_id": np.full(count, -1),
-    }
+    parts = {"input_wait_ns": wait, "body_ns": body, "gpu_wait_ns": gpu_wait, "callbacks_ns": callbacks}
+    return step_table(now, first, rest_ns=duration // 250, **parts)
 
 
 def _samples(names: list[str], times: np.ndarray, slow: bool, noise: np.ndarray) -> np.ndarray:
@@ -208,21 +160,7 @@ def _put(writer: RecordingWriter, evidence: Evidence, table: str, rows: dict) ->
 
 def _end_of_epoch(writer: RecordingWriter, evidence: Evidence, done: int, now: int) -> int:
     end = now + VALIDATION_NS
-    _put(
-        writer,
-        evidence,
-        "phases",
-        {
-            "kind": ["validation"],
-            "name": ["validation"],
-            "start_ns": [now],
-            "end_ns": [end],
-            "step": [done],
-            "account": ["validation"],
-            "self_ns": [VALIDATION_NS],
-            "count": [1],
-        },
-    )
+    _put(writer, evidence, "phases", phase_table(("validation", "validation", now, end, done, "validation")))
     return end
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from made_up_kernels import HOST_OPS, KERNELS
+from made_up_rows import phase_table, step_table
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import Clock, RecordingWriter
@@ -18,6 +19,50 @@ MS = 1_000_000
 GIB = 2**30
 SLOW_STAGE = "map(decode)"
 SCENARIOS = ("thirds", "healthy", "slow", "hidden", "host_stall", "no_gpu")
+
+
+def made_up_facts(start_ns: int, gpus: int, steps_per_epoch: int, epochs: int | None = None) -> dict:
+    """What the manifest of a made-up run says of its program and machine."""
+    return {
+        "synthetic": True,
+        "started_ns": start_ns,
+        "world_size": 1,
+        "fit_index": 0,
+        "framework": {
+            "name": "tensorflow",
+            "version": "0.synthetic",
+            "keras": "0.synthetic",
+            "backend": "tensorflow",
+            "python": "3.11",
+        },
+        "model": {"name": "synthetic", "parameters": 25_000_000},
+        "fit": {
+            "epochs": epochs,
+            "steps_per_epoch": steps_per_epoch,
+            "batch_size": 64,
+            "steps_per_execution": 1,
+            "jit_compile": False,
+            "run_eagerly": False,
+            "input_kind": "tf.data",
+            "timing": "graph",
+            "mixed_precision": False,
+        },
+        "gpus": [
+            {
+                "index": gpu,
+                "nvml_index": gpu,
+                "uuid": f"GPU-synthetic-{gpu}",
+                "name": "Synthetic GPU 80GB",
+                "used_by_framework": True,
+                "memory_total_bytes": 80 * GIB,
+                "compute_capability": "9.0",
+                "pci_bus_id": f"00000000:0{gpu}:00.0",
+                "label": f"GPU {gpu}",
+            }
+            for gpu in range(gpus)
+        ],
+        "machine": {"cpus": 8, "cpus_allowed": 8},
+    }
 
 
 class SyntheticRun:
@@ -83,78 +128,23 @@ class SyntheticRun:
         self._setup()
 
     def _facts(self, rank, world_size, job, fit_index, epochs):
-        return {
-            "synthetic": True,
+        missing = {"source": "NVML", "reason": "no NVIDIA driver on this machine (synthetic)"}
+        return made_up_facts(self.start, self.gpus, self.per_epoch, epochs) | {
             "scenario": self.scenario,
             "rank": rank,
             "world_size": world_size,
             "job": job,
             "job_source": "argument" if job else None,
             "fit_index": fit_index,
-            "started_ns": self.start,
             "scalar_step_offset": self._offset,
-            "framework": {
-                "name": "tensorflow",
-                "version": "0.synthetic",
-                "keras": "0.synthetic",
-                "backend": "tensorflow",
-                "python": "3.11",
-            },
-            "model": {"name": "synthetic", "parameters": 25_000_000},
-            "fit": {
-                "epochs": epochs,
-                "steps_per_epoch": self.per_epoch,
-                "batch_size": 64,
-                "steps_per_execution": 1,
-                "jit_compile": False,
-                "run_eagerly": False,
-                "input_kind": "tf.data",
-                "timing": "graph",
-                "mixed_precision": False,
-            },
-            "gpus": [
-                {
-                    "index": gpu,
-                    "nvml_index": gpu,
-                    "uuid": f"GPU-synthetic-{gpu}",
-                    "name": "Synthetic GPU 80GB",
-                    "used_by_framework": True,
-                    "memory_total_bytes": 80 * GIB,
-                    "compute_capability": "9.0",
-                    "pci_bus_id": f"00000000:0{gpu}:00.0",
-                    "label": f"GPU {gpu}",
-                }
-                for gpu in range(self.gpus)
-            ],
-            "machine": {"cpus": 8, "cpus_allowed": 8},
-            "unavailable": [
-                {
-                    "source": "NVML",
-                    "reason": "no NVIDIA driver on this machine (synthetic)",
-                    "cure": "record on a machine with a GPU",
-                }
-            ]
-            if self.scenario == "no_gpu"
-            else [],
+            "unavailable": [missing | {"cure": "record on a machine with a GPU"}] if self.scenario == "no_gpu" else [],
             "overhead": {"callback_us_per_step": None, "sampler_cpu_pct": None, "windows_s": 0.0},
         }
 
     # --- what happens on the training thread ------------------------------------------------------
 
-    def _phase(self, kind, name, start, end, account, step=None, count=1):
-        self._put(
-            "phases",
-            {
-                "kind": [kind],
-                "name": [name],
-                "start_ns": [start],
-                "end_ns": [end],
-                "step": [self.done if step is None else step],
-                "account": [account],
-                "self_ns": [end - start],
-                "count": [count],
-            },
-        )
+    def _phase(self, kind, name, start, end, account, step=None):
+        self._put("phases", phase_table((kind, name, start, end, self.done if step is None else step, account)))
 
     def _put(self, table, columns):
         self.writer.append(table, columns)
@@ -221,25 +211,12 @@ class SyntheticRun:
             "gpu_wait_ns": gpu_wait,
             "callbacks_ns": callbacks,
         }
-        columns = {name: values.astype(np.int64) for name, values in parts.items()}
-        duration = sum(columns.values()) + random.integers(8_000, 16_000, count)
-        start = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
-        get = columns["input_wait_ns"]
+        columns = step_table(self.now, self.done, rest_ns=random.integers(8_000, 16_000, count), **parts)
+        start, duration = columns["start_ns"], columns["duration_ns"]
         if self.scenario == "hidden":  # fetched ahead: long in get_next, never waited for
-            get = get + (9 * MS * scale + random.integers(0, MS, count)).astype(np.int64)
-        self._put(
-            "steps",
-            {
-                "step": steps,
-                "start_ns": start,
-                "duration_ns": duration,
-                "input_get_ns": get,
-                **columns,
-                "batches": np.ones(count),
-                "estimated": np.zeros(count),
-                "shape_id": np.full(count, -1),
-            },
-        )
+            ahead = (9 * MS * scale + random.integers(0, MS, count)).astype(np.int64)
+            columns["input_get_ns"] = columns["input_wait_ns"] + ahead
+        self._put("steps", columns)
         busy = (body + gpu_wait) / duration
         end = int(start[-1] + duration[-1])
         self._sample(end, start, np.clip(100 * busy, 0, 100))

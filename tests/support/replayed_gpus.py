@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up_rows import phase_table, step_table
 from nvml import Scenario
 
 LOADS = ("a100_load_6s", "rtx3090_load_6s", "rtx4090_load_6s")
@@ -178,31 +179,15 @@ def trained(card: RecordedGpu, stepped: Any, log_dir: Path, *, hz: float = 10, p
         return begin + np.rint(np.asarray(seconds) * SECOND).astype(np.int64)
 
     edges, computing = steps_of(card, start_s, end_s)
-    at, length = ns(edges[:-1]), np.diff(ns(edges))
+    length = np.diff(ns(edges))
     stalls = [(float(a), float(b)) for (_, a), (b, _) in pairwise(card.loads) if b - a > STEP_S]
     stalled = ~computing & np.isin(edges[:-1], [a for a, _ in stalls])
-    zero = np.zeros_like(length)
-    tables = {
-        "steps": {
-            "step": np.arange(len(at)),
-            "start_ns": at,
-            "duration_ns": length,
-            "input_wait_ns": np.where(computing | stalled, zero, length),
-            "body_ns": np.where(computing, length, zero),
-            "callbacks_ns": np.where(stalled, length, zero),
-        }
-    }
+    parts = {"input_wait_ns": ~computing & ~stalled, "body_ns": computing, "callbacks_ns": stalled}
+    tables = {"steps": step_table(ns(start_s), **{name: length * inside for name, inside in parts.items()})}
     if stalls:
-        own = ns(np.array(stalls))
-        tables["phases"] = {
-            "kind": ["callback"] * len(own),
-            "account": ["callbacks"] * len(own),
-            "name": ["ModelCheckpoint"] * len(own),
-            "start_ns": own[:, 0],
-            "end_ns": own[:, 1],
-            "self_ns": own[:, 1] - own[:, 0],
-            "step": np.flatnonzero(stalled),
-        }
+        named = [("callback", "ModelCheckpoint", *map(int, ns(stall))) for stall in stalls]
+        rows = [(*one, step, "callbacks") for one, step in zip(named, np.flatnonzero(stalled), strict=True)]
+        tables["phases"] = phase_table(*rows)
     facts = {"framework": {"name": "torch"}, "fit": {"batch_size": 32}}
     times = {"started_ns": int(ns(start_s)), "ended_ns": int(ns(end_s))}
     return stepped.recording(log_dir, blocks, tables, **facts, **times), begin

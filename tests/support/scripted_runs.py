@@ -1,6 +1,7 @@
 """A clock that follows a script, and rows like those of a real run, for tests of recordings."""
 
 import numpy as np
+from made_up_rows import step_table
 
 from gpu_util_callback.recording import Clock
 
@@ -37,19 +38,5 @@ def step_rows(count, first=0, start_ns=1_700_000_000_000_000_000, seed=0, step_n
 
     wait, gpu_wait, callbacks, slack = noise(6_000), noise(900_000), noise(3_000), noise(1_500)
     body = step_ns - 1_000_000 + noise(60_000)
-    duration = wait + gpu_wait + callbacks + slack + body
-    starts = start_ns + np.concatenate([[0], np.cumsum(duration)[:-1]])
-    return {
-        "step": np.arange(first, first + count),
-        "start_ns": starts,
-        "duration_ns": duration,
-        "input_get_ns": wait + noise(500),
-        "input_wait_ns": wait,
-        "compile_ns": np.zeros(count, np.int64),
-        "body_ns": body,
-        "gpu_wait_ns": gpu_wait,
-        "callbacks_ns": callbacks,
-        "batches": np.ones(count, np.int64),
-        "estimated": np.zeros(count, np.int64),
-        "shape_id": np.full(count, -1),
-    }
+    parts = {"input_wait_ns": wait, "gpu_wait_ns": gpu_wait, "callbacks_ns": callbacks, "body_ns": body}
+    return step_table(start_ns, first, rest_ns=slack, input_get_ns=wait + noise(500), **parts)

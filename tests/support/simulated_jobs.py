@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from made_up_rows import step_table
 from made_up_run import MadeUpRun, write
 from simulated_boards import H100, Board
 from simulated_gauges import FLUSH_S, HOST, MS, START_NS, Busy, Gauges, S
@@ -163,25 +164,23 @@ class Job(Gauges, MadeUpRun):
         wait_ = np.round(wait_ + floor)
         parts = [wait_, compiles, np.round(host_ + 0.3 * work), np.round(0.7 * work), hooks]
         waits, compile_ns, body, gpu_wait, hooks = (part.astype(np.int64) for part in parts)
-        duration = waits + compile_ns + body + gpu_wait + hooks + slack.astype(np.int64)
-        start = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
         first = self.step
-        self._steps.append(
-            {
-                "step": np.arange(first, first + count),
-                "start_ns": start,
-                "duration_ns": duration,
-                "input_get_ns": waits + round(get * MS),
-                "input_wait_ns": waits,
-                "compile_ns": compile_ns,
-                "body_ns": body,
-                "gpu_wait_ns": gpu_wait,
-                "callbacks_ns": hooks,
-                "batches": np.full(count, batches),
-                "estimated": np.full(count, int(estimated)),
-                "shape_id": np.broadcast_to(shape, count),
-            }
+        rows = step_table(
+            self.now,
+            first,
+            rest_ns=slack.astype(np.int64),
+            input_get_ns=waits + round(get * MS),
+            input_wait_ns=waits,
+            compile_ns=compile_ns,
+            body_ns=body,
+            gpu_wait_ns=gpu_wait,
+            callbacks_ns=hooks,
+            batches=batches,
+            estimated=estimated,
+            shape_id=shape,
         )
+        self._steps.append(rows)
+        start, duration = rows["start_ns"], rows["duration_ns"]
         shares = [share] * self.count if np.ndim(share) == 0 else share
         end = start + duration
         for index in range(self.count):
