@@ -5,7 +5,6 @@ really changed (the variables it sets, the arguments it passes, the limit it rai
 real: the model's step takes as long as such a GPU would need.
 """
 
-import contextlib
 import os
 import shlex
 import time
@@ -111,31 +110,6 @@ def test_a_training_moves_to_the_gpu_that_is_free(world, monkeypatch):
     assert_kept(before, after, "contention")
 
 
-@pytest.mark.slow
-def test_a_power_limit_is_set_back(world):
-    def scenario(watts: float) -> Scenario:
-        one = h100s(98)
-        slow = watts < 700
-        one.gpus[0].curve("power_limit_mw", watts * 1000).curve("clock:0", 990 if slow else 1980)
-        one.gpus[0].curve("clock:1", 990 if slow else 1980)
-        one.gpus[0].counter(74, 1e9 if slow else 0).curve("event_reasons", 4 if slow else 0)
-        return one
-
-    def train(step_ms):
-        return lambda folder: fit(folder, Timed(step_ms), labelled(70))
-
-    before = world(scenario(350), "before", train(50))
-    finding = only(before, "throttled")
-    assert finding["title"] == "Throttled (power limit)"
-    command = shlex.split(finding["advice"]["code"])
-    assert command[:2] == ["sudo", "nvidia-smi"]
-    options = dict(zip(command[2::2], command[3::2], strict=True))
-    assert options["-i"] == "0"
-    # A GPU at its full clock needs half of the time.
-    after = world(scenario(float(options["-pl"])), "after", lambda folder: fit(folder, Timed(25), labelled(70)))
-    assert_kept(before, after, "throttled")
-
-
 def test_a_hidden_gpu_is_shown(world, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
 
@@ -200,56 +174,6 @@ def test_a_memory_limit_is_raised(world, monkeypatch):
     apply(only(before, "memory_limit")["advice"]["code"], tf=SimpleNamespace(config=config))
     after = world(h100s(95), "after", train, memory=allocator(limits["GPU:0"]))
     assert findings(after, "memory_limit") == [] and findings(after, "memory_pressure") == []
-
-
-@pytest.mark.slow
-def test_a_small_batch_grows(world):
-    # Enough steps of either size for the samples that the rule asks for.
-    steps = 150
-    samples = tf.data.Dataset.from_tensors((tf.ones(8), tf.ones(1))).repeat(32 * steps)
-
-    def train(data, size):
-        def run(folder):
-            with contextlib.suppress(AttributeError):
-                assert data.element_spec[0].shape[0] in (size, None)
-            return fit(folder, Timed(30), data)
-
-        return run
-
-    def scenario(size):
-        one = h100s(97)
-        one.gpus[0].curve("gpm:1", 90).curve("gpm:2", 2.5 * size)
-        return one
-
-    peak = {0: {"allocator_peak_bytes": 4 * GIB, "allocator_used_bytes": 4 * GIB, "allocator_limit_bytes": 76 * GIB}}
-    before = world(scenario(4), "before", train(samples.batch(4).take(steps), 4), memory=peak)
-    code = only(before, "small_batch")["advice"]["code"]
-    names = apply(code, ds=samples, batch_size=4)
-    data = names["ds"] if "ds." in code else samples.batch(names["batch_size"])
-    size = int(data.element_spec[0].shape[0] or names["batch_size"])
-    assert 8 <= size <= 32
-    after = world(scenario(size), "after", train(data, size), memory=peak)
-    assert_gone(after, "small_batch")
-
-
-@pytest.mark.slow
-def test_every_gpu_gets_its_share_of_the_batch(world):
-    samples = tf.data.Dataset.from_tensors((tf.ones(8), tf.ones(1))).repeat(450)
-
-    def train(data):
-        """A batch is split as tf.distribute does; the GPU with the larger part sets the pace."""
-        size = max(int(x.shape[0]) for x, _ in data)
-        parts = -(-size // 2), size // 2
-        gpus = h100s(*(96 * part / parts[0] for part in parts))
-        return gpus, lambda folder: fit(folder, Timed(15 * parts[0]), data)
-
-    gpus, run = train(samples.batch(3))
-    before = world(gpus, "before", run, used=(0, 1))
-    finding = only(before, "imbalance")
-    assert finding["evidence"]["busiest"] == "gpu0"
-    size = apply(finding["advice"]["code"], batch_size=3)["batch_size"]
-    gpus, run = train(samples.batch(size))
-    assert_kept(before, world(gpus, "after", run, used=(0, 1)), "imbalance")
 
 
 @pytest.mark.slow

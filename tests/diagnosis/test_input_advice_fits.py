@@ -1,5 +1,8 @@
 """Advice about inputs fits the run: the facts decide which line is printed."""
 
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from advised import apply
@@ -551,6 +554,31 @@ def test_batches_that_are_made_once_stay_the_same():
     code = found(waits(epochs=3, **facts), "input_bound", host)["advice"]["code"]
     dataset = apply(code, keras=keras, dataset=[(1, 2), (3, 4)])["dataset"]
     assert [dataset[i] for i in range(len(dataset))] == [(1, 2), (3, 4)]
+
+
+@pytest.mark.heavy
+def test_a_generator_becomes_a_dataset_of_keras():
+    keras = pytest.importorskip("keras")
+    generator = waits(framework=KERAS_TORCH, input_kind="generator")
+    code = found(generator, "input_bound", COMPUTING)["advice"]["code"]
+    dataset = apply(code, keras=keras, make_batch=lambda i: (i, -i), number_of_batches=3)["dataset"]
+    assert [dataset[i] for i in range(len(dataset))] == [(0, 0), (1, -1), (2, -2)]
+
+
+@pytest.mark.heavy
+def test_a_generator_behind_tf_data_is_split_and_loses_no_batch():
+    tf = pytest.importorskip("tensorflow")
+    code = found(waits(GENERATOR, PREFETCH), "input_bound", WAITING)["advice"]["code"]
+    parts = int(re.search(r"range\((\d+)\)", code)[1])
+
+    def split(generator, _, args):
+        spec = tf.TensorSpec((), tf.int32)
+        return tf.data.Dataset.from_generator(generator, output_signature=spec, args=args)
+
+    dataset = SimpleNamespace(from_generator=split, range=tf.data.Dataset.range)
+    given = SimpleNamespace(data=SimpleNamespace(Options=tf.data.Options, Dataset=dataset))
+    ds = apply(code, tf=given, your_generator=lambda k: iter(range(k, 50, parts)))["ds"]
+    assert sorted(ds.as_numpy_iterator()) == list(range(50))
 
 
 def test_a_loop_that_times_its_fetches_is_told_of_no_loader_that_it_may_not_have():

@@ -100,22 +100,6 @@ def assert_saved(before_s: float, after_s: float, told: list) -> None:
     assert_faster(before_s, after_s, sum(finding["saves_s"] for finding in told))
 
 
-def assert_compiled_less(before: dict, after: dict, left: int) -> None:
-    """`left` compilations are left, and the run is as much faster as was promised.
-
-    What a compilation takes hangs on who else uses the machine just then, by factors: those that
-    are left count as long as they took when the promise was made. Waiting for input, which suffers
-    from compilations, too, is promised nothing of.
-    """
-    assert_gone(after, "recompilation")
-    span = only(before, "recompilation")
-    each, times = span["evidence"]["seconds_each"], span["evidence"]["compilations"]
-    stays = each * times - span["lost_s"] + each * (left - 1)
-    waits = [run["time_s"]["input_wait"] for run in (before, after)]
-    after_s = after["wall_s"] - waits[1] - after["time_s"]["compile"] + stays
-    assert_faster(before["wall_s"] - waits[0], after_s, span["saves_s"])
-
-
 def assert_faster(before_s: float, after_s: float, saves_s: float) -> None:
     """What took `before_s` takes as much less as was promised."""
     promised, got = before_s / (before_s - saves_s), before_s / after_s

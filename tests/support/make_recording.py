@@ -162,14 +162,6 @@ class SyntheticRun:
             return (steps >= third) & (steps < 2 * third)
         return np.full(len(steps), self.scenario == "slow")
 
-    @property
-    def slow_range(self):
-        """The steps in which the input held the GPU back, half-open; None where it never did."""
-        if self.scenario == "slow":
-            return (0, self.total)
-        third = self.total // 3
-        return (third, 2 * third) if self.scenario == "thirds" else None
-
     def advance(self, steps, flush=True):
         """Add steps (and validation after each full epoch); returns self."""
         remaining = steps
