@@ -7,8 +7,7 @@ import pytest
 from generated_runs import GPU, Generated, reported, write
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis import RULES, diagnose, logdir_report, run_report, thresholds_in_force
-from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.diagnosis import RULES, diagnose, logdir_report, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.terminal import render, two_lines
@@ -232,24 +231,6 @@ def test_unusable_input_is_one_clear_line(logdir, capsys, arguments, said):
     assert main(["report", *(text.format(logdir) for text in arguments)]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.strip().splitlines()) == 1
-
-
-def test_rules_are_listed_with_their_reasons(capsys):
-    assert main(["report", "--rules", "--width", "80"]) == 0
-    text = capsys.readouterr().out
-    assert all(rule.cause in text for rule in RULES)
-    assert "wait_pct=7.5" in text and max(map(len, text.splitlines())) <= 80
-    assert main(["report"]) == 2
-    assert "gpu-util report LOGDIR" in capsys.readouterr().err
-
-
-def test_every_rule_states_its_thresholds_reasons_and_sources():
-    for rule in RULES:
-        assert rule.sources and rule.unknown and rule.title
-        for name, threshold in rule.thresholds.items():
-            assert len(threshold.reason) > 10, (rule.cause, name)
-    with pytest.raises(UnusableInput, match="input_bound"):
-        thresholds_in_force({"input_bounds": {"wait_pct": 1}})
 
 
 def test_the_list_of_rules_says_when_each_holds_and_what_it_says_when_it_cannot_know(capsys):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.diagnosis import Evidence, Run, judge, run_report
+from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.evidence.source import MAX_WINDOWS, Traced
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.segments import complete
@@ -93,26 +93,3 @@ def test_windows_of_a_long_run_are_added_up():
     assert whole.of(0).spent_ns("idle_sync").tolist() == piecewise.of(0).spent_ns("idle_sync").tolist()
     assert MAX_WINDOWS / 2 <= len(whole.of(0)) <= MAX_WINDOWS
     assert whole.gpus[0].ns["idle_sync"] == rows["idle_sync_ns"].sum()
-
-
-def test_spans_are_the_same_however_rows_came():
-    run = ever_rarer(2000, 5000)
-    tables, samples = run.tables(), run.samples()
-    cuts = np.linspace(0, run.now - run.facts["started_ns"], 9)[1:] + run.facts["started_ns"]
-    pieces, before = Evidence(run.facts["started_ns"]), 0
-    for cut in cuts:
-
-        def part(table, column, cut=cut, before=before):
-            return (
-                {name: values[(table[column] >= before) & (table[column] <= cut)] for name, values in table.items()}
-                if table
-                else {}
-            )
-
-        pieces.add(
-            {name: part(table, "start_ns") for name, table in tables.items() if table},
-            {name: part(group, "time_ns") for name, group in samples.items()},
-        )
-        before = cut + 1
-    found = judge(Run(run.facts, pieces, run.now, ended=True))
-    assert [one["id"] for one in found["spans"]] == [one["id"] for one in run.diagnose()["spans"]]

@@ -1,7 +1,6 @@
 """The script around the trainings: what it prints, writes and returns, whatever they answer."""
 
 import json
-import time
 
 import gpu_evidence
 import pytest
@@ -165,22 +164,6 @@ def test_an_interrupt_shows_what_there_is(evidence):
     code, text, written, _ = evidence(interrupted)
     assert code == 1 and "2 of 9 verdicts are right" in text
     assert "tiny-kernels: not run: interrupted" in text and len(written["results"]) == 9
-
-
-def test_the_end_of_the_time_is_kept(evidence):
-    def slow(name, job):
-        time.sleep(0.7)
-        return answered(TRUE[name])
-
-    code, text, _, jobs = evidence(slow, "--minutes", "0.02", "--seconds", "0.8")
-    assert code == 1 and len(jobs) == 1 and jobs[0][4] <= 1.2
-    assert "1 of 9 verdicts are right" in text and "not run: the time was up" in text
-
-
-def test_only_some(evidence):
-    code, text, _, jobs = evidence(lambda name, job: answered(TRUE[name]), "--only", "copies", "--only", "healthy")
-    assert code == 0 and "2 of 2 verdicts are right" in text
-    assert [name for _, name, *_ in jobs] == ["healthy", "copies"]
 
 
 def test_what_is_not_installed_is_named(monkeypatch, capsys):

@@ -33,9 +33,10 @@ def zipped(**members):
     return out.getvalue()
 
 
-def test_a_zip_bomb_is_refused_before_it_inflates(monkeypatch):
-    monkeypatch.setattr(container, "MAX_MEMBER_BYTES", 1 << 20)
-    bomb = zipped(**{"x.npy": bytes(2 << 20)})
+@pytest.mark.parametrize("limit, sizes", [("MAX_MEMBER_BYTES", [2 << 20]), ("MAX_TOTAL_BYTES", [300_000] * 5)])
+def test_a_zip_bomb_is_refused_before_it_inflates(monkeypatch, limit, sizes):
+    monkeypatch.setattr(container, limit, 1 << 20)
+    bomb = zipped(**{f"{number}.npy": bytes(size) for number, size in enumerate(sizes)})
     assert len(bomb) < 10_000
     with pytest.raises(Damaged, match="would inflate to"):
         Container(bomb)
@@ -50,42 +51,8 @@ def test_what_cannot_be_inflated_piece_by_piece_is_refused(how):
         Container(out.getvalue())
 
 
-def test_the_sum_of_all_members_is_bounded_too(monkeypatch):
-    monkeypatch.setattr(container, "MAX_TOTAL_BYTES", 1 << 20)
-    with pytest.raises(Damaged, match="would inflate to"):
-        Container(zipped(**{f"{i}.npy": bytes(300_000) for i in range(5)}))
-
-
-def test_a_header_that_lies_about_its_size_gets_no_memory():
-    """A central directory may finding less than the data holds: reading stops at the finding."""
-    honest = pack({}, {"x": np.zeros(1 << 16, np.uint8)})
-    at = honest.rindex(b"PK\x01\x02")  # the last member's central header
-    lying = bytearray(honest)
-    lying[at + 24 : at + 28] = (1000).to_bytes(4, "little")
-    with pytest.raises(Damaged):
-        Container(bytes(lying)).array("x")
-
-
-def npy(header):
-    text = header.encode().ljust(118) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}"),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (4294967296, 4294967296)}"),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,)}"),
-        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + b"12345678",
-        npy("{'descr': 'nonsense'}"),
-        npy("not even a dictionary"),
-        b"\x93NUMPY\x02\x00" + bytes(20),
-        b"",
-        b"\x93NUM",
-    ],
-)
-def test_a_member_that_is_no_plain_array_is_refused(member):
+@pytest.mark.parametrize("member", [b"\x93NUMPY\x02\x00" + bytes(20), b"", b"\x93NUM"])
+def test_a_member_that_is_no_array_is_refused(member):
     with pytest.raises(Damaged):
         Container(zipped(**{"x.npy": member})).array("x")
 
@@ -145,7 +112,11 @@ def test_a_member_that_inflates_to_more_than_it_says_takes_no_memory():
     [
         "{'descr': '<i8', 'fortran_order': False, 'shape': (1L,), }",
         "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
         "{'descr': '<i8', 'fortran_order': False, 'shape': (999999999999999, 0), }",
+        "{'descr': 'nonsense'}",
+        "not even a dictionary",
         "{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, 1), }",
         "{'descr': '<i8', 'fortran_order': False, 'shape': " + "(" * 300,
         "{'descr': '<f1', 'fortran_order': False, 'shape': (1,), }",

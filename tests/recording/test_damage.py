@@ -9,24 +9,18 @@ from make_recording import make_recording
 from gpu_util_callback import read_recordings
 
 
-def test_each_missing_segment_is_one_problem_that_names_its_steps(three_segments, tmp_path):
-    (three_segments / "segment-000001.npz").unlink()
+@pytest.mark.parametrize("number", [1, 2])
+def test_each_missing_segment_is_one_problem_that_names_its_steps(three_segments, tmp_path, number):
+    name, first = f"segment-{number:06d}.npz", 100 * number
+    (three_segments / name).unlink()
     found = read_recordings(tmp_path)
     (one,) = found
-    assert one.steps["step"].tolist() == [*range(100), *range(200, 300)]
+    assert one.steps["step"].tolist() == [*range(first), *range(first + 100, 300)]
     assert len(one.samples["host"]["time_ns"]) == 10
     (problem,) = found.problems
-    assert problem.path.endswith("segment-000001.npz")
-    assert problem.message.startswith("missing; steps 100 to 199 are not shown: ")
+    assert problem.path.endswith(name)
+    assert problem.message.startswith(f"missing; steps {first} to {first + 99} are not shown: ")
     assert "copy it again" in problem.message
-
-
-def test_the_last_segment_may_be_missing_too(three_segments, tmp_path):
-    (three_segments / "segment-000002.npz").unlink()
-    (one,) = read_recordings(tmp_path)
-    assert len(one.steps["step"]) == 200
-    (problem,) = one.problems
-    assert problem.message.startswith("missing; steps 200 to 299 are not shown: ")
 
 
 def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
@@ -68,11 +62,14 @@ def test_a_flipped_byte_anywhere_is_a_problem_or_harmless(three_segments, tmp_pa
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"format": "x"}', b'{"status": "ended"}', b"[" * 50_000],
-    ids=lambda content: repr(content[:12]),
+    [None, b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"format": "x"}', b'{"status": "ended"}', b"[" * 50_000],
+    ids=lambda content: repr(content and content[:12]),
 )
-def test_an_unreadable_manifest_leaves_the_rows(three_segments, tmp_path, content):
-    (three_segments / "manifest.json").write_bytes(content)
+def test_an_unreadable_or_missing_manifest_leaves_the_rows(three_segments, tmp_path, content):
+    if content is None:
+        (three_segments / "manifest.json").unlink()
+    else:
+        (three_segments / "manifest.json").write_bytes(content)
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 300
     assert len(one.samples["host"]["time_ns"]) == 15
@@ -81,17 +78,9 @@ def test_an_unreadable_manifest_leaves_the_rows(three_segments, tmp_path, conten
     assert one.account["time_s"]["step"] > 0
     assert one.end_ns > one.start_ns > 0
     (problem,) = one.problems
-    assert problem.path.endswith("manifest.json")
+    assert problem.path.endswith("manifest.json") or content is None
+    assert problem.message.startswith("manifest.json is missing; ") == (content is None)
     assert "; showing what the segments hold: if this folder is a copy" in problem.message
-
-
-def test_a_missing_manifest_leaves_the_rows(three_segments, tmp_path):
-    (three_segments / "manifest.json").unlink()
-    (one,) = read_recordings(tmp_path)
-    assert len(one.steps["step"]) == 300
-    assert [p.message for p in one.problems] == [
-        "manifest.json is missing; showing what the segments hold: if this folder is a copy, copy it again"
-    ]
 
 
 @pytest.mark.parametrize(

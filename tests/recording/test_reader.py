@@ -62,26 +62,6 @@ def test_sealed_between_listing_and_reading(make_writer, tmp_path, scripted_time
     assert one.problems == []
 
 
-def test_a_growing_recording_is_followed(make_writer, tmp_path, scripted_time):
-    writer = make_writer()
-    (one,) = read_recordings(tmp_path)
-    assert len(one.steps["step"]) == 0
-    seen = 0
-    for _ in range(50):
-        writer.append("steps", step_rows(7, first=seen))
-        seen += 7
-        writer.flush()
-        scripted_time.advance(9)
-        assert one.refresh()
-        assert one.steps["step"].tolist() == list(range(seen))
-        assert one.step_count == seen
-    writer.close("ended")
-    assert one.refresh()
-    assert one.status == "ended"
-    assert one.steps["step"].tolist() == list(range(seen))
-    assert one.problems == []
-
-
 # --- kill -9 --------------------------------------------------------------------------------------
 
 KILLED = textwrap.dedent("""

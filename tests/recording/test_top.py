@@ -128,28 +128,6 @@ def test_a_long_runs_top_has_a_fixed_size_and_the_rows_extremes(make_writer, tmp
     assert gpu.of("low", "utilization_pct")[cell] == 15
 
 
-def test_a_live_runs_top_covers_the_open_segment_too(make_writer, tmp_path, scripted_time):
-    writer = make_writer()
-    writer.append("steps", step_rows(100))
-    scripted_time.advance(61)
-    writer.flush()
-    writer.append("steps", step_rows(100, first=100))
-    writer.flush()
-    scripted_time.advance(61)
-    writer.flush()  # seals
-    writer.append("steps", step_rows(50, first=200))
-    writer.flush()
-    (found,) = read_recordings(tmp_path / "run")
-    assert found.top.step_range == (0, 249)
-    assert found.top.steps.of("count", "duration_ns").sum() == 250
-    assert found.summary["steps"]["duration_ns"]["count"] == 250
-    writer.append("steps", step_rows(50, first=250))
-    writer.flush()
-    assert found.refresh()
-    assert found.top.step_range[1] == 299
-    assert not found.refresh()
-
-
 def test_a_damaged_top_is_made_again_from_the_segments(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     writer.append("steps", step_rows(500))

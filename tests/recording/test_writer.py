@@ -211,27 +211,6 @@ def test_a_reader_that_follows_a_run_sees_each_row_once(make_writer, tmp_path, s
     assert found.problems == []
 
 
-def test_what_was_flushed_since_the_manifest_was_read_is_there(make_writer, tmp_path, scripted_time):
-    """A recording that is opened now and read later, while the run goes on."""
-    writer = make_writer()
-
-    def flush(number):
-        writer.append("steps", step_rows(10, first=10 * number))
-        scripted_time.advance(2)
-        writer.flush()
-
-    flush(0)
-    found = only(tmp_path / "run")
-    for number in range(1, 5):
-        flush(number)
-    assert found.steps["step"].tolist() == list(range(50))
-    assert found.top.step_range[1] == 49
-    for number in range(5, 8):
-        flush(number)
-    found.refresh()
-    assert found.top.step_range[1] == 79
-
-
 def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     writer.append("steps", step_rows(200_000))

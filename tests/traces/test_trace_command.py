@@ -128,17 +128,6 @@ def test_a_trace_of_nothing_is_no_recording_and_no_praise(tmp_path, capsys):
     assert not (tmp_path / "logs").exists()
 
 
-def test_unusable_input_is_one_line_and_exit_2(tmp_path, capsys):
-    path = tmp_path / "x.xplane.pb"
-    path.write_bytes(b"nonsense that is no trace")
-    assert main(["trace", str(path), "--json"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert str(path) in captured.err
-    assert main(["trace", str(tmp_path / "missing")]) == 2
-
-
 def test_importing_the_reader_is_light():
     code = BLOCK + "import gpu_util_callback.traces, gpu_util_callback.cli.trace\n"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -100,23 +100,6 @@ def test_seconds_are_those_of_all_steps_together(analysis_of):
     assert "196 ms of 200 ms" in text
 
 
-@pytest.mark.parametrize("name", ["nsys/mock.sqlite", "kineto/unit/test_no_profilerstep.json"])
-def test_references_that_prove_nothing(reference, name):
-    analysis = analyse(read_trace(reference(name)))
-    assert analysis.findings == []
-    assert "too little GPU work to judge" in analysis.verdict
-    assert any("the whole is taken as one" in p for p in analysis.problems)
-
-
-def test_a_call_of_several_replicas_is_judged(reference):
-    """Its three FunctionRun events have one id; Python starts the replicas 650 ms apart."""
-    analysis = analyse(read_trace(reference("xplane/v100x8_tf24_bert_multiworker.xplane.pb")))
-    (process,) = analysis.processes
-    assert (len(process.steps), process.has_steps, process.idle_judged) == (1, True, True)
-    (finding,) = analysis.findings
-    assert finding["cause"] == "host_stall" and finding["severity"] > 0.9
-
-
 def test_what_two_processes_share_is_said_once(reference):
     analysis = analyse(read_trace(reference("nsys/h100_2gpu_1s.sqlite")))
     (finding,) = analysis.findings
