@@ -3,6 +3,13 @@
 import pytest
 from tensorboard_server import tensorboard_factory
 
+from tensorboard_plugin import runs as runs_module
+
+
+def pytest_itemcollected(item):
+    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
+    item.add_marker(pytest.mark.quick)
+
 
 @pytest.fixture
 def start_tensorboard():
@@ -10,6 +17,8 @@ def start_tensorboard():
     yield from tensorboard_factory()
 
 
-def pytest_itemcollected(item):
-    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
-    item.add_marker(pytest.mark.quick)
+@pytest.fixture
+def looked_at_each_time(monkeypatch):
+    """Each request looks at the log directory, however lately it was looked at."""
+    monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(runs_module, "SETTLED_S", 0.0)

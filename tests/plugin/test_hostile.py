@@ -1,30 +1,26 @@
 """Requests and recordings as an attacker, an accident or a colleague's `rm -rf` would make them."""
 
-import gzip
 import json
 import os
 import random
 import shutil
 import threading
 import time
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from make_recording import SyntheticRun, make_recording
-from tensorboard.plugins import base_plugin
+from plugin_app import PluginApp
 from tile_reply import decode_tile
-from werkzeug.test import Client
 
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.container import Container, Damaged, pack
 from gpu_util_callback.recording.top import Top
 from tensorboard_plugin import plugin as plugin_module
-from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
 
+pytestmark = pytest.mark.usefixtures("looked_at_each_time")
 RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
 IDS = [
     "",
@@ -57,48 +53,6 @@ IDS = [
 ]
 
 
-class App:
-    """The plugin's routes over a log directory, called as TensorBoard would call them."""
-
-    def __init__(self, logdir):
-        self.logdir = logdir
-        provider = SimpleNamespace(list_runs=lambda context, experiment_id: self._runs())
-        context = base_plugin.TBContext(
-            logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec="")
-        )
-        self.plugin = GpuUtilizationPlugin(context)
-        self.routes = self.plugin.get_plugin_apps()
-
-    def _runs(self):
-        folders = sorted(path.name for path in self.logdir.iterdir() if path.is_dir())
-        return [SimpleNamespace(run_name=name) for name in folders]
-
-    def get(self, route, **query):
-        text = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
-        return self.raw(route, text)
-
-    def raw(self, route, text):
-        reply = Client(self.routes[route]).get(f"{route}?{text}")
-        body = reply.get_data()
-        if reply.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        return reply.status_code, body
-
-    def json(self, route, **query):
-        status, body = self.get(route, **query)
-        return status, json.loads(body)
-
-    def tile(self, id, **change):
-        asked = {"axis": "step", "level": 0, "first": 0, "count": 64, "lanes": "steps", **change}
-        return self.get("/tiles", id=id, **asked)
-
-
-@pytest.fixture(autouse=True)
-def looked_at_each_time(monkeypatch):
-    monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
-    monkeypatch.setattr(runs_module, "SETTLED_S", 0.0)
-
-
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
     root = tmp_path_factory.mktemp("hostile")
@@ -120,7 +74,7 @@ def refused(status, body, asked):
     "route", ["/recording", "/tiles", "/steps", "/window", "/job", "/export.csv", "/export.json", "/export.html"]
 )
 def test_ids_lead_nowhere_but_to_known_recordings(logs, route):
-    app = App(logs / "logs")
+    app = PluginApp(logs / "logs")
     (outside,) = read_recordings(logs / "outside")
     others = [
         outside.id,
@@ -136,8 +90,8 @@ def test_ids_lead_nowhere_but_to_known_recordings(logs, route):
 
 
 def test_numbers_and_names_are_checked(logs):
-    app = App(logs / "logs")
-    (one,) = app.json("/runs")[1]["recordings"]
+    app = PluginApp(logs / "logs")
+    (one,) = app.json("/runs")["recordings"]
     id = one["id"]
     for change in (
         {"level": -1},
@@ -175,7 +129,7 @@ def test_numbers_and_names_are_checked(logs):
         refused(*app.get("/window", id=id, window=window), window)
     for table in ("../steps", "steps;", "x" * 10_000, NUL, "__class__"):
         refused(*app.get("/export.csv", id=id, table=table), table[:50])
-    assert app.raw("/tiles", f"id={quote(id)}&&&=&level=%ff%fe&lanes=%00")[0] == 400
+    assert app.ask(f"/tiles?id={quote(id)}&&&=&level=%ff%fe&lanes=%00").status_code == 400
 
 
 def test_names_of_runs_and_facts_may_be_anything(tmp_path):
@@ -199,16 +153,15 @@ def test_names_of_runs_and_facts_may_be_anything(tmp_path):
         "label": RTL,
     }
     manifests[0].write_text(json.dumps({**json.loads(manifests[0].read_text()), **odd}))
-    app = App(tmp_path)
-    status, listing = app.json("/runs")
-    assert status == 200
+    app = PluginApp(tmp_path)
+    listing = app.json("/runs")
     assert sorted(one["run"] for one in listing["recordings"]) == sorted(names)
     broken = manifests[0].parent.name
     for one in listing["recordings"]:
         assert one["id"].isascii()
         assert not set(one["id"]) & set(" <>\"'%&?#")
         if broken not in one["id"]:
-            assert app.json("/recording", id=one["id"])[0] == 200
+            assert app.get("/recording", id=one["id"])[0] == 200
             assert app.tile(one["id"])[0] == 200
         else:
             assert app.get("/recording", id=one["id"])[0] < 500
@@ -251,8 +204,8 @@ def test_times_that_nothing_can_be_added_to_are_damage(tmp_path):
     far = arrays["segments"].copy()
     far[:, 6:8] = 2**62, 2**63 - 1  # when its rows begin and end
     (path / "top.npz").write_bytes(pack(top.index, {**arrays, "segments": far}))
-    app = App(tmp_path)
-    (one,) = app.json("/runs")[1]["recordings"]
+    app = PluginApp(tmp_path)
+    (one,) = app.json("/runs")["recordings"]
     assert app.tile(one["id"])[0] == 200
     status, body = app.tile(one["id"])
     assert status == 200
@@ -265,8 +218,8 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
         monkeypatch.setattr(plugin_module, "LONG_CELLS", 100 if long else 1 << 30)
         make_recording(tmp_path / "logs" / "a", "thirds", steps=600, gpus=1)
         make_recording(tmp_path / "logs" / "b", "thirds", steps=600, gpus=1)
-        app = App(tmp_path / "logs")
-        ids = {one["run"]: one["id"] for one in app.json("/runs")[1]["recordings"]}
+        app = PluginApp(tmp_path / "logs")
+        ids = {one["run"]: one["id"] for one in app.json("/runs")["recordings"]}
         assert app.tile(ids["a"])[0] == 200
         shutil.rmtree(tmp_path / "logs" / "a")
         for route, query in (
@@ -281,7 +234,7 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
             if status == 200 and route == "/recording":
                 assert "deleted" in body.decode()
         assert app.tile(ids["a"], first=100)[0] in (200, 404)
-        assert [one["run"] for one in app.json("/runs")[1]["recordings"]] == ["b"]
+        assert [one["run"] for one in app.json("/runs")["recordings"]] == ["b"]
         assert app.get("/recording", id=ids["a"])[0] == 404
         assert app.tile(ids["b"])[0] == 200
         shutil.rmtree(tmp_path / "logs")
@@ -289,8 +242,8 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
 
 def test_damage_in_the_middle_of_browsing(tmp_path):
     make_recording(tmp_path / "a", "thirds", steps=9_000, gpus=1, step_ms=5.0)
-    app = App(tmp_path)
-    (one,) = app.json("/runs")[1]["recordings"]
+    app = PluginApp(tmp_path)
+    (one,) = app.json("/runs")["recordings"]
     id = one["id"]
     assert app.get("/recording", id=id)[0] == 200
     files = sorted(path for path in tmp_path.rglob("*.npz"))
@@ -307,7 +260,7 @@ def test_damage_in_the_middle_of_browsing(tmp_path):
             status, body = app.tile(id, axis=axis, level=level, lanes="steps,gpu0:power_mw")
             assert status == 200, body[:300]
             decode_tile(body)
-        fresh = App(tmp_path)
+        fresh = PluginApp(tmp_path)
         for route, query in (
             ("/recording", {}),
             ("/export.csv", {}),
@@ -316,7 +269,7 @@ def test_damage_in_the_middle_of_browsing(tmp_path):
         ):
             status, body = fresh.get(route, id=id, **query)
             assert status == 200, (route, body[:300])
-    _, reply = App(tmp_path).json("/recording", id=id)
+    reply = PluginApp(tmp_path).json("/recording", id=id)
     assert reply["problems"]
     assert all("\n" not in problem["message"] for problem in reply["problems"])
 
@@ -324,8 +277,8 @@ def test_damage_in_the_middle_of_browsing(tmp_path):
 def test_a_growing_run_under_many_requests_at_once(tmp_path):
     run = SyntheticRun(tmp_path / "live", "thirds", 6_000, 2, step_ms=5.0, diagnose=False)
     run.advance(200)
-    app = App(tmp_path)
-    (one,) = app.json("/runs")[1]["recordings"]
+    app = PluginApp(tmp_path)
+    (one,) = app.json("/runs")["recordings"]
     id, failures, stop = one["id"], [], threading.Event()
 
     def look(seed):

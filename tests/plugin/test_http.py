@@ -3,56 +3,19 @@
 import gzip
 import json
 import shutil
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from make_recording import make_recording
-from tensorboard.plugins import base_plugin
+from plugin_app import PluginApp
 from werkzeug.test import Client
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.report.total_screen import headline
-from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import log_directory
 
-
-class App:
-    """The plugin's routes over a log directory."""
-
-    def __init__(self, logdir, spec="", paths=None):
-        names = list(paths) if paths else sorted(path.name for path in Path(logdir).iterdir())
-        runs = [SimpleNamespace(run_name=name) for name in names]
-        provider = SimpleNamespace(list_runs=lambda context, experiment_id: runs)
-        context = base_plugin.TBContext(
-            logdir=str(logdir),
-            data_provider=provider,
-            flags=SimpleNamespace(logdir_spec=spec),
-            multiplexer=SimpleNamespace(RunPaths=lambda: paths),
-        )
-        self.plugin = GpuUtilizationPlugin(context)
-        self.routes = self.plugin.get_plugin_apps()
-
-    def ask(self, address, method="GET"):
-        route = address.partition("?")[0]
-        known = route if route in self.routes else "/static/*"
-        return Client(self.routes[known]).open(address, method=method)
-
-    def json(self, address):
-        reply = self.ask(address)
-        body = reply.get_data()
-        if reply.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        return json.loads(body)
-
-
-@pytest.fixture(autouse=True)
-def looked_at_each_time(monkeypatch):
-    monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
-    monkeypatch.setattr(runs_module, "SETTLED_S", 0.0)
+pytestmark = pytest.mark.usefixtures("looked_at_each_time")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +49,7 @@ def addresses(app):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
 def test_other_methods_than_get_and_head_are_refused(logs, method):
-    app = App(logs)
+    app = PluginApp(logs)
     for address in addresses(app):
         reply = app.ask(address, method)
         assert reply.status_code == 405, address
@@ -95,7 +58,7 @@ def test_other_methods_than_get_and_head_are_refused(logs, method):
 
 
 def test_head_says_what_get_would(logs):
-    app = App(logs)
+    app = PluginApp(logs)
     for address in addresses(app):
         whole, head = app.ask(address), app.ask(address, "HEAD")
         assert head.status_code == whole.status_code, address
@@ -104,7 +67,7 @@ def test_head_says_what_get_would(logs):
 
 
 def test_whatever_is_served_has_a_policy_and_no_cache_keeps_data(logs):
-    app = App(logs)
+    app = PluginApp(logs)
     for address in addresses(app):
         headers = app.ask(address).headers
         policy = headers["Content-Security-Policy"]
@@ -117,7 +80,7 @@ def test_whatever_is_served_has_a_policy_and_no_cache_keeps_data(logs):
 
 
 def test_the_offline_report_has_a_policy_that_fetches_nothing(logs):
-    app = App(logs)
+    app = PluginApp(logs)
     (one,) = app.json("/runs")["recordings"]
     page = app.ask(f"/export.html?id={one['id']}").get_data().decode()
     head = page[: page.index("<style>")]
@@ -137,7 +100,7 @@ def elsewhere(tmp_path):
 
 def refused(logdir, says="leads out of the log directory"):
     """What the plugin and the reader say of a log directory in which only "own" may be shown."""
-    listing = App(logdir).json("/runs")
+    listing = PluginApp(logdir).json("/runs")
     assert [one["run"] for one in listing["recordings"]] == ["own"]
     found = read_recordings(logdir)
     assert [one.run for one in found] == ["own"]
@@ -182,7 +145,7 @@ def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, ki
     assert shown == (0 if kind == "segment" else 60)
     assert one.top.step_range[1] in (59, -1)
     assert any("leads out of the log directory" in str(problem) for problem in one.problems)
-    app = App(logdir)
+    app = PluginApp(logdir)
     id = next(one["id"] for one in app.json("/runs")["recordings"] if one["run"] == "c")
     body = app.ask(f"/export.csv?id={id}").get_data()
     assert body.count(b"\n") == 1 + shown
@@ -194,7 +157,7 @@ def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, ki
 def test_links_within_the_log_directory_are_followed(elsewhere):
     logdir, _ = elsewhere
     (logdir / "again").symlink_to("own")
-    listing = App(logdir).json("/runs")
+    listing = PluginApp(logdir).json("/runs")
     assert {one["run"] for one in listing["recordings"]} == {"own", "again"}
     assert listing["problems"] == []
     assert len(read_recordings(logdir)) == 2
@@ -203,7 +166,7 @@ def test_links_within_the_log_directory_are_followed(elsewhere):
 def test_the_log_directory_may_be_a_link_itself(elsewhere, tmp_path):
     logdir, _ = elsewhere
     (tmp_path / "link").symlink_to(logdir)
-    listing = App(tmp_path / "link").json("/runs")
+    listing = PluginApp(tmp_path / "link").json("/runs")
     assert [one["run"] for one in listing["recordings"]] == ["own"]
     assert listing["problems"] == []
     assert len(read_recordings(tmp_path / "link")) == 1
@@ -218,7 +181,7 @@ def test_each_directory_of_a_list_has_its_own_bounds(elsewhere, tmp_path):
     assert log_directory("", spec, str(tmp_path / "outside" / "b")) == str(tmp_path / "outside")
     assert log_directory(str(logdir), "", own) == str(logdir)
     paths = {"first/own": own, "first/b": b, "b": str(tmp_path / "outside" / "b")}
-    listing = App("", spec, paths).json("/runs")
+    listing = PluginApp("", spec, paths).json("/runs")
     assert {one["run"] for one in listing["recordings"]} == {"first/own", "b"}
     assert len(listing["problems"]) == 1
 
@@ -228,7 +191,7 @@ def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):
         make_recording(tmp_path / name, scenario, steps=200, gpus=3, scalars=False)
     damaged = make_recording(tmp_path / "c", "slow", steps=60, gpus=1, scalars=False)
     (damaged / "manifest.json").write_text("{")
-    app = App(tmp_path)
+    app = PluginApp(tmp_path)
     found = app.json("/total")
     rows = {row["id"].partition("/")[0]: row for row in found["runs"]}
     assert set(rows) == {"a", "b", "c"} and found["runs"][0] is rows["a"]
@@ -241,7 +204,7 @@ def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):
     assert app.json("/total") == found
     assert found["left"] == 0
     make_recording(tmp_path / "d", "healthy", steps=60, gpus=1, scalars=False)
-    assert len(App(tmp_path).json("/total")["runs"]) == 4
+    assert len(PluginApp(tmp_path).json("/total")["runs"]) == 4
 
 
 def test_runs_that_nobody_has_diagnosed_are_judged_a_few_a_request(tmp_path, monkeypatch):
@@ -252,7 +215,7 @@ def test_runs_that_nobody_has_diagnosed_are_judged_a_few_a_request(tmp_path, mon
         facts = json.loads(manifest.read_text())
         del facts["diagnosis"]
         manifest.write_text(json.dumps(facts))
-    app = App(tmp_path)
+    app = PluginApp(tmp_path)
     monkeypatch.setattr("tensorboard_plugin.plugin.DIAGNOSE_S", 0)
     found = app.json("/total")
     assert found["left"] == 3 and "lost" not in found["headline"]

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -132,21 +131,8 @@ def test_requests_that_make_no_sense_get_one_clear_line(tmp_path, start_tensorbo
     for path, status in (
         ("recording", 400),
         ("recording?id=nothing", 404),
-        (f"recording?id=../outside/{outside.folder}", 404),
-        (f"recording?id={quote(outside.path, safe='')}", 404),
         (f"recording?id=a/../../outside/{outside.folder}", 404),
-        ("tiles?id=../x&level=0&first=0&count=1&lanes=steps", 404),
-        (f"tiles?id={id}", 400),
         (f"tiles?id={id}&axis=step&level=0&first=0&count=5000&lanes=steps", 400),
-        (f"tiles?id={id}&axis=up&level=0&first=0&count=5&lanes=steps", 400),
-        (f"tiles?id={id}&axis=step&level=99&first=0&count=5&lanes=steps", 400),
-        (f"tiles?id={id}&axis=step&level=0&first=-5&count=5&lanes=steps", 400),
-        (f"tiles?id={id}&axis=step&level=0&first={'9' * 40}&count=5&lanes=steps", 400),
-        (f"steps?id={id}&first=0&last=1000", 400),
-        (f"steps?id={id}&first=5&last=4", 400),
-        (f"steps?id={id}&first=x&last=4", 400),
-        (f"export.csv?id={id}&table=../../secret", 400),
-        (f"export.csv?id={id}&first=abc", 400),
         ("static/nothing.js", 404),
         ("static/../plugin.py", 404),
         ("static/%2e%2e%2fplugin.py", 404),
@@ -247,47 +233,6 @@ def test_a_run_that_goes_on_is_followed_and_its_end_is_seen(tmp_path, start_tens
     assert server.wait_for(lambda: runs(server, 1)["recordings"][0]["status"] == "ended")
     _, reply = ask(server, f"recording?id={id}")
     assert [span["cause"] for span in reply["report"]["spans"]] == ["input_bound"]
-
-
-@FAST
-def test_damage_newer_versions_and_deletion_are_one_line_each(tmp_path, start_tensorboard, load_fast):
-    good = make_recording(tmp_path / "good", "thirds")
-    damaged = make_recording(tmp_path / "damaged", "thirds")
-    newer = make_recording(tmp_path / "newer", "thirds", steps=60)
-    gone = make_recording(tmp_path / "gone", "thirds", steps=60)
-    (segment,) = damaged.glob("segment-*")
-    segment.write_bytes(segment.read_bytes()[:1000])
-    manifest = json.loads((newer / "manifest.json").read_text())
-    (newer / "manifest.json").write_text(json.dumps({**manifest, "format": [9, 0]}))
-    server = start_tensorboard(tmp_path, load_fast)
-    listing = runs(server, 3)
-    ids = {one["run"]: quote(one["id"]) for one in listing["recordings"]}
-    assert set(ids) == {"good", "damaged", "gone"}
-    (problem,) = listing["problems"]
-    assert problem["path"] == str(newer)
-    assert "upgrade gpu-util-callback" in problem["message"]
-
-    status, reply = ask(server, f"recording?id={ids['damaged']}")
-    assert status == 200
-    status, _, _ = server.get(f"{BASE}tiles?id={ids['damaged']}&axis=step&level=0&first=0&count=9&lanes=steps")
-    assert status == 200
-    # Damage is found when the rows are read; the revision tells that there is something new.
-    status, later = ask(server, f"recording?id={ids['damaged']}")
-    assert later["revision"] != reply["revision"]
-    assert [p["path"] for p in later["problems"]] == [str(segment)]
-
-    assert ask(server, f"recording?id={ids['gone']}")[0] == 200
-    shutil.rmtree(gone)
-    status, reply = ask(server, f"recording?id={ids['gone']}")
-    if status == 200:  # asked again within the moment in which nothing is looked at twice
-        server.wait_for(lambda: ask(server, f"recording?id={ids['gone']}")[1].get("problems"))
-        status, reply = ask(server, f"recording?id={ids['gone']}")
-        assert "deleted" in json.dumps(reply["problems"])
-    else:
-        assert "deleted" in reply["error"]
-    assert ask(server, f"recording?id={ids['good']}")[0] == 200
-    assert good.is_dir()
-    assert "Traceback" not in server.log, server.log
 
 
 def test_a_broken_plugin_cannot_stop_tensorboard(tmp_path, start_tensorboard):
