@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from generated_runs import Generated, write
+from generated_runs import InStep, write
 from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
@@ -104,16 +104,6 @@ def test_counters_hold_the_samples(recorded, tmp_path):
         if column != "time_ns" and np.isfinite(one).any()
     }
     assert columns == {e["name"] for e in trace["traceEvents"] if e["ph"] == "C"}
-
-
-class InStep(Generated):
-    """A worker whose steps last as long as the others'; its clock is off by `offset_ms`."""
-
-    def __init__(self, rank, offset_ms):
-        super().__init__(seed=rank, rank=rank, world_size=2, job="b", host=f"node-{rank}", at_s=offset_ms / 1e3)
-        self.noise = 0.0
-        lengths = np.random.default_rng(7).normal(30, 4, 300)
-        self.steps(300, step_ms=lengths + np.diff(np.random.default_rng(rank).normal(0, 0.1, 301)))
 
 
 def test_workers_are_shown_on_one_clock(tmp_path):

@@ -60,43 +60,6 @@ def test_a_replayed_recording_measures_the_same(step, tmp_path):
         )
 
 
-def test_errors_and_missing_functions_are_replayed(step, tmp_path):
-    file = record(step, tmp_path)
-    recording = Recording(file)
-    assert "nvmlDeviceGetTemperatureV" in recording.absent
-    text = recording.text()
-    assert "call nvmlDeviceGetClockInfo gpu=1 code=3" in text
-    assert "call nvmlDeviceGetPowerUsage gpu=1 code=999 from=1.1" in text
-    assert "555.5" in text
-
-
-def test_the_recorder_is_a_command(standin_folder, tmp_path):
-    scenario = Scenario()
-    scenario.gpu("t4", name="Their board")
-    output = tmp_path / "t4.nvml"
-    began = time.perf_counter()
-    subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
-            "--seconds",
-            "0.5",
-            "--output",
-            str(output),
-            "--anonymous",
-        ],
-        env=environment(scenario, standin_folder),
-        check=True,
-        timeout=30,
-    )
-    assert time.perf_counter() - began < 20
-    text = output.read_text()
-    assert "text name Their board" in text
-    assert scenario.gpus[0].texts["uuid"] not in text
-    assert "curve utilization hold  : " in text
-    assert "latency_us=" in text
-
-
 def test_a_recorder_that_is_told_to_end_keeps_what_it_has(standin_folder, tmp_path):
     """As beside a training whose length nobody knows."""
     scenario = Scenario()

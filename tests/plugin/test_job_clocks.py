@@ -1,8 +1,7 @@
 """What the tab is told about the clocks and the ends of a job's workers."""
 
-import numpy as np
 import pytest
-from generated_runs import Generated, write
+from generated_runs import InStep, write
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -10,17 +9,6 @@ from gpu_util_callback.recording import alignment
 from tensorboard_plugin.jobs import SessionClocks, job_reply
 
 MS = 1_000_000
-
-
-class InStep(Generated):
-    """A worker whose steps last as long as the others'; its clock is off by `offset_ms`."""
-
-    def __init__(self, rank, offset_ms, steps):
-        super().__init__(seed=rank, rank=rank, world_size=2, job="b", host=f"node-{rank}", at_s=offset_ms / 1e3)
-        self.noise = 0.0
-        lengths = np.random.default_rng(7).normal(30, 4, 300)[:steps]
-        noise = np.random.default_rng(rank).normal(0, 0.1, 301)[: steps + 1]
-        self.steps(steps, step_ms=lengths + np.diff(noise))
 
 
 def workers(folder, steps=300):

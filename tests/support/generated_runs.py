@@ -14,7 +14,7 @@ import numpy as np
 from made_up_rows import step_table
 from made_up_run import MS, MadeUpRun, reported, write
 
-__all__ = ["GPU", "MS", "START_NS", "Generated", "reported", "write"]
+__all__ = ["GPU", "MS", "START_NS", "Generated", "InStep", "reported", "write"]
 
 START_NS = 1_700_000_000_000_000_000
 
@@ -172,3 +172,14 @@ class Generated(MadeUpRun):
                 rows[0][1]: np.array([row[2] for row in rows]),
             }
         return groups
+
+
+class InStep(Generated):
+    """A worker whose steps last as long as the others'; its clock is off by `offset_ms`."""
+
+    def __init__(self, rank: int, offset_ms: float, steps: int = 300):
+        super().__init__(seed=rank, rank=rank, world_size=2, job="b", host=f"node-{rank}", at_s=offset_ms / 1e3)
+        self.noise = 0.0
+        lengths = np.random.default_rng(7).normal(30, 4, 300)[:steps]
+        noise = np.random.default_rng(rank).normal(0, 0.1, 301)[: steps + 1]
+        self.steps(steps, step_ms=lengths + np.diff(noise))
