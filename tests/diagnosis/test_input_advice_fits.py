@@ -33,7 +33,7 @@ from gpu_util_callback.diagnosis.advice import callbacks, epochs, loaders, loops
 from gpu_util_callback.diagnosis.advice.input_wait import brief
 from gpu_util_callback.words import what_to_do
 
-# name, run, host, in the code, never in the code; "" = no code
+# name, run, host, in the code, never in the code
 GENERATOR = ("generator", "Generator", 40.0, 1.0, "py_function")
 GRAIN = {"framework": JAX, "input_kind": "grain", "input_class": "DataLoader", "input_workers": 0}
 PREFETCH = ("prefetch", "Prefetch", 0.1, 1.0, "")
@@ -42,6 +42,9 @@ SMALL = {"input_dims": [[32, 28, 28]], "steps_per_epoch": 400}
 PLAIN = {"input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]}
 RANDOM = {"input_maps": [{"name": "map(decode)", "which": "train", "random": True, "python": False}]}
 MEMORY = {"cpus": 8, "cpus_allowed": 8, "memory_total_bytes": 64 * 2**30}
+ONCE_AND_KEPT = {"epochs": 10, "machine": MEMORY, **SMALL, **PLAIN}
+NEIGHBOUR = {"process_cpu_pct": 40, "cpu_pct": 96}
+TWO_CORES = {"framework": TORCH, "machine": {"cpus": 2}, "gpus": []}
 LIBRARY = ("map(lambda)", "ParallelMapV2", 240.0, 8.0, "autotuned,library")
 SHUFFLE = ("shuffle", "ShuffleDatasetV3", 0.1, 1.0, "")
 
@@ -57,7 +60,6 @@ def call(cpu_ms: float, queued_ms: float = 0.0) -> dict:
 INPUTS = [
     ("fixed parallelism", waits(DECODE), None, "num_parallel_calls=tf.data.AUTOTUNE", "prefetch"),
     ("its name is printed", waits(DECODE), COMPUTING, "ds.map(decode, ", "fn"),
-    ("fixed parallelism on full cores", waits(DECODE, machine={"cpus": 2}), ALL_CORES, "", None),
     (
         "waiting on more than the cores",
         waits(DECODE, machine={"cpus": 2}),
@@ -75,18 +77,9 @@ INPUTS = [
     (
         "Python that waits beside a busy neighbour",
         waits(PYTHON, **call(0.1)),
-        {"process_cpu_pct": 40, "cpu_pct": 96},
+        NEIGHBOUR,
         "ds.map(decode, num_parallel_calls=6)",
         "tf.image",
-    ),
-    ("Python that computes", waits(PYTHON), COMPUTING, "", None),
-    ("Python that computes by its own time", waits(PYTHON, **call(39)), WAITING, "", None),
-    (
-        "Python that computes beside a busy neighbour",
-        waits(PYTHON, **call(9, queued_ms=30)),
-        {"process_cpu_pct": 40, "cpu_pct": 96},
-        "",
-        None,
     ),
     (
         "a PyDataset behind a stage of Keras' own",
@@ -96,38 +89,16 @@ INPUTS = [
         "from_generator",
     ),
     (
-        "Python that computes on many threads",
-        waits(("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")),
-        {"process_cpu_pct": 105, "cpu_pct": 20},
-        "",
-        None,
-    ),
-    (
         "Python that waits on many threads",
         waits(("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")),
         WAITING,
         "num_parallel_calls=32",
         "without",
     ),
-    ("parallel already, one epoch", waits(TUNED), ALL_CORES, "", None),
-    (
-        "parallel already, ten epochs",
-        waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
-        ALL_CORES,
-        "ds = ds.cache()",
-        "AUTOTUNE",
-    ),
-    (
-        "too large to keep",
-        waits(TUNED, epochs=10, **SMALL, **PLAIN, machine=MEMORY | {"memory_total_bytes": 2**25}),
-        ALL_CORES,
-        "",
-        None,
-    ),
-    ("random", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES, "", None),
+    ("parallel already, ten epochs", waits(TUNED, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()", "AUTOTUNE"),
     (
         "shuffled by the library's function",
-        waits(LIBRARY, SHUFFLE, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+        waits(LIBRARY, SHUFFLE, **ONCE_AND_KEPT),
         ALL_CORES,
         ".cache().shuffle(",
         "before shuffle",
@@ -141,20 +112,11 @@ INPUTS = [
     ),
     (
         "shuffled behind it by the program",
-        waits(TUNED, SHUFFLE, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+        waits(TUNED, SHUFFLE, **ONCE_AND_KEPT),
         ALL_CORES,
         "ds = ds.cache()  # behind map(decode), before shuffle",
         ".shuffle(",
     ),
-    ("shuffled before", waits(SHUFFLE, TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN), ALL_CORES, "", None),
-    (
-        "in memory already",
-        waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10, machine=MEMORY, **SMALL),
-        COMPUTING,
-        "",
-        None,
-    ),
-    ("one filter, one epoch", waits(FILTER), None, "", None),
     (
         "records of several files",
         waits(("TFRecordDataset", "TFRecord", 40.0, 1.0, ""), ("flat_map", "FlatMap", 0.1, 1.0, "")),
@@ -169,9 +131,7 @@ INPUTS = [
         "files.interleave(open_file, cycle_length=8, num_parallel_calls=8",
         "your_function",
     ),
-    ("batching", waits(BATCH), COMPUTING, "", None),
     ("autotuning off", waits(input_autotune=False, epochs=5), None, "options.autotune.enabled = True", "cache"),
-    ("stages unknown, one epoch", waits(), None, "", None),
     ("a lambda", waits(("map(lambda)", *PYTHON[1:])), WAITING, "ds.map(your_function, ", "lambda"),
     ("a JAX loop that times its fetches", waits(framework=JAX, input_kind=None, **LOOP), None, "class Pooled", "ds."),
     (
@@ -211,27 +171,12 @@ INPUTS = [
         "pin_memory",
     ),
     (
-        "loader on full cores",
-        waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER),
-        {"process_cpu_pct": 180, "cpu_pct": 95},
-        "",
-        None,
-    ),
-    (
-        "loader whose step has all threads",
-        waits(framework=TORCH, machine={"cpus": 2}, gpus=[], step_threads=2, **DATALOADER),
-        {"process_cpu_pct": 95, "cpu_pct": 50},
-        "",
-        None,
-    ),
-    (
         "loader with two workers of 8",
         waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
         COMPUTING | {"children_cpu_pct": 200},
         "num_workers=5",
         "AUTOTUNE",
     ),
-    ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}), ALL_CORES, "", None),
     (
         "workers that fight",
         waits(framework=TORCH, machine={"cpus": 2}, **DATALOADER | {"input_workers": 2}),
@@ -247,13 +192,6 @@ INPUTS = [
         COMPUTING,
         "dataset.use_multiprocessing = True",
         "ds.",
-    ),
-    (
-        "dataset that computes on full cores",
-        waits(framework=JAX, gpus=[], machine={"cpus": 2}, **PYDATASET),
-        COMPUTING,
-        "",
-        None,
     ),
     (
         "dataset that computes beside a GPU",
@@ -305,7 +243,6 @@ INPUTS = [
         "interleave(part, cycle_length=6",
         "Ahead",
     ),
-    ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING, "", None),
     (
         "tf.data that makes nothing ahead",
         waits(("map(decode)", "Map", 8.0, 1.0, "sequential"), wait_ms=8, **LOOP),
@@ -320,7 +257,6 @@ INPUTS = [
         "torch.utils.data.DataLoader(",
         "keras",
     ),
-    ("arrays of nobody knows what", waits(input_kind="numpy"), None, "", None),
     (
         "arrays of images as floats",
         waits(input_kind="numpy", input_first=[ARRAY]),
@@ -328,39 +264,13 @@ INPUTS = [
         'x.astype("uint8")',
         "1 / 255",
     ),
-    ("images and numbers", waits(input_kind="numpy", input_first=[ARRAY, ARRAY | {"rank": 2}, ARRAY]), None, "", None),
     (
         "repeated before, and zipped with what ends",
-        waits(
-            ("repeat", "RepeatDataset", 0.1, 1.0, ""),
-            ("zip", "ZipDataset", 0.1, 1.0, ""),
-            TUNED,
-            epochs=10,
-            machine=MEMORY,
-            **SMALL,
-            **PLAIN,
-        ),
+        waits(("repeat", "RepeatDataset", 0.1, 1.0, ""), ("zip", "ZipDataset", 0.1, 1.0, ""), TUNED, **ONCE_AND_KEPT),
         ALL_CORES,
         "ds = ds.cache()",
         "AUTOTUNE",
     ),
-    (
-        "repeated before",
-        waits(("repeat", "RepeatDataset", 0.1, 1.0, ""), TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
-        ALL_CORES,
-        "",
-        None,
-    ),
-    (
-        "arrays from 0 to 1",
-        waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0, "integers": False}]),
-        None,
-        "",
-        None,
-    ),
-    ("arrays of zeros and ones", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0}]), None, "", None),
-    ("arrays of columns", waits(input_kind="numpy", input_first=[ARRAY | {"rank": 2}]), None, "", None),
-    ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None, "", None),
     ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE", "DataLoader"),
     ("Grain in epochs of nobody knows", waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_"),
     ("grain", waits(framework=JAX, input_kind="grain"), COMPUTING, "mp_prefetch", "tf.data"),
@@ -372,7 +282,6 @@ INPUTS = [
         "worker_count=11)",
         "mp_prefetch",
     ),
-    ("a Grain DataLoader on full cores", waits(**GRAIN), ALL_CORES, "", None),
     (
         "a MapDataset of Grain",
         waits(**GRAIN | {"input_class": "MapDataset"}),
@@ -381,12 +290,62 @@ INPUTS = [
         "worker_count",
     ),
 ]
+# name, run, host
+NO_LINE = [
+    ("fixed parallelism on full cores", waits(DECODE, machine={"cpus": 2}), ALL_CORES),
+    ("Python that computes", waits(PYTHON), COMPUTING),
+    ("Python that computes by its own time", waits(PYTHON, **call(39)), WAITING),
+    ("Python that computes beside a busy neighbour", waits(PYTHON, **call(9, queued_ms=30)), NEIGHBOUR),
+    (
+        "Python that computes on many threads",
+        waits(("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")),
+        {"process_cpu_pct": 105, "cpu_pct": 20},
+    ),
+    ("parallel already, one epoch", waits(TUNED), ALL_CORES),
+    (
+        "too large to keep",
+        waits(TUNED, epochs=10, **SMALL, **PLAIN, machine=MEMORY | {"memory_total_bytes": 2**25}),
+        ALL_CORES,
+    ),
+    ("random", waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES),
+    ("shuffled before", waits(SHUFFLE, TUNED, **ONCE_AND_KEPT), ALL_CORES),
+    (
+        "in memory already",
+        waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10, machine=MEMORY, **SMALL),
+        COMPUTING,
+    ),
+    ("one filter, one epoch", waits(FILTER), None),
+    ("batching", waits(BATCH), COMPUTING),
+    ("stages unknown, one epoch", waits(), None),
+    ("loader on full cores", waits(**TWO_CORES, **DATALOADER), {"process_cpu_pct": 180, "cpu_pct": 95}),
+    (
+        "loader whose step has all threads",
+        waits(**TWO_CORES, step_threads=2, **DATALOADER),
+        {"process_cpu_pct": 95, "cpu_pct": 50},
+    ),
+    ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}), ALL_CORES),
+    ("dataset that computes on full cores", waits(framework=JAX, gpus=[], machine={"cpus": 2}, **PYDATASET), COMPUTING),
+    ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING),
+    ("arrays of nobody knows what", waits(input_kind="numpy"), None),
+    ("images and numbers", waits(input_kind="numpy", input_first=[ARRAY, ARRAY | {"rank": 2}, ARRAY]), None),
+    ("repeated before", waits(("repeat", "RepeatDataset", 0.1, 1.0, ""), TUNED, **ONCE_AND_KEPT), ALL_CORES),
+    ("arrays from 0 to 1", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0, "integers": False}]), None),
+    ("arrays of zeros and ones", waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0}]), None),
+    ("arrays of columns", waits(input_kind="numpy", input_first=[ARRAY | {"rank": 2}]), None),
+    ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None),
+    ("a Grain DataLoader on full cores", waits(**GRAIN), ALL_CORES),
+]
 CASES = [pytest.param(*rest, id=name) for name, *rest in INPUTS]
 
 
 @pytest.mark.parametrize("run, host, there, never", CASES)
 def test_the_line_fits_the_run(run, host, there, never):
     check_line(run, "input_bound", host, there, never)
+
+
+@pytest.mark.parametrize("run, host", [pytest.param(*rest, id=name) for name, *rest in NO_LINE])
+def test_no_line_is_printed_and_nothing_promised(run, host):
+    check_line(run, "input_bound", host, "", "")
 
 
 RESIZE = ("map(resize)", "ParallelMapV2", 4.0, 8.0, "autotuned")
@@ -398,9 +357,9 @@ FILES = ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")
     "run, host, question",
     [
         (waits(PYTHON, machine={"cpus": 8}), WAITING, "May several threads call decode at the same time?"),
-        (waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **PLAIN), ALL_CORES, ""),
+        (waits(TUNED, **ONCE_AND_KEPT), ALL_CORES, ""),
         (
-            waits(TUNED, RESIZE, epochs=10, machine=MEMORY, **SMALL, **PLAIN),
+            waits(TUNED, RESIZE, **ONCE_AND_KEPT),
             ALL_CORES,
             "Does decode return the same in every epoch, without random numbers, and does an epoch of it fit",
         ),
@@ -775,7 +734,7 @@ def test_a_stage_that_only_passes_batches_on_is_not_to_do_less():
 
 @pytest.mark.parametrize("cpu_pct, waits_for_files", [(20, True), (99, False)])
 def test_who_gets_a_third_of_a_core_on_a_full_machine_is_not_said_to_wait(cpu_pct, waits_for_files):
-    run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
+    run = waits(**TWO_CORES, **DATALOADER, **LOOP)
     finding = found(run, "input_bound", {"process_cpu_pct": 33, "cpu_pct": cpu_pct})
     assert ("num_workers=4" in finding["advice"]["code"]) == waits_for_files
 
@@ -783,7 +742,7 @@ def test_who_gets_a_third_of_a_core_on_a_full_machine_is_not_said_to_wait(cpu_pc
 def test_processes_promise_nothing_of_cores_that_others_have():
     """30 ms of one core for a batch; of two cores another program has 0.8."""
     host = {"process_cpu_pct": 75, "cpu_pct": 77.5}
-    run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
+    run = waits(**TWO_CORES, **DATALOADER, **LOOP)
     finding = found(run, "input_bound", host)
     assert finding["evidence"]["faster_up_to"] == 1.0 and finding["advice"]["code"] == ""
 
