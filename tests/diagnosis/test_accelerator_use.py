@@ -13,56 +13,22 @@ from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.segments import complete
 
 START_NS = 1_700_000_000 * 10**9
+
+
+def milliseconds(text: str) -> list[int]:
+    return list(map(int, text.split()))
+
+
 # Rank 0 of the two epochs of DLIO's test data, in milliseconds: the time from asking for a batch to
 # the end of its processing, and the emulated computing of each step. AU as its tool put it out.
 COMPUTE_MS = 1360.4
 EPOCHS = {
-    97.40: [
-        4356,
-        1912,
-        1363,
-        1364,
-        1372,
-        1369,
-        1364,
-        1363,
-        1370,
-        1368,
-        1364,
-        1367,
-        1368,
-        1371,
-        1364,
-        1369,
-        1367,
-        1391,
-        1371,
-        1364,
-        1368,
-    ],
-    86.00: [
-        5832,
-        1415,
-        1364,
-        1370,
-        4897,
-        1372,
-        1365,
-        1367,
-        1373,
-        1372,
-        1366,
-        1366,
-        1373,
-        1369,
-        1369,
-        1378,
-        1372,
-        1388,
-        1376,
-        1382,
-        1368,
-    ],
+    97.40: milliseconds(
+        "4356 1912 1363 1364 1372 1369 1364 1363 1370 1368 1364 1367 1368 1371 1364 1369 1367 1391 1371 1364 1368"
+    ),
+    86.00: milliseconds(
+        "5832 1415 1364 1370 4897 1372 1365 1367 1373 1372 1366 1366 1373 1369 1369 1378 1372 1388 1376 1382 1368"
+    ),
 }
 # What the second epoch's block lasted beyond its steps: its loader ended.
 CLOSING_MS = {97.40: 0, 86.00: 422}

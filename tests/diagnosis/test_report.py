@@ -47,27 +47,6 @@ def test_json_is_the_contract(logdir):
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert set(report) == {"version", "runs", "sessions"} and report["version"] == 1
     [run] = report["runs"]
-    assert {
-        "run",
-        "session",
-        "job",
-        "fit_index",
-        "host",
-        "rank",
-        "status",
-        "framework",
-        "wall_s",
-        "steps",
-        "step_ms",
-        "time_s",
-        "gpu_time_est",
-        "gpus",
-        "traced",
-        "unavailable",
-        "overhead",
-        "findings",
-        "spans",
-    } <= set(run)
     assert run["run"] == "resnet" and run["steps"] == 600 and run["status"] == "ended"
     assert set(run["time_s"]) == {"input_wait", "step", "compile", "validation", "callbacks", "other"}
     assert sum(run["time_s"].values()) == pytest.approx(run["wall_s"], rel=0.005)
@@ -77,21 +56,6 @@ def test_json_is_the_contract(logdir):
     assert gpu["memory_used_bytes"] == {"max": None}, "what was not measured is null"
     assert sum(run["gpu_time_est"]["0"][k] for k in ("kernel_active", "idle")) == pytest.approx(run["wall_s"])
     [span] = run["spans"]
-    assert {
-        "cause",
-        "start_step",
-        "end_step",
-        "start_ns",
-        "end_ns",
-        "lost_s",
-        "severity",
-        "confidence",
-        "evidence",
-        "threshold",
-        "advice",
-        "gpus",
-        "ranks",
-    } <= set(span)
     assert set(span["advice"]) == {"text", "code", "before", "question", "changes"}
     assert set(span["threshold"]) <= set(span["evidence"])
     assert span["confidence"] == "measured" and 0 < span["severity"] <= 1
