@@ -175,13 +175,6 @@ def test_no_color_wins_over_a_terminal(logdir, capsys, monkeypatch):
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_thresholds_from_the_command_line_are_in_the_json(logdir, capsys):
-    assert main(["report", str(logdir), "--json", "--threshold", "input_bound.wait_pct=99"]) == 0
-    [run] = json.loads(capsys.readouterr().out)["runs"]
-    assert run["spans"] == []
-    assert run["thresholds"]["input_bound"]["wait_pct"] == 99
-
-
 @pytest.mark.parametrize(
     "arguments, said",
     [

@@ -178,51 +178,31 @@ def test_a_start_from_nothing_makes_everything_before_it_lost(tmp_path):
 SLURM = {"name": "SLURM", "job": "4711", "restarts": 0}
 
 
+KILLED_ONCE, ENDED_TWICE = ([(0, 150, status), (0, 200, "ended")] for status in ("interrupted", "ended"))
+APART = {"run": ["a", "b"]}  # another log directory at each start, as with a time in its name
+POD = APART | {"scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}}
+
+
 @pytest.mark.parametrize(
     "starts, facts, joined",
     [
-        # Another log directory at each start, as with a time in its name.
-        (
-            [(0, 150, "interrupted"), (0, 200, "ended")],
-            {"run": ["a", "b"], "scheduler": [SLURM, SLURM | {"restarts": 1}]},
-            True,
-        ),
-        (
-            [(0, 150, "interrupted"), (0, 200, "ended")],
-            {"run": ["a", "b"], "scheduler": [SLURM, SLURM]},
-            False,
-        ),  # a sweep within one job
-        (
-            [(0, 150, "interrupted"), (0, 200, "ended")],
-            {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
-            True,
-        ),
-        (
-            [(0, 150, "ended"), (0, 200, "ended")],
-            {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
-            False,
-        ),  # the next training of the same pod
-        (
-            [(0, 150, "interrupted"), (0, 200, "ended")],
-            {"run": ["a", "b"], "trial": "trial_ab12", "trial_of": "Ray Tune"},
-            True,
-        ),
-        (
-            [(0, 150, "interrupted"), (0, 200, "ended")],
-            {"run": ["a", "b"], "trial": ["trial_1", "trial_2"], "trial_of": "Ray Tune"},
-            False,
-        ),
+        (KILLED_ONCE, APART | {"scheduler": [SLURM, SLURM | {"restarts": 1}]}, True),
+        (KILLED_ONCE, APART | {"scheduler": [SLURM, SLURM]}, False),  # a sweep within one job
+        (KILLED_ONCE, POD, True),
+        (ENDED_TWICE, POD, False),  # the next training of the same pod
+        (KILLED_ONCE, APART | {"trial": "trial_ab12", "trial_of": "Ray Tune"}, True),
+        (KILLED_ONCE, APART | {"trial": ["trial_1", "trial_2"], "trial_of": "Ray Tune"}, False),
         # Restored from a backup, whatever the log directory is called.
-        ([(0, 250, "interrupted"), (2, 200, "ended")], {"run": ["a", "b"]}, True),
-        ([(0, 250, "interrupted"), (4, 200, "ended")], {"run": ["a", "b"]}, False),
-        ([(0, 250, "ended"), (2, 200, "ended")], {"run": ["a", "b"]}, False),
+        ([(0, 250, "interrupted"), (2, 200, "ended")], APART, True),
+        ([(0, 250, "interrupted"), (4, 200, "ended")], APART, False),
+        ([(0, 250, "ended"), (2, 200, "ended")], APART, False),
         # In the same log directory.
         ([(0, 200, "ended"), (2, 200, "ended")], {}, True),
-        ([(0, 200, "ended"), (0, 200, "ended")], {}, False),
-        ([(0, 200, "interrupted"), (0, 200, "ended")], {}, True),
-        ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": ["train.py", "tune.py"]}, False),
-        ([(0, 200, "interrupted"), (0, 200, "ended")], {"model": [{"parameters": 1}, {"parameters": 2}]}, False),
-        ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": None}, False),
+        (ENDED_TWICE, {}, False),
+        (KILLED_ONCE, {}, True),
+        (KILLED_ONCE, {"script": ["train.py", "tune.py"]}, False),
+        (KILLED_ONCE, {"model": [{"parameters": 1}, {"parameters": 2}]}, False),
+        (KILLED_ONCE, {"script": None}, False),
     ],
 )
 def test_what_shows_that_a_start_continues_another(tmp_path, starts, facts, joined):

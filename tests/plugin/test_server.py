@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 import psutil
 import pytest
-from make_recording import SyntheticRun, make_recording
+from make_recording import make_recording
 from scripted_runs import step_rows
 from tile_reply import decode_tile
 
@@ -204,35 +204,6 @@ def test_two_fits_in_one_log_directory_keep_all_their_scalars(tmp_path, start_te
     assert list(tags) == ["gpu_util/step_time_ms"]
     listing = runs(server, 2)
     assert [one["label"] for one in listing["recordings"]] == ["run · fit 1", "run · fit 2"]
-
-
-@FAST
-def test_a_run_that_goes_on_is_followed_and_its_end_is_seen(tmp_path, start_tensorboard, load_fast):
-    server = start_tensorboard(tmp_path, load_fast)
-    assert runs(server, 0)["recordings"] == []
-    run = SyntheticRun(tmp_path / "live", "thirds", 300, 1)
-    run.advance(60)
-    assert server.wait_for(lambda: tab(server)["enabled"])
-    one = runs(server, 1)["recordings"][0]
-    assert (one["status"], one["steps"]) == ("live", 60)
-    id, seen = quote(one["id"]), set()
-    while run.done < 300:
-        run.advance(60)
-
-        def caught_up():
-            _, reply = ask(server, f"recording?id={id}")
-            return reply["extent"]["last_step"] == run.done - 1 and reply["revision"]
-
-        revision = server.wait_for(caught_up, timeout=10)
-        assert revision
-        seen.add(revision)
-        tile = decode_tile(server.get(f"{BASE}tiles?id={id}&axis=step&level=0&first=0&count=512&lanes=steps")[2])
-        assert (~np.isnan(tile.series[("steps", "step")][2])).sum() == run.done
-    assert len(seen) == 4
-    run.close()
-    assert server.wait_for(lambda: runs(server, 1)["recordings"][0]["status"] == "ended")
-    _, reply = ask(server, f"recording?id={id}")
-    assert [span["cause"] for span in reply["report"]["spans"]] == ["input_bound"]
 
 
 def test_a_broken_plugin_cannot_stop_tensorboard(tmp_path, start_tensorboard):
