@@ -28,6 +28,7 @@ from advised_runs import (
     run_of,
     waits,
 )
+from generated_runs import Generated
 
 from gpu_util_callback.diagnosis.advice import callbacks, epochs, loaders, loops, tf_data, validation
 from gpu_util_callback.diagnosis.advice.input_wait import brief
@@ -49,6 +50,21 @@ LIBRARY = ("map(lambda)", "ParallelMapV2", 240.0, 8.0, "autotuned,library")
 SHUFFLE = ("shuffle", "ShuffleDatasetV3", 0.1, 1.0, "")
 
 ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True, "min": 0.0, "max": 255.0}
+
+
+def loader(**facts) -> Generated:
+    """A run on PyTorch that waits for a DataLoader, by default without workers."""
+    return waits(framework=TORCH, **DATALOADER | facts)
+
+
+def dataset(**facts) -> Generated:
+    """A run on JAX that waits for a PyDataset, by default without workers."""
+    return waits(framework=JAX, **PYDATASET | facts)
+
+
+def generator(**facts) -> Generated:
+    """A run on JAX that waits for a generator."""
+    return waits(framework=JAX, input_kind="generator", **facts)
 
 
 def call(cpu_ms: float, queued_ms: float = 0.0) -> dict:
@@ -151,55 +167,31 @@ INPUTS = [
     ("an imported torch trace", waits(framework=TORCH, input_kind=None), None, "num_workers=", "ds."),
     (
         "loader without workers",
-        waits(framework=TORCH, **DATALOADER, **LOOP),
+        loader(**LOOP),
         COMPUTING,
         "DataLoader(dataset, ..., num_workers=3, persistent_workers=True, pin_memory=True)",
         "ds.",
     ),
-    (
-        "loader without a GPU",
-        waits(framework=TORCH, gpus=[], **DATALOADER, **LOOP),
-        WAITING,
-        "num_workers=4",
-        "pin_memory",
-    ),
-    (
-        "pinned already",
-        waits(framework=TORCH, input_pin_memory=True, **DATALOADER),
-        WAITING,
-        "num_workers=4",
-        "pin_memory",
-    ),
+    ("loader without a GPU", loader(gpus=[], **LOOP), WAITING, "num_workers=4", "pin_memory"),
+    ("pinned already", loader(input_pin_memory=True), WAITING, "num_workers=4", "pin_memory"),
     (
         "loader with two workers of 8",
-        waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
+        loader(input_workers=2),
         COMPUTING | {"children_cpu_pct": 200},
         "num_workers=5",
         "AUTOTUNE",
     ),
     (
         "workers that fight",
-        waits(framework=TORCH, machine={"cpus": 2}, **DATALOADER | {"input_workers": 2}),
+        loader(machine={"cpus": 2}, input_workers=2),
         {"process_cpu_pct": 20, "cpu_pct": 98, "children_cpu_pct": 300},
         "threadpoolctl.threadpool_limits(1)",
         "num_workers",
     ),
     ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), WAITING, "num_workers=", "ds."),
-    ("dataset that waits", waits(framework=JAX, **PYDATASET), WAITING, "dataset.workers = 4", "multiprocessing"),
-    (
-        "dataset that computes",
-        waits(framework=JAX, gpus=[], **PYDATASET),
-        COMPUTING,
-        "dataset.use_multiprocessing = True",
-        "ds.",
-    ),
-    (
-        "dataset that computes beside a GPU",
-        waits(framework=JAX, **PYDATASET),
-        COMPUTING,
-        'get_context("spawn")',
-        "use_multiprocessing",
-    ),
+    ("dataset that waits", dataset(), WAITING, "dataset.workers = 4", "multiprocessing"),
+    ("dataset that computes", dataset(gpus=[]), COMPUTING, "dataset.use_multiprocessing = True", "ds."),
+    ("dataset that computes beside a GPU", dataset(), COMPUTING, 'get_context("spawn")', "use_multiprocessing"),
     (
         "dataset on threads that compute",
         waits(**PYDATASET | {"input_workers": 4, "input_processes": False}),
@@ -217,21 +209,15 @@ INPUTS = [
     ),
     (
         "fast generator in a loop on JAX",
-        waits(framework=JAX, input_kind="generator", input_class="read", wait_ms=8, **LOOP),
+        generator(input_class="read", wait_ms=8, **LOOP),
         None,
         "Ahead(lambda: read(...))",
         "keras",
     ),
-    (
-        "slow generator in a loop on JAX",
-        waits(framework=JAX, input_kind="generator", **LOOP),
-        WAITING,
-        "ThreadPoolExecutor(4)",
-        "spawn",
-    ),
+    ("slow generator in a loop on JAX", generator(**LOOP), WAITING, "ThreadPoolExecutor(4)", "spawn"),
     (
         "generator that computes in a loop on JAX",
-        waits(framework=JAX, input_kind="generator", **LOOP),
+        generator(**LOOP),
         COMPUTING,
         "Pooled(make_batch, number_of_batches)",
         "ThreadPool",
@@ -323,8 +309,8 @@ NO_LINE = [
         waits(**TWO_CORES, step_threads=2, **DATALOADER),
         {"process_cpu_pct": 95, "cpu_pct": 50},
     ),
-    ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}), ALL_CORES),
-    ("dataset that computes on full cores", waits(framework=JAX, gpus=[], machine={"cpus": 2}, **PYDATASET), COMPUTING),
+    ("loader with all workers", loader(input_workers=8), ALL_CORES),
+    ("dataset that computes on full cores", dataset(gpus=[], machine={"cpus": 2}), COMPUTING),
     ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING),
     ("arrays of nobody knows what", waits(input_kind="numpy"), None),
     ("images and numbers", waits(input_kind="numpy", input_first=[ARRAY, ARRAY | {"rank": 2}, ARRAY]), None),
@@ -563,7 +549,7 @@ def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkey
 
 
 def test_one_worker_is_singular():
-    one = waits(framework=TORCH, **DATALOADER | {"input_workers": 1})
+    one = loader(input_workers=1)
     assert "1 worker process of the DataLoader is too few" in found(one, "input_bound")["advice"]["text"]
 
 
@@ -655,7 +641,7 @@ def test_more_workers_promise_nothing_of_the_handing_over():
     ],
 )
 def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
-    run = waits(framework=TORCH, epochs=3, **DATALOADER | {"input_workers": workers})
+    run = loader(epochs=3, input_workers=workers)
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
     advice = found(run, "input_bound", host)["advice"]
     assert told in f"{advice['text']} {advice['code']}"
@@ -683,11 +669,9 @@ def test_threads_promise_no_more_than_the_stages_beside_them_let_through(serial_
 def test_processes_promise_no_more_than_the_cores_let_through():
     """30 ms of one core for a batch each 40 ms: of two cores none is free, of sixteen enough."""
     gains = [
-        found(
-            waits(framework=JAX, machine={"cpus": cpus}, gpus=[], **PYDATASET),
-            "input_bound",
-            {"process_cpu_pct": 90, "cpu_pct": 50},
-        )["evidence"]["faster_up_to"]
+        found(dataset(machine={"cpus": cpus}, gpus=[]), "input_bound", {"process_cpu_pct": 90, "cpu_pct": 50})[
+            "evidence"
+        ]["faster_up_to"]
         for cpus in (2, 16)
     ]
     assert gains == [1.0, pytest.approx(4.0, rel=0.06)]
@@ -696,7 +680,7 @@ def test_processes_promise_no_more_than_the_cores_let_through():
 def test_threads_promise_no_more_than_python_lets_through():
     """Making a batch takes 30 ms, of which 14 compute under Python's one lock."""
     host = {"process_cpu_pct": 48, "cpu_pct": 10}
-    run = waits(framework=JAX, wait_ms=40, **PYDATASET)
+    run = dataset(wait_ms=40)
     finding = found(run, "input_bound", host)
     assert finding["evidence"]["faster_up_to"] == pytest.approx(50 / 14, rel=0.06)
 
@@ -710,13 +694,13 @@ def test_who_works_ahead_is_not_asked_to_again(kind):
 @pytest.mark.parametrize("process_cpu_pct, waiting", [(10, True), (90, False)])
 def test_the_code_for_loops_survives_epochs(process_cpu_pct, waiting):
     host = {"process_cpu_pct": process_cpu_pct, "cpu_pct": 50}
-    slow = waits(framework=JAX, input_kind="generator", **LOOP)
+    slow = generator(**LOOP)
     code = found(slow, "input_bound", host)["advice"]["code"]
     dataset = apply(code, make_batch=abs, number_of_batches=30)["dataset"]
     assert [list(dataset), list(dataset)] == [list(range(30))] * 2
     assert ("Thread" in type(dataset.pool).__name__) == waiting
     dataset.pool.shutdown()
-    fast = waits(framework=JAX, input_kind="generator", wait_ms=8, input_class="read", **LOOP)
+    fast = generator(wait_ms=8, input_class="read", **LOOP)
     code = found(fast, "input_bound")["advice"]["code"]
     dataset = apply(code, read=lambda *_: iter(range(30)))["dataset"]
     assert [list(dataset), list(dataset)] == [list(range(30))] * 2
