@@ -39,9 +39,8 @@ def fill_container() -> None:
     """Be in a container of which this process is all, and be killed when it is full."""
     from gpu_util_callback import cgroup
     from gpu_util_callback.gpus import _host
-    from gpu_util_callback.recorder import memory_watch, recorder
+    from gpu_util_callback.recorder import memory_watch
 
-    recorder.FLUSH_S = 0.5
     root = Path(log_dir).parent
     group = root / "sys/fs/cgroup"
     group.mkdir(parents=True)
@@ -70,11 +69,12 @@ def fill_container() -> None:
 def hurry() -> None:
     """The rates of a long training, for one of seconds."""
     from gpu_util_callback.gpus import _host, sampler
-    from gpu_util_callback.recorder import recorder
+    from gpu_util_callback.recorder import memory_watch, recorder
 
     _host._TOO_SOON_S = 0.0
     sampler.SLOW_S = sampler.WATCH_S = 0.03
     recorder.FLUSH_S, recorder.LOOK_S = 0.4, 0.1
+    memory_watch.LOOK_S, memory_watch.SHARE = 0.2, 0.01
 
 
 def loop() -> None:
@@ -87,7 +87,7 @@ def loop() -> None:
             leave_little()
         for _ in monitor.batches(range(1000)):
             kept.append(np.ones(4 << 20, np.uint8))
-            time.sleep(0.04)
+            time.sleep(0.04 if contained else 0.012)
 
 
 def fit() -> None:
@@ -113,7 +113,7 @@ def fit() -> None:
                 fill_container() if kind == "killed" else leave_little()
 
         def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.0 if kind == "validation" else 0.03)
+            time.sleep(0.0 if kind == "validation" else 0.03 if contained else 0.01)
             if kind == "callback" or (contained and kind == "fit"):
                 kept.append(np.ones(4 << 20, np.uint8))
             elif kind == "killed":
@@ -172,11 +172,8 @@ def long_batch() -> None:
     model.fit(Batches(), verbose=0, shuffle=False, callbacks=[callback, Limits()])
 
 
-if contained:
-    hurry()
-if kind == "loop":
-    loop()
-elif kind in ("tensorflow", "jax", "torch"):
+if kind in ("tensorflow", "jax", "torch"):
     long_batch()
 else:
-    fit()
+    hurry()
+    loop() if kind == "loop" else fit()
