@@ -44,29 +44,29 @@ def by_rank(log_dir):
 
 
 def test_workers_share_a_bucket(bucket):
-    for process in workers(bucket, STEPS="60"):
+    for process in workers(bucket, STEPS="30"):
         results(process, 60)
     recordings = by_rank(bucket)
     assert [one.status for one in recordings] == ["ended", "ended"]
-    assert [one.steps["step"].tolist() for one in recordings] == [list(range(60))] * 2
+    assert [one.steps["step"].tolist() for one in recordings] == [list(range(30))] * 2
     assert not any(one.problems for one in recordings)
     report = logdir_report(recordings)
-    assert [run["steps"] for run in report["runs"]] == [60, 60]
+    assert [run["steps"] for run in report["runs"]] == [30, 30]
     assert report["sessions"][0]["ranks"] == [0, 1]
 
 
 def test_a_worker_killed_while_it_records_into_a_bucket(bucket):
     """What it had flushed can be read, and the other one goes on."""
-    first, killed = workers(bucket, STEPS="250", REMOTE_FLUSH_S="2")
+    first, killed = workers(bucket, STEPS="180", REMOTE_FLUSH_S="0.5")
     flushed = wait_until(lambda: steps_of(bucket, rank=1), 60)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=30)
     results(first, 60)
     ended, lost = by_rank(bucket)
-    assert ended.status == "ended" and len(ended.steps["step"]) == 250
+    assert ended.status == "ended" and len(ended.steps["step"]) == 180
     assert lost.status == "lost"
     steps = lost.steps["step"]
-    assert flushed <= len(steps) < 250 and steps.tolist() == list(range(len(steps)))
+    assert flushed <= len(steps) < 180 and steps.tolist() == list(range(len(steps)))
     assert not lost.problems
     logdir_report([ended, lost])
 
