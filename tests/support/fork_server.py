@@ -35,6 +35,8 @@ from types import CodeType
 # What frameworks read while they are imported.
 READ_AT_IMPORT = ("KERAS_", "JAX_", "XLA_", "OMP_", "LD_", "TF_USE", "PYTHONHASH", "PYTHONIO", "PYTHONUTF")
 IDLE_S = 300
+# What our package imports once a training is recorded: half a second of CPU time.
+IMPORTED_LATE = "tensorboard.summary", "pynvml"
 
 
 def python(*modules: str) -> list[str]:
@@ -120,6 +122,9 @@ def serve(path: str, owner: str, modules: str) -> CodeType:
             for known in [one for one in sys.modules if f"{one}.".startswith(f"{name[1:]}.")]:
                 del sys.modules[known]
         else:
+            importlib.import_module(name)
+    for name in IMPORTED_LATE:
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # each collection in a fork, the last one above all, would copy the pages of all that was imported
