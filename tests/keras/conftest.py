@@ -23,4 +23,4 @@ def fresh():
     messages._warned.clear()
     yield
     recorder.close_left_over()
-    keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)

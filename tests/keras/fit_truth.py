@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -102,8 +103,9 @@ class Worker(keras.Sequential):
             return tf.nest.map_structure(tf.identity, logs)
 
 
-def small_model(truth: Truth | None = None, work_ms: float = 0, size: int = 16):
-    layers = [keras.layers.Input((WIDTH,)), keras.layers.Dense(size, activation="relu"), keras.layers.Dense(1)]
+def small_model(truth: Truth | None = None, work_ms: float = 0, size: int | None = None):
+    hidden = [keras.layers.Dense(size, activation="relu")] if size else []
+    layers = [keras.layers.Input((WIDTH,)), *hidden, keras.layers.Dense(1)]
     if truth is None:
         return keras.Sequential(layers)
     return Worker(layers, truth=truth, work_ms=work_ms)
@@ -112,6 +114,15 @@ def small_model(truth: Truth | None = None, work_ms: float = 0, size: int = 16):
 def compiled(**arguments):
     model = small_model()
     model.compile("sgd", "mse", **arguments)
+    return model
+
+
+@functools.cache
+def traced() -> keras.Model:
+    """One model for all tests of a process that need no new one: its functions are traced once."""
+    model = compiled()
+    x = np.zeros((BATCH, WIDTH), np.float32)
+    model.fit(x, x[:, :1], batch_size=BATCH, verbose=0)
     return model
 
 

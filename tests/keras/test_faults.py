@@ -11,8 +11,8 @@ import time
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, compiled
-from waiting import newest
+from fit_truth import BATCH, WIDTH, compiled, traced
+from waiting import flush_often, newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import messages, recorder
@@ -34,7 +34,7 @@ class TakeTurns(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if batch == STEPS // 2:
-            time.sleep(2)
+            time.sleep(0.8)
 
     def on_train_end(self, logs=None):
         self.ended = time.perf_counter()
@@ -43,13 +43,14 @@ class TakeTurns(keras.callbacks.Callback):
 def fit(callback, *others, model=None) -> float:
     """Return how long the end of the fit took, in seconds: our own, which comes last."""
     turns = TakeTurns()
-    (model or compiled()).fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[turns, *others, callback])
+    (model or traced()).fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[turns, *others, callback])
     return time.perf_counter() - turns.ended
 
 
 @pytest.fixture(autouse=True)
 def heard(monkeypatch):
     """Messages come out, whatever earlier tests of this process did to the log and the printer."""
+    flush_often(monkeypatch)
     monkeypatch.setattr(messages, "_printer", messages._Printer())
     for name, value in (("propagate", True), ("disabled", False), ("level", logging.NOTSET)):
         monkeypatch.setattr(messages.log, name, value)
@@ -173,10 +174,10 @@ def test_verdict_and_summary_come_from_memory(tmp_path, monkeypatch, capsys, blo
     monkeypatch.setattr(recorder, "_process", type(recorder._process)())
     monkeypatch.setattr(messages, "_said_of_script", {})
     # The verdict needs less, but on a machine that others load; the files get all of it in vain.
-    monkeypatch.setattr(recorder, "_patience_s", 2.0)
+    monkeypatch.setattr(recorder, "_patience_s", 1.0)
     monkeypatch.setattr(recorder, "_storage_hangs", lambda: False)  # another test's may
     callback = GpuUtilCallback(str(tmp_path))
-    assert fit(callback, Hang()) < 2 + 1.5
+    assert fit(callback, Hang()) < 1 + 1.5
     messages.drain(5)
     start = time.perf_counter()
     summary = callback.summary()

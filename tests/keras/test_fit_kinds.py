@@ -163,24 +163,6 @@ def test_callbacks_that_set_weights_and_stop(tmp_path, caplog):
     check(tmp_path, caplog, epochs * N)
 
 
-def test_a_fit_that_resumes_from_a_backup(tmp_path, caplog):
-    class Stop(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 2:
-                raise KeyboardInterrupt
-
-    def run(model, *more):
-        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
-        return model.fit(X, Y, batch_size=BATCH, epochs=5, verbose=0, callbacks=[backup, *more])
-
-    with pytest.raises(KeyboardInterrupt):
-        run(compiled(), Stop())
-    assert len(run(compiled(), ours(tmp_path)).epoch) == 3
-    (recording,) = check(tmp_path, caplog, 3 * N)
-    names = recording.phases["name"][recording.phases["kind"] == "epoch"].tolist()
-    assert names == ["epoch 3", "epoch 4", "epoch 5"]
-
-
 def test_one_callback_list_in_two_fits(tmp_path, caplog):
     """A list that Keras did not make itself keeps its callbacks from fit to fit."""
     model = compiled()

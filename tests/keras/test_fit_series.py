@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, compiled, ended
+from fit_truth import BATCH, WIDTH, compiled, ended, traced
 from fork_server import python
 from waiting import wait_for_recorders
 
@@ -54,7 +54,7 @@ def check_account(recording) -> None:
 
 def test_short_fits_are_one_recording(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(recorder, "NEWS_S", 600.0)  # also on a machine where they are not so short
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path))
+    model, callback = traced(), GpuUtilCallback(str(tmp_path))
     started: list[threading.Thread] = []
     for number in range(12):
         if number == 3:  # from here on all is there
@@ -86,7 +86,7 @@ def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):
     """Its recording has ended by then; it is live once more, with one file of scalars."""
     monkeypatch.setattr(recorder, "IDLE_FIT_S", 0.0)
     monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
     for number in range(4):
         fit(model, callback)
         (recording,) = ended(tmp_path, (number + 1) * STEPS)
@@ -132,7 +132,7 @@ def test_models_made_again_for_each_fold_are_one_series(tmp_path):
     ids=["epochs", "batch size", "input"],
 )
 def test_another_kind_of_fit_is_another_recording(other, tmp_path):
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
     fit(model, callback)
     fit(model, callback)
     fit(model, callback, **other)
@@ -145,7 +145,7 @@ def test_another_kind_of_fit_is_another_recording(other, tmp_path):
 @pytest.mark.parametrize("limit", ["SERIES_FIT_S", "SERIES_GAP_S"])
 def test_long_fits_and_fits_far_apart_are_separate(limit, tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, limit, 0.0)
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
     for _ in range(3):
         fit(model, callback)
         assert read_recordings(tmp_path)[-1].status == "ended", "nobody waits for another one"
@@ -155,7 +155,7 @@ def test_long_fits_and_fits_far_apart_are_separate(limit, tmp_path, monkeypatch)
 
 
 def test_a_fit_of_seconds_has_its_verdict_at_once(tmp_path, monkeypatch, capsys):
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path))
+    model, callback = traced(), GpuUtilCallback(str(tmp_path))
     fit(model, callback)
     fit(model, callback)
     monkeypatch.setattr(recorder, "NEWS_S", 0.0)
@@ -191,7 +191,7 @@ class Interrupted(keras.callbacks.Callback):
 
 
 def test_an_interrupted_fit_ends_the_series(tmp_path):
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
     for _ in range(3):
         fit(model, callback)
     with pytest.raises(KeyboardInterrupt):
@@ -210,7 +210,7 @@ def test_validation_and_other_callbacks_of_each_fit(tmp_path):
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.002)
 
-    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
     validation = (X[: 2 * BATCH], Y[: 2 * BATCH])
     for _ in range(5):
         fit(model, callback, Slow(), validation_data=validation)
@@ -224,7 +224,7 @@ def test_validation_and_other_callbacks_of_each_fit(tmp_path):
 
 
 def test_profiled_steps_are_counted_in_each_fit(tmp_path):
-    model = compiled()
+    model = traced()
     callback = GpuUtilCallback(str(tmp_path), report=False, trace=[(1, 3)])
     fit(model, callback)
     fit(model, callback)
@@ -233,7 +233,7 @@ def test_profiled_steps_are_counted_in_each_fit(tmp_path):
 
 def test_batches_that_are_trained_on_one_by_one_are_steps(tmp_path):
     """As the advice for many short fits has it."""
-    model = compiled()
+    model = traced()
     with GpuUtilMonitor(tmp_path, report=False) as monitor:
         for _ in range(STEPS):
             with monitor.step():
@@ -249,16 +249,19 @@ import os, signal, sys, time
 import numpy as np
 import keras
 from gpu_util_callback import GpuUtilCallback
+from gpu_util_callback.recorder import recorder
 
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 x = np.zeros((40, 8), "float32")
+how = sys.argv[2]
+if how == "killed at rest":
+    recorder.IDLE_FIT_S = 0.3
 callback = GpuUtilCallback(sys.argv[1])
 for _ in range(6):
     model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[callback])
-how = sys.argv[2]
 if how == "killed at rest":
-    time.sleep(6)
+    time.sleep(2)
 if how.startswith("killed"):
     os.kill(os.getpid(), signal.SIGKILL)
 print("over", flush=True)
@@ -330,7 +333,7 @@ def test_fits_of_a_series_that_all_compile_are_no_new_shapes(tmp_path):
 @pytest.mark.parametrize("shared", [True, False], ids=["one recording", "a recording each"])
 def test_the_time_between_fits_is_accounted_by_name(shared, tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "_process", ProcessTime())
-    model, predicted_s, slept_s = compiled(), 0.0, 0.0
+    model, predicted_s, slept_s = traced(), 0.0, 0.0
     callback = GpuUtilCallback(str(tmp_path), report=False)
     for number in range(4):
         if not shared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
@@ -42,12 +43,18 @@ class Describe(keras.callbacks.Callback):
         self.facts = {backend: describe_fit(calling_fit(), backend) for backend in ("tensorflow", "jax")}
 
 
-def described(**given) -> dict:
-    """The facts of a real fit, as its backend's and as if it were JAX."""
+@functools.cache
+def regression() -> keras.Model:
+    """One model for all tests, since none is about it: its functions are traced once."""
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
+    return model
+
+
+def described(**given) -> dict:
+    """The facts of a real fit, as its backend's and as if it were JAX."""
     callback = Describe()
-    model.fit(**given, steps_per_epoch=2, verbose=0, callbacks=[callback])
+    regression().fit(**given, steps_per_epoch=2, verbose=0, callbacks=[callback])
     return callback.facts
 
 
@@ -214,10 +221,8 @@ def test_shapes_of_nested_batches_are_no_axes():
 
 def trained(folder, given, **arguments):
     """The manifest's `fit` of a short recorded fit."""
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
     callback = GpuUtilCallback(folder, report=False, trace="off")
-    model.fit(given, verbose=0, callbacks=[callback], **arguments)
+    regression().fit(given, verbose=0, callbacks=[callback], **arguments)
     [recording] = read_recordings(folder)
     return recording.facts["fit"]
 
@@ -336,12 +341,17 @@ SCALED = (PIXELS / 255).astype(np.float32)
 LABELS = np.arange(64) % 10
 
 
-def first_of(folder, *given, **arguments):
+@functools.cache
+def classifier() -> keras.Model:
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss)
+    return model
+
+
+def first_of(folder, *given):
     callback = GpuUtilCallback(folder, report=False, trace="off")
-    model.fit(*given, verbose=0, callbacks=[callback], **arguments)
+    classifier().fit(*given, verbose=0, callbacks=[callback])
     return read_recordings(folder)[0].facts["fit"].get("input_first")
 
 
@@ -404,12 +414,10 @@ class Spinning(keras.callbacks.Callback):
 
 def test_cpu_of_the_training_thread_and_threads_of_a_step(tmp_path):
     spinning = Spinning()
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
     callback = GpuUtilCallback(tmp_path, report=False, trace="off")
     for fits in (1, 2):  # the second fit continues the recording of the first
         before = spinning.used if fits == 2 else 0
-        model.fit(*BATCH, verbose=0, callbacks=[callback, spinning])
+        regression().fit(*BATCH, verbose=0, callbacks=[callback, spinning])
         recorder.close_left_over()
         [recording] = read_recordings(tmp_path)
         facts = recording.facts["fit"]

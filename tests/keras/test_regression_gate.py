@@ -10,7 +10,7 @@ DEMO = Path(__file__).resolve().parents[2] / "demo" / "regression_gate.py"
 
 def test_the_recipe_passes_the_same_program_and_fails_the_slower_one(tmp_path):
     done = subprocess.run(
-        [*python("keras"), str(DEMO), "--steps", "400", "--log-dir", str(tmp_path / "gate")],
+        [*python("keras"), str(DEMO), "--steps", "240", "--log-dir", str(tmp_path / "gate")],
         capture_output=True,
         text=True,
         timeout=280,

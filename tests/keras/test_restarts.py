@@ -21,7 +21,9 @@ import os, signal, sys, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras, numpy as np
 from gpu_util_callback import GpuUtilCallback
+from gpu_util_callback.recorder import outputs, recorder
 
+recorder.FLUSH_S = outputs.FLUSH_S = 0.2
 folder, dies_at = sys.argv[1], int(sys.argv[2])
 
 class Dies(keras.callbacks.Callback):
@@ -31,7 +33,7 @@ class Dies(keras.callbacks.Callback):
         self.done += 1
         time.sleep(0.005)
         if self.done == dies_at:
-            time.sleep(5)  # what it did reaches the disk
+            time.sleep(1)  # what it did reaches the disk
             os.kill(os.getpid(), signal.SIGKILL)
 
 x = np.zeros(({STEPS} * 4, 3), np.float32)

@@ -1,11 +1,12 @@
 """The manifest says where in a training a fit begins, who trains, and for which scheduler's job."""
 
 import json
+import socket
 
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, small_model, traced
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.job import scheduler_facts, user_name
@@ -38,24 +39,28 @@ def test_a_fit_restored_by_keras_begins_where_its_backup_was_made(tmp_path):
         callback = GpuUtilCallback(str(log_dir), report=False)
         # Ours comes first: the backup is restored after our own beginning.
         model.fit(X, X[:, :1], BATCH, epochs, verbose=0, callbacks=[callback, backup])
-        return read_recordings(log_dir)[0].facts["fit"]
+        [recording] = read_recordings(log_dir)
+        return recording
 
-    assert restored(tmp_path / "a", 3)["first_epoch"] == 0
-    again = restored(tmp_path / "b", 4)
-    assert (again["first_epoch"], again["first_iteration"]) == (3, 15)
+    assert restored(tmp_path / "a", 3).facts["fit"]["first_epoch"] == 0
+    again = restored(tmp_path / "b", 5)
+    fit = again.facts["fit"]
+    assert (fit["first_epoch"], fit["first_iteration"]) == (3, 15)
+    assert again.phases["name"][again.phases["kind"] == "epoch"].tolist() == ["epoch 4", "epoch 5"]
+    assert again.steps["step"].tolist() == list(range(10))
 
 
 def test_the_user_and_the_job_are_written_and_kept_out_where_names_are(tmp_path, monkeypatch):
     monkeypatch.setenv("LOGNAME", "ada")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    model = small_model()
-    model.compile("sgd", "mse")
-    open_facts = fit(model, tmp_path / "open", epochs=1)
-    hidden = fit(model, tmp_path / "hidden", epochs=1, redact=True)
+    open_facts = fit(traced(), tmp_path / "open", epochs=1)
+    hidden = fit(traced(), tmp_path / "hidden", epochs=1, redact=True)
     assert open_facts["user"] == "ada"
     assert open_facts["scheduler"] == {"name": "SLURM", "job": "4711", "restarts": 0}
     assert "user" not in hidden and "4711" not in json.dumps(hidden["scheduler"])
     assert hidden["scheduler"] == scheduler_facts(redact=True)  # stable: restarts are recognised
+    assert open_facts["host"] == socket.gethostname() not in hidden["host"]
+    assert all(socket.gethostname() not in path.name for path in (tmp_path / "hidden").rglob("*"))
 
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
