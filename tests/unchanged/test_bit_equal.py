@@ -16,6 +16,8 @@ FEW = {
     Cell("tensorflow", "filter", "side effects in train_step"),
     Cell("tensorflow", "filter", "steps_per_execution=4"),
     Cell("tensorflow", "filter", "run_eagerly"),
+    Cell("tensorflow", "tf.data", "jit_compile"),
+    Cell("tensorflow", "tf.data", "validation_data"),
     Cell("tensorflow", "filter", "op determinism"),
     Cell("tensorflow", "from_generator", "graph"),
     Cell("tensorflow", "tf.data", "profiler windows"),
