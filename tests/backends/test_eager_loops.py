@@ -15,18 +15,18 @@ from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 pytestmark = pytest.mark.real_clock("a verdict on what real loops spend")
 
 PROGRAM = Path(__file__).with_name("eager_program.py")
-STEPS = {  # of a loop that lasts some seconds
-    ("tensorflow", "eager"): 1500,
-    ("tensorflow", "compiled"): 8000,
-    ("jax", "eager"): 200,
-    ("jax", "compiled"): 20000,
-    ("torch", "eager"): 12000,
+STEPS = {  # of a loop that lasts about a second
+    ("tensorflow", "eager"): 400,
+    ("tensorflow", "advised"): 5000,
+    ("jax", "eager"): 120,
+    ("jax", "advised"): 15000,
+    ("torch", "eager"): 6000,
 }
 
 
-def trained(framework, mode, log_dir, steps=None, **variables):
-    """The digest of the weights after a loop."""
-    steps = steps or STEPS[framework, "compiled" if mode == "advised" else mode]
+def trained(framework, mode, log_dir, steps=None, **variables) -> list[str]:
+    """The digests of the weights after a program's loops."""
+    steps = steps or STEPS[framework, mode]
     done = subprocess.run(
         [*python(framework.partition(" ")[0]), str(PROGRAM), framework, mode, str(log_dir), str(steps)],
         env=environment(**variables),
@@ -36,7 +36,7 @@ def trained(framework, mode, log_dir, steps=None, **variables):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip().splitlines()[-1]
+    return [line for line in done.stdout.splitlines() if line.startswith("weights")]
 
 
 def reported(log_dir):
@@ -61,23 +61,14 @@ def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(tmp_p
     trained(framework, "advised", tmp_path / "advised", DECORATOR=decorator)
     after, claims = reported(tmp_path / "advised")
     assert claims == [] and "eagerly" not in after["verdict"]
+    assert after["fit"]["dispatch"]["samples"] >= 20, "it was looked at"
     assert 2 * after["step_ms"]["p50"] < before["step_ms"]["p50"]
-
-
-@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
-def test_a_compiled_loop_is_not_called_eager(tmp_path, framework):
-    need(framework)
-    trained(framework, "compiled", tmp_path)
-    report, claims = reported(tmp_path)
-    assert claims == []
-    assert report["fit"]["dispatch"]["samples"] >= 20, "it was looked at"
-    assert "eagerly" not in report["verdict"]
 
 
 @pytest.mark.parametrize("mode", ["next", "iter"])
 def test_what_a_loop_fetches_between_its_steps_is_input(tmp_path, mode):
     need("tensorflow")
-    trained("tensorflow input", mode, tmp_path, 100)
+    trained("tensorflow input", mode, tmp_path, 60)
     (recording,) = read_recordings(tmp_path)
     report = run_report(recording)
     assert report["verdict"].startswith("Training waits for its input between the steps")
@@ -86,13 +77,13 @@ def test_what_a_loop_fetches_between_its_steps_is_input(tmp_path, mode):
 
 def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing(tmp_path):
     need("tensorflow")
-    weights = trained("keras", "predict", tmp_path / "predict", 60)
+    weights = trained("keras", "predict", tmp_path / "predict", 40)
     report, (claim,) = reported(tmp_path / "predict")
     assert report["verdict"].startswith("The steps call predict")
     assert report["time_s"]["compile"] < 0.1 * report["wall_s"], "it traces a pipeline, not a step"
     assert "model.predict_on_batch(batch)" in claim["advice"]["code"]
 
-    assert trained("keras", "predict_on_batch", tmp_path / "advised", 60) == weights
+    assert trained("keras", "predict_on_batch", tmp_path / "advised", 40) == weights
     after, claims = reported(tmp_path / "advised")
     assert claims == []
     assert after["wall_s"] < report["wall_s"] - 0.65 * claim["saves_s"]
@@ -100,7 +91,7 @@ def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing(tmp_path):
 
 def test_predict_between_the_steps_of_a_loop_is_named(tmp_path):
     need("tensorflow")
-    trained("keras", "predict between", tmp_path, 60)
+    trained("keras", "predict between", tmp_path, 40)
     [recording] = read_recordings(tmp_path)
     report = run_report(recording)
     assert report["verdict"].startswith("predict is called between the steps"), report["verdict"]
@@ -116,11 +107,12 @@ def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
     assert 10 <= report["fit"]["dispatch"]["operations"] <= 40
 
 
-@pytest.mark.parametrize(("framework", "mode"), [("tensorflow", "eager"), ("tensorflow", "compiled"), ("jax", "eager")])
-def test_looking_changes_no_bit(tmp_path, framework, mode):
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_looking_changes_no_bit(tmp_path, framework):
     need(framework)
-    plain = trained(framework, mode, tmp_path / "none", 100, PLAIN="1")
-    assert trained(framework, mode, tmp_path / "logs", 100) == plain
+    for mode in ("eager", "compiled"):
+        plain, recorded = trained(framework, mode, tmp_path / mode, 100, TWICE="1")
+        assert recorded == plain
 
 
 def test_the_program_s_random_numbers_are_left_alone():

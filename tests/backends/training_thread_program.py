@@ -21,8 +21,10 @@ from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
 
 BACKEND = keras.backend.backend()
 OURS = str(Path(gpu_util_callback.__file__).parent)
-# A window of steps that is long enough for what is done now and then, in a fit or loop.
-STEPS, FIRST, LAST = 400, 50, 350
+# Steps with a window that is long enough for what is done now and then, in a fit or loop; fewer in
+# eager fits, whose steps take up to 20 ms.
+STEPS, EAGER = 400, 200
+FIRST, BEHIND = 50, 50
 X, Y = np.zeros((8 * STEPS, 4), np.float32), np.zeros((8 * STEPS, 1), np.float32)
 
 
@@ -32,7 +34,9 @@ class Probe:
     C functions are named by their owner, Python functions that are not ours by their module.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = STEPS) -> None:
+        self.steps = steps
+        self.last = steps - BEHIND
         self.calls: Counter[str] = Counter()
 
     def begin(self) -> None:
@@ -53,7 +57,7 @@ class Probe:
                 self.calls[f"{module}:{frame.f_code.co_qualname}"] += 1
 
     def say(self, name: str) -> None:
-        each = {call: count / (LAST - FIRST) for call, count in self.calls.items()}
+        each = {call: count / (self.last - FIRST) for call, count in self.calls.items()}
         print(f"RESULT {name}", json.dumps(each))
 
 
@@ -69,19 +73,20 @@ class Between(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if batch == FIRST:
             self.probe.begin()
-        if batch == LAST:
+        if batch == self.probe.last:
             self.probe.end()
 
 
 def fit(synchronous: bool, **compiled: Any) -> Probe:
-    probe = Probe()
+    probe = Probe(EAGER if compiled else STEPS)
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", **compiled)
     callbacks = [Between(probe), GpuUtilCallback(tempfile.mkdtemp(), report=False)]
     if synchronous:  # on JAX and torch all end hooks then run on this thread
         own = lambda batch, logs: None  # noqa: E731
         callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=own))
-    model.fit(X, Y, batch_size=8, verbose=0, callbacks=callbacks)
+    rows = 8 * probe.steps
+    model.fit(X[:rows], Y[:rows], batch_size=8, verbose=0, callbacks=callbacks)
     return probe
 
 
@@ -91,7 +96,7 @@ def loop(by_steps: bool) -> Probe:
         for step, _ in enumerate(batches if by_steps else monitor.batches(batches)):
             if step == FIRST:
                 probe.begin()
-            if step == LAST:
+            if step == probe.last:
                 probe.end()
             if by_steps:
                 with monitor.fetch():
