@@ -12,7 +12,7 @@ from statistics import median
 from types import FunctionType, MethodType
 from typing import Any
 
-from gpu_util_callback.backends.base import BACKENDS, part_of
+from gpu_util_callback.backends.base import part_of, runtime_of
 from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.backends.loop_adapters import framework_in_use
 from gpu_util_callback.report.ceilings import Ceilings, Instead
@@ -192,12 +192,8 @@ class _Clock:
             self._paused = time.perf_counter()
 
 
-def _sync_of(framework: str) -> Callable[[object], None]:
-    return part_of(framework, "state").synchronize if framework in BACKENDS else lambda result: None
-
-
 def _refuse_workers(framework: str) -> None:
-    if framework in BACKENDS and part_of(framework, "state").processes() > 1:
+    if runtime_of(framework).processes() > 1:
         raise ValueError(
             "several processes train together: each would have to do the same steps; measure in "
             "one process, before they join"
@@ -288,7 +284,7 @@ def _of_model(
             options = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
             return _fit_rate(model, _repeated(framework, batch), options, clock, endless=True)
 
-        parts = _Parts(alone, prepare, together, model_alone, _sync_of(framework))
+        parts = _Parts(alone, prepare, together, model_alone, runtime_of(framework).synchronize)
         other = None if instead is None else _as_fit_takes(instead, fit)
         return replace(_measure(parts, (data, fit), other, seconds, say), framework=framework)
 
@@ -396,7 +392,7 @@ def _build(model: Any, batch: object) -> None:
 def _repeated(framework: str, batch: object) -> object:
     """Return one batch as input without an end, made at no cost."""
     if framework == "tensorflow":
-        return part_of(framework, "state").repeated(batch)
+        return part_of(framework, "runtime").repeated(batch)
     import keras
 
     def on_host(value: object) -> object:
@@ -453,7 +449,7 @@ def _of_loop(
         def model_alone(batch: object, clock: _Clock) -> float:
             return _loop_rate(step, ([batch] * 1000 for _ in range(_MANY)), clock)
 
-        parts = _Parts(alone, lambda batch: None, together, model_alone, _sync_of(framework))
+        parts = _Parts(alone, lambda batch: None, together, model_alone, runtime_of(framework).synchronize)
         return replace(_measure(parts, data, instead, seconds, say), framework=framework)
 
 

@@ -240,7 +240,7 @@ class GpuUtilMonitor:
         return _Step(self, input_wait_s)
 
     def _watch(self, iterator: Iterator, validating: bool) -> Callable[[], int] | None:
-        """Watch what a loop iterates over. Returns: as `LoopAdapter.local_fetch`."""
+        """Watch what a loop iterates over. Returns: as `Runtime.local_fetch`."""
         recorder = self._recorder
         if recorder is None or not isinstance(recorder.adapter, LoopAdapter):
             return None
@@ -249,7 +249,7 @@ class GpuUtilMonitor:
             if not validating and not self._looked:
                 self._looked = True
                 recorder.look_at_input_soon()
-            return recorder.adapter.local_fetch(iterator)
+            return recorder.adapter.runtime.local_fetch(iterator)
         except Exception as error:  # a TensorFlow whose iterators changed
             recorder.fail("input wait of this worker alone", error)
             return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
+from gpu_util_callback.steps.compilations import CompileClock
 
 if TYPE_CHECKING:
     from gpu_util_callback.backends.functions import KerasModel, TimedFunction
@@ -30,17 +32,23 @@ class ListedGpu(TypedDict, total=False):
     cuda_ordinal: int | None
 
 
-class About(Protocol):
-    """A framework's own facts, with or without Keras: a module of that name."""
+class Runtime:
+    """A framework in this process, with or without Keras: its facts, GPUs, compilations and state.
+
+    The base class is for none that is known.
+    """
 
     def framework(self) -> dict[str, object]:
-        """The manifest's `framework`, without Keras."""
+        """Return the manifest's `framework`, without Keras."""
+        return {"name": None, "python": platform.python_version()}
 
     def step_threads(self) -> int | None:
-        """Threads that a step may use on the CPU."""
+        """Return how many threads a step may use on the CPU."""
+        return None
 
     def devices(self) -> list[ListedGpu] | None:
-        """GPUs of this process; None: it has none."""
+        """Return the GPUs of this process in the framework's order; None: it has none."""
+        return None
 
     def memory(self) -> dict[int, dict[str, float]]:
         """Return the bytes that each GPU's allocator holds, by ordinal; wait for no device.
@@ -48,12 +56,62 @@ class About(Protocol):
         Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
         `_ooms`; those that are not known are left out.
         """
+        return {}
+
+    def record_memory(self, on: bool) -> None:
+        """Begin or end to note the stacks of allocations, where the framework has to be asked."""
+
+    def memory_stacks(self) -> tuple[str, bytes] | None:
+        """Return who holds the device's memory now: a file's name and content; None = unknown."""
+        return None
+
+    def watch_graph(self) -> None:
+        """Note the graph that the calling thread adds operations to, if there is one."""
+
+    def counters(self) -> dict[str, int]:
+        """Return counts of what the framework keeps: "functions", "graph_operations"."""
+        return {}
+
+    def local_fetch(self, iterator: object) -> Callable[[], int] | None:
+        """Return a clock of this process's own part of the last batch; None = the whole batch."""
+        return None
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """Return (source, shared identity, rank, processes), if known; None for a lone process."""
+        return None
 
     def tf32(self) -> dict[str, bool]:
         """Return True for each kind of work whose float32 is computed in TF32."""
+        return {}
 
-    def rendezvous(self) -> tuple[str, str, int, int] | None:
-        """(source, what all processes share, rank, processes), if the framework knows."""
+    def compile_clock(self) -> CompileClock:
+        """Return a clock of the compilations on the training thread."""
+        return CompileClock()
+
+    # What a trial run must put back.
+
+    def random_states(self) -> list[Callable[[], None]]:
+        """Return what restores the global random states."""
+        return []
+
+    def preserved(self, value: object) -> Callable[[], None] | None:
+        """Return what restores an object in place; None where it cannot change, or for others."""
+        return None
+
+    def immutable(self, value: object) -> Callable[[], object] | None:
+        """Return a function that returns a value as it is now, even where training gave it away."""
+        return None
+
+    def copied(self, data: object) -> object | None:
+        """Return an independent copy of a dataset of this framework; None for others."""
+        return None
+
+    def synchronize(self, result: object) -> None:
+        """Wait for all that was launched."""
+
+    def processes(self) -> int:
+        """Return how many processes train together."""
+        return 1
 
 
 @dataclass
@@ -67,7 +125,8 @@ class Adapter:
 
     name: str = "unknown"
     timing: str = "hooks"  # how batches are timed: "graph", "graph (determinism)", "hooks", ...
-    about: About | None = None
+    runtime: Runtime = field(default_factory=Runtime)
+    compile_clock: CompileClock = field(default_factory=CompileClock)
     shapes_compile: bool = False  # whether a new input shape may make the framework compile
     every_shape_compiles: bool = False  # whether it always does
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
@@ -108,37 +167,9 @@ class Adapter:
         """Return the facts of framework, model and fit for the manifest."""
         return {}
 
-    def devices(self) -> list[ListedGpu] | None:
-        """As `About.devices`."""
-        return None if self.about is None else self.about.devices()
-
     def problems(self) -> list[tuple[str, str, str]]:
         """(source, reason, cure) of all that turned out not to be measurable so far."""
         return list(self.unavailable)
-
-    def memory(self) -> dict[int, dict[str, float]]:
-        """As `About.memory`."""
-        return {} if self.about is None else self.about.memory()
-
-    def record_memory(self, on: bool) -> None:
-        """Begin or end to note the stacks of allocations, where the framework has to be asked."""
-        record = getattr(self.about, "record_memory", None)
-        if record is not None:
-            record(on)
-
-    def memory_stacks(self) -> tuple[str, bytes] | None:
-        """Return who holds the device's memory now: a file's name and content; None = unknown."""
-        find = getattr(self.about, "memory_stacks", None)
-        return find() if find is not None else None
-
-    def counters(self) -> dict[str, int]:
-        """Counts of what the framework keeps: "functions", "compilations", "graph_operations"."""
-        count = getattr(self.about, "counters", None)
-        return count() if count is not None else {}
-
-    def rendezvous(self) -> tuple[str, str, int, int] | None:
-        """As `About.rendezvous`."""
-        return None if self.about is None else self.about.rendezvous()
 
     def work(self, batch: int | None) -> CountedWork | None:
         """The work of a training step, counted; None while it cannot be seen yet.
@@ -149,10 +180,6 @@ class Adapter:
         Raises: NotCounted where it cannot be counted at all.
         """
         raise NotCounted("it cannot be counted for this training")
-
-    def tf32(self) -> dict[str, bool]:
-        """Return True for each kind of work whose float32 is computed in TF32."""
-        return {} if self.about is None else self.about.tf32()
 
     def look_at_input(self) -> None:
         """Inspect what is new in the training's input."""
@@ -167,37 +194,19 @@ class Adapter:
 
 
 # The one registry. Each framework is a package here, with the modules `backend` (`adapter()`),
-# `facts` (an `About`), `compile_clock` (`CLOCK`), `profiler` (`SESSION`) and `state` (what a trial
-# run must put back). Ordered by preference where several are imported: TensorFlow is often there
-# for tf.data or TensorBoard alone.
+# `runtime` (`RUNTIME`) and `profiler` (`SESSION`). Ordered by preference where several are imported:
+# TensorFlow is often there for tf.data or TensorBoard alone.
 BACKENDS = ("jax", "torch", "tensorflow")
 
 
-class FrameworkState(Protocol):
-    """State of a framework that a trial run must put back: its module `state`."""
-
-    def random_states(self) -> list[Callable[[], None]]:
-        """Return what restores the global random states."""
-
-    def preserved(self, value: object) -> Callable[[], None] | None:
-        """Return what restores an object in place; None where it cannot change, or for others."""
-
-    def immutable(self, value: object) -> Callable[[], object] | None:
-        """Return a function that returns a value as it is now, even where training gave it away."""
-
-    def copied(self, data: object) -> object | None:
-        """Return an independent copy of a dataset of this framework; None for others."""
-
-    def synchronize(self, result: object) -> None:
-        """Wait for all that was launched."""
-
-    def processes(self) -> int:
-        """Return how many processes train together."""
-
-
-def part_of(backend: str, part: str) -> Any:
+def part_of(backend: str | None, part: str) -> Any:
     """A module of a framework's package; importing it imports the framework."""
     return import_module(f"gpu_util_callback.backends.{backend}.{part}")
+
+
+def runtime_of(framework: str | None) -> Runtime:
+    """Return a framework of this process; for one that is not known, the base class."""
+    return part_of(framework, "runtime").RUNTIME if framework in BACKENDS else Runtime()
 
 
 def adapter_for(backend: str) -> Adapter:

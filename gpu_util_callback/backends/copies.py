@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
-from gpu_util_callback.backends.base import BACKENDS, FrameworkState, part_of
+from gpu_util_callback.backends.base import BACKENDS, Runtime, part_of, runtime_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set)
@@ -86,7 +86,7 @@ class Preserved:
         self._restore.append(lambda: random.setstate(state))
         numbers = np.random.get_state()
         self._restore.append(lambda: np.random.set_state(numbers))
-        self._restore += [restore for part in _states() for restore in part.random_states()]
+        self._restore += [restore for runtime in _runtimes() for restore in runtime.random_states()]
 
     def state(self, *roots: object) -> None:
         """Preserve all that objects hold: variables, tensors, attributes, containers.
@@ -121,7 +121,7 @@ class Preserved:
         elif _is_variable(value):
             self._keep_variable(value)
         elif hasattr(value, "python_function"):  # tf.function, which is wrapped, too
-            self._restore.append(part_of("tensorflow", "state").untraced(value))
+            self._restore.append(part_of("tensorflow", "runtime").untraced(value))
             yield value.python_function
         elif hasattr(value, "__wrapped__") and callable(value):  # jax.jit, functools.wraps
             yield value.__wrapped__
@@ -180,8 +180,8 @@ class Preserved:
 
     def _keep_in_framework(self, value: object) -> bool:
         """Preserve an object that one of the frameworks knows; return False for any other."""
-        for part in _states():
-            restore = part.preserved(value)
+        for runtime in _runtimes():
+            restore = runtime.preserved(value)
             if restore is not None:
                 self._restore.append(restore)
                 return True
@@ -235,16 +235,16 @@ def _rebinding_cell(cell: object, value: object) -> Callable[[], None]:
 
 def _again(value: object) -> Callable[[], object]:
     """Return a function that returns a value as it is now, even where training gave it away."""
-    for part in _states():
-        restore = part.immutable(value)
+    for runtime in _runtimes():
+        restore = runtime.immutable(value)
         if restore is not None:
             return restore
     return lambda: value
 
 
-def _states() -> list[FrameworkState]:
-    """Return the `state` modules of the frameworks that are imported."""
-    return [part_of(name, "state") for name in BACKENDS if name in sys.modules]
+def _runtimes() -> list[Runtime]:
+    """Return the frameworks that are imported."""
+    return [runtime_of(name) for name in BACKENDS if name in sys.modules]
 
 
 def _is_variable(value: object) -> bool:
@@ -309,8 +309,8 @@ def independent(data: Any) -> Any:
     Raises:
         ValueError: it can be iterated over only once, or cannot be copied.
     """
-    for part in _states():
-        copied = part.copied(data)
+    for runtime in _runtimes():
+        copied = runtime.copied(data)
         if copied is not None:
             return copied
     if hasattr(data, "__next__"):

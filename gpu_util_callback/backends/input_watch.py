@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import About, Adapter, part_of
+from gpu_util_callback.backends.base import Adapter, Runtime, part_of
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.recording.manifest_facts import InputArray, InputMap
 
@@ -22,8 +22,8 @@ from gpu_util_callback.recording.manifest_facts import InputArray, InputMap
 class WatchingAdapter(Adapter):
     """Common base of the adapters of fits and of loops. Takes the arguments of `Adapter`."""
 
-    def __init__(self, name: str, timing: str, about: About | None = None, **more: Any):
-        super().__init__(name=name, timing=timing, about=about, **more)
+    def __init__(self, name: str, timing: str, runtime: Runtime, **more: Any):
+        super().__init__(name=name, timing=timing, runtime=runtime, **more)
         self._pipelines = TfDataPipelines(self.unavailable)
         self.first_batch = FirstArrays()
         self._calls = InputCalls()

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpu_util_callback.backends.base import About, Failed
+from gpu_util_callback.backends.base import Failed, Runtime
 from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit
 from gpu_util_callback.backends.input_watch import WatchingAdapter
-from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.fit_frame import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.timeline import Timeline
 
@@ -22,8 +21,8 @@ class KerasAdapter(WatchingAdapter):
     `begin` of a subclass makes `_train` and `_test`.
     """
 
-    def __init__(self, name: str, timing: str, about: About):
-        super().__init__(name, timing, about, counts_work=True)
+    def __init__(self, name: str, timing: str, runtime: Runtime):
+        super().__init__(name, timing, runtime, counts_work=True)
         self._model: Any = None
         self._train: TimedFunction | None = None
         self._test: TimedFunction | None = None
@@ -64,9 +63,8 @@ class KerasAdapter(WatchingAdapter):
             failed("times of the input's functions", error)
 
     def facts(self) -> dict[str, Any]:
-        assert self.about is not None
-        more = {"step_threads": self.about.step_threads(), **self.fit_facts()}
-        return keras_facts(self._model, self.about.framework(), self.timing, **more)
+        more = {"step_threads": self.runtime.step_threads(), **self.fit_facts()}
+        return keras_facts(self._model, self.runtime.framework(), self.timing, **more)
 
     def fit_facts(self) -> dict[str, object]:
         """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""
@@ -74,16 +72,12 @@ class KerasAdapter(WatchingAdapter):
 
 
 class PythonAdapter(KerasAdapter):
-    """A backend whose batches are fetched in Python and timed there (JAX, torch).
+    """A backend whose batches are fetched in Python and timed there (JAX, torch)."""
 
-    Args:
-        compile_clock: the framework's.
-    """
-
-    def __init__(self, name: str, timing: str, about: About, compile_clock: CompileClock):
-        super().__init__(name, timing, about)
+    def __init__(self, name: str, timing: str, runtime: Runtime):
+        super().__init__(name, timing, runtime)
+        self.compile_clock = runtime.compile_clock()
         self._timeline: Timeline | None = None
-        self._compile_clock = compile_clock
         self._datasets: list[Any] = []  # Keras' adapters of watched datasets
 
     def _begin(
@@ -103,7 +97,7 @@ class PythonAdapter(KerasAdapter):
         """
         self._model, self._timeline = model, timeline
         try:
-            self._compile_clock.start()
+            self.compile_clock.start()
         except Exception as error:  # private to the framework, or moved
             failed("compilation", error)
 
@@ -119,9 +113,6 @@ class PythonAdapter(KerasAdapter):
         self._train.wrap()
         self._time_input(failed)
 
-    def counters(self) -> dict[str, int]:
-        return super().counters() | self._compile_clock.counters()
-
     def test_begin(self) -> None:
         super().test_begin()
         iterator = getattr(self._model, "_eval_epoch_iterator", None)
@@ -129,7 +120,7 @@ class PythonAdapter(KerasAdapter):
 
     def end(self) -> None:
         super().end()
-        self._compile_clock.stop()
+        self.compile_clock.stop()
         while self._datasets:
             data_adapter = self._datasets.pop()
             data_adapter._dataset = data_adapter._dataset._stands_for

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
-import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from gpu_util_callback.backends.base import BACKENDS, Failed, part_of
+from gpu_util_callback.backends.base import BACKENDS, Failed, runtime_of
 from gpu_util_callback.backends.input_calls import timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
-from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.loop import Loop
 
@@ -58,9 +56,9 @@ def _torch_works() -> bool:
 
 
 def _tensorflow_works() -> bool:
-    from gpu_util_callback.backends.tensorflow import facts as tensorflow_facts
+    from gpu_util_callback.backends.tensorflow import runtime
 
-    return tensorflow_facts.running()
+    return runtime.running()
 
 
 # TensorFlow is last: tf.data and TensorBoard need it too.
@@ -76,25 +74,18 @@ class LoopAdapter(WatchingAdapter):
     """
 
     def __init__(self, framework: str | None, guessed: bool = False):
-        super().__init__(framework or "none", "python")
+        super().__init__(framework or "none", "python", runtime_of(framework))
         # TensorFlow does not report what `jit_compile=True` compiles; JAX and torch do.
         self.shapes_compile = framework == "tensorflow"
         self._guessed = guessed
-        self._clock: CompileClock | None = None
-        if framework is not None:
-            self.about = part_of(framework, "facts")
 
     def attach(self, loop: Loop, failed: Failed) -> None:
         """Begin monitoring; on the training thread."""
         self._calls.begin()
-        if self.about is None:
-            return
-        watch_graph = getattr(self.about, "watch_graph", None)
-        if watch_graph is not None:
-            watch_graph()
+        self.runtime.watch_graph()
         try:
-            self._clock = loop.compile_clock = part_of(self.name, "compile_clock").CLOCK()
-            self._clock.start()
+            self.compile_clock = loop.compile_clock = self.runtime.compile_clock()
+            self.compile_clock.start()
         except Exception as error:  # a framework whose internals moved
             failed("compilation", error)
 
@@ -105,18 +96,12 @@ class LoopAdapter(WatchingAdapter):
 
     def end(self) -> None:
         self._calls.end()
-        if self._clock is not None:
-            self._clock.stop()
-
-    def counters(self) -> dict[str, int]:
-        return super().counters() | (self._clock.counters() if self._clock is not None else {})
+        self.compile_clock.stop()
 
     def facts(self) -> dict[str, Any]:
-        if self.about is None:
-            return {"framework": {"name": None, "python": platform.python_version()}}
         facts: dict[str, dict[str, object]] = {
-            "framework": self.about.framework(),
-            "fit": {"step_threads": self.about.step_threads()},
+            "framework": self.runtime.framework(),
+            "fit": {"step_threads": self.runtime.step_threads()},
         }
         if self._guessed:
             facts["framework"]["guessed"] = True
@@ -132,8 +117,3 @@ class LoopAdapter(WatchingAdapter):
     def timed(self, dataset: object, iterator: Iterator) -> Iterator:
         """Return an iterator over the training's dataset whose Python functions are timed."""
         return timed_iterator(self._calls, dataset, iterator)
-
-    def local_fetch(self, iterator: object) -> Callable[[], int] | None:
-        """Return a clock of this process's own part of the last batch; None = the whole batch."""
-        find = getattr(self.about, "local_fetch", None)
-        return None if find is None else find(iterator)

@@ -508,7 +508,7 @@ class EpochLogs:
         return [f"gpu{gpu['index']}" for gpu in gpus if gpu.get("used_by_framework")]
 
     def _uses_gpus(self) -> bool:
-        return bool(self._used_gpus() or self._recorder.adapter.devices())
+        return bool(self._used_gpus() or self._recorder.adapter.runtime.devices())
 
     def _fail(self, error: Exception) -> None:
         self._recorder.intake.on_rows = None

@@ -42,7 +42,7 @@ def open_windows(
     if backend == "torch" and settings.trace == TraceSchedule():
         recorder.unavailable.append(ASKED_FOR_ON_TORCH)
         return None
-    if backend == "jax" and settings.trace == TraceSchedule() and _several_gpus():
+    if backend == "jax" and settings.trace == TraceSchedule() and len(recorder.adapter.runtime.devices() or ()) > 1:
         recorder.unavailable.append(ASKED_FOR_ON_GPUS)
         return None
     session = profiler_session_for(backend)
@@ -70,12 +70,6 @@ def open_windows(
     if isinstance(recorder.adapter, FetchesBefore):
         recorder.adapter.before_fetch(windows.batch_requested)
     return windows
-
-
-def _several_gpus() -> bool:
-    from gpu_util_callback.backends.jax.facts import gpu_count
-
-    return gpu_count() > 1
 
 
 @runtime_checkable

@@ -242,7 +242,7 @@ class MemoryWatch:
     def _stacks(self) -> dict[str, str]:
         """Keep who holds the memory, while the error still holds it."""
         try:
-            stacks = self._adapter.memory_stacks() if self._keep is not None else None
+            stacks = self._adapter.runtime.memory_stacks() if self._keep is not None else None
             if stacks is None or self._keep is None:
                 return {}
             self._keep(*stacks)
@@ -290,7 +290,8 @@ class MemoryWatch:
             return self._counted
         self._kills = kill_count()
         step = self._steps()
-        for name, value in self._adapter.counters().items():
+        counts = self._adapter.runtime.counters() | self._adapter.compile_clock.counters()
+        for name, value in counts.items():
             if step < LEAST:  # the first steps trace what the others use
                 continue
             since, before = self._first.setdefault(name, (step, value))

@@ -192,7 +192,7 @@ class ModelWork:
             self._miss("which of the GPUs trains is not known", "MFU", "")
             return gpus_shown
         policy = str((facts.get("fit") or {}).get("mixed_precision") or "float32")
-        tf32 = self._adapter.tf32()
+        tf32 = self._adapter.runtime.tf32()
         peaks = []
         for gpu in at_work:
             peak, reason = peak_of(gpu, precision_of(self._by_kind, policy, tf32))

@@ -46,7 +46,7 @@ class GpuSamples:
         try:
             from gpu_util_callback.gpus import FrameworkGpu, Sampler
 
-            self._devices = adapter.devices()
+            self._devices = adapter.runtime.devices()
             gpus = None if self._devices is None else [FrameworkGpu(**d) for d in self._devices]
             self._sampler = Sampler(self._clock, hz=hz, framework_gpus=gpus)
             self._sampler.start()
@@ -78,7 +78,7 @@ class GpuSamples:
             now = np.array([self._clock.now()])
             return [
                 SampleBlock(f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())]))
-                for index, values in self._adapter.memory().items()
+                for index, values in self._adapter.runtime.memory().items()
                 if values
             ]
         except Exception as error:

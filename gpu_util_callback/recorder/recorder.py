@@ -571,7 +571,7 @@ class Recorder:
             self._gpus.start(self.adapter, self.settings.sample_hz)
             return
         with self.guarded("the job's name"):
-            rendezvous = self.adapter.rendezvous()
+            rendezvous = self.adapter.runtime.rendezvous()
             if self._ray is not None:
                 self.facts.update(self._ray.facts())
                 rendezvous = rendezvous or self._ray.rendezvous()
@@ -859,7 +859,7 @@ class Recorder:
     def _record_memory(self, on: bool) -> None:
         if self._keeps_stacks:
             with self.guarded("stacks of allocations"):
-                self.adapter.record_memory(on)
+                self.adapter.runtime.record_memory(on)
 
     def _close(self) -> None:
         self._look_at_input()

@@ -38,23 +38,23 @@ class Device:
 
 def test_jax_devices_are_named_by_this_process_own_ordinal(monkeypatch):
     need("jax")
-    from gpu_util_callback.backends.jax import facts as jax_facts
+    from gpu_util_callback.backends.jax import runtime
 
     devices = [Device(4, 0), Device(5, 1), Device(0, 0, "cpu")]
-    monkeypatch.setattr(jax_facts.jax, "local_devices", lambda: devices)
-    found = jax_facts.devices()
+    monkeypatch.setattr(runtime.jax, "local_devices", lambda: devices)
+    found = runtime.RUNTIME.devices()
     assert [one["index"] for one in found] == [0, 1]
     assert FrameworkGpu(**found[1]).compute_capability == "8.0"
-    memory = jax_facts.memory()
+    memory = runtime.RUNTIME.memory()
     assert memory[1]["allocator_peak_bytes"] == 5 * GIB
     assert memory[1]["allocator_limit_bytes"] == 30 * GIB
-    monkeypatch.setattr(jax_facts.jax, "local_devices", lambda: devices[2:])
-    assert jax_facts.devices() is None and jax_facts.memory() == {}
+    monkeypatch.setattr(runtime.jax, "local_devices", lambda: devices[2:])
+    assert runtime.RUNTIME.devices() is None and runtime.RUNTIME.memory() == {}
 
 
 def test_torch_gpus_without_initialising_cuda(monkeypatch):
     need("torch")
-    from gpu_util_callback.backends.torch import facts as torch_facts
+    from gpu_util_callback.backends.torch import runtime
 
     cuda = SimpleNamespace(
         is_available=lambda: True,
@@ -63,10 +63,10 @@ def test_torch_gpus_without_initialising_cuda(monkeypatch):
         get_device_properties=lambda index: pytest.fail("this initialises CUDA"),
         memory_stats=lambda index: pytest.fail("this initialises CUDA"),
     )
-    monkeypatch.setattr(torch_facts.torch, "cuda", cuda)
-    assert [FrameworkGpu(**one).index for one in torch_facts.devices()] == [0, 1]
-    assert torch_facts.memory() == {}
-    assert torch_facts.probe() is None
+    monkeypatch.setattr(runtime.torch, "cuda", cuda)
+    assert [FrameworkGpu(**one).index for one in runtime.RUNTIME.devices()] == [0, 1]
+    assert runtime.RUNTIME.memory() == {}
+    assert runtime.probe() is None
 
     properties = SimpleNamespace(
         name="NVIDIA A100-SXM4-40GB",
@@ -84,9 +84,9 @@ def test_torch_gpus_without_initialising_cuda(monkeypatch):
     cuda.memory_stats = lambda index: (
         {"allocated_bytes.all.current": GIB, "allocated_bytes.all.peak": 2 * GIB, "num_ooms": 1} if index else {}
     )
-    gpu = FrameworkGpu(**torch_facts.devices()[1])
+    gpu = FrameworkGpu(**runtime.RUNTIME.devices()[1])
     assert gpu.uuid == "GPU-12345678-1234" and gpu.pci_bus_id == "00000000:3B:00.0"
-    assert torch_facts.memory() == {
+    assert runtime.RUNTIME.memory() == {
         1: {
             "allocator_used_bytes": GIB,
             "allocator_peak_bytes": 2 * GIB,
@@ -98,7 +98,7 @@ def test_torch_gpus_without_initialising_cuda(monkeypatch):
 
 def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
     need("torch")
-    from gpu_util_callback.backends.torch import facts as torch_facts
+    from gpu_util_callback.backends.torch import runtime
 
     class Event:
         reached = False
@@ -110,8 +110,8 @@ def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
             return Event.reached
 
     fake = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, Event=Event)
-    monkeypatch.setattr(torch_facts.torch, "cuda", fake)
-    probe = torch_facts.probe()
+    monkeypatch.setattr(runtime.torch, "cuda", fake)
+    probe = runtime.probe()
     assert probe.idle(), "nothing was marked yet"
     probe.mark(None)
     assert not probe.idle()
@@ -120,10 +120,11 @@ def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
 
 
 def test_allocator_memory_is_recorded(tmp_path, monkeypatch):
-    from gpu_util_callback.backends.loop_adapters import LoopAdapter
+    from gpu_util_callback.backends.base import runtime_of
+    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     stats = {"allocator_used_bytes": 3.0 * GIB, "allocator_limit_bytes": 4.0 * GIB}
-    monkeypatch.setattr(LoopAdapter, "memory", lambda self: {0: stats, 1: {}})
+    monkeypatch.setattr(type(runtime_of(framework_in_use())), "memory", lambda self: {0: stats, 1: {}})
     with GpuUtilMonitor(tmp_path, report=False) as monitor:
         for _ in monitor.batches(range(3)):
             pass
@@ -135,12 +136,13 @@ def test_allocator_memory_is_recorded(tmp_path, monkeypatch):
 
 
 def test_memory_that_cannot_be_read_switches_itself_off(tmp_path, monkeypatch):
-    from gpu_util_callback.backends.loop_adapters import LoopAdapter
+    from gpu_util_callback.backends.base import runtime_of
+    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     def fail(self):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(LoopAdapter, "memory", fail)
+    monkeypatch.setattr(type(runtime_of(framework_in_use())), "memory", fail)
     with GpuUtilMonitor(tmp_path, report=False) as monitor:
         assert list(monitor.batches(range(3))) == [0, 1, 2]
     (recording,) = read_recordings(tmp_path)

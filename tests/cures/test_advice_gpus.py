@@ -21,7 +21,7 @@ from nvml import GIB, Scenario, loaded  # noqa: E402
 from timed_fit import Timed, fit, labelled  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402
-from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter  # noqa: E402
+from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
 from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
 pytestmark = [
@@ -48,8 +48,8 @@ def world(tmp_path, monkeypatch):
             }
             for place, gpu in enumerate(scenario.gpus[number] for number in used)
         ]
-        monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: devices or None)
-        monkeypatch.setattr(TensorFlowAdapter, "memory", lambda self: memory or {})
+        monkeypatch.setattr(TensorFlowRuntime, "devices", lambda self: devices or None)
+        monkeypatch.setattr(TensorFlowRuntime, "memory", lambda self: memory or {})
         with loaded(scenario, library):
             return train(tmp_path / name)
 

@@ -16,10 +16,10 @@ def test_a_gpu_in_use_is_averaged_over_the_epoch(steps_per_execution, play, tmp_
     keras = pytest.importorskip("keras")
     tf = pytest.importorskip("tensorflow")
     from gpu_util_callback import GpuUtilCallback
-    from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
+    from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime
 
     seen_gpu = [{"index": 0, "name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}]
-    monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: seen_gpu)
+    monkeypatch.setattr(TensorFlowRuntime, "devices", lambda self: seen_gpu)
     scenario = Scenario()
     scenario.gpu("h100").curve("utilization", 40)
     play(scenario)

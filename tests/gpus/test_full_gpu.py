@@ -44,7 +44,7 @@ def test_the_post_mortem_names_phase_batch_and_other_processes(play, tmp_path, m
     keras = pytest.importorskip("keras")
     tf = pytest.importorskip("tensorflow")
     from gpu_util_callback import GpuUtilCallback
-    from gpu_util_callback.backends.tensorflow import facts
+    from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime
     from gpu_util_callback.diagnosis import run_report
 
     scenario = Scenario()
@@ -52,8 +52,8 @@ def test_the_post_mortem_names_phase_batch_and_other_processes(play, tmp_path, m
     gpu.process("self", 58 * GIB).process(4711, 20 * GIB)
     play(scenario)
     held = {"allocator_used_bytes": 12.0 * GIB, "allocator_peak_bytes": 57.0 * GIB}
-    monkeypatch.setattr(facts, "memory", lambda: {0: held})
-    monkeypatch.setattr(facts, "devices", lambda: [{"index": 0, "name": "NVIDIA H100 80GB HBM3"}])
+    monkeypatch.setattr(TensorFlowRuntime, "memory", lambda self: {0: held})
+    monkeypatch.setattr(TensorFlowRuntime, "devices", lambda self: [{"index": 0, "name": "NVIDIA H100 80GB HBM3"}])
     error = tf.errors.ResourceExhaustedError(None, None, TEXT)
     model = failing_model(keras, error)
     data = np.ones((6400, 4), "float32"), np.ones((6400, 1), "float32")

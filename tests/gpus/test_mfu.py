@@ -28,9 +28,9 @@ def keras(play, monkeypatch):
     """Keras on TensorFlow, on a machine with an H100."""
     keras = pytest.importorskip("keras")
     pytest.importorskip("tensorflow")
-    from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
+    from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime
 
-    monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: [dict(H100)])
+    monkeypatch.setattr(TensorFlowRuntime, "devices", lambda self: [dict(H100)])
     scenario = Scenario("h100")
     play(scenario)
     return keras
@@ -112,9 +112,10 @@ def test_the_precision_that_the_model_computes_in(keras, policy, precision, tflo
 
 
 def test_a_loop_under_the_monitor(play, tmp_path, monkeypatch):
-    from gpu_util_callback.backends.loop_adapters import LoopAdapter
+    from gpu_util_callback.backends.base import runtime_of
+    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
-    monkeypatch.setattr(LoopAdapter, "devices", lambda self: [dict(H100)])
+    monkeypatch.setattr(type(runtime_of(framework_in_use())), "devices", lambda self: [dict(H100)])
     scenario = Scenario("h100")
     play(scenario)
     batches = [np.zeros((16, 8), np.float32)] * 40

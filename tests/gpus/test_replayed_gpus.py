@@ -61,12 +61,13 @@ def test_activity_is_attributed_to_the_steps_that_caused_it(name, phase_s, repla
 def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monkeypatch):
     """In real time, through the sampler's own thread."""
     from gpu_util_callback import GpuUtilMonitor
-    from gpu_util_callback.backends.loop_adapters import LoopAdapter
+    from gpu_util_callback.backends.base import runtime_of
+    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     card = recorded(trace_data, "a100_load_6s")
     ((on, off),) = card.loads
     gpu = {"index": 0, "name": "NVIDIA A100", "compute_capability": "8.0"}
-    monkeypatch.setattr(LoopAdapter, "devices", lambda self: [gpu])
+    monkeypatch.setattr(type(runtime_of(framework_in_use())), "devices", lambda self: [gpu])
     library = play(card.scenario())
 
     def batches():

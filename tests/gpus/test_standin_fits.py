@@ -10,8 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from nvml import Scenario, loaded  # noqa: E402
 from timed_fit import Timed, batches, fit, slowly  # noqa: E402
 
-from gpu_util_callback.backends.tensorflow import facts as tensorflow_facts  # noqa: E402
-from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter  # noqa: E402
+from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
 
 pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("fresh_keras")]
 
@@ -24,7 +23,7 @@ def fit_beside(folder, utilization: float, monkeypatch=None) -> dict:
     scenario.gpu("h100").curve("utilization", utilization)
     if monkeypatch is not None:
         seen = [{"index": 0, "name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}]
-        monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: seen)
+        monkeypatch.setattr(TensorFlowRuntime, "devices", lambda self: seen)
     with loaded(scenario, folder / "standin"):
         return fit(folder / "run", Timed(8), batches(STEPS).map(slowly(20)))
 
@@ -44,7 +43,7 @@ def test_a_gpu_taken_from_the_middle_keeps_its_cuda_number(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [second])
     details = {"device_name": "NVIDIA A100", "compute_capability": (8, 0)}
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
-    [device] = tensorflow_facts.devices()
+    [device] = TensorFlowRuntime().devices()
     assert (device["index"], device["cuda_ordinal"]) == (0, 1)
 
 

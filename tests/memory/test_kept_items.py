@@ -10,6 +10,7 @@ from collections import deque
 import numpy as np
 import pytest
 
+from gpu_util_callback.backends.base import Adapter, Runtime
 from gpu_util_callback.cgroup import MemoryGroup, kill_count
 from gpu_util_callback.gpus._host import _own_bytes
 from gpu_util_callback.recorder import memory_watch
@@ -127,13 +128,11 @@ def test_counts_of_the_framework_become_rates(monkeypatch):
     monkeypatch.setattr(memory_watch, "SHARE", 1e9)
     counts, steps = {"functions": 5, "graph_operations": 100}, [0]
 
-    class Counting:
-        name = "tensorflow"
-
+    class Counting(Runtime):
         def counters(self):
             return dict(counts)
 
-    watch = MemoryWatch(Counting(), lambda: steps[-1])
+    watch = MemoryWatch(Adapter("tensorflow", runtime=Counting()), lambda: steps[-1])
     for step in (20, 40, 60):
         steps.append(step)
         counts["functions"] += 10
@@ -147,13 +146,11 @@ def test_functions_that_the_program_lets_go_of_leave_no_rate_below_zero(monkeypa
     monkeypatch.setattr(memory_watch, "SHARE", 1e9)
     counts, steps = {}, [0]
 
-    class Counting:
-        name = "tensorflow"
-
+    class Counting(Runtime):
         def counters(self):
             return dict(counts)
 
-    watch = MemoryWatch(Counting(), lambda: steps[-1])
+    watch = MemoryWatch(Adapter("tensorflow", runtime=Counting()), lambda: steps[-1])
     rates = []
     for step, functions in ((20, 50), (40, 10), (60, 10), (80, 30)):
         steps.append(step)
@@ -164,17 +161,17 @@ def test_functions_that_the_program_lets_go_of_leave_no_rate_below_zero(monkeypa
 
 def test_operations_added_to_a_graph_are_counted():
     tf = pytest.importorskip("tensorflow")
-    from gpu_util_callback.backends.tensorflow import facts
+    from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 
     tf.constant(1.0)  # TensorFlow runs
     with tf.Graph().as_default():
-        facts.watch_graph()
-        before = facts.counters()["graph_operations"]
+        RUNTIME.watch_graph()
+        before = RUNTIME.counters()["graph_operations"]
         for _ in range(5):
             tf.constant(1.0)
-        assert facts.counters()["graph_operations"] == before + 5
-    facts.watch_graph()
-    assert "graph_operations" not in facts.counters()
+        assert RUNTIME.counters()["graph_operations"] == before + 5
+    RUNTIME.watch_graph()
+    assert "graph_operations" not in RUNTIME.counters()
 
 
 @pytest.mark.parametrize(
@@ -265,11 +262,12 @@ def test_a_forked_worker_holds_what_it_has_copied():
 def test_operations_are_counted_where_tensorflow_is_never_initialised(monkeypatch):
     """A program that builds graphs may end without it."""
     tf = pytest.importorskip("tensorflow")
-    from gpu_util_callback.backends.tensorflow import facts
+    from gpu_util_callback.backends.tensorflow import runtime
+    from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 
-    monkeypatch.setattr(facts, "running", lambda: False)
+    monkeypatch.setattr(runtime, "running", lambda: False)
     with tf.Graph().as_default():
-        facts.watch_graph()
+        RUNTIME.watch_graph()
         tf.constant(1.0)
-        assert facts.counters() == {"graph_operations": 1}
-    facts.watch_graph()
+        assert RUNTIME.counters() == {"graph_operations": 1}
+    RUNTIME.watch_graph()

@@ -7,12 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.base import Adapter, Runtime
 from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted, einsum_multiply_adds
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.steps.rows import seen_batch_size, shape_signature
 
 A100 = {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "used_by_framework": True}
+
+
+class InTf32(Runtime):
+    """A framework that computes in TF32."""
+
+    def tf32(self):
+        return {MATMUL: True, CONV: True}
 
 
 class Counting(Adapter):
@@ -21,15 +28,12 @@ class Counting(Adapter):
     counted: CountedWork | None = None
 
     def __init__(self, name: str = "tensorflow"):
-        super().__init__(name=name, counts_work=True)
+        super().__init__(name=name, runtime=InTf32(), counts_work=True)
         self.asked: list[int | None] = []
 
     def work(self, batch):
         self.asked.append(batch)
         return self.counted
-
-    def tf32(self):
-        return {MATMUL: True, CONV: True}
 
 
 def rows(start: int, count: int, **columns) -> dict:

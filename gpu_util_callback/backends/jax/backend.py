@@ -13,9 +13,8 @@ import keras
 
 from gpu_util_callback.backends.base import Failed
 from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches
-from gpu_util_callback.backends.jax import facts as jax_facts
-from gpu_util_callback.backends.jax.compile_clock import JaxCompileClock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
+from gpu_util_callback.backends.jax.runtime import RUNTIME, distribution, on_cpu
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.steps.fit_frame import given_adapter
@@ -34,7 +33,7 @@ class JaxAdapter(PythonAdapter):
     """
 
     def __init__(self) -> None:
-        super().__init__("jax", "python", jax_facts, JaxCompileClock())
+        super().__init__("jax", "python", RUNTIME)
         self._distribution: object = None
         self._eager = False
         self._first: FirstCall | None = None
@@ -44,12 +43,12 @@ class JaxAdapter(PythonAdapter):
         self._distribution = keras.distribution.distribution()  # each thread has its own
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         # An accelerator keeps working while Keras fetches the next batch of the same call.
-        timeline.serial = jax_facts.on_cpu() or bool(getattr(model, "run_eagerly", False))
+        timeline.serial = on_cpu() or bool(getattr(model, "run_eagerly", False))
         self._eager = bool(getattr(model, "run_eagerly", False))
         self._first = FirstCall(model, _first_step)
         if not self._eager:
             self._first.attach()
-        clock = self._compile_clock
+        clock = self.compile_clock
         batches = [
             PythonBatches(clock, inside=True, probe=self._probe, first=self.first_batch.note),
             PythonBatches(clock, inside=True),
@@ -89,7 +88,7 @@ class JaxAdapter(PythonAdapter):
             self._first.detach()
 
     def fit_facts(self) -> dict[str, object]:
-        return jax_facts.distribution(self._distribution)
+        return distribution(self._distribution)
 
 
 @uncounted

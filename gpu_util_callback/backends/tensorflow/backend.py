@@ -14,7 +14,6 @@ from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunct
 from gpu_util_callback.backends.keras import KerasAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.tensorflow import distribute as tensorflow_distribute
-from gpu_util_callback.backends.tensorflow import facts as tensorflow_facts
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
 from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step
 from gpu_util_callback.backends.tensorflow.iterator import (
@@ -28,6 +27,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
     timing_into,
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
+from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 from gpu_util_callback.steps.fit_frame import given_dataset, is_tf_keras
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows
@@ -219,7 +219,7 @@ class TensorFlowAdapter(KerasAdapter):
     """Times batches inside the compiled train and test functions."""
 
     def __init__(self) -> None:
-        super().__init__("tensorflow", "hooks", tensorflow_facts)
+        super().__init__("tensorflow", "hooks", RUNTIME)
         self._batches: list[GraphBatches] = []  # of the train and the test function
         self._timeline: Timeline | None = None
         self._failed: Failed = lambda source, error: None

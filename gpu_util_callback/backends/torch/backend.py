@@ -9,10 +9,9 @@ from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBa
 from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
-from gpu_util_callback.backends.torch import facts as torch_facts
-from gpu_util_callback.backends.torch.compile_clock import TorchCompileClock
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.backends.torch.runtime import RUNTIME, probe
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import HandedOver, Stamp
@@ -88,7 +87,7 @@ class TorchAdapter(PythonAdapter):
     """Adapter that times the loader that Keras iterates over before each batch's begin hooks."""
 
     def __init__(self) -> None:
-        super().__init__("torch", "loader", torch_facts, TorchCompileClock())
+        super().__init__("torch", "loader", RUNTIME)
         self._train_loader: LoaderTimer | None = None
         self._test_loader: LoaderTimer | None = None
         self._first: FirstCall | None = None
@@ -100,9 +99,9 @@ class TorchAdapter(PythonAdapter):
         self._first = FirstCall(model, counted)
         if not self._compiled:
             self._first.attach()
-        clock = self._compile_clock
+        clock = self.compile_clock
         self._batches = {
-            "train": PythonBatches(clock, inside=False, probe=torch_facts.probe(), first=self.first_batch.note),
+            "train": PythonBatches(clock, inside=False, probe=probe(), first=self.first_batch.note),
             "validation": PythonBatches(clock, inside=False),
         }
         self._begin(model, timeline, stale, failed, *self._batches.values())
@@ -148,8 +147,7 @@ class TorchAdapter(PythonAdapter):
         return self._first.observed if self._first is not None else None
 
     def fit_facts(self) -> dict[str, object]:
-        parallel = torch_facts.rendezvous() is not None
-        return {"strategy": "DistributedDataParallel" if parallel else None}
+        return {"strategy": "DistributedDataParallel" if self.runtime.processes() > 1 else None}
 
 
 def adapter() -> TorchAdapter:

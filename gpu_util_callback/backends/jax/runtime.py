@@ -1,0 +1,199 @@
+"""JAX: its facts, GPUs, compilations and state, with or without Keras."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import monitoring
+
+from gpu_util_callback.backends.base import ListedGpu, Runtime
+from gpu_util_callback.cgroup import cpus_allowed
+from gpu_util_callback.steps.compilations import CompileClock
+
+# Tracing, lowering and XLA, one after the other for each function that is compiled.
+_COMPILING, _LAST = "/jax/core/compile/", "backend_compile_duration"
+
+
+class JaxRuntime(Runtime):
+    """JAX in this process."""
+
+    def framework(self) -> dict[str, object]:
+        return {
+            "name": "jax",
+            "version": jax.__version__,
+            "backend": "jax",
+            "python": platform.python_version(),
+            "device": jax.default_backend(),
+            "collectives": "nccl" if any(d.platform in ("gpu", "cuda") for d in _gpus()) else None,
+            "eager_by": "jax_disable_jit" if getattr(jax.config, "jax_disable_jit", False) else None,
+        }
+
+    def step_threads(self) -> int | None:
+        return cpus_allowed()  # XLA takes all
+
+    def devices(self) -> list[ListedGpu] | None:
+        gpus: list[ListedGpu] = []
+        for device in _gpus():
+            capability = getattr(device, "compute_capability", None)
+            gpus.append(
+                {
+                    "index": _ordinal(device),
+                    "name": device.device_kind,
+                    "compute_capability": str(capability) if capability else None,
+                }
+            )
+        return gpus or None
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        memory_by_gpu = {}
+        for device in _gpus():
+            stats = device.memory_stats()
+            if not stats:
+                continue
+            names = {
+                "bytes_in_use": "allocator_used_bytes",
+                "peak_bytes_in_use": "allocator_peak_bytes",
+                "bytes_reserved": "allocator_reserved_bytes",
+                "bytes_limit": "allocator_limit_bytes",
+                "largest_free_block_bytes": "allocator_largest_free_bytes",
+            }
+            memory_by_gpu[_ordinal(device)] = {
+                ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
+            }
+        return memory_by_gpu
+
+    def memory_stacks(self) -> tuple[str, bytes]:
+        return "memory.pb.gz", jax.profiler.device_memory_profile()  # for `pprof`
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        try:
+            from jax._src import distributed
+
+            state = distributed.global_state
+            address, size = state.coordinator_address, int(state.num_processes or 1)
+        except (ImportError, AttributeError):
+            return None
+        if not address or size < 2:
+            return None
+        return "JAX coordinator", str(address), int(state.process_id), size
+
+    def tf32(self) -> dict[str, bool]:
+        enabled = jax.config.jax_default_matmul_precision not in ("highest", "float32")
+        return {"matmul": enabled, "conv": enabled}
+
+    def compile_clock(self) -> CompileClock:
+        return JaxCompileClock()
+
+    def immutable(self, value: object) -> Callable[[], object] | None:
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        if not arrays or any(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) for array in arrays):
+            return None
+        copies = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+
+        def again() -> object:
+            if not any(array.is_deleted() for array in arrays):
+                return value
+            arrays_again = [
+                jax.numpy.asarray(copy, dtype=leaf.dtype) if isinstance(leaf, jax.Array) else leaf
+                for copy, leaf in zip(copies, leaves, strict=True)
+            ]
+            return jax.tree_util.tree_unflatten(tree, arrays_again)
+
+        return again
+
+    def copied(self, data: object) -> object | None:
+        return data if isinstance(data, jax.Array) else None
+
+    def synchronize(self, result: object) -> None:
+        jax.block_until_ready(result)
+        jax.effects_barrier()
+
+    def processes(self) -> int:
+        return jax.process_count()
+
+
+RUNTIME = JaxRuntime()
+
+
+def distribution(distribution: object) -> dict[str, object]:
+    """Return the manifest's `strategy` and `replicas`.
+
+    Args:
+        distribution: `keras.distribution.distribution()` of the training thread; None = none.
+    """
+    return {
+        "strategy": type(distribution).__name__ if distribution is not None else None,
+        "replicas": _replicas(distribution),
+    }
+
+
+def on_cpu() -> bool:
+    """Return whether JAX computes on the CPU."""
+    return jax.default_backend() == "cpu"
+
+
+def _replicas(distribution: object) -> list[dict[str, object]] | None:
+    """Return the devices of this process that a Keras distribution spans; None without one.
+
+    `replica` counts along the mesh's batch axis; `shard` is a device's position within its
+    replica, where the model itself is sharded.
+    """
+    mesh = getattr(distribution, "device_mesh", None)
+    if mesh is None:
+        return None
+    ordinals = {f"{d.platform}:{d.id}": _ordinal(d) for d in _gpus()}
+    local = {f"{d.platform}:{d.id}" for d in jax.local_devices()}
+    axes, batch = list(mesh.axis_names), getattr(distribution, "batch_dim_name", None)
+    names = np.asarray(mesh.devices)
+    if batch in axes:
+        names = np.moveaxis(names, axes.index(batch), 0)
+    names = names.reshape(len(names) if batch in axes else 1, -1)
+    sharded = names.shape[1] > 1
+    return [
+        {"replica": replica, "device": str(name), "gpu": ordinals.get(str(name))}
+        | ({"shard": shard} if sharded else {})
+        for (replica, shard), name in np.ndenumerate(names)
+        if str(name) in local
+    ]
+
+
+def _gpus() -> list[jax.Device]:
+    return [device for device in jax.local_devices() if device.platform in ("gpu", "cuda", "rocm")]
+
+
+def _ordinal(device: jax.Device) -> int:
+    number = getattr(device, "local_hardware_id", None)
+    return int(device.id if number is None else number)
+
+
+class JaxCompileClock(CompileClock):
+    """Compile times from `jax.monitoring`, which calls its listeners on the compiling thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listening = False
+
+    def start(self) -> None:
+        if not self._listening:
+            monitoring.register_event_duration_secs_listener(self._heard)
+            self._listening = True
+
+    def stop(self) -> None:
+        if not self._listening:
+            return
+        self._listening = False
+        unregister: Callable | None = getattr(monitoring, "unregister_event_duration_listener", None)
+        if unregister is None:  # an older JAX: private there
+            from jax._src import monitoring as internals
+
+            unregister = getattr(internals, "_unregister_event_duration_listener_by_callback", None)
+        if unregister is not None:
+            unregister(self._heard)
+
+    def _heard(self, event: str, duration_secs: float, **_: object) -> None:
+        if event.startswith(_COMPILING):
+            self.add(int(duration_secs * 1e9), event.endswith(_LAST))

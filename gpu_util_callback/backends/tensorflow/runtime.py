@@ -1,0 +1,339 @@
+"""TensorFlow: its facts, GPUs, compilations and state, with or without Keras."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import random
+import tempfile
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from gpu_util_callback.backends.base import ListedGpu, Runtime
+from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_distributed
+from gpu_util_callback.cgroup import cpus_allowed
+from gpu_util_callback.redaction import shortened
+from gpu_util_callback.steps.compilations import CompileClock
+
+
+class TensorFlowRuntime(Runtime):
+    """TensorFlow in this process."""
+
+    _graph: weakref.ref | None = None  # to the graph of a training that is built op by op
+
+    def framework(self) -> dict[str, object]:
+        return {
+            "name": "tensorflow",
+            "version": tf.__version__,
+            "backend": "tensorflow",
+            "python": platform.python_version(),
+            "device": _device(),
+            "cuda_build": bool(tf.test.is_built_with_cuda()),
+            "cuda": _build("cuda_version"),
+            "cudnn": _build("cudnn_version"),
+            "eager_by": "tf.config.run_functions_eagerly(True)" if tf.config.functions_run_eagerly() else None,
+        }
+
+    def step_threads(self) -> int | None:
+        return tf.config.threading.get_intra_op_parallelism_threads() or cpus_allowed()  # 0 = all
+
+    def devices(self) -> list[ListedGpu] | None:
+        gpus: list[ListedGpu] = []
+        for index, device in enumerate(tf.config.get_visible_devices("GPU")):
+            try:
+                details = tf.config.experimental.get_device_details(device)
+            except Exception:  # a plug-in device without details
+                details = {}
+            capability = details.get("compute_capability")
+            # CUDA's number, which `tf.config.set_visible_devices` does not change.
+            ordinal = device.name.rpartition(":")[2]  # "/physical_device:GPU:1"
+            gpus.append(
+                {
+                    "index": index,
+                    "name": details.get("device_name") or device.name,
+                    "compute_capability": ".".join(map(str, capability)) if capability else None,
+                    "cuda_ordinal": int(ordinal) if ordinal.isdigit() else None,
+                }
+            )
+        return gpus or None
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        if not running():
+            return {}
+        memory_by_gpu = {}
+        for index in range(len(tf.config.list_logical_devices("GPU"))):
+            info = tf.config.experimental.get_memory_info(f"GPU:{index}")
+            memory_by_gpu[index] = {
+                "allocator_used_bytes": float(info["current"]),
+                "allocator_peak_bytes": float(info["peak"]),
+            }
+        return memory_by_gpu
+
+    def watch_graph(self) -> None:
+        self._graph = None if tf.executing_eagerly() else weakref.ref(tf.compat.v1.get_default_graph())
+
+    def counters(self) -> dict[str, int]:
+        counts = {}
+        if running():
+            from tensorflow.python.eager import context
+
+            counts["functions"] = len(context.context().list_function_names())
+        graph = self._graph() if self._graph is not None else None
+        if graph is not None:  # without eager execution, TensorFlow may never be initialised
+            counts["graph_operations"] = int(graph.version)
+        return counts
+
+    def local_fetch(self, iterator: object) -> Callable[[], int] | None:
+        if not is_distributed(iterator):
+            return None
+        local = LocalFetch(iterator)
+        return lambda: local.ended
+
+    # TensorFlow's workers find each other by TF_CONFIG, which is read anyway: no `rendezvous`.
+
+    def tf32(self) -> dict[str, bool]:
+        enabled = bool(tf.config.experimental.tensor_float_32_execution_enabled())
+        return {"matmul": enabled, "conv": enabled}
+
+    def compile_clock(self) -> CompileClock:
+        return TensorFlowCompileClock()
+
+    def random_states(self) -> list[Callable[[], None]]:
+        restore: list[Callable[[], None]] = []
+        try:
+            from tensorflow.python.eager import context
+
+            restore.append(_other_seeds(context.context()))
+            from tensorflow.python.ops import stateful_random_ops
+
+            generator = getattr(stateful_random_ops, "global_generator", None)
+            restore_generator = None if generator is None else self.preserved(generator)
+            restore += [] if restore_generator is None else [restore_generator]
+        except (ImportError, AttributeError):  # private, and moved
+            pass
+        return restore
+
+    def preserved(self, source: object) -> Callable[[], None] | None:
+        if isinstance(source, tf.random.Generator):
+            return self.preserved(source.state)
+        if not isinstance(source, tf.Variable):
+            return None
+        try:
+            with tf.device("CPU"):  # a GPU may have no room for another one
+                value = tf.identity(source)
+        except Exception:  # not initialized
+            return None
+
+        def restore() -> None:
+            source.assign(value)
+
+        return restore
+
+    def copied(self, data: object) -> object | None:
+        """Return an independent copy of a `tf.data.Dataset`: tensors are their own; None for others.
+
+        The copy begins as the dataset itself did: shuffling, caches and variables in its functions
+        are its own. What its Python functions share, they share.
+
+        Raises: ValueError where it cannot be copied.
+        """
+        if isinstance(data, tf.Tensor):
+            return data
+        if hasattr(data, "element_spec") and not isinstance(data, tf.data.Dataset):
+            if hasattr(data, "__next__"):
+                return None
+            raise ValueError("a distributed dataset cannot be copied; pass the dataset it was made of")
+        if not isinstance(data, tf.data.Dataset):
+            return None
+        try:
+            return _rebuilt(data)
+        except Exception as error:
+            reason = shortened(str(error), 200) or type(error).__name__
+            raise ValueError(
+                f"this tf.data.Dataset cannot be copied ({reason}); pass a function that makes it, "
+                "such as lambda: make_dataset()"
+            ) from error
+
+    def synchronize(self, result: object) -> None:
+        wait = getattr(tf.test.experimental, "sync_devices", None)
+        if wait is not None and tf.config.list_logical_devices("GPU"):
+            wait()
+
+    def processes(self) -> int:
+        strategy = tf.distribute.get_strategy()
+        resolver = getattr(strategy, "cluster_resolver", None)
+        if resolver is None:
+            return 1
+        return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
+
+
+RUNTIME = TensorFlowRuntime()
+
+
+def _device() -> str | None:
+    """Return "cpu" where there is nothing else to compute on; None = not known."""
+    kinds = {device.device_type for device in tf.config.get_visible_devices()}
+    return "cpu" if kinds == {"CPU"} else None
+
+
+def _build(key: str) -> str | None:
+    try:
+        return tf.sysconfig.get_build_info().get(key)
+    except Exception:
+        return None
+
+
+def running() -> bool:
+    """Return whether TensorFlow is initialised. Doing that here would break later settings."""
+    try:
+        from tensorflow.python.eager import context
+
+        return context.context()._context_handle is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+class TensorFlowCompileClock(CompileClock):
+    """Time spent tracing `tf.function`s: TensorFlow keeps the sum itself, for all threads.
+
+    XLA's own compilations are not included: TensorFlow does not report them to Python. The
+    functions of a tf.data pipeline are traced as well, whenever one is built: `model.predict` of
+    an array builds one in each call. That compiles no step.
+    """
+
+    def __init__(self) -> None:
+        self._cell: Any = None
+        self._created: Any = None  # counts `tf.function`s at their first call
+        self._context: Any = None
+        self._before: tuple[int, set[str]] = (0, set())  # functions created; registered names
+        super().__init__()
+
+    def start(self) -> None:
+        from tensorflow.python.eager import context
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+
+        self._cell = tracing_compilation._graph_building_time_counter.get_cell()
+        self._created = polymorphic_function._tf_function_counter
+        self._context = context.context()
+        self._before = self._functions()
+
+    def _functions(self) -> tuple[int, set[str]]:
+        created = sum(int(self._created.get_cell(xla).value()) for xla in ("0", "1"))
+        return created, set(self._context.list_function_names())
+
+    def explains(self, compiled_ns: int, spent_ns: int) -> bool:
+        # A traced function is optimised and set up, and compiled by XLA if requested, in the same
+        # call: that takes many times as long.
+        if 30 * compiled_ns <= spent_ns:
+            return False
+        (created, names), self._before = self._before, self._functions()
+        return self._before[0] > created or any(
+            name.startswith("__inference_") and not self._context.get_function_def(name).attr["_tf_data_function"].b
+            for name in self._before[1] - names
+        )
+
+    @property
+    def ns(self) -> int:
+        """Nanoseconds so far."""
+        return 0 if self._cell is None else int(self._cell.value()) * 1000
+
+    @ns.setter
+    def ns(self, value: int) -> None:
+        pass  # the sum is TensorFlow's
+
+
+# ---- state ------------------------------------------------------------------------------------
+
+
+def _other_seeds(context: Any) -> Callable[[], None]:
+    """Give eager operations other seeds; return a function that restores the former ones.
+
+    An operation with a seed keeps its state in a kernel that TensorFlow caches by that seed, and
+    which cannot be put back: a trial must not draw from the same kernels.
+    """
+    seed, generator = context._seed, context._rng
+    state = None if generator is None else generator.getstate()
+    context._seed = (seed or 0) ^ _APART
+    context._rng = random.Random(context._seed)
+
+    def restore() -> None:
+        context._seed, context._rng = seed, generator
+        if generator is not None:
+            generator.setstate(state)
+
+    return restore
+
+
+_APART = 0x5EED_A1DE
+
+
+def untraced(function: tf.types.experimental.PolymorphicFunction) -> Callable[[], None]:
+    """Make a `tf.function` as if it had not been called; return what restores its traces.
+
+    Operations with a seed keep their state in a trace: a trial needs traces of its own.
+    """
+    try:
+        names, other = vars(function), vars(function._clone(None))
+    except Exception:  # private, and moved
+        return lambda: None
+    before = dict(names)
+    names.update(other)
+
+    def restore() -> None:
+        names.clear()
+        names.update(before)
+
+    return restore
+
+
+def _rebuilt(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+
+    variant = dataset._variant_tensor
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=variant, external_state_policy=1, strip_device_assignment=True
+    )
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    nodes = {node.name: node for node in graph.node}
+    for node in itertools.chain(graph.node, *(each.node_def for each in graph.library.function)):
+        if node.device.startswith("/device::"):  # the host, without its address: `tf.py_function`
+            node.device = "/device:CPU:0"
+    for node in graph.node:
+        if node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum:
+            handles = [handle.name for handle in node.attr["value"].tensor.resource_handle_val]
+            for part, operation in _OWNED.items():
+                if handles and all(part in name for name in handles):
+                    _replace(node, operation)
+        elif node.op.startswith("Cache") and len(node.input) > 1:
+            _move_cache(nodes.get(node.input[1].partition(":")[0]))
+    rebuilt_variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+    return _VariantDataset(rebuilt_variant, dataset.element_spec).with_options(dataset.options())
+
+
+# What datasets share by a handle, and the operation that gives each its own.
+_OWNED = {"SeedGenerator": "DummySeedGenerator", "MemoryCache": "DummyMemoryCache"}
+
+
+def _replace(node: tf.compat.v1.NodeDef, operation: str) -> None:
+    name = node.name
+    node.Clear()
+    node.name, node.op = name, operation
+
+
+def _move_cache(node: tf.compat.v1.NodeDef) -> None:
+    """Redirect a cache on disk that is not complete: a trial writes nothing."""
+    if node is None or node.op != "Const":
+        return
+    for at, path in enumerate(node.attr["value"].tensor.string_val):
+        if path and not os.path.exists(os.fsdecode(path) + ".index"):  # noqa: PTH110
+            folder = tempfile.mkdtemp(prefix="gpu-util-")
+            node.attr["value"].tensor.string_val[at] = os.fsencode(os.path.join(folder, "cache"))  # noqa: PTH118
+
+
+def repeated(batch: object) -> tf.data.Dataset:
+    """Return one batch as a dataset without an end."""
+    return tf.data.Dataset.from_tensors(batch).repeat()

@@ -1,0 +1,277 @@
+"""PyTorch: its facts, GPUs, compilations and state, with or without Keras."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import platform
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpu_util_callback.backends.base import ListedGpu, Runtime
+from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.rows import DeviceProbe
+
+
+class TorchRuntime(Runtime):
+    """PyTorch in this process."""
+
+    def framework(self) -> dict[str, object]:
+        return {
+            "name": "torch",
+            "version": torch.__version__,
+            "backend": "torch",
+            "python": platform.python_version(),
+            "device": _device(),
+            "cuda": torch.version.cuda,
+            "cuda_build": torch.version.cuda is not None,
+            "cudnn": _cudnn(),
+            "collectives": _collectives(),
+        }
+
+    def step_threads(self) -> int:
+        return torch.get_num_threads()
+
+    def devices(self) -> list[ListedGpu] | None:
+        # CUDA is never initialised for this: workers forked later could no longer use it.
+        if not torch.cuda.is_available():
+            return None
+        gpus: list[ListedGpu] = []
+        is_initialized = torch.cuda.is_initialized()
+        for index in range(torch.cuda.device_count()):
+            if not is_initialized:
+                gpus.append({"index": index, "name": ""})
+                continue
+            properties = torch.cuda.get_device_properties(index)
+            uuid = getattr(properties, "uuid", None)
+            gpus.append(
+                {
+                    "index": index,
+                    "name": properties.name,
+                    "uuid": f"GPU-{uuid}" if uuid is not None else None,
+                    "pci_bus_id": _bus_id(properties),
+                    "compute_capability": f"{properties.major}.{properties.minor}",
+                }
+            )
+        return gpus or None
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        if not _cuda_works():
+            return {}
+        names = {
+            "allocated_bytes.all.current": "allocator_used_bytes",
+            "allocated_bytes.all.peak": "allocator_peak_bytes",
+            "reserved_bytes.all.current": "allocator_reserved_bytes",
+            "allocation.all.current": "allocator_live_allocations",
+            "num_alloc_retries": "allocator_retries",
+            "num_ooms": "allocator_ooms",
+        }
+        memory_by_gpu = {}
+        for index in range(torch.cuda.device_count()):
+            stats = torch.cuda.memory_stats(index)
+            if not stats:  # nothing was ever allocated there
+                continue
+            memory_by_gpu[index] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
+            fraction = _fraction(index)
+            if fraction is not None:
+                total = torch.cuda.get_device_properties(index).total_memory
+                memory_by_gpu[index]["allocator_limit_bytes"] = fraction * total
+        return memory_by_gpu
+
+    def record_memory(self, on: bool) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.memory._record_memory_history("all" if on else None)
+
+    def memory_stacks(self) -> tuple[str, bytes] | None:
+        if not torch.cuda.is_initialized():
+            return None
+        return "memory.pickle", pickle.dumps(torch.cuda.memory._snapshot())  # for pytorch.org/memory_viz
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        size = self.processes()
+        if size < 2:
+            return None
+        run = os.environ.get("TORCHELASTIC_RUN_ID")
+        identity = run if run and run != "none" else ""
+        identity = identity or ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        return "torchelastic", identity, torch.distributed.get_rank(), size
+
+    def tf32(self) -> dict[str, bool]:
+        matmul = torch.get_float32_matmul_precision() != "highest"
+        try:
+            conv = bool(torch.backends.cudnn.allow_tf32)
+        except RuntimeError:  # set by `fp32_precision`, which does not mix with this one
+            conv = torch.backends.cudnn.conv.fp32_precision != "ieee"
+        return {"matmul": matmul, "conv": conv}
+
+    def compile_clock(self) -> CompileClock:
+        return TorchCompileClock()
+
+    def random_states(self) -> list[Callable[[], None]]:
+        state = torch.get_rng_state()
+        restore = [lambda: torch.set_rng_state(state)]
+        if _cuda_works():
+            states = torch.cuda.get_rng_state_all()
+            restore.append(lambda: torch.cuda.set_rng_state_all(states))
+        return restore
+
+    def preserved(self, source: object) -> Callable[[], None] | None:
+        if isinstance(source, torch.Generator):
+            state = source.get_state()
+
+            def set_back() -> None:
+                source.set_state(state)
+
+            return set_back
+        if not isinstance(source, torch.Tensor):
+            return None
+        value = source.detach().to("cpu", copy=True)  # a device may have no room for another one
+        grad = None if source.grad is None else source.grad.detach().clone()
+
+        def restore() -> None:
+            with torch.no_grad():
+                source.detach().copy_(value)
+                source.grad = grad
+
+        return restore if source.is_leaf else (lambda: None)
+
+    def copied(self, data: object) -> object | None:
+        if isinstance(data, torch.Tensor):
+            return data
+        if not isinstance(data, torch.utils.data.DataLoader):
+            return None
+        other = copy.copy(data)  # shares the dataset and what draws samples
+        object.__setattr__(other, "_iterator", None)  # of persistent workers
+        return other
+
+    def synchronize(self, result: object) -> None:
+        if _cuda_works():
+            torch.cuda.synchronize()
+
+    def processes(self) -> int:
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return 1
+        return int(distributed.get_world_size())
+
+
+RUNTIME = TorchRuntime()
+
+
+def _device() -> str | None:
+    """Return "cpu" where there is nothing else to compute on; None = not known."""
+    accelerator = getattr(torch, "accelerator", None)  # from PyTorch 2.6 on
+    return "cpu" if accelerator is not None and not accelerator.is_available() else None
+
+
+def _cuda_works() -> bool:
+    """Return whether CUDA is in use; asking for more would initialise it."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def _collectives() -> str | None:
+    """Return the backend of the job's collectives: "nccl", "gloo"; None for a lone process."""
+    distributed = torch.distributed
+    try:
+        if not distributed.is_initialized():
+            return None
+        config = str(distributed.get_backend_config()).lower()  # "cpu:gloo,cuda:nccl"
+    except Exception:  # a build without it, or one too old to be asked
+        return None
+    by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
+    return by_device.get("cuda" if torch.cuda.is_available() else "cpu") or config
+
+
+def _cudnn() -> str | None:
+    try:
+        number = torch.backends.cudnn.version()
+    except Exception:  # a library that cannot be loaded is the user's concern
+        return None
+    return str(number) if number else None
+
+
+def _bus_id(properties: object) -> str | None:
+    try:
+        domain, bus, device = (
+            int(getattr(properties, name)) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def _fraction(index: int) -> float | None:
+    get = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    try:
+        return float(get(index)) if get is not None else None
+    except Exception:
+        return None
+
+
+class CudaProbe(DeviceProbe):
+    """Probe of whether a CUDA event recorded after the step has been reached."""
+
+    def __init__(self) -> None:
+        self._event: torch.cuda.Event | None = None
+
+    def mark(self, result: object) -> None:
+        # On the current stream, where the step's kernels are queued; recording waits for nothing.
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def idle(self) -> bool:
+        return self._event is None or bool(self._event.query())
+
+
+def probe() -> DeviceProbe | None:
+    """Return a probe of the device's progress; None where a call returns only when it is done."""
+    return CudaProbe() if _cuda_works() else None
+
+
+class TorchCompileClock(CompileClock):
+    """Compile times from TorchDynamo's callbacks, where this torch has them.
+
+    They surround tracing and compiling, and run on the thread that calls the compiled function.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handler: Any = None
+        self._since = 0
+
+    def start(self) -> None:
+        # Nothing compiles without it, and importing it takes seconds.
+        if self._handler is not None or "torch._dynamo" not in sys.modules:
+            return
+        from torch._dynamo import callback
+
+        handler = callback.callback_handler
+        handler.register_start_callback(self._began)
+        handler.register_end_callback(self._ended)
+        self._handler = handler
+
+    def stop(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        for remove, listener in (
+            (handler.remove_start_callback, self._began),
+            (handler.remove_end_callback, self._ended),
+        ):
+            try:
+                remove(listener)
+            except ValueError:  # all callbacks were cleared
+                pass
+
+    def _began(self, *_: object) -> None:
+        self._since = time.perf_counter_ns()
+
+    def _ended(self, *_: object) -> None:
+        if self._since:
+            self.add(time.perf_counter_ns() - self._since)
+            self._since = 0
