@@ -8,7 +8,7 @@ import pytest
 from packages import need
 from processes import shared
 
-from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.backends.input_watch import finished_batches
 from gpu_util_callback.steps.rows import HandedOver
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from gpu_util_callback.backends.base import Failed
 from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches, TimedBatches
 from gpu_util_callback.backends.input_calls import WatchedIterable
+from gpu_util_callback.backends.input_watch import finished_batches
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
-from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.backends.torch.runtime import RUNTIME, probe
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import HandedOver, Stamp
+from gpu_util_callback.steps.rows import Stamp
 from gpu_util_callback.steps.timeline import Timeline
 
 _GET = "get_torch_dataloader"
@@ -27,12 +27,12 @@ class LoaderTimer:
         data_adapter: the `EpochIterator`'s.
         batches: of the function that is given the batches.
         timeline: notified of each step's request for a batch, and of the end of the input.
-        handed: notified of which batches were ready when requested.
+        training: whether to look which batches are ready when requested.
     """
 
-    def __init__(self, data_adapter: object, batches: PythonBatches, timeline: Timeline, handed: HandedOver):
+    def __init__(self, data_adapter: object, batches: PythonBatches, timeline: Timeline, training: bool):
         self.data_adapter = data_adapter
-        self._handed = handed
+        self._handed = timeline.handed if training else None
         self._batches = batches
         self._timeline: Timeline | None = timeline
         self.requesting: Callable[[], None] | None = None  # called before each batch's request
@@ -55,7 +55,7 @@ class LoaderTimer:
             ended=self._ended,
             requesting=self._requesting if self.requesting is not None else None,
             probe=self._batches.probe,
-            finished=finished_batches(iterator, self._handed),
+            finished=None if self._handed is None else finished_batches(iterator, self._handed),
             first=self._batches.first,
         )
         return timed
@@ -120,9 +120,7 @@ class TorchAdapter(PythonAdapter):
         if not hasattr(data_adapter, _GET) or not timeline:
             return None
         self._watch(phase, data_adapter)
-        # Not reported for validation.
-        handed = timeline.handed if phase == "train" else HandedOver()
-        loader = LoaderTimer(data_adapter, self._batches[phase], timeline, handed)
+        loader = LoaderTimer(data_adapter, self._batches[phase], timeline, phase == "train")
         loader.attach()
         return loader
 
