@@ -35,7 +35,7 @@ class WatchingAdapter(Adapter):
         self.first_batch.look()
         functions = self._pipelines.look()
         if functions:
-            part_of("tensorflow", "py_funcs").time_functions(functions, self._calls)
+            part_of("tensorflow", "written_stages").time_functions(functions, self._calls)
 
     def input_facts(self) -> dict[str, object]:
         maps = self._pipelines.functions()

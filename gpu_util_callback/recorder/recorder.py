@@ -15,16 +15,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.job import job_facts, scheduler_facts, user_name
+from gpu_util_callback.job import job_facts, ray_context, scheduler_facts, script_name, user_name
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
-from gpu_util_callback.recorder.identity import ray_context, script_name
-from gpu_util_callback.recorder.intake import Intake
+from gpu_util_callback.recorder.intake import GpuSamples, Intake, PipelineReadings
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
 from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
 from gpu_util_callback.recorder.process_time import ProcessTime, reading, stop_between
-from gpu_util_callback.recorder.readings import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.segments import Tables

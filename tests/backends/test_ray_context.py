@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from gpu_util_callback.recorder.identity import ray_context
+from gpu_util_callback.job import ray_context
 
 
 class Context:

@@ -8,7 +8,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import logdir_report
-from gpu_util_callback.recorder.identity import script_name
+from gpu_util_callback.job import script_name
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.terminal import render
@@ -91,7 +91,7 @@ def test_notebooks_and_consoles_have_no_script():
 
 @pytest.mark.parametrize("way, name", [("file", "train.py"), ("module", "train"), ("code", None)])
 def test_however_python_is_started(tmp_path, way, name):
-    program = "from gpu_util_callback.recorder.identity import script_name; print(script_name())"
+    program = "from gpu_util_callback.job import script_name; print(script_name())"
     (tmp_path / "train.py").write_text(program)
     command = {"file": [str(tmp_path / "train.py")], "module": ["-m", "train"], "code": ["-c", program]}[way]
     said = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from fit_truth import BATCH, WIDTH, recorded_fit, small_model
 
 from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
 from gpu_util_callback.backends.tensorflow.written_stages import Reader, function_name, word
-from gpu_util_callback.recorder import readings
+from gpu_util_callback.recorder import intake
 
 pytestmark = pytest.mark.timed
 
@@ -190,7 +190,7 @@ def test_autotune_off_is_said(tmp_path):
 
 def test_a_reading_that_hangs_does_not_hold_the_recording(tmp_path, monkeypatch):
     release = threading.Event()
-    monkeypatch.setattr(readings, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(intake, "DEADLINE_S", 0.2)
     monkeypatch.setattr(TensorFlowAdapter, "pipeline", lambda self: release.wait(60) and [])
     model = small_model()
     model.compile("sgd", "mse")

@@ -22,7 +22,7 @@ from waiting import flush_often, newest, wait_until
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import intake, messages, outputs, recorder
-from gpu_util_callback.recorder.readings import GpuSamples
+from gpu_util_callback.recorder.intake import GpuSamples
 from gpu_util_callback.recording import writer
 from gpu_util_callback.recording.event_files import ScalarWriter
 from gpu_util_callback.recording.storage import LocalStorage

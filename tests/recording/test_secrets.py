@@ -29,7 +29,7 @@ from gpu_util_callback.backends.loop_adapters import LoopAdapter
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.profiling import session
-from gpu_util_callback.recorder import messages, outputs, readings, recorder
+from gpu_util_callback.recorder import intake, messages, outputs, recorder
 from gpu_util_callback.recorder.memory_watch import describe_error
 from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recording import event_files, manifest, problems
@@ -101,7 +101,7 @@ BROKEN = {
         (event_files.ScalarWriter, "points"),
         (event_files, "next_step_offset"),
     ],
-    "facts": [(readings.GpuSamples, "facts")],
+    "facts": [(intake.GpuSamples, "facts")],
     "opening": [(RecordingWriter, "_make_folder")],
     "manifest": [],  # of the store's own accord
     "segment": [],
