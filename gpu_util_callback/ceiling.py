@@ -16,7 +16,7 @@ from gpu_util_callback.backends.base import part_of, runtime_of
 from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.backends.loop_adapters import framework_in_use
 from gpu_util_callback.report.ceilings import Ceilings, Instead
-from gpu_util_callback.steps.fit_frame import calling_fit
+from gpu_util_callback.steps.frames import calling_fit
 
 __all__ = ["before_fit", "ceilings"]
 

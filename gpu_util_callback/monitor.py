@@ -19,8 +19,7 @@ from gpu_util_callback.recorder.fit_windows import open_windows
 from gpu_util_callback.recorder.messages import note
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import checked_settings
-from gpu_util_callback.steps.fit_frame import FitWatch, names_in_loop
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import FitWatch, names_in_loop, uncounted
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.rows import UNSEEN, Stamp
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from gpu_util_callback.monitor import GpuUtilMonitor
-from gpu_util_callback.steps.fit_frame import FitWatch
+from gpu_util_callback.steps.frames import FitWatch
 
 __all__ = ["lightning_callback", "trainer_callback"]
 

@@ -11,7 +11,7 @@ from gpu_util_callback.backends.base import Failed, Runtime
 from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit
 from gpu_util_callback.backends.input_watch import WatchingAdapter
-from gpu_util_callback.steps.fit_frame import calling_fit, given_adapter, is_tf_keras
+from gpu_util_callback.steps.frames import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.timeline import Timeline
 
 

@@ -29,17 +29,11 @@ from gpu_util_callback.steps.callback_list import (
     BatchHooks,
     CallbackList,
     CallbackTimer,
+    InputTimer,
     describe_callbacks,
     find_callback_list,
 )
-from gpu_util_callback.steps.fit_frame import (
-    FitWatch,
-    InputTimer,
-    calling_fit,
-    given_adapter,
-    is_tf_keras,
-    names_in_fit,
-)
+from gpu_util_callback.steps.frames import FitWatch, calling_fit, given_adapter, is_tf_keras, names_in_fit
 
 if TYPE_CHECKING:
     from gpu_util_callback.gpus import SampleBlock

@@ -28,7 +28,7 @@ from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch
-from gpu_util_callback.steps.fit_frame import FitWatch
+from gpu_util_callback.steps.frames import FitWatch
 from gpu_util_callback.steps.rows import seen_dims
 from gpu_util_callback.steps.timeline import Phase, Timeline
 

@@ -1,14 +1,14 @@
-"""Timing of the hooks of all callbacks in a fit's `CallbackList`, by callback name."""
+"""Timing of what a fit calls besides its train function: all callbacks' hooks, and work on the input."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from pathlib import Path
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Protocol
 
 from gpu_util_callback.steps.frames import uncounted
@@ -144,16 +144,46 @@ class HookSums:
         return [row]
 
 
-class CallbackTimer:
+class Wrappers:
+    """What stands in for attributes of instances for the time of a fit.
+
+    Args:
+        timeline: receives the measurements.
+        failed: called with an error of ours.
+    """
+
+    def __init__(self, timeline: Timeline, failed: Callable[[BaseException], None]):
+        self._timeline = timeline
+        self._failed = failed
+        self._undo: list[tuple[object, str, bool, object]] = []
+
+    def _replace(self, owner: object, name: str, value: object) -> None:
+        attributes = owner.__dict__
+        self._undo.append((owner, name, name in attributes, attributes.get(name)))
+        attributes[name] = value
+
+    def detach(self) -> None:
+        """Restore the originals. May be called more than once."""
+        while self._undo:
+            owner, name, had, value = self._undo.pop()
+            try:
+                if had:
+                    owner.__dict__[name] = value
+                else:
+                    owner.__dict__.pop(name, None)
+            except Exception as error:
+                self._failed(error)
+
+
+class CallbackTimer(Wrappers):
     """Timed wrappers around the hooks of a `CallbackList` and its callbacks, on the instances.
 
     The list's own hooks give the step boundaries; the callbacks' hooks give the names. Code that
     runs every step is written for speed, with as few calls as possible.
 
     Args:
-        timeline: receives the measurements.
+        timeline, failed: as of `Wrappers`.
         ours: our own callback, which is not timed.
-        failed: called with an error of ours.
         begun: called as each training batch begins, with the time; raises nothing.
         epoch_logs: called with an epoch's logs before any callback gets them; raises nothing.
     """
@@ -166,12 +196,10 @@ class CallbackTimer:
         begun: Callable[[int], None] = lambda now: None,
         epoch_logs: Callable[[object], None] | None = None,
     ):
-        self._timeline = timeline
+        super().__init__(timeline, failed)
         self._ours = ours
-        self._failed = failed
         self._begun = begun
         self._epoch_logs = epoch_logs
-        self._undo: list[tuple[object, str, bool, object]] = []
         self.sums: list[HookSums] = []
 
     def attach(self, callback_list: CallbackList) -> None:
@@ -233,23 +261,6 @@ class CallbackTimer:
             self._failed(error)
         if self._epoch_logs is not None:  # all callbacks get the same dictionary
             self._epoch_logs(logs)
-
-    def detach(self) -> None:
-        """Restore the original hooks. May be called more than once."""
-        while self._undo:
-            owner, name, had, value = self._undo.pop()
-            try:
-                if had:
-                    owner.__dict__[name] = value
-                else:
-                    owner.__dict__.pop(name, None)
-            except Exception as error:
-                self._failed(error)
-
-    def _replace(self, owner: object, name: str, value: object) -> None:
-        attributes = owner.__dict__
-        self._undo.append((owner, name, name in attributes, attributes.get(name)))
-        attributes[name] = value
 
     @uncounted
     def _around(self, owner: object, name: str, before: Callable | None, after: Callable | None) -> None:
@@ -411,3 +422,56 @@ def _overridden(callback: object, hook: str) -> bool:
         # The default of the newer name calls the older one.
         return own(hook) or own(ALIASES[hook])
     return own(hook)
+
+
+# ---- input work between epochs ---------------------------------------------------------
+
+
+class InputTimer(Wrappers):
+    """Timing of Keras' input work between epochs, on the `EpochIterator`'s instances."""
+
+    @uncounted
+    def attach(self, frame: FrameType | None) -> None:
+        """Start timing the input of the fit in `frame`."""
+        iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
+        adapter = getattr(iterator, "data_adapter", None)
+        if adapter is None:
+            return
+        self._time(adapter, "on_epoch_end", "input: end of epoch")
+        get = getattr(iterator, "_get_iterator", None)
+        if get is not None and "_get_iterator" not in iterator.__dict__:
+            timeline = self._timeline
+            self._replace(iterator, "_get_iterator", lambda: _TimedIterable(get(), timeline))
+
+    @uncounted
+    def _time(self, owner: object, name: str, title: str) -> None:
+        method = getattr(owner, name, None)
+        if method is None or name in owner.__dict__:
+            return
+        timeline = self._timeline
+
+        def timed(*args: object, **kwargs: object) -> object:
+            start = time.perf_counter_ns()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                end = time.perf_counter_ns()
+                if end - start > 20_000:
+                    timeline.input_work(title, start, end)
+
+        self._replace(owner, name, timed)
+
+
+@uncounted
+class _TimedIterable:
+    """A dataset whose `iter()` is timed; the iterator is the dataset's own."""
+
+    def __init__(self, iterable: Iterable, timeline: Timeline):
+        self._iterable = iterable
+        self._timeline = timeline
+
+    def __iter__(self) -> Iterator:
+        start = time.perf_counter_ns()
+        iterator = iter(self._iterable)
+        self._timeline.input_work("new iterator", start, time.perf_counter_ns())
+        return iterator

@@ -17,7 +17,7 @@ from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
 from gpu_util_callback.backends.tensorflow.written_stages import Reader
 from gpu_util_callback.recorder import recorder
-from gpu_util_callback.steps.fit_frame import calling_fit
+from gpu_util_callback.steps.frames import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature
 
 BATCH = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)

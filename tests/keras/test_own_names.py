@@ -13,7 +13,7 @@ from advised_runs import COMPUTING, DATALOADER, LOOP, PYDATASET, found, phases, 
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings  # noqa: E402
 from gpu_util_callback.steps.callback_list import describe_callbacks  # noqa: E402
-from gpu_util_callback.steps.fit_frame import names_of  # noqa: E402
+from gpu_util_callback.steps.frames import names_of  # noqa: E402
 
 ALL = {"loop": "custom"}
 

@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from gpu_util_callback.steps import fit_frame
-from gpu_util_callback.steps.fit_frame import FitWatch
-from gpu_util_callback.steps.frames import stack_of
+from gpu_util_callback.steps import frames
+from gpu_util_callback.steps.frames import FitWatch, stack_of
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_one_stack_cut_short_does_not_end_a_fit(monkeypatch):
         looks.append(thread)
         return stack_of(thread)[:1] if len(looks) == 1 else stack_of(thread)
 
-    monkeypatch.setattr(fit_frame, "stack_of", cut_once)
+    monkeypatch.setattr(frames, "stack_of", cut_once)
     assert not watch.over()
     assert len(looks) == 2
 

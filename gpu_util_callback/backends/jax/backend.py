@@ -17,8 +17,7 @@ from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.jax.runtime import RUNTIME, distribution, on_cpu
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
-from gpu_util_callback.steps.fit_frame import given_adapter
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import given_adapter, uncounted
 from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 

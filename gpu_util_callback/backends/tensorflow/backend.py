@@ -28,8 +28,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
-from gpu_util_callback.steps.fit_frame import given_dataset, is_tf_keras
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import given_dataset, is_tf_keras, uncounted
 from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED, Timeline
 

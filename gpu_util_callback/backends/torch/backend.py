@@ -12,8 +12,7 @@ from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.runtime import RUNTIME, probe
-from gpu_util_callback.steps.fit_frame import given_adapter
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import given_adapter, uncounted
 from gpu_util_callback.steps.rows import Stamp
 from gpu_util_callback.steps.timeline import Timeline
 
