@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpu_util_callback.backends.base import profiler_session_for
 from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
@@ -67,16 +67,8 @@ def open_windows(
     windows = KerasWindows(
         recorder.windows, recorder.timeline, callbacks, steps_per_epoch, recorder.timeline.steps_per_execution
     )
-    if isinstance(recorder.adapter, FetchesBefore):
-        recorder.adapter.before_fetch(windows.batch_requested)
+    recorder.adapter.before_fetch(windows.batch_requested)
     return windows
-
-
-@runtime_checkable
-class FetchesBefore(Protocol):
-    """Adapter whose batches are fetched before Keras' hooks."""
-
-    def before_fetch(self, requested: Callable[[], None]) -> None: ...
 
 
 class KerasWindows:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.base import Adapter, NotCounted
 from gpu_util_callback.backends.inputs import batch_shape
-from gpu_util_callback.backends.step_work import NotCounted
 from gpu_util_callback.recording.segments import AnyTables
 from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
 from gpu_util_callback.steps.rows import seen_batch_size

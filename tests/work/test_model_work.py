@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpu_util_callback.backends.base import Adapter, Runtime
-from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted, einsum_multiply_adds
+from gpu_util_callback.backends.base import (
+    CONV,
+    MATMUL,
+    Adapter,
+    CountedWork,
+    NotCounted,
+    Runtime,
+    einsum_multiply_adds,
+)
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.steps.rows import seen_batch_size, shape_signature
 

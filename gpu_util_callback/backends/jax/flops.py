@@ -9,7 +9,7 @@ from types import FrameType
 
 import jax
 
-from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted
+from gpu_util_callback.backends.base import CONV, MATMUL, CountedWork, NotCounted
 
 
 def jitted_in(train_function: object) -> object:

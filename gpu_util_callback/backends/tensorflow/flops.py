@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork, NotCounted, einsum_multiply_adds, product
+from gpu_util_callback.backends.base import CONV, MATMUL, CountedWork, NotCounted, einsum_multiply_adds, product
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpu_util_callback.backends.base import Failed
+from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted
 from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches, TimedBatches
 from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.input_watch import finished_batches
 from gpu_util_callback.backends.keras import PythonAdapter
-from gpu_util_callback.backends.step_work import CountedWork, NotCounted
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.runtime import RUNTIME, probe
 from gpu_util_callback.steps.frames import given_adapter, uncounted
@@ -110,7 +109,6 @@ class TorchAdapter(PythonAdapter):
             self.unavailable.append(NOT_FOUND)
 
     def before_fetch(self, requested: Callable[[], None]) -> None:
-        """Call `requested` before each request for a training batch."""
         if self._train_loader is not None:
             self._train_loader.requesting = requested
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from gpu_util_callback.backends.step_work import CONV, MATMUL, CountedWork
+from gpu_util_callback.backends.base import CONV, MATMUL, CountedWork
 from gpu_util_callback.steps.frames import uncounted
 
 # Operations of PyTorch itself that do no more than their parts, or nothing that is counted.
