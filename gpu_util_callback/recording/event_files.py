@@ -13,7 +13,6 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
@@ -34,7 +33,7 @@ MARKER_TAG = "gpu_util/recording"
 # By this, later fits in the same log directory recognise our own files.
 SUFFIX = ".gpu_util"
 REMOTE_FILE_BYTES = 256 << 10
-# Records kept in memory while nothing can be written; the oldest go first.
+# Of records kept in memory while nothing can be written; later ones are left out.
 MAX_WAITING_BYTES = 4 << 20
 
 _count = 0
@@ -177,8 +176,7 @@ class _LocalFile:
     def __init__(self, folder: str, name: str):
         self._folder = folder
         self._path = os.path.join(folder, name)  # noqa: PTH118
-        self._waiting: deque[bytes] = deque()
-        self._bytes = 0
+        self._waiting = bytearray()
         self.begin("xb")
 
     def begin(self, mode: str = "ab") -> None:
@@ -186,20 +184,12 @@ class _LocalFile:
         self._out: IO[bytes] = open(self._path, mode, buffering=0)  # noqa: PTH123, SIM115
 
     def write(self, data: bytes) -> None:
-        self._waiting.append(data)
-        self._bytes += len(data)
-        while self._bytes > MAX_WAITING_BYTES and len(self._waiting) > 2:
-            self._bytes -= len(self._waiting[1])
-            del self._waiting[1]  # a part of the first one may be in the file
+        if len(self._waiting) < MAX_WAITING_BYTES:
+            self._waiting += data
 
     def flush(self) -> None:
-        data = b"".join(self._waiting)
-        while data:
-            self._waiting = deque([data])
-            self._bytes = len(data)
-            data = data[self._out.write(data) :]
-        self._waiting.clear()
-        self._bytes = 0
+        while self._waiting:
+            del self._waiting[: self._out.write(self._waiting)]
 
     def removed(self) -> bool:
         return not (os.fstat(self._out.fileno()).st_nlink or os.path.exists(self._path))  # noqa: PTH110
