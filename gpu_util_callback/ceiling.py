@@ -12,9 +12,9 @@ from statistics import median
 from types import FunctionType, MethodType
 from typing import Any
 
+from gpu_util_callback.backends.adapters import framework_in_use
 from gpu_util_callback.backends.base import part_of, runtime_of
 from gpu_util_callback.backends.copies import Preserved, independent
-from gpu_util_callback.backends.loop_adapters import framework_in_use
 from gpu_util_callback.report.ceilings import Ceilings, Instead
 from gpu_util_callback.steps.frames import calling_fit
 

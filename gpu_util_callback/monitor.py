@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gpu_util_callback.backends.adapters import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.functions import TimedBatches
 from gpu_util_callback.backends.input_calls import StandIn
 from gpu_util_callback.backends.input_watch import finished_batches
 from gpu_util_callback.backends.inputs import describe_input, describe_validation, seen_through, source_of
-from gpu_util_callback.backends.loop_adapters import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.recorder.fit_windows import open_windows
 from gpu_util_callback.recorder.messages import note
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over

@@ -120,8 +120,8 @@ def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
 
 
 def test_allocator_memory_is_recorded(tmp_path, monkeypatch):
+    from gpu_util_callback.backends.adapters import framework_in_use
     from gpu_util_callback.backends.base import runtime_of
-    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     stats = {"allocator_used_bytes": 3.0 * GIB, "allocator_limit_bytes": 4.0 * GIB}
     monkeypatch.setattr(type(runtime_of(framework_in_use())), "memory", lambda self: {0: stats, 1: {}})
@@ -136,8 +136,8 @@ def test_allocator_memory_is_recorded(tmp_path, monkeypatch):
 
 
 def test_memory_that_cannot_be_read_switches_itself_off(tmp_path, monkeypatch):
+    from gpu_util_callback.backends.adapters import framework_in_use
     from gpu_util_callback.backends.base import runtime_of
-    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     def fail(self):
         raise RuntimeError("no such thing")

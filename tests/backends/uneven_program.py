@@ -6,8 +6,8 @@ import sys
 import time
 
 from gpu_util_callback import GpuUtilMonitor
+from gpu_util_callback.backends.adapters import LoopAdapter
 from gpu_util_callback.backends.base import Runtime
-from gpu_util_callback.backends.loop_adapters import LoopAdapter
 
 Runtime.devices = lambda self: [  # type: ignore[method-assign]
     {"index": 0, "name": "NVIDIA H100 80GB HBM3"},

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from generated_runs import GPU, Generated
 
+from gpu_util_callback.backends.adapters import LoopAdapter, is_a_guess
 from gpu_util_callback.backends.base import BACKENDS
-from gpu_util_callback.backends.loop_adapters import LoopAdapter, is_a_guess
 
 GIB = 2**30
 TORCH = {"name": "torch", "backend": "torch", "version": "2.13"}

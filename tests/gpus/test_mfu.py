@@ -112,8 +112,8 @@ def test_the_precision_that_the_model_computes_in(keras, policy, precision, tflo
 
 
 def test_a_loop_under_the_monitor(play, tmp_path, monkeypatch):
+    from gpu_util_callback.backends.adapters import framework_in_use
     from gpu_util_callback.backends.base import runtime_of
-    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     monkeypatch.setattr(type(runtime_of(framework_in_use())), "devices", lambda self: [dict(H100)])
     scenario = Scenario("h100")

@@ -61,8 +61,8 @@ def test_activity_is_attributed_to_the_steps_that_caused_it(name, phase_s, repla
 def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monkeypatch):
     """In real time, through the sampler's own thread."""
     from gpu_util_callback import GpuUtilMonitor
+    from gpu_util_callback.backends.adapters import framework_in_use
     from gpu_util_callback.backends.base import runtime_of
-    from gpu_util_callback.backends.loop_adapters import framework_in_use
 
     card = recorded(trace_data, "a100_load_6s")
     ((on, off),) = card.loads

@@ -25,7 +25,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings, redaction
-from gpu_util_callback.backends.loop_adapters import LoopAdapter
+from gpu_util_callback.backends.adapters import LoopAdapter
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.profiling import session

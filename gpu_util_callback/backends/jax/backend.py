@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import keras
 
+from gpu_util_callback.backends.adapters import PythonAdapter
 from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted
 from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.jax.runtime import RUNTIME, distribution, on_cpu
-from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.steps.frames import given_adapter, uncounted
 from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from gpu_util_callback.backends.adapters import KerasAdapter
 from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted
 from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction, unwrapped
-from gpu_util_callback.backends.keras import KerasAdapter
 from gpu_util_callback.backends.tensorflow import distribute as tensorflow_distribute
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
 from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpu_util_callback.backends.adapters import PythonAdapter
 from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted
 from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches, TimedBatches
 from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.input_watch import finished_batches
-from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.runtime import RUNTIME, probe
 from gpu_util_callback.steps.frames import given_adapter, uncounted
