@@ -230,24 +230,6 @@ class TimedBatches:
         own_ns: what all of this took, without the fetch; where they are kept, of several fetches.
     """
 
-    __slots__ = (
-        "_came",
-        "_ended",
-        "_fetches_until_ask",
-        "_finished",
-        "_first",
-        "_idle",
-        "_probe",
-        "_quick",
-        "_requesting",
-        "_shapes",
-        "_signature",
-        "_skip",
-        "iterator",
-        "own_ns",
-        "stamps",
-    )
-
     def __init__(
         self,
         iterator: Iterator | None,
