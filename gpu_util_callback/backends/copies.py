@@ -23,27 +23,7 @@ _CONTAINERS = (list, tuple, dict, set)
 _LARGEST_BYTES, _LONGEST = 16 << 20, 100_000
 _MOST_OBJECTS = 200_000
 # Packages whose objects are not looked into, but for Keras' layers, optimizers, metrics and losses.
-_FOREIGN = {
-    "builtins",
-    "keras",
-    "tensorflow",
-    "jax",
-    "jaxlib",
-    "torch",
-    "numpy",
-    "threading",
-    "logging",
-    "collections",
-    "abc",
-    "typing",
-    "types",
-    "weakref",
-    "functools",
-    "concurrent",
-    "asyncio",
-    "multiprocessing",
-    "gpu_util_callback",
-}
+_FOREIGN = {"keras", "tensorflow", "jax", "jaxlib", "torch", "numpy", "gpu_util_callback", *sys.stdlib_module_names}
 
 
 class Preserved:
@@ -268,7 +248,7 @@ def _has_state_dict(value: object) -> TypeGuard[_Stateful]:
 def _is_looked_into(value: object) -> bool:
     if isinstance(value, type) or not hasattr(value, "__dict__") or not isinstance(vars(value), dict):
         return False
-    if type(value).__module__.partition(".")[0] not in _FOREIGN | set(sys.stdlib_module_names):
+    if type(value).__module__.partition(".")[0] not in _FOREIGN:
         return True
     keras = sys.modules.get("keras")
     kinds: tuple[type, ...] = ()

@@ -167,7 +167,9 @@ def test_function_names(name, own):
         ("BatchV2", "batch"),
         ("Root", "iterator"),
         ("ShardDataset", "shard"),
-        ("SomethingNew", "SomethingNew"),
+        ("MapAndBatchV2", "map + batch"),
+        ("ForeverRepeat", "repeat"),
+        ("SomethingNew", "something_new"),
     ],
 )
 def test_words(op, name):

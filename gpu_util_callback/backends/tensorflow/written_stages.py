@@ -17,56 +17,18 @@ from tensorflow.python.ops import script_ops
 from gpu_util_callback.backends.input_calls import InputCalls, called
 from gpu_util_callback.recording.manifest_facts import InputMap
 
-# TensorFlow's name of a dataset -> the name in the user's program.
+# TensorFlow's name of a dataset -> the name in the user's program, where that is another one.
 _WORDS = {
-    "ParallelMap": "map",
-    "Map": "map",
-    "MapAndBatch": "map + batch",
-    "ParallelBatch": "batch",
-    "Batch": "batch",
-    "PaddedBatch": "padded_batch",
-    "Prefetch": "prefetch",
-    "Shuffle": "shuffle",
-    "ShuffleAndRepeat": "shuffle + repeat",
-    "Repeat": "repeat",
-    "ForeverRepeat": "repeat",
-    "FiniteRepeat": "repeat",
-    "Take": "take",
-    "FiniteTake": "take",
-    "Skip": "skip",
-    "FiniteSkip": "skip",
-    "Cache": "cache",
-    "MemoryCache": "cache",
-    "FileCache": "cache",
-    "Filter": "filter",
-    "ParallelFilter": "filter",
-    "FlatMap": "flat_map",
-    "Interleave": "interleave",
-    "ParallelInterleave": "interleave",
-    "LegacyParallelInterleave": "interleave",
-    "Zip": "zip",
-    "Concatenate": "concatenate",
-    "Range": "range",
     "FromTensor": "from_tensors",
-    "TensorSlice": "from_tensor_slices",
     "Tensor": "from_tensors",
+    "TensorSlice": "from_tensor_slices",
     "TFRecord": "TFRecordDataset",
     "TextLine": "TextLineDataset",
-    "Generator": "generator",
-    "Unbatch": "unbatch",
-    "Rebatch": "rebatch",
-    "Window": "window",
-    "Options": "options",
-    "Model": "model",
     "MaxIntraOpParallelism": "options",
     "PrivateThreadPool": "options",
     "Root": "iterator",
-    "Shard": "shard",
-    "ParallelFlatMap": "flat_map",
-    "Snapshot": "snapshot",
-    "Sparse": "sparse",
-    "Scan": "scan",
 }
+_VARIANT = re.compile(r"^(Legacy|Parallel|Finite|Forever|Memory|File)+")
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Operations that draw other numbers each time they run.
 _RANDOM_OPS = re.compile(
@@ -127,7 +89,8 @@ class WrittenStage:
 def word(op: str) -> str:
     """Return the user's name for a tf.data op: "ParallelMapV2" -> "map"."""
     name = re.sub(r"(Dataset)?(V\d+)?$", "", op.split("[")[0])
-    return _WORDS.get(name, name)
+    snake_case = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _VARIANT.sub("", name)).lower()
+    return _WORDS.get(name, snake_case.replace("_and_", " + "))
 
 
 def written(dataset: object) -> WrittenStage | None:
