@@ -33,35 +33,12 @@ _SAID = re.compile(
     re.IGNORECASE,
 )
 _MOST_TEXT = 2000
-_SIZES = {
-    "B": 1,
-    "BYTES": 1,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-    "TIB": 1 << 40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-}
 _SIZE = r"([\d.]+)\s?([KMGT]?i?B|bytes)"
 _ASKED = re.compile(rf"(?:allocate|allocating|allocation of)\s+{_SIZE}", re.IGNORECASE)
 _FREE = re.compile(rf"of which {_SIZE} is free", re.IGNORECASE)
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated", re.IGNORECASE)
 _SHAPE = re.compile(r"with shape\s?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
-_WIDTHS = {
-    "float": 4,
-    "half": 2,
-    "double": 8,
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "uint8": 1,
-    "int8": 1,
-}
+_WIDTHS = {"half": 2, "double": 8}  # of types that do not end with their bits
 _HOOK = re.compile(r"\.on_(?:train|epoch|batch|test|predict)_\w+$")
 _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
@@ -353,7 +330,7 @@ def _described(name: str, text: str, framework: str) -> dict[str, object]:
         dims = [int(dim) for dim in re.findall(r"\d+", shape[1])]
         facts["shapes"] = [str(dims)]
         if requested_bytes is None:
-            requested_bytes = _WIDTHS.get(shape[2] or "float", 4)
+            requested_bytes = _width(shape[2] or "float")
             for dim in dims:
                 requested_bytes *= dim
     facts["asked_bytes"] = requested_bytes
@@ -362,6 +339,16 @@ def _described(name: str, text: str, framework: str) -> dict[str, object]:
     return {key: value for key, value in facts.items() if value is not None}
 
 
+def _width(dtype: str) -> int:
+    """Return the bytes of a number of this type."""
+    bits = re.search(r"\d+$", dtype)
+    return int(bits[0]) // 8 if bits is not None else _WIDTHS.get(dtype, 4)
+
+
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
+    """Return the bytes in a text: "7.50 GiB", "512 MB", "100 bytes"."""
     match = pattern.search(text)
-    return round(float(match[1]) * _SIZES[match[2].upper()]) if match is not None else None
+    if match is None:
+        return None
+    unit = match[2].upper()
+    return round(float(match[1]) * (1024 if "I" in unit else 1000) ** "BKMGT".index(unit[0]))
