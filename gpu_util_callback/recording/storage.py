@@ -8,11 +8,13 @@ is ever appended, because object stores cannot.
 # ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH111, PTH114, PTH116, PTH118, PTH120
 # ruff: noqa: PTH123, PTH208
 
+from __future__ import annotations
+
 import os
 import posixpath
 import stat
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_util_callback.redaction import without_secrets
 
@@ -28,23 +30,6 @@ _PAUSES_S = (0.01, 0.03, 0.1)
 
 class LeadsOutside(OSError):
     """A link leads out of the log directory: its target may not be meant to be shown."""
-
-
-class Storage(Protocol):
-    """File system operations of reader and writer; every failure is an OSError."""
-
-    remote: bool  # served by others, who may be slow or never answer
-
-    def join(self, *parts: str) -> str: ...
-    def make_folder(self, path: str) -> None: ...
-    def names(self, path: str) -> list[str]: ...
-    def folders(self, path: str) -> list[str]: ...
-    def read(self, path: str, limit: int) -> bytes: ...
-    def write(self, path: str, data: bytes) -> None: ...
-    def remove(self, path: str) -> None: ...
-    def exists(self, path: str) -> bool: ...
-    def stamp(self, path: str) -> tuple: ...
-    def age_s(self, path: str, now_s: float) -> float | None: ...
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -77,7 +62,7 @@ def storage_for(path: str | os.PathLike, within: str | os.PathLike | None = None
 
 
 class LocalStorage:
-    """Plain files; a file is replaced under a temporary name, so readers see old or new."""
+    """Plain files, every failure an OSError; a file is replaced under a temporary name, so readers see old or new."""
 
     remote = False
 
@@ -179,7 +164,7 @@ def _is_folder(entry: os.DirEntry) -> bool:
 
 
 class RemoteStorage:
-    """Any fsspec file system."""
+    """Any fsspec file system, which may be slow or never answer; every failure is an OSError."""
 
     remote = True
 
@@ -257,6 +242,9 @@ class RemoteStorage:
 def _stamp(info: dict[str, Any]) -> tuple:
     keys = ("size", "etag", "ETag", "generation", "mtime", "LastModified", "updated", "created")
     return tuple(str(info[key]) for key in keys if key in info)
+
+
+Storage = LocalStorage | RemoteStorage
 
 
 class _as_oserror:
