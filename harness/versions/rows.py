@@ -40,7 +40,6 @@ SUITES = {
                 "the_end_of_data_is_no_step",
                 "facts",
                 "a_stale_wrapper_ends_with_the_next_fit",
-                "training_gives_the_same_result",
                 "validation_is_timed_in_every_epoch",
             )
         ),
