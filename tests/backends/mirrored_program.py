@@ -14,6 +14,7 @@ import tensorflow as tf
 from injected import Truth, medians, report
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
+from gpu_util_callback.recorder import recorder
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mirrored-"))
 BATCH, WIDTH = 8, 16
@@ -87,6 +88,7 @@ def stages() -> None:
     def decode(x):
         return x * 2
 
+    recorder.FLUSH_S = 0.1
     for name, devices in (("one", ["CPU:0"]), ("two", ["CPU:0", "CPU:1"])):
         for way, ahead in (("ahead", True), ("late", False)):
             strategy = tf.distribute.MirroredStrategy(devices)
@@ -103,7 +105,7 @@ def stages() -> None:
             folder = FOLDER / f"{name}-{way}"
             with GpuUtilMonitor(folder, framework="tensorflow", report=False) as monitor:
                 for _ in monitor.batches(batches):
-                    time.sleep(0.1)  # long enough that the pipeline is read
+                    time.sleep(0.04)  # long enough that the pipeline is read
             [recording] = read_recordings(folder)
             found = {str(stage) for stage in recording.pipeline.get("stage", ())}
             sources = {u["source"] for u in recording.facts["unavailable"]}

@@ -214,7 +214,7 @@ def test_keras_on_torch_over_two_processes(tmp_path):
     for way in ("guide", "fit"):
         assert weights[0][way] == weights[1][way], "the ranks did not train one model"
         recordings = one_session(tmp_path / way, 2)
-        assert [len(r.steps["step"]) for r in recordings] == [50, 50]
+        assert [len(r.steps["step"]) for r in recordings] == [30, 30]
         waits = [float(np.median(r.steps["input_wait_ns"][3:]) / 1e6) for r in recordings]
         assert waits[1] > 15 and waits[0] < 0.4 * waits[1], f"{way}: waits by rank {waits} ms"
         (session,) = logdir_report(recordings)["sessions"]
@@ -241,16 +241,15 @@ def test_uneven_gpus_of_one_process(tmp_path):
     assert "gpu0 (replica 1) works 9" in found[0]["advice"]["text"]
 
 
-@pytest.fixture
-def mirrored():
+def mirrored(*groups: str) -> dict:
     need("tensorflow", "keras")
-    return shared("mirrored_program.py", "fits", "executions", "stages", KERAS_BACKEND="tensorflow")
+    return shared("mirrored_program.py", *groups, KERAS_BACKEND="tensorflow")
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("length", ["known", "unknown"])
-def test_mirrored_strategy(mirrored, length):
-    one = mirrored[length]
+def test_mirrored_strategy(length):
+    one = mirrored("fits")[length]
     assert one["good"], f"measured {one['measured']}, left of making a batch {one['left']} ms"
     assert one["steps"] == 24
     assert one["traced"] == 1, "the train function was traced more than once"
@@ -262,19 +261,18 @@ def test_mirrored_strategy(mirrored, length):
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
 
 
-@pytest.mark.timed  # with the tests of the same program: it runs once
-def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them(mirrored):
+def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them():
     """Of a loop's datasets that are not fetched to the devices ahead; on one device and on two."""
+    found = mirrored("executions", "stages")
     for devices in ("one", "two"):
-        assert mirrored[f"{devices}/late"]["stages"] == ["map(decode)"]
-        assert mirrored[f"{devices}/late"]["unavailable"] == []
-        assert mirrored[f"{devices}/ahead"]["stages"] == []
-        assert mirrored[f"{devices}/ahead"]["unavailable"] == ["pipeline"]
+        assert found[f"{devices}/late"]["stages"] == ["map(decode)"]
+        assert found[f"{devices}/late"]["unavailable"] == []
+        assert found[f"{devices}/ahead"]["stages"] == []
+        assert found[f"{devices}/ahead"]["unavailable"] == ["pipeline"]
 
 
-@pytest.mark.timed
-def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure(mirrored):
-    one = mirrored["executions"]
+def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure():
+    one = mirrored("executions", "stages")["executions"]
     without, with_callback = one["errors"]
     assert without == with_callback
     assert without, "Keras runs this by now: the warning should go"
