@@ -7,7 +7,7 @@ from fit_truth import Truth, given, once_more, recorded_fit, small_model
 
 pytestmark = pytest.mark.timed
 
-N = 300  # steps; a third each
+N = 180  # steps; a third each
 SLOW = range(N // 3, 2 * N // 3)
 
 
