@@ -145,8 +145,8 @@ def list_plugins(logdir: Path, runs: int, load_fast: bool) -> tuple[float, float
         (broken / "__init__.py").write_text("raise ImportError('left out')")
         took: dict[bool, list[float]] = {True: [], False: []}
         with (
-            TensorBoardServer(logdir, load_fast) as with_us,
-            TensorBoardServer(logdir, load_fast, env={"PYTHONPATH": folder}) as without,
+            TensorBoardServer(logdir, load_fast, forked=False) as with_us,
+            TensorBoardServer(logdir, load_fast, env={"PYTHONPATH": folder}, forked=False) as without,
         ):
             servers = {True: with_us, False: without}
 

@@ -212,7 +212,8 @@ def test_a_broken_plugin_cannot_stop_tensorboard(tmp_path, start_tensorboard):
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('broken installation')")
     (tmp_path / "logs").mkdir()
-    server = start_tensorboard(tmp_path / "logs", True, env={"PYTHONPATH": str(tmp_path / "elsewhere")})
+    path = {"PYTHONPATH": str(tmp_path / "elsewhere")}
+    server = start_tensorboard(tmp_path / "logs", True, env=path, forked=False)
     status, _, body = server.get("data/plugins_listing")
     assert status == 200
     assert "scalars" in json.loads(body)

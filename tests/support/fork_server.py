@@ -39,13 +39,13 @@ IDLE_S = 300
 IMPORTED_LATE = "tensorboard.summary", "pynvml"
 
 
-def python(*modules: str) -> list[str]:
+def python(*modules: str, interpreter: str = sys.executable) -> list[str]:
     """The start of a command: Python with these modules imported, else a plain one."""
     if not hasattr(os, "pidfd_open") or Path("/dev/nvidiactl").exists():  # CUDA survives no fork
-        return [sys.executable]
+        return [interpreter]
     worker = "PYTEST_XDIST_WORKER" in os.environ
     owner = os.getppid() if worker else os.getpid()
-    return [sys.executable, "-I", "-S", __file__, str(owner), ",".join(modules)]
+    return [interpreter, "-I", "-S", __file__, str(owner), ",".join(modules)]
 
 
 # ---- the caller's child --------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def _connected(owner: str, modules: str) -> socket.socket:
     read["KERAS_BACKEND"] = read.get("KERAS_BACKEND", "tensorflow") if modules == "keras" else ""
     read["JAX_PLATFORMS"] = "cpu"  # without a GPU there is no other
     read["OMP_NUM_THREADS"] = "1"  # tests share two cores; threads of a pool would not be in the fork
-    key = hashlib.sha256(json.dumps([modules, sorted(read.items())]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps([sys.executable, modules, sorted(read.items())]).encode()).hexdigest()[:12]
     path = Path(f"/tmp/fork-servers-{os.getuid()}-{owner}", key)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:

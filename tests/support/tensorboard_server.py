@@ -20,11 +20,14 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
+import fork_server
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHED = REPOSITORY / ".venv-tensorboard"
 HOME = SHED / "env"
 # setuptools: TensorBoard before 2.21 imports its pkg_resources.
 PACKAGES = ("tensorboard", "setuptools", "numpy", "protobuf", "fsspec", "werkzeug")
+IMPORTED = ("tensorboard.main", "tensorboard.data.grpc_provider", "tensorboard_plugin.plugin", "compressed_page")
 ENTRY_POINTS = (
     "[console_scripts]\ngpu-util = gpu_util_callback.cli:main\n\n"
     "[tensorboard_plugins]\ngpu_utilization = tensorboard_plugin.loader:Loader\n"
@@ -77,23 +80,20 @@ class TensorBoardServer:
         logdir_spec: as for `--logdir_spec`, e.g. "a:/logs/a,b:/logs/b".
         env: additional environment variables.
         python: interpreter of another environment, such as one with TensorFlow and the Profile tab.
+        forked: from a process that has imported TensorBoard and our plugin, where `python` is not said.
 
     Attributes:
         url: where it serves, path prefix included, without a slash at the end.
     """
 
-    def __init__(self, logdir, load_fast, path_prefix=None, logdir_spec=None, env=None, cwd=None, python=None):
-        command = [
-            str(python or python_without_tensorflow()),
-            "-m",
-            "tensorboard.main",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--reload_interval",
-            "1",
-        ]
+    def __init__(
+        self, logdir, load_fast, path_prefix=None, logdir_spec=None, env=None, cwd=None, python=None, forked=True
+    ):
+        interpreter = str(python or python_without_tensorflow())
+        begin = [interpreter]
+        if forked and not python:
+            begin = fork_server.python(*IMPORTED, interpreter=interpreter)
+        command = [*begin, "-m", "tensorboard.main", "--host", "127.0.0.1", "--port", "0", "--reload_interval", "1"]
         if logdir_spec is not None:
             command += ["--logdir_spec", logdir_spec]
         else:
@@ -108,12 +108,13 @@ class TensorBoardServer:
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
-            cwd=cwd or Path(command[0]).parent,
+            cwd=cwd or Path(interpreter).parent,
         )
         self._lines: list[str] = []
         self._found = threading.Event()
         self.url = ""
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
         if not self._found.wait(60) or not self.url:
             self.stop()
             raise RuntimeError("TensorBoard did not start:\n" + self.log)
@@ -157,14 +158,10 @@ class TensorBoardServer:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it, its data server included."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(10)
+        """End it, and its data server, which ends with its input."""
+        self._process.kill()
+        self._process.wait(10)
+        self._watcher.join(10)  # until nobody has its output any more
         if self._process.stdout is not None:
             self._process.stdout.close()
 
