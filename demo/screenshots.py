@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def of_demo() -> int:
     from chromium import FLAGS, find
-    from gpu_tab import Tab
+    from gpu_tab import Tab, new_page
     from playwright.sync_api import sync_playwright
     from tensorboard_server import TensorBoardServer
 
@@ -45,8 +45,8 @@ def of_demo() -> int:
     with TensorBoardServer(logs, load_fast=True) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=FLAGS)
         for scheme in ("light", "dark"):
-            context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
-            tab = Tab(context, server.url, host=True)
+            page = new_page(browser, viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+            tab = Tab(page, server.url, host=True)
             tab.open(f"&p.gpu_utilization.id={quote(runs[-1].id, safe='')}")
             if scheme == "dark":
                 tab.page.evaluate("document.body.classList.add('dark-mode')")
@@ -78,7 +78,7 @@ def _first_lanes(tab) -> dict[str, float]:
 
 def of_trace(trace: Path) -> int:
     from chromium import FLAGS, find
-    from gpu_tab import Tab
+    from gpu_tab import Tab, new_page
     from playwright.sync_api import sync_playwright
     from tensorboard_server import TensorBoardServer
 
@@ -91,8 +91,8 @@ def of_trace(trace: Path) -> int:
             return 2
         with TensorBoardServer(Path(logs), load_fast=True) as server, sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=find(), args=FLAGS)
-            context = browser.new_context(viewport={"width": 1440, "height": 900})
-            tab = Tab(context, server.url, host=True)
+            page = new_page(browser, viewport={"width": 1440, "height": 900})
+            tab = Tab(page, server.url, host=True)
             tab.open()
             tab.settle()
             tab.page.screenshot(path=path)

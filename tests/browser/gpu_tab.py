@@ -8,13 +8,70 @@ from urllib.parse import quote, unquote, urlsplit
 # What TensorBoard's own page logs: a library it bundles, its fonts under a path prefix.
 FOREIGN = ("favicon.ico", "font-roboto", "Multiple instances of Three.js", "[GroupMarkerNotSet")
 
-# A frame, the timers of the page that are due within 130 ms (the longest, by which values beside
-# the lanes are written, has 100 ms), and the frame that draws what they changed.
-QUIET = """() => new Promise((done) => {
-  setTimeout(done, 1000);  // a tab that is not shown draws no frames
-  const frame = (next) => requestAnimationFrame(() => setTimeout(next));
-  frame(() => setTimeout(() => frame(() => frame(done)), 130));
-})"""
+# Keeps account of requests whose answer a page has not read, of frames it wants to draw, and of what it has
+# put off for a moment.
+WATCH = """(() => {
+  const busy = (window.busy = new Set()), timers = (window.timers = new Map());
+  const until = (promise) => {
+    busy.add(promise);
+    const done = () => busy.delete(promise);
+    promise.then(done, done);
+    return promise;
+  };
+  const { fetch, setTimeout, clearTimeout, requestAnimationFrame, cancelAnimationFrame } = window;
+  window.fetch = (...all) => until(fetch(...all));
+  for (const read of ['json', 'text', 'arrayBuffer']) {
+    const whole = Response.prototype[read];
+    Response.prototype[read] = function () { return until(whole.call(this)); };
+  }
+  window.setTimeout = (act, ms = 0, ...rest) => {
+    const run = () => { timers.delete(id); act(...rest); };
+    const id = setTimeout(run, ms);
+    if (ms <= 150) timers.set(id, [performance.now() + ms, run]);
+    return id;
+  };
+  window.clearTimeout = (id) => { timers.delete(id); clearTimeout(id); };
+  window.requestAnimationFrame = (draw) => {
+    const id = requestAnimationFrame((now) => { busy.delete(id); draw(now); });
+    busy.add(id);
+    return id;
+  };
+  window.cancelAnimationFrame = (id) => { busy.delete(id); cancelAnimationFrame(id); };
+  window.frameDrawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+})()"""
+# Frame by frame, until two follow each other in which there was nothing to do. Where a page only waits
+# for the moment to pass, it has passed.
+QUIET = """async () => {
+  const hidden = new Promise((done) => setTimeout(done, 1000, true));  // a tab that is not shown draws no frames
+  for (let quiet = 0; quiet < 2; ) {
+    if (await Promise.race([hidden, frameDrawn()])) return;
+    quiet = busy.size || timers.size ? 0 : quiet + 1;
+    if (busy.size || !timers.size) continue;
+    const [id, [, run]] = [...timers].reduce((first, next) => (next[1][0] < first[1][0] ? next : first));
+    clearTimeout(id);
+    run();
+  }
+}"""
+
+
+def new_page(browser, **options):
+    """A page in a context of its own, watched."""
+    context = browser.new_context(**options)
+    context.add_init_script(WATCH)
+    return context.new_page()
+
+
+def hurry(page) -> None:
+    """Lets whatever takes a page over a second, such as asking again, take a tenth of it."""
+    page.add_init_script(
+        "const later = setTimeout;"
+        "window.setTimeout = (act, ms, ...rest) => later(act, ms > 1000 ? ms / 10 : ms, ...rest);"
+    )
+
+
+def routed(reply: str, answer):
+    """Lets a page's requests for a kind of reply be answered by `answer(route)`."""
+    return lambda page: page.route(f"**/gpu_utilization/{reply}*", answer)
 
 
 class Tab:
@@ -26,18 +83,27 @@ class Tab:
         problems: console errors, uncaught exceptions, requests to other servers.
     """
 
-    def __init__(self, context, url: str, host: bool):
-        self.context, self.url, self.host = context, url, host
-        self.page = context.new_page()
+    def __init__(self, page, url: str, host: bool, expect_errors: bool = False):
+        self.context, self.url, self.host = page.context, url, host
+        self.page = page
         self.problems: list[str] = []
         self.requests: list[tuple[float, str]] = []
-        self.in_flight = 0
-        self.expect_errors = False
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
-        self.page.on("request", self._request)
-        self.page.on("requestfinished", self._answered)
-        self.page.on("requestfailed", self._answered)
+        self.expect_errors = expect_errors
+        self._listens = {"console": self._console, "pageerror": self._uncaught, "request": self._request}
+        for event, listener in self._listens.items():
+            page.on(event, listener)
+
+    def leave(self) -> None:
+        """Leaves the page as the next test expects it."""
+        for event, listener in self._listens.items():
+            self.page.remove_listener(event, listener)
+        self.page.goto("about:blank")
+        self.page.unroute_all()
+        self.page.emulate_media(color_scheme="light", forced_colors="none", reduced_motion="no-preference")
+        self.context.clear_permissions()
+
+    def _uncaught(self, error) -> None:
+        self.problems.append(f"uncaught: {error}")
 
     def _console(self, message) -> None:
         said = f"{message.text} {message.location}"
@@ -48,23 +114,16 @@ class Tab:
 
     def _request(self, request) -> None:
         self.requests.append((time.monotonic(), request.url))
-        self.in_flight += 1
         parts = urlsplit(request.url)
         if parts.scheme in ("http", "https") and parts.netloc != urlsplit(self.url).netloc:
             self.problems.append(f"a request left for {request.url}")
 
-    def _answered(self, request) -> None:
-        self.in_flight -= 1
-
-    def open(self, hash_: str = "", wait: bool = True) -> "Tab":
-        if self.host:
-            self.page.goto(f"{self.url}/#gpu_utilization{hash_}")
-        else:
-            entry = f"{self.url}/data/plugin_entry.html?name=gpu_utilization"
-            self.page.goto("about:blank")
-            self.page.goto(f"{entry}#gpu_utilization{hash_}")
+    def open(self, link: str = "", wait: bool = True) -> "Tab":
+        entry = "" if self.host else "data/plugin_entry.html?name=gpu_utilization"
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.url}/{entry}#gpu_utilization{link}", wait_until="commit")
         if wait:
-            self.wait_for(".tl-value:not(:empty), .state", timeout=45)
+            self.wait_for(".tl-value:not(:empty), .state:not(.loading)", timeout=45)
         return self
 
     def resize(self, width: int, height: int) -> None:
@@ -94,21 +153,17 @@ class Tab:
         """What an element says; a space that holds a number to its unit is a space."""
         return self.find(selector).first.inner_text().replace("\u00a0", " ")
 
+    @property
+    def _ours(self):
+        """Where our own script runs."""
+        return next(frame for frame in self.page.frames if "plugin_entry.html" in frame.url)
+
     def evaluate(self, expression: str, argument=None):
-        return self.find("body").evaluate(f"(body, argument) => {expression}", argument)
+        return self._ours.evaluate(f"(argument) => {expression}", argument)
 
-    def settle(self, timeout: float = 10) -> None:
-        """Waits until every request is answered, and what was put off for a moment is done.
-
-        The page's own timers are waited for with a timer of the page, so that a slow machine delays
-        both alike.
-        """
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            asked = len(self.requests)
-            self.find("body").evaluate(QUIET)
-            if not self.in_flight and len(self.requests) == asked:
-                break
+    def settle(self) -> None:
+        """Waits until every request is answered, and what was put off for a moment is done."""
+        self._ours.evaluate(QUIET)
 
     # -- the timeline -----------------------------------------------------------------------------
 
@@ -126,7 +181,7 @@ class Tab:
     def link(self) -> dict[str, str]:
         """Our keys of the address bar's hash."""
         self.settle()
-        parts = urlsplit(self.page.url).fragment.split("&")
+        parts = urlsplit(self.page.evaluate("location.href")).fragment.split("&")
         keys = [part.split("=", 1) for part in parts if part.startswith("p.gpu_utilization.")]
         return {key.removeprefix("p.gpu_utilization."): unquote(value) for key, value in keys}
 
@@ -152,17 +207,19 @@ class Tab:
         self.page.keyboard.down("Control")
         for _ in range(times):
             self.page.mouse.wheel(0, delta)
-            self.page.wait_for_timeout(20)
         self.page.keyboard.up("Control")
 
     def colour_at(self, selector: str, x: float, y: float) -> tuple[int, int, int]:
         """Colour of a canvas at CSS pixels from its top left corner."""
-        pixel = self.find(selector).evaluate(
-            "(c, [x, y]) => [...c.getContext('2d').getImageData(x * c.width / c.clientWidth, "
-            "y * c.height / c.clientHeight, 1, 1).data]",
-            [x, y],
+        return self.colours_at(selector, [x], y)[0]
+
+    def colours_at(self, selector: str, row, y: float) -> list[tuple[int, int, int]]:
+        pixels = self.find(selector).evaluate(
+            "(c, [row, y]) => row.map((x) => [...c.getContext('2d').getImageData(x * c.width / c.clientWidth, "
+            "y * c.height / c.clientHeight, 1, 1).data])",
+            [[*row], y],
         )
-        return tuple(pixel[:3])
+        return [tuple(pixel[:3]) for pixel in pixels]
 
     # -- what the server says -------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parents[1])]
 
 import chromium  # noqa: E402
 from gallery import SCENES  # noqa: E402
-from gpu_tab import Tab  # noqa: E402
+from gpu_tab import Tab, new_page  # noqa: E402
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 from tensorboard_server import TensorBoardServer  # noqa: E402
 
@@ -37,18 +37,18 @@ def shoot(browser: Browser, url: str, path: Path, frame: tuple[int, int, int], d
     """Photograph what opens first, of a narrow frame, which scrolls, the whole page as well; return what `LANES` is."""
     width, height, scale = frame
     options = {"device_scale_factor": scale, "color_scheme": "dark" if dark else "light"}
-    context = browser.new_context(viewport={"width": width, "height": height}, **options)
-    tab = Tab(context, url, host=True).open()
+    page = new_page(browser, viewport={"width": width, "height": height}, **options)
+    tab = Tab(page, url, host=True).open()
     if dark:
         tab.page.evaluate("document.body.classList.add('dark-mode')")
     tab.settle()
     tab.page.screenshot(path=path)
     lanes = tab.evaluate(LANES)
     if width < NARROW and not dark:
-        page = Tab(context, url, host=False).open()
-        page.settle()
-        page.page.screenshot(path=path.with_stem(f"{path.stem}-page"), full_page=True)
-    context.close()
+        tab = Tab(page, url, host=False).open()
+        tab.settle()
+        page.screenshot(path=path.with_stem(f"{path.stem}-page"), full_page=True)
+    page.context.close()
     return lanes
 
 

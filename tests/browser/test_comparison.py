@@ -88,7 +88,7 @@ def test_the_clock_puts_each_run_where_it_ran(open_tab, fits):
     assert colour(0, 6)[2] > colour(0, 6)[0] + 30
 
 
-def test_compared_lanes_are_aligned_on_one_scale_that_stays(open_tab, tmp_path):
+def test_compared_lanes_are_aligned_on_one_scale_that_stays(open_tab, tmp_path, start_tensorboard):
     """Like below like; what is scrolled into sight does not change the scale of what was there."""
     for number, (name, watts) in enumerate((("a", 180), ("b", 620))):
         run = SyntheticRun(tmp_path / name, "healthy", steps=600, gpus=3, past_s=500 - 40 * number)
@@ -98,26 +98,26 @@ def test_compared_lanes_are_aligned_on_one_scale_that_stays(open_tab, tmp_path):
             power = np.full((len(times), 1), 1e3 * watts * factor)
             run._put_samples(f"gpu{gpu}/power", ("power_energy_mw",), times, power)
         run.close()
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url, height=700)
-        tab.find(".chooser-button").click()
-        tab.find(".chooser-list input[type=checkbox]").check()
-        tab.page.keyboard.press("Escape")
-        wait_until(lambda: tab.find("[data-value$='#steps']").count() == 2, what="both runs")
+    server = start_tensorboard(tmp_path)
+    tab = open_tab(server.url, height=700)
+    tab.find(".chooser-button").click()
+    tab.find(".chooser-list input[type=checkbox]").check()
+    tab.page.keyboard.press("Escape")
+    wait_until(lambda: tab.find("[data-value$='#steps']").count() == 2, what="both runs")
+    tab.settle()
+    titles = tab.find(".tl-label .tl-title").all_inner_texts()
+    runs = tab.find(".tl-label .tl-origin").all_inner_texts()
+    assert titles[0:4] == ["Kernel active", "Kernel active", "Step time", "Step time"]
+    assert [run.split()[0] for run in runs[0:4]] == ["b", "a", "b", "a"]
+    scroller = tab.find(".tl-scroll")
+    scales: dict[str, set[str]] = {}
+    for at in range(0, int(scroller.evaluate("(box) => box.scrollHeight")), 150):
+        scroller.evaluate("(box, top) => box.scrollTo(0, top)", at)
         tab.settle()
-        titles = tab.find(".tl-label .tl-title").all_inner_texts()
-        runs = tab.find(".tl-label .tl-origin").all_inner_texts()
-        assert titles[0:4] == ["Kernel active", "Kernel active", "Step time", "Step time"]
-        assert [run.split()[0] for run in runs[0:4]] == ["b", "a", "b", "a"]
-        scroller = tab.find(".tl-scroll")
-        scales: dict[str, set[str]] = {}
-        for at in range(0, int(scroller.evaluate("(box) => box.scrollHeight")), 150):
-            scroller.evaluate("(box, top) => box.scrollTo(0, top)", at)
-            tab.settle()
-            for label in tab.find(".tl-label").all():
-                title = label.locator(".tl-title").inner_text()
-                scale = label.locator(".tl-scale").inner_text()
-                if scale:
-                    scales.setdefault(title, set()).add(scale)
-        assert len(scales) > 4
-        assert all(len(found) == 1 for found in scales.values()), scales
+        for label in tab.find(".tl-label").all():
+            title = label.locator(".tl-title").inner_text()
+            scale = label.locator(".tl-scale").inner_text()
+            if scale:
+                scales.setdefault(title, set()).add(scale)
+    assert len(scales) > 4
+    assert all(len(found) == 1 for found in scales.values()), scales

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from five_tasks import Hand
 from gallery import HOT_GPU, ODD_SEED, REFERENCE, SCENES, STARVING_RANK
+from gpu_tab import routed
 from tensorboard_server import TensorBoardServer
 from test_tab_access import SCHEMES, violations
 from waiting import wait_until
@@ -326,9 +327,6 @@ def test_a_title_does_not_break_before_its_unit(open_tab, scene):
 
 
 def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
-    tab = open_tab(scene("demo"))
-    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
-
     def answer(route):
         reply = route.fetch()
         body = reply.json()
@@ -336,8 +334,8 @@ def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
             span["advice"] |= {"before": "ds = ds.map(decode)", "code": "ds = ds.map(decode, 4)\nds = ds.batch(8)"}
         route.fulfill(response=reply, json=body)
 
-    tab.page.route("**/gpu_utilization/recording*", answer)
-    tab.open()
+    tab = open_tab(scene("demo"), before=routed("recording", answer))
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.settle()
     assert tab.text(".details pre del").strip() == "- ds = ds.map(decode)"
     added = tab.find(".details pre ins").all_inner_texts()

@@ -6,7 +6,6 @@ import io
 import numpy as np
 import pytest
 from make_recording import SyntheticRun
-from tensorboard_server import TensorBoardServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -159,7 +158,7 @@ def test_lanes_in_sight_are_saved_as_numbers(tab):
     assert "gpu1 Kernel active mean [%]" in names
 
 
-def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path):
+def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path, start_tensorboard):
     run = SyntheticRun(tmp_path / "hot", "healthy", steps=600, gpus=1, epochs=1)
     run.advance(600)
     times = np.arange(run.start, run.now, 100_000_000)
@@ -168,27 +167,27 @@ def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path)
     names = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
     run._put_samples("gpu0/counters", names, times, np.stack([pct, 0 * pct, 0 * pct], axis=1))
     run.close()
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url, height=1200)
-        tab.button("time").click()
-        tab.settle()
-        plot = tab.plot()
+    server = start_tensorboard(tmp_path)
+    tab = open_tab(server.url, height=1200)
+    tab.button("time").click()
+    tab.settle()
+    plot = tab.plot()
 
-        def reddish(title: str, share: float) -> bool:
-            label = tab.find(".tl-label").filter(has=tab.page.get_by_text(title, exact=True))
-            at = label.first.bounding_box()["y"] - plot["y"] + 1.5
-            red, green, blue = tab.colour_at(".tl-surface canvas", share * plot["width"], at)
-            return red > green + 80 and red > blue + 80
+    def reddish(title: str, share: float) -> bool:
+        label = tab.find(".tl-label").filter(has=tab.page.get_by_text(title, exact=True))
+        at = label.first.bounding_box()["y"] - plot["y"] + 1.5
+        red, green, blue = tab.colour_at(".tl-surface canvas", share * plot["width"], at)
+        return red > green + 80 and red > blue + 80
 
-        for title in ("Power", "SM clock", "Temperature"):
-            wait_until(lambda title=title: reddish(title, 0.5), what=f"the mark over {title}")
-            assert not reddish(title, 0.2) and not reddish(title, 0.8)
-        assert not reddish("Kernel active", 0.5)
-        # In words: at the pointer, and for a screen reader.
-        box = tab.find(".tl-label").filter(has_text="Power").first.bounding_box()
-        tab.page.mouse.move(plot["x"] + plot["width"] / 2, box["y"] + box["height"] / 2)
-        wait_until(lambda: "throttled, thermal" in tab.text(".tooltip"), what="the tooltip")
-        assert "35 %" in tab.text(".tooltip")
+    for title in ("Power", "SM clock", "Temperature"):
+        wait_until(lambda title=title: reddish(title, 0.5), what=f"the mark over {title}")
+        assert not reddish(title, 0.2) and not reddish(title, 0.8)
+    assert not reddish("Kernel active", 0.5)
+    # In words: at the pointer, and for a screen reader.
+    box = tab.find(".tl-label").filter(has_text="Power").first.bounding_box()
+    tab.page.mouse.move(plot["x"] + plot["width"] / 2, box["y"] + box["height"] / 2)
+    wait_until(lambda: "throttled, thermal" in tab.text(".tooltip"), what="the tooltip")
+    assert "35 %" in tab.text(".tooltip")
 
 
 def test_a_legend_hides_and_shows_its_series(tab):

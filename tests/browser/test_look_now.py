@@ -8,7 +8,6 @@ import sys
 import pytest
 from fork_server import python
 from packages import need
-from tensorboard_server import TensorBoardServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -25,7 +24,7 @@ model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=10_000_000, verbose=0, 
 GPU_UTIL = [sys.executable, "-m", "gpu_util_callback"]
 
 
-def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path):
+def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path, start_tensorboard):
     need("jax")
     (tmp_path / "t.py").write_text(TRAINING)
     logs = tmp_path / "logs"
@@ -33,21 +32,20 @@ def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path)
     command = [*python("keras"), "t.py", str(logs / "one")]
     training = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
     try:
-        with TensorBoardServer(logs, load_fast=True) as server:
-            tab = open_tab(server.url)
-            tab.wait_for("button:has-text('look now')", timeout=90)
-            title = tab.button("look now").get_attribute("title")
-            first, *arguments = shlex.split(title[title.index("gpu-util look") :].partition("\n")[0])
-            assert first == "gpu-util"
-            look = subprocess.run([*GPU_UTIL, *arguments], capture_output=True, text=True, timeout=150)
-            assert look.returncode == 0, look.stderr
-            profiled = look.stdout.partition(" were profiled")[0].removeprefix("steps ")
-            start, _ = (int(step) for step in profiled.split("–"))
-            wait_until(lambda: tab.find(".window-button").count(), 30, "the window")
-            tab.find(".window-button").first.click()
-            tab.settle()
-            assert f"{start:,}" in tab.text(".window-button")
-            tab.page.close()
+        server = start_tensorboard(logs)
+        tab = open_tab(server.url)
+        tab.wait_for("button:has-text('look now')", timeout=90)
+        title = tab.button("look now").get_attribute("title")
+        first, *arguments = shlex.split(title[title.index("gpu-util look") :].partition("\n")[0])
+        assert first == "gpu-util"
+        look = subprocess.run([*GPU_UTIL, *arguments], capture_output=True, text=True, timeout=150)
+        assert look.returncode == 0, look.stderr
+        profiled = look.stdout.partition(" were profiled")[0].removeprefix("steps ")
+        start, _ = (int(step) for step in profiled.split("–"))
+        wait_until(lambda: tab.find(".window-button").count(), 30, "the window")
+        tab.find(".window-button").first.click()
+        tab.settle()
+        assert f"{start:,}" in tab.text(".window-button")
     finally:
         training.kill()
         training.wait()

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from gallery import workers
+from gpu_tab import routed
 from make_recording import make_recording
 from tensorboard_server import TensorBoardServer
 from test_tab_access import SCHEMES, violations
@@ -33,8 +34,7 @@ def served(tmp_path_factory):
 
 
 def open_list(open_tab, server, link="", **options):
-    tab = open_tab(server.url, **options)
-    tab.open(LIST + link, wait=False)
+    tab = open_tab(server.url, LIST + link, wait=False, **options)
     tab.wait_for(".sums h1")
     tab.settle()
     return tab
@@ -162,13 +162,10 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_tab, served):
 
 
 def test_without_the_sums_the_runs_are_listed_and_the_reason_is_shown(open_tab, served):
-    tab = open_tab(served.url)
-    tab.expect_errors = True
-    tab.page.route(
-        "**/gpu_utilization/total*",
-        lambda route: route.fulfill(status=422, json={"error": "this cannot be shown: <b>why</b>"}),
-    )
-    tab.open(LIST, wait=False)
+    def refuse(route):
+        route.fulfill(status=422, json={"error": "this cannot be shown: <b>why</b>"})
+
+    tab = open_tab(served.url, LIST, before=routed("total", refuse), wait=False, expect_errors=True)
     wait_until(lambda: "<b>why</b>" in tab.text(".sums"), what="the reason")
     assert tab.find(".choice").count() == 14  # each worker by itself
     tab.page.unroute("**/gpu_utilization/total*")
@@ -176,10 +173,9 @@ def test_without_the_sums_the_runs_are_listed_and_the_reason_is_shown(open_tab, 
     tab.wait_for(".sums h1")
 
 
-def many(served, tab):
+def many(served):
     """Answers with ten thousand runs, made of those that are there."""
-    base = f"{served.url}/data/plugin/gpu_utilization"
-    runs, total = tab._json(f"{base}/runs"), tab._json(f"{base}/total")
+    runs, total = (json.loads(served.get(f"data/plugin/gpu_utilization/{name}")[2]) for name in ("runs", "total"))
     items = {item["id"]: item for item in runs["recordings"]}
     trainings = [one for one in total["runs"] if not one["recordings"]]
     runs["recordings"], total["runs"] = [], []
@@ -272,15 +268,16 @@ FRAME_EVENT = "PageAnimator::serviceScriptedAnimations"
 
 def test_ten_thousand_rows_stay_fluid(open_tab, served, browser):
     """Figures are printed; what is asserted holds on a machine ten times as busy."""
-    tab = open_tab(served.url)
-    runs, total = many(served, tab)
+    runs, total = many(served)
     bodies = {"runs": json.dumps(runs), "total": json.dumps(total)}
-    for name in bodies:
-        tab.page.route(f"**/gpu_utilization/{name}*", partial(_answer, bodies[name]))
-    tab.page.route("**/gpu_utilization/recording*", lambda route: route.fulfill(status=404, json={"error": "made up"}))
-    tab.expect_errors = True
-    tab.page.add_init_script(f"({PAINTED})()")
-    tab.open(LIST, wait=False)
+
+    def before(page):
+        for name in bodies:
+            routed(name, partial(_answer, bodies[name]))(page)
+        routed("recording", lambda route: route.fulfill(status=404, json={"error": "made up"}))(page)
+        page.add_init_script(f"({PAINTED})()")
+
+    tab = open_tab(served.url, LIST, before=before, wait=False, alone=True, expect_errors=True)
     tab.wait_for(".sums h1", timeout=30)
     wait_until(lambda: tab.evaluate("!!(seen.runs && seen.total)"), what="both to be painted")
     painted = tab.page.evaluate(SINCE_DATA)

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from gpu_tab import routed
 from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
 from waiting import wait_until
@@ -21,6 +22,9 @@ NASTY = [
     "long" * 2500,
     "../../etc/passwd?%00#&p.gpu_utilization.id=x",
 ]
+
+# Fifteen seconds pass in a half.
+SOON = "const later = setTimeout; window.setTimeout = (act, ms) => later(act, ms === 15000 ? 500 : ms)"
 
 # Share of a row of pixels, from x to x, that is the blue of steps: no background shines through.
 BLUE = """(canvas, [y, from, to]) => {
@@ -63,94 +67,85 @@ def linked(server, run):
     return f"&p.gpu_utilization.id={next(quote(one['id'], safe='') for one in listed if one['run'] == run)}"
 
 
-def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
-    with TensorBoardServer(tmp_path, load_fast=False) as server:
-        tab = open_tab(server.url)
-        tab.page.clock.install()
-        tab.open()
-        text = tab.text(".state")
-        assert str(tmp_path) in text
-        assert "plugins/gpu_utilization" in text
-        assert "callbacks=[GpuUtilCallback(" in text
-        # Training begins: the tab finds it by itself or when asked.
-        make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
-        # Nobody touches it: it looks again in so many seconds, as it says.
-        assert "checks again every 15 seconds" in text
+def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path, start_tensorboard):
+    server = start_tensorboard(tmp_path, False)
+    tab = open_tab(server.url, before=lambda page: page.add_init_script(SOON), alone=True)
+    text = tab.text(".state")
+    assert str(tmp_path) in text
+    assert "plugins/gpu_utilization" in text
+    assert "callbacks=[GpuUtilCallback(" in text
+    # Training begins: the tab finds it by itself or when asked.
+    make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
+    # Nobody touches it: it looks again in so many seconds, as it says.
+    assert "checks again every 15 seconds" in text
 
-        def looked_again():
-            tab.page.clock.run_for(15_000)
-            return tab.find(".tl-value:not(:empty)").count()
-
-        wait_until(looked_again, 90, "the run to be found")
-        tab.page.close()
+    tab.wait_for(".tl-value:not(:empty)", timeout=45)
 
 
-def test_a_directory_that_is_not_there_is_named_in_full(open_tab, tmp_path):
+def test_a_directory_that_is_not_there_is_named_in_full(open_tab, tmp_path, start_tensorboard):
     """A mistyped or relative path is what a newcomer's empty tab is mostly about."""
-    with TensorBoardServer("no-logs", load_fast=False, cwd=tmp_path) as server:
-        text = open_tab(server.url).text(".state")
-        assert str(tmp_path / "no-logs") in text and "there is no such directory" in text
+    server = start_tensorboard("no-logs", False, cwd=tmp_path)
+    text = open_tab(server.url).text(".state")
+    assert str(tmp_path / "no-logs") in text and "there is no such directory" in text
 
 
-def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path):
+def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path, start_tensorboard):
     run = SyntheticRun(tmp_path / "live", "healthy", steps=2000, gpus=1, past_s=30)
     run.advance(500)
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        assert tab.text(".status").strip() == "live"
-        assert tab.number(".facts") == 500
-        look = f"gpu-util look {tmp_path} --run live"
-        assert look in tab.button("look now").get_attribute("title")
-        run.advance(100)
-        wait_until(lambda: tab.number(".facts") == 600, 15, "the next flush")
-        # The whole run follows; a part one looks at stays where it is.
-        box = tab.plot()
-        tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 5)
-        view = tab.view()
-        run.advance(200)
-        wait_until(lambda: tab.number(".facts") == 800, 15, "the next flush")
-        assert tab.view() == view
-        tab.page.keyboard.press("0")
-        tab.settle()
-        run.close()
-        wait_until(lambda: tab.text(".status").strip() == "ended", 15, "the end")
-        tab.settle()
-        assert tab.find("button:has-text('look now')").count() == 0
-        # The end of the step lane holds what was added: not the page background.
-        row = tab.find(".tl-label").first.bounding_box()
-        bottom = row["y"] - tab.plot()["y"] + row["height"] - 10
-        red, green, blue = tab.colour_at(".tl-surface canvas", box["width"] * 0.97, bottom)
-        assert blue > red + 40, (red, green, blue)
-        tab.page.close()
+    server = start_tensorboard(tmp_path, True)
+    tab = open_tab(server.url)
+    assert tab.text(".status").strip() == "live"
+    assert tab.number(".facts") == 500
+    look = f"gpu-util look {tmp_path} --run live"
+    assert look in tab.button("look now").get_attribute("title")
+    run.advance(100)
+    wait_until(lambda: tab.number(".facts") == 600, 15, "the next flush")
+    # The whole run follows; a part one looks at stays where it is.
+    box = tab.plot()
+    tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 5)
+    view = tab.view()
+    run.advance(200)
+    wait_until(lambda: tab.number(".facts") == 800, 15, "the next flush")
+    assert tab.view() == view
+    tab.page.keyboard.press("0")
+    tab.settle()
+    run.close()
+    wait_until(lambda: tab.text(".status").strip() == "ended", 15, "the end")
+    tab.settle()
+    assert tab.find("button:has-text('look now')").count() == 0
+    # The end of the step lane holds what was added: not the page background.
+    row = tab.find(".tl-label").first.bounding_box()
+    bottom = row["y"] - tab.plot()["y"] + row["height"] - 10
+    red, green, blue = tab.colour_at(".tl-surface canvas", box["width"] * 0.97, bottom)
+    assert blue > red + 40, (red, green, blue)
 
 
-def test_a_zoomed_live_run_is_followed(open_tab, tmp_path):
+def test_a_zoomed_live_run_is_followed(open_tab, tmp_path, start_tensorboard):
     run = SyntheticRun(tmp_path / "live", "healthy", steps=2000, gpus=1, past_s=30)
     run.advance(500)
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        assert tab.find(".follow").count() == 0, "the whole run is in view"
-        box = tab.plot()
-        tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 8)
-        start, end = tab.view()
-        tab.button("follow").click()
-        wait_until(lambda: tab.view()[1] == 500, what="the end in view")
-        run.advance(200)
-        wait_until(lambda: tab.view()[1] == 700, 15, "the view to move on")
-        assert tab.link()["follow"] == "1"
-        assert abs((tab.view()[1] - tab.view()[0]) - (end - start)) < 1e-3
-        # Whoever looks elsewhere stays there.
-        tab.page.keyboard.press("a")
-        wait_until(lambda: tab.button("follow").get_attribute("aria-pressed") == "false", what="it")
-        here = tab.view()
-        assert here[1] < 700
-        run.advance(100)
-        wait_until(lambda: tab.number(".facts") == 800, 15, "the next flush")
-        assert tab.view() == here
-        tab.page.keyboard.press("e")
-        wait_until(lambda: tab.view()[1] == 800, what="the end, by its key")
-        run.close()
-        tab.page.close()
+    server = start_tensorboard(tmp_path, True)
+    tab = open_tab(server.url)
+    assert tab.find(".follow").count() == 0, "the whole run is in view"
+    box = tab.plot()
+    tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 8)
+    start, end = tab.view()
+    tab.button("follow").click()
+    wait_until(lambda: tab.view()[1] == 500, what="the end in view")
+    run.advance(200)
+    wait_until(lambda: tab.view()[1] == 700, 15, "the view to move on")
+    assert tab.link()["follow"] == "1"
+    assert abs((tab.view()[1] - tab.view()[0]) - (end - start)) < 1e-3
+    # Whoever looks elsewhere stays there.
+    tab.page.keyboard.press("a")
+    wait_until(lambda: tab.button("follow").get_attribute("aria-pressed") == "false", what="it")
+    here = tab.view()
+    assert here[1] < 700
+    run.advance(100)
+    wait_until(lambda: tab.number(".facts") == 800, 15, "the next flush")
+    assert tab.view() == here
+    tab.page.keyboard.press("e")
+    wait_until(lambda: tab.view()[1] == 800, what="the end, by its key")
+    run.close()
 
 
 def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
@@ -168,8 +163,7 @@ def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
 
 def test_lanes_that_cannot_be_read_are_said_to_be_missing(open_tab, server):
     """An empty lane would look as if nothing had been measured."""
-    tab = open_tab(server.url)
-    tab.expect_errors = True
+    tab = open_tab(server.url, expect_errors=True)
     tiles = "**/gpu_utilization/tiles*"
     tab.page.route(tiles, lambda route: route.fulfill(status=422, json={"error": "see the log"}))
     for _ in range(5):
@@ -180,14 +174,11 @@ def test_lanes_that_cannot_be_read_are_said_to_be_missing(open_tab, server):
     wait_until(lambda: tab.find(".trouble").count() == 0, 20, "asking again by itself")
 
 
-def test_a_listing_that_fails_offers_to_try_again(browser, open_tab, server):
-    tab = open_tab(server.url)
-    tab.expect_errors = True
-    tab.page.route(
-        "**/gpu_utilization/runs*",
-        lambda route: route.fulfill(status=400, json={"error": "the disk is on <b>fire</b>"}),
-    )
-    tab.open()
+def test_a_listing_that_fails_offers_to_try_again(open_tab, server):
+    def refuse(route):
+        route.fulfill(status=400, json={"error": "the disk is on <b>fire</b>"})
+
+    tab = open_tab(server.url, before=routed("runs", refuse), expect_errors=True)
     text = tab.text(".state")
     assert "the disk is on <b>fire</b>" in text
     tab.page.unroute("**/gpu_utilization/runs*")
@@ -195,28 +186,26 @@ def test_a_listing_that_fails_offers_to_try_again(browser, open_tab, server):
     tab.wait_for(".tl-value:not(:empty)")
 
 
-def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp_path):
+def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp_path, start_tensorboard):
     make_recording(tmp_path / "old", "healthy", steps=100, gpus=1)
     manifest = next(make_recording(tmp_path / "new", steps=100, gpus=1).glob("manifest.json"))
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": [99, 0]}))
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        tab.find(".chooser-button").click()
-        assert tab.find(".choice").count() == 1
-        said = tab.text(".runs .missing")
-        assert "/new/" in said and "upgrade gpu-util-callback" in said
+    server = start_tensorboard(tmp_path, True)
+    tab = open_tab(server.url)
+    tab.find(".chooser-button").click()
+    assert tab.find(".choice").count() == 1
+    said = tab.text(".runs .missing")
+    assert "/new/" in said and "upgrade gpu-util-callback" in said
 
 
 def test_a_recording_with_damaged_parts_says_so_over_its_lanes(open_tab, server):
-    tab = open_tab(server.url)
     damaged = {"path": "segment-000001.npz", "message": "segment-000001.npz is damaged"}
 
     def answer(route):
         reply = route.fetch()
         route.fulfill(response=reply, json=reply.json() | {"problems": [damaged, damaged]})
 
-    tab.page.route("**/gpu_utilization/recording*", answer)
-    tab.open()
+    tab = open_tab(server.url, before=routed("recording", answer))
     tab.settle()
     assert tab.text(".trouble") == (
         "⚠ segment-000001.npz is damaged, and 1 other problem. What could be read is shown."
@@ -242,9 +231,7 @@ def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):
 
 
 def test_a_recording_that_cannot_be_opened_leaves_the_others(open_tab, server):
-    tab = open_tab(server.url)
-    tab.expect_errors = True
-    tab.open("&p.gpu_utilization.id=gone%2Fgone")
+    tab = open_tab(server.url, "&p.gpu_utilization.id=gone%2Fgone", expect_errors=True)
     assert "could not be opened" in tab.text(".state")
     tab.find(".chooser-button").click()
     tab.find(".choice").first.click()
@@ -274,7 +261,6 @@ def test_without_a_gpu_it_says_so(open_tab, server):
 
 def test_hostile_names_are_inert(open_tab, server):
     """The server's replies with every text replaced by something nasty."""
-    tab = open_tab(server.url)
 
     def poison(value, key=""):
         if isinstance(value, dict):
@@ -296,9 +282,7 @@ def test_hostile_names_are_inert(open_tab, server):
             span["cause"] = "__proto__"
         route.fulfill(response=reply, json=poison(body))
 
-    tab.page.route("**/gpu_utilization/runs*", answer)
-    tab.page.route("**/gpu_utilization/recording*", answer)
-    tab.open()
+    tab = open_tab(server.url, before=routed("{runs,recording}", answer))
     tab.settle()
     tab.find(".chooser-button").click()
     tab.page.keyboard.press("Escape")
@@ -332,7 +316,7 @@ def test_every_frame_fits(open_tab, server, scale, sizes):
 def test_lanes_keep_their_room_beside_the_tables(open_tab, runs):
     for sizes in ([(1280, 720), (1440, 900)], [(800, 900), (390, 780)]):
         link = f"{linked(runs, 'traced')}&p.gpu_utilization.window=1&p.gpu_utilization.tables=1"
-        tab = open_tab(runs.url, link=link, width=sizes[0][0], height=sizes[0][1])
+        tab = open_tab(runs.url, link, width=sizes[0][0], height=sizes[0][1])
         tab.wait_for(".kernels td")
         for width, height in sizes:
             tab.resize(width, height)
@@ -348,9 +332,9 @@ def test_lanes_keep_their_room_beside_the_tables(open_tab, runs):
 
 def test_system_theme_and_forced_colours(open_tab, server):
     tab = open_tab(server.url, color_scheme="dark", reduced_motion="reduce")
-    assert tab.evaluate("getComputedStyle(body).backgroundColor") == "rgb(22, 25, 30)"
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 25, 30)"
     tab.page.emulate_media(color_scheme="light")
-    white = "getComputedStyle(body).backgroundColor === 'rgb(255, 255, 255)'"
+    white = "getComputedStyle(document.body).backgroundColor === 'rgb(255, 255, 255)'"
     wait_until(lambda: tab.evaluate(white), what="the light theme")
     tab.page.emulate_media(forced_colors="active")
     tab.settle()
@@ -360,7 +344,7 @@ def test_system_theme_and_forced_colours(open_tab, server):
 
 
 def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, runs):
-    tab = open_tab(runs.url, link=linked(runs, "stalled"))
+    tab = open_tab(runs.url, linked(runs, "stalled"))
     tab.settle()
     assert tab.button("time").get_attribute("aria-pressed") == "true"
     plot, group = tab.plot(), tab.find(".tl-group").last.bounding_box()
@@ -380,21 +364,21 @@ def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, ru
 
 
 def test_an_advice_says_what_it_saves(open_tab, runs):
-    tab = open_tab(runs.url, link=linked(runs, "starved"))
+    tab = open_tab(runs.url, linked(runs, "starved"))
     report = tab.recording()["report"]
     gain = gain_text(report["wall_s"], report["headline"]["saves_range_s"])
     assert tab.text(".saving").startswith(f"This run gets {gain} faster")
 
 
 def test_what_no_cause_explains_is_not_called_healthy(open_tab, runs):
-    tab = open_tab(runs.url, link=linked(runs, "odd"))
+    tab = open_tab(runs.url, linked(runs, "odd"))
     assert "no single cause explains it" in tab.text("h1")
     assert tab.find(".calm").count() == 0
     assert "No single cause explains the loss." in tab.text(".about")
 
 
 def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, runs):
-    tab = open_tab(runs.url, link=linked(runs, "bare"))
+    tab = open_tab(runs.url, linked(runs, "bare"))
     tab.find(".account:last-child summary").click()
     assert tab.text(".card .cure") == "→ pass --gpus all to it"
     assert tab.text(".card .cure code") == "--gpus all"
@@ -405,7 +389,6 @@ def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, run
 
 def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
     """Only rows in sight are made; the filter looks at all of them."""
-    tab = open_tab(server.url)
 
     def many(route):
         reply = route.fetch()
@@ -417,8 +400,7 @@ def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
         ]
         route.fulfill(response=reply, json=body)
 
-    tab.page.route("**/gpu_utilization/runs*", many)
-    tab.open()
+    tab = open_tab(server.url, before=routed("runs", many))
     tab.find(".chooser-button").click()
     assert tab.find(".choice").count() < 40
     began = time.monotonic()
@@ -434,21 +416,21 @@ def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
     assert "No run matches" in tab.text(".runs")
 
 
-def test_runs_of_several_directories(open_tab, tmp_path):
+def test_runs_of_several_directories(open_tab, tmp_path, start_tensorboard):
     """`--logdir_spec a:…,b:…`: TensorBoard knows no one log directory then."""
     make_recording(tmp_path / "first", "thirds", steps=300, gpus=1)
     make_recording(tmp_path / "elsewhere", "healthy", steps=200, gpus=1, past_s=5000)
     spec = f"alpha:{tmp_path / 'first'},beta:{tmp_path / 'elsewhere'}"
-    with TensorBoardServer(None, load_fast=False, logdir_spec=spec) as server:
-        tab = open_tab(server.url, host=True)
-        tab.find(".chooser-button").click()
-        said = tab.text(".chooser-list")
-        assert "alpha" in said and "beta" in said
-        tab.find(".run-name").filter(has_text="beta").click()
-        wait_until(lambda: "200 steps" in tab.text(".facts"), what="the other directory's run")
+    server = start_tensorboard(None, False, logdir_spec=spec)
+    tab = open_tab(server.url, host=True)
+    tab.find(".chooser-button").click()
+    said = tab.text(".chooser-list")
+    assert "alpha" in said and "beta" in said
+    tab.find(".run-name").filter(has_text="beta").click()
+    wait_until(lambda: "200 steps" in tab.text(".facts"), what="the other directory's run")
 
 
-def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path):
+def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path, start_tensorboard):
     """Names as they really come: of folders, hosts, models and layers, in what the server reads."""
     folder = "<img src=x onerror=window.pwned=1> \u202egnp " + "n" * 120
     run = SyntheticRun(tmp_path / folder, "thirds", steps=300, gpus=1, windows=((20, 24),))
@@ -460,28 +442,28 @@ def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path):
     for group in ("".join(NASTY), "gpu0" + "".join(NASTY)):
         run.writer.append_samples(group, (NASTY[0] + NASTY[1],), times, np.ones((49, 1)))
     run.close()
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        tab.find(".chooser-button").click()
-        tab.page.keyboard.press("Escape")
-        tab.find(".window-button").click()
-        tab.page.keyboard.press("t")
-        tab.settle()
-        assert tab.evaluate("window.pwned") is None
-        assert tab.evaluate("document.querySelectorAll('img').length") == 0
-        text = tab.text("body")
-        assert "onerror" in text and not set(text) & set("\u202e\u0000")
-        assert "long" * 200 not in text
-        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        with tab.page.expect_download() as waiting:
-            tab.button("Export").click()
-            tab.find(".popover :text('Lanes of this view')").click()
-        name = waiting.value.suggested_filename
-        assert not set(name) & set("<>\u202e/\\"), name
+    server = start_tensorboard(tmp_path, True)
+    tab = open_tab(server.url)
+    tab.find(".chooser-button").click()
+    tab.page.keyboard.press("Escape")
+    tab.find(".window-button").click()
+    tab.page.keyboard.press("t")
+    tab.settle()
+    assert tab.evaluate("window.pwned") is None
+    assert tab.evaluate("document.querySelectorAll('img').length") == 0
+    text = tab.text("body")
+    assert "onerror" in text and not set(text) & set("\u202e\u0000")
+    assert "long" * 200 not in text
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    with tab.page.expect_download() as waiting:
+        tab.button("Export").click()
+        tab.find(".popover :text('Lanes of this view')").click()
+    name = waiting.value.suggested_filename
+    assert not set(name) & set("<>\u202e/\\"), name
 
 
 def test_the_cost_of_recording_explains_itself(open_tab, runs):
-    tab = open_tab(runs.url, link=linked(runs, "costly"))
+    tab = open_tab(runs.url, linked(runs, "costly"))
     assert "48 µs a step" in tab.text(".cost summary")
     tab.find(".cost summary").click()
     said = tab.text(".cost p")

@@ -78,8 +78,8 @@ def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced, axi
         assert abs(shown - true["kernel_ns"] / 1e6) < 0.06
     assert tab.find(".profile-link").count() == 0, "this TensorBoard has no Profile tab"
     # A colleague sees the same; Escape goes back to the span.
-    other = open_tab(traced.url)
-    other.open(f"&p.gpu_utilization.id={quote(tab.link()['id'])}&p.gpu_utilization.window=0~53")
+    link = f"&p.gpu_utilization.id={quote(tab.link()['id'])}&p.gpu_utilization.window=0~53"
+    other = open_tab(traced.url, link)
     wait_until(lambda: other.find(".traced h2").count() and other.text(".traced h2") == "Step 53")
     tab.page.keyboard.press("Escape")
     assert tab.find(".traced").count() == 0 and tab.find(".kernels").count() == 0

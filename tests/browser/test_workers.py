@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
-from tensorboard_server import TensorBoardServer
 
 from gpu_util_callback.recording.event_files import ScalarWriter
 
@@ -67,70 +66,70 @@ def pod(tmp_path_factory):
     return root
 
 
-def test_the_workers_of_a_job(pod, open_tab):
-    with TensorBoardServer(pod, load_fast=True) as server:
-        tab = open_tab(server.url)
-        tab.wait_for("text=Across 3 workers")
-        assert tab.find(".finding:has-text('Worker 2 holds the others back')").count() == 1
-        assert tab.text("h1").startswith("Worker 2 holds the others back")
-        lost = tab.find(".window-button:has-text('rank 2')")
-        assert "killed after 231 steps" in " ".join(lost.inner_text().split())
-        assert "2 of 3 worker clocks aligned, by up to 2 s" in tab.text("details.clock summary")
-        tab.find("details.clock summary").click()
-        said = [" ".join(text.split()) for text in tab.find(".clock p").all_inner_texts()]
-        assert len(said) == 2
-        assert said[0].startswith("Clock of worker 1: 2,000 ms behind worker 0's")
-        assert said[1].startswith("Clock of worker 2: 35.")
-        tab.wait_for(".topbar .status-lost")
-        # A thin row a worker: the late one's wait for its input, the others' for the late one.
-        late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
-        head = tab.head()
-        y = late["y"] + late["height"] / 2 - head["y"]
-        tab.page.mouse.move(head["x"] + 200, head["y"] + y)
-        tab.wait_for(".tooltip:has-text('holds the others back')")
-        tab.page.mouse.move(head["x"] + 200, head["y"] + y - 8)
-        tab.wait_for(".tooltip:has-text('waiting for worker 2')")
-        reds = [tab.colour_at(".tl-head canvas", x, y)[0] for x in range(100, 300, 2)]
-        assert max(reds) - min(reds) > 100, "its work and its wait"
-        tab.button("compare all").click()
-        tab.settle()
-        # One lane for all of them, the shown one in front; another one comes to the front by its button.
-        assert tab.find("[data-value$='#steps']").count() == 1
-        assert "rank 2, 2 other workers as thin lines" in tab.text(".tl-label .tl-origin")
-        tab.page.mouse.move(tab.x_of(100, (0, 300)), tab.plot()["y"] + 30)
-        tab.wait_for(".tooltip:has-text('2 other workers')")
-        tab.find(".window-button:has-text('rank 0')").click()
-        tab.wait_for(".tl-origin:has-text('rank 0, 2 other workers')")
-        assert tab.find(".compare tbody tr").count() == 3
-        assert "waiting for worker 2" in tab.find(".account .legend").first.inner_text(), "not as work of its own"
-        tab.find(".window-button:has-text('rank 2')").click()
-        tab.wait_for(".tl-origin:has-text('rank 2, 2 other workers')")
-        tab.button("time").click()
-        tab.settle()
-        # On one axis: the other two go on for 69 steps, and nothing lies two seconds away.
-        lasted = np.cumsum(np.random.default_rng(3).normal(60, 8, 300))
-        assert np.mean(tab.evaluate(MARKS)) == pytest.approx(lasted[230] / lasted[-1], abs=0.01)
+def test_the_workers_of_a_job(pod, open_tab, start_tensorboard):
+    server = start_tensorboard(pod)
+    tab = open_tab(server.url)
+    tab.wait_for("text=Across 3 workers")
+    assert tab.find(".finding:has-text('Worker 2 holds the others back')").count() == 1
+    assert tab.text("h1").startswith("Worker 2 holds the others back")
+    lost = tab.find(".window-button:has-text('rank 2')")
+    assert "killed after 231 steps" in " ".join(lost.inner_text().split())
+    assert "2 of 3 worker clocks aligned, by up to 2 s" in tab.text("details.clock summary")
+    tab.find("details.clock summary").click()
+    said = [" ".join(text.split()) for text in tab.find(".clock p").all_inner_texts()]
+    assert len(said) == 2
+    assert said[0].startswith("Clock of worker 1: 2,000 ms behind worker 0's")
+    assert said[1].startswith("Clock of worker 2: 35.")
+    tab.wait_for(".topbar .status-lost")
+    # A thin row a worker: the late one's wait for its input, the others' for the late one.
+    late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
+    head = tab.head()
+    y = late["y"] + late["height"] / 2 - head["y"]
+    tab.page.mouse.move(head["x"] + 200, head["y"] + y)
+    tab.wait_for(".tooltip:has-text('holds the others back')")
+    tab.page.mouse.move(head["x"] + 200, head["y"] + y - 8)
+    tab.wait_for(".tooltip:has-text('waiting for worker 2')")
+    reds = [tab.colour_at(".tl-head canvas", x, y)[0] for x in range(100, 300, 2)]
+    assert max(reds) - min(reds) > 100, "its work and its wait"
+    tab.button("compare all").click()
+    tab.settle()
+    # One lane for all of them, the shown one in front; another one comes to the front by its button.
+    assert tab.find("[data-value$='#steps']").count() == 1
+    assert "rank 2, 2 other workers as thin lines" in tab.text(".tl-label .tl-origin")
+    tab.page.mouse.move(tab.x_of(100, (0, 300)), tab.plot()["y"] + 30)
+    tab.wait_for(".tooltip:has-text('2 other workers')")
+    tab.find(".window-button:has-text('rank 0')").click()
+    tab.wait_for(".tl-origin:has-text('rank 0, 2 other workers')")
+    assert tab.find(".compare tbody tr").count() == 3
+    assert "waiting for worker 2" in tab.find(".account .legend").first.inner_text(), "not as work of its own"
+    tab.find(".window-button:has-text('rank 2')").click()
+    tab.wait_for(".tl-origin:has-text('rank 2, 2 other workers')")
+    tab.button("time").click()
+    tab.settle()
+    # On one axis: the other two go on for 69 steps, and nothing lies two seconds away.
+    lasted = np.cumsum(np.random.default_rng(3).normal(60, 8, 300))
+    assert np.mean(tab.evaluate(MARKS)) == pytest.approx(lasted[230] / lasted[-1], abs=0.01)
 
 
-def test_a_late_worker_that_only_profiler_windows_show_has_its_rows(tmp_path, open_tab):
+def test_a_late_worker_that_only_profiler_windows_show_has_its_rows(tmp_path, open_tab, start_tensorboard):
     for rank, share in enumerate(({"collective": 0.45}, {"collective": 0.45}, {"collective": 0.05, "idle_host": 0.42})):
         run = Generated(seed=rank, gpus=[GPU], rank=rank, world_size=3, job="pod", host=f"node-{rank}", fit_index=0)
         run.steps(100, step_ms=40)
         run.trace(5, 40, **share)
         run.steps(300, step_ms=40)
         write(run, tmp_path / "pod")
-    with TensorBoardServer(tmp_path, load_fast=True) as server:
-        tab = open_tab(server.url)
-        tab.wait_for(".tl-head-labels small:has-text('worker 2')")
-        tab.settle()
-        late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
-        box = tab.head()
-        y = late["y"] + late["height"] / 2
-        tab.page.mouse.move(box["x"] + 200, y - 8)
-        tab.wait_for(".tooltip:has-text('waiting for worker 2')")
-        assert "estimated from profiler windows" in tab.text(".tooltip")
-        ranks = " ".join(tab.text(".ranks").split())
-        assert "waiting for worker 2 in 40 % of the traced steps" in ranks and "lost" not in ranks, "one number for it"
-        # Hatched: light stripes in what would be one colour.
-        reds = [tab.colour_at(".tl-head canvas", x, y - 8 - box["y"])[0] for x in range(20, 60)]
-        assert max(reds) - min(reds) > 50
+    server = start_tensorboard(tmp_path)
+    tab = open_tab(server.url)
+    tab.wait_for(".tl-head-labels small:has-text('worker 2')")
+    tab.settle()
+    late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
+    box = tab.head()
+    y = late["y"] + late["height"] / 2
+    tab.page.mouse.move(box["x"] + 200, y - 8)
+    tab.wait_for(".tooltip:has-text('waiting for worker 2')")
+    assert "estimated from profiler windows" in tab.text(".tooltip")
+    ranks = " ".join(tab.text(".ranks").split())
+    assert "waiting for worker 2 in 40 % of the traced steps" in ranks and "lost" not in ranks, "one number for it"
+    # Hatched: light stripes in what would be one colour.
+    reds = [tab.colour_at(".tl-head canvas", x, y - 8 - box["y"])[0] for x in range(20, 60)]
+    assert max(reds) - min(reds) > 50
