@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from make_recording import make_recording
 from scripted_runs import step_rows
+from tensorboard_server import python_without_tensorflow
 from tile_reply import decode_tile
 
 from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
@@ -225,10 +225,10 @@ def test_sigterm_ends_the_demos_tensorboard_too(tmp_path):
     demo = Path(__file__).parents[2] / "demo"
     program = "import pathlib, serve, sys; sys.exit(serve.serve(pathlib.Path(sys.argv[1])))"
     server = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
+        [python_without_tensorflow(), "-c", program, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(demo), *sys.path])},
+        env={**os.environ, "PYTHONPATH": str(demo)},
     )
     try:
         shown = next(line for line in server.stdout if "Open http" in line)
