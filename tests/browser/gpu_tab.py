@@ -165,6 +165,13 @@ class Tab:
         """Waits until every request is answered, and what was put off for a moment is done."""
         self._ours.evaluate(QUIET)
 
+    def export(self, item: str):
+        """What an entry of the menu of exports saves."""
+        self.button("Export").click()
+        with self.page.expect_download() as waiting:
+            self.find(f".popover :text('{item}')").click()
+        return waiting.value
+
     # -- the timeline -----------------------------------------------------------------------------
 
     def plot(self) -> dict:
@@ -208,6 +215,18 @@ class Tab:
         for _ in range(times):
             self.page.mouse.wheel(0, delta)
         self.page.keyboard.up("Control")
+
+    def fingers(self):
+        """`touch(kind, *points)` of fingers so many pixels beside the middle of the lanes, near their top."""
+        self.find(".tl-surface").scroll_into_view_if_needed()
+        client, box = self.context.new_cdp_session(self.page), self.plot()
+        x, y = box["x"] + box["width"] / 2, box["y"] + 40
+
+        def touch(kind: str, *points: float) -> None:
+            where = [{"x": x + dx, "y": y, "id": i} for i, dx in enumerate(points)]
+            client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": where})
+
+        return touch
 
     def colour_at(self, selector: str, x: float, y: float) -> tuple[int, int, int]:
         """Colour of a canvas at CSS pixels from its top left corner."""

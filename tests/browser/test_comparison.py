@@ -11,6 +11,9 @@ from waiting import wait_until
 pytestmark = pytest.mark.browser
 
 LATER_S = 40
+# Title and scale of each lane that is there.
+SCALES = """[...document.querySelectorAll('.tl-label')].map((label) =>
+    ['.tl-title', '.tl-scale'].map((part) => label.querySelector(part).innerText))"""
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +117,7 @@ def test_compared_lanes_are_aligned_on_one_scale_that_stays(open_tab, tmp_path, 
     for at in range(0, int(scroller.evaluate("(box) => box.scrollHeight")), 150):
         scroller.evaluate("(box, top) => box.scrollTo(0, top)", at)
         tab.settle()
-        for label in tab.find(".tl-label").all():
-            title = label.locator(".tl-title").inner_text()
-            scale = label.locator(".tl-scale").inner_text()
+        for title, scale in tab.evaluate(SCALES):
             if scale:
                 scales.setdefault(title, set()).add(scale)
     assert len(scales) > 4

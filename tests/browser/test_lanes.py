@@ -1,7 +1,7 @@
 """Lanes as one wants them: listed, shown, pinned, moved; steps and ranges read off them."""
 
+import base64
 import csv
-import io
 
 import numpy as np
 import pytest
@@ -114,15 +114,7 @@ def test_a_range_is_measured_by_keyboard(tab):
 
 def test_a_finger_that_rests_measures(open_tab, server):
     tab = open_tab(server.url, width=800, height=1000, has_touch=True)
-    tab.find(".tl-surface").scroll_into_view_if_needed()
-    box = tab.plot()
-    client = tab.context.new_cdp_session(tab.page)
-    x, y = box["x"] + box["width"] / 2, box["y"] + 40
-
-    def touch(kind: str, *points: float) -> None:
-        where = [{"x": x + dx, "y": y, "id": i} for i, dx in enumerate(points)]
-        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": where})
-
+    touch = tab.fingers()
     touch("touchStart", 0.0)
     # By the page's own clock: its timer of a resting finger is older and runs out before.
     tab.evaluate("new Promise((done) => setTimeout(done, 600))")
@@ -131,7 +123,7 @@ def test_a_finger_that_rests_measures(open_tab, server):
     touch("touchEnd")
     tab.settle()
     low, high = map(float, tab.link()["range"].split("~"))
-    per_pixel = STEPS / box["width"]
+    per_pixel = STEPS / tab.plot()["width"]
     assert abs((high - low) - 100 * per_pixel) < 6 * per_pixel
     assert tab.view() is None, "it did not pan"
 
@@ -142,11 +134,8 @@ def test_lanes_in_sight_are_saved_as_numbers(tab):
     tab.drag((head["x"] + head["width"] * 0.4, y), (head["x"] + head["width"] * 0.5, y))
     tab.settle()
     start, end = tab.view()
-    tab.button("Export").click()
-    with tab.page.expect_download() as waiting:
-        tab.find(".popover :text('Lanes of this view')").click()
-    with open(waiting.value.path(), newline="", encoding="utf-8") as file:  # noqa: PTH123
-        rows = list(csv.reader(io.StringIO(file.read())))
+    with tab.export("Lanes of this view").path().open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
     names, values = rows[0], [[float(cell or "nan") for cell in row] for row in rows[1:]]
     assert names[:2] == ["step", "time_s"]
     assert abs(values[0][0] - start) < 2 and abs(values[-1][0] - end) < 3
@@ -269,8 +258,9 @@ def test_a_step_is_found_by_its_number(tab):
 
 
 # Pixels of a picture that are not its background, by part: names, plot, the axis below.
-PARTS = """async (bytes) => {
-    const image = await createImageBitmap(new Blob([new Uint8Array(bytes)], {type: 'image/png'}));
+PARTS = """async (text) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const image = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
     const canvas = new OffscreenCanvas(image.width, image.height);
     const context = canvas.getContext('2d');
     context.drawImage(image, 0, 0);
@@ -293,12 +283,8 @@ PARTS = """async (bytes) => {
 
 def test_the_picture_has_axes_and_names(tab):
     tab.settle()
-    tab.button("Export").click()
-    with tab.page.expect_download() as waiting:
-        tab.find(".popover :text('Picture of this view')").click()
-    with open(waiting.value.path(), "rb") as file:  # noqa: PTH123
-        content = file.read()
-    seen = tab.page.evaluate(PARTS, list(content))
+    content = tab.export("Picture of this view").path().read_bytes()
+    seen = tab.page.evaluate(PARTS, base64.b64encode(content).decode())
     layout = tab.find(".tl-content").bounding_box()["height"]
     assert seen["height"] > layout, "all lanes, also those out of sight"
     assert seen["width"] == pytest.approx(tab.plot()["width"] + 216 + 32, abs=2)

@@ -47,11 +47,8 @@ def open_file(browser):
 def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
     verdict = tab.text("h1")
     mean = tab.find(".tl-value").first.inner_text()
-    tab.button("Export").click()
-    with tab.page.expect_download() as waiting:
-        tab.find(".popover :text('This tab as one file')").click()
     path = tmp_path / "saved.html"
-    waiting.value.save_as(path)
+    tab.export("This tab as one file").save_as(path)
     page = open_file(path)
     assert page.locator("h1").inner_text().replace("\u00a0", " ") == verdict
     # The same lanes with the same values; only the finest zoom levels stay on the server.
@@ -88,10 +85,7 @@ def test_runs_that_are_compared_are_saved_together(tab, open_file, tmp_path):
     ids = [tab.link()["id"], tab.link()["with"].replace("%2F", "/")]
 
     def saved(title: str, name: str):
-        tab.button("Export").click()
-        with tab.page.expect_download() as waiting:
-            tab.find(f".popover :text('{title}')").click()
-        waiting.value.save_as(tmp_path / name)
+        tab.export(title).save_as(tmp_path / name)
         return tmp_path / name
 
     steps = list(csv.DictReader(saved("Steps of this view", "steps.csv").open(newline="")))

@@ -89,7 +89,7 @@ def test_the_workers_of_a_job(pod, open_tab, start_tensorboard):
     tab.wait_for(".tooltip:has-text('holds the others back')")
     tab.page.mouse.move(head["x"] + 200, head["y"] + y - 8)
     tab.wait_for(".tooltip:has-text('waiting for worker 2')")
-    reds = [tab.colour_at(".tl-head canvas", x, y)[0] for x in range(100, 300, 2)]
+    reds = [red for red, _, _ in tab.colours_at(".tl-head canvas", range(100, 300, 2), y)]
     assert max(reds) - min(reds) > 100, "its work and its wait"
     tab.button("compare all").click()
     tab.settle()
@@ -131,5 +131,5 @@ def test_a_late_worker_that_only_profiler_windows_show_has_its_rows(tmp_path, op
     ranks = " ".join(tab.text(".ranks").split())
     assert "waiting for worker 2 in 40 % of the traced steps" in ranks and "lost" not in ranks, "one number for it"
     # Hatched: light stripes in what would be one colour.
-    reds = [tab.colour_at(".tl-head canvas", x, y - 8 - box["y"])[0] for x in range(20, 60)]
+    reds = [red for red, _, _ in tab.colours_at(".tl-head canvas", range(20, 60), y - 8 - box["y"])]
     assert max(reds) - min(reds) > 50

@@ -9,28 +9,26 @@ def show(browser, tmp_path):
 
     Fails on errors and on every request.
     """
-    problems, pages = [], []
+    problems = []
+    page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
+    page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on(
+        "request",
+        lambda request: (
+            problems.append(f"asked for {request.url[:100]}")
+            if not request.url.startswith(("file:", "about:", "blob:"))
+            else None
+        ),
+    )
 
     def open_(html: str, dark: bool = False):
-        page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
-        pages.append(page)
-        page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on(
-            "request",
-            lambda request: (
-                problems.append(f"asked for {request.url[:100]}")
-                if not request.url.startswith(("file:", "about:", "blob:"))
-                else None
-            ),
-        )
         colours = "background:#111;color:#eee" if dark else "background:#fff;color:#000"
-        file = tmp_path / f"cell-{len(pages)}.html"
+        file = tmp_path / "cell.html"
         file.write_text(f'<!doctype html><meta charset="utf-8"><body style="{colours}">{html}', "utf-8")
         page.goto(file.as_uri())
         return page
 
     yield open_
-    for page in pages:
-        page.context.close()
+    page.context.close()
     assert not problems, "\n".join(problems)

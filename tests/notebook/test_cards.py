@@ -118,22 +118,22 @@ def test_show_wants_a_height_in_pixels(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_card_is_readable_on_light_and_dark_pages(dark, run, show):
+def test_a_card_is_readable_on_light_and_dark_pages(run, show):
     report, recording = run
-    page = show(card(report, recording), dark)
-    box = page.locator(".gpu-util-card")
-    assert box.bounding_box()["width"] <= 800
-    bar = box.locator("span[title]").all()
-    assert sum(one.bounding_box()["width"] for one in bar) == pytest.approx(
-        bar[0].locator("..").bounding_box()["width"], rel=0.03
-    )
-    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    folder = os.environ.get("SCREENSHOTS")
-    if folder:
-        name = f"card-{recording.facts.get('scenario', '')}-{report['steps']}-{dark}"
-        name = f"{name}-{os.environ['PYTEST_CURRENT_TEST'].split('[')[1].split(']')[0]}.png"
-        page.screenshot(path=str(Path(folder) / name))
+    for dark in (False, True):
+        page = show(card(report, recording), dark)
+        box = page.locator(".gpu-util-card")
+        assert box.bounding_box()["width"] <= 800
+        bar = box.locator("span[title]").all()
+        assert sum(one.bounding_box()["width"] for one in bar) == pytest.approx(
+            bar[0].locator("..").bounding_box()["width"], rel=0.03
+        )
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        folder = os.environ.get("SCREENSHOTS")
+        if folder:
+            name = f"card-{recording.facts.get('scenario', '')}-{report['steps']}-{dark}"
+            name = f"{name}-{os.environ['PYTEST_CURRENT_TEST'].split('[')[1].split(']')[0]}.png"
+            page.screenshot(path=str(Path(folder) / name))
 
 
 @pytest.mark.browser
