@@ -14,7 +14,7 @@ from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # n
 
 pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("fresh_keras")]
 
-STEPS = 120
+STEPS = 80
 
 
 def fit_beside(folder, utilization: float, monkeypatch=None) -> dict:
