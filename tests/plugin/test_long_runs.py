@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from long_recording import METRICS, make_long_recording
-from tile_reply import decode_tile, settled_tile
+from tile_reply import decode_tile, reduced, settled_tile
 from waiting import wait_until
 
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
@@ -47,20 +47,6 @@ def ask(server, recording, axis, level, first, count, lanes=LANES):
 
 def settled(server, recording, axis, level, first, count, lanes=LANES):
     return settled_tile(server, recording, axis, level, first, count, lanes)
-
-
-def reduced(keys, values, level, first, count):
-    """The truth: min, max and mean of `values` in buckets of 2^level keys."""
-    numbers = (keys >> level) - first
-    inside = (numbers >= 0) & (numbers < count)
-    numbers, values = numbers[inside], values[inside]
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, numbers, values)
-    np.maximum.at(high, numbers, values)
-    rows = np.bincount(numbers, minlength=count)
-    with np.errstate(invalid="ignore"):
-        mean = np.bincount(numbers, values, count) / rows
-    return np.where(rows > 0, [low, high, mean], np.nan)
 
 
 @pytest.mark.parametrize("level", [0, 2, 4, 5, 6, 8, 10, 13])

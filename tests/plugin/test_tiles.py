@@ -4,22 +4,12 @@ import numpy as np
 import pytest
 from make_recording import SyntheticRun, make_recording
 from scripted_runs import ScriptedTime, step_rows
+from tile_reply import reduced
 from tile_reply import settled_tile as ask
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.tiles.server import BadTile, TileServer
-
-
-def reduced(keys, values, level, first, count):
-    """The truth: min, max and mean of `values` in buckets of 2^level keys."""
-    found = np.full((3, count), np.nan)
-    for k in range(count):
-        inside = values[(keys >> level) == first + k]
-        inside = inside[~np.isnan(inside)]
-        if len(inside):
-            found[:, k] = inside.min(), inside.max(), inside.mean()
-    return found
 
 
 @pytest.fixture(scope="module")

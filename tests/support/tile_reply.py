@@ -52,3 +52,17 @@ def settled_tile(server, recording, *request) -> TileReply:
 def _wide(first: int, count: int, bits: int) -> tuple[int, int]:
     """(first, count) of the buckets so many bits wider around those asked for."""
     return first >> bits, ((first + count - 1) >> bits) - (first >> bits) + 1
+
+
+def reduced(keys: np.ndarray, values: np.ndarray, level: int, first: int, count: int) -> np.ndarray:
+    """The truth: min, max and mean of the known `values` in buckets of 2^level keys."""
+    numbers = (keys >> level) - first
+    inside = (numbers >= 0) & (numbers < count) & ~np.isnan(values)
+    numbers, values = numbers[inside], values[inside]
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, numbers, values)
+    np.maximum.at(high, numbers, values)
+    rows = np.bincount(numbers, minlength=count)
+    with np.errstate(invalid="ignore"):
+        mean = np.bincount(numbers, values, count) / rows
+    return np.where(rows > 0, [low, high, mean], np.nan)
