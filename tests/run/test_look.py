@@ -20,7 +20,7 @@ from gpu_util_callback.recording.writer import RecordingWriter
 TRAINING = """
 import sys, time, keras, numpy as np
 from gpu_util_callback import GpuUtilCallback
-from gpu_util_callback.recorder import outputs
+from gpu_util_callback.recorder import outputs, recorder
 class Slow(keras.callbacks.Callback):
     async_safe = True
     def on_train_batch_end(self, batch, logs=None):
@@ -29,7 +29,8 @@ model = keras.Sequential([keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 data = (np.ones((4, 3)) for _ in iter(int, 1))
 log_dir, trace = sys.argv[1:]
-outputs.REMOTE_FLUSH_S = 1.0
+recorder.FLUSH_S = outputs.FLUSH_S = 0.2
+outputs.REMOTE_FLUSH_S = 0.5
 model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=100_000, epochs=1, verbose=0,
           callbacks=[Slow(), GpuUtilCallback(log_dir, report=False, trace=trace)])
 """
