@@ -51,7 +51,7 @@ def model():
     return made
 
 
-def fit(name, trace, *others, data=None, raises=None, redact=False, **kwargs):
+def fit(name, trace, *others, data=None, raises=None, redact=False, left=False, **kwargs):
     ours = GpuUtilCallback(str(FOLDER / name), trace=trace, report=False, redact=redact)
     try:
         model().fit(data or batches(), verbose=0, callbacks=[ours, *others], **kwargs)
@@ -59,10 +59,11 @@ def fit(name, trace, *others, data=None, raises=None, redact=False, **kwargs):
     except BaseException as error:
         if raises is None or not isinstance(error, raises):
             raise
-    return described(name)
+    return described(name, left)
 
 
-def described(name):
+def described(name, left=False):
+    """What a run has recorded, once nothing of a window is there any more, or is `left` on purpose."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         (recording,) = read_recordings(FOLDER / name)
@@ -72,7 +73,7 @@ def described(name):
             break
         time.sleep(0.05)
     deadline = time.monotonic() + 5
-    while profiling() and time.monotonic() < deadline:
+    while not left and profiling() and time.monotonic() < deadline:
         time.sleep(0.01)
     traced, steps = recording.traced_steps, recording.steps
     rows = np.searchsorted(steps["step"], traced["step"])
@@ -276,7 +277,7 @@ def main():
     result["beside_thread"] = {**fit("beside_thread", [(3, 10)], thread), "theirs": events(thread.theirs)}
     result["warm_up"] = {**fit("warm_up", [(3, 6)], stepping), "theirs": events(stepping.theirs)}
     with profile() as held:
-        result["held"] = fit("held", [(3, 6)])
+        result["held"] = fit("held", [(3, 6)], left=True)
     result["held"]["theirs"] = events(held)
     result["interrupted"] = fit("interrupted", [(3, 10)], Leaving(), raises=KeyboardInterrupt)
     result["broken_input"] = fit("broken_input", [(3, 10)], data=batches(23), raises=OSError)
@@ -288,8 +289,8 @@ def main():
     result["in_backward"] = in_backward()
     result["budget"] = within_budget()
     torch_profiler.THEIRS_S, joined = 0.2, Joined()
-    result["joined"] = {**fit("joined", [(3, 10)], joined), "theirs": events(joined.theirs)}
-    result["after_joined"] = fit("after_joined", [(3, 6)])
+    result["joined"] = {**fit("joined", [(3, 10)], joined, left=True), "theirs": events(joined.theirs)}
+    result["after_joined"] = fit("after_joined", [(3, 6)], left=True)
     print(json.dumps(result))
 
 
