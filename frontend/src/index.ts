@@ -95,15 +95,17 @@ function openAxis(app: App): () => void {
 function writeLink(app: App, address: Window): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let latest = app.state.get();
-  let known = address.location.hash;
-  address.addEventListener('hashchange', () => (known = address.location.hash));
+  const forget = (): void => {
+    clearTimeout(timer);
+    timer = undefined;
+  };
+  // One has gone back: what the address says now is to be shown, and nothing else is to be written over it.
+  address.addEventListener('popstate', forget);
   const write = (): void => {
     timer = undefined;
     if (innerHeight === 0) return; // another tab is shown: the hash is theirs
     const { hash, pathname, search } = address.location;
-    if (hash !== known && isLink(hash)) return; // one has just gone back: it says what is to be shown
     const next = encodeHash(hash, latest);
-    known = next;
     if (next === hash) return;
     const step = isStep(decodeHash(hash), latest) ? 'pushState' : 'replaceState';
     // A bare hash would resolve against <base>, which is not where the page is.
@@ -112,7 +114,7 @@ function writeLink(app: App, address: Window): () => void {
   return () => {
     const now = app.state.get();
     const [before, pending] = [latest.list, timer !== undefined];
-    clearTimeout(timer);
+    forget();
     if (now.list === before) {
       latest = now;
       timer = setTimeout(write, 80);
@@ -129,12 +131,10 @@ function writeLink(app: App, address: Window): () => void {
 const isStep = (before: LinkState, now: AppState): boolean =>
   before.list !== now.list || (now.touched && before.id === now.id && (before.selected !== now.selected || before.window?.number !== now.window?.number));
 
-const isLink = (hash: string): boolean => hash.startsWith('#gpu_utilization&') && hash.includes('p.gpu_utilization.id=');
-
 /** A link opened into a tab that is already running. */
 function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
-  if (!isLink(hash) || hash === encodeHash(hash, app.state.get())) return;
+  if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, app.state.get())) return;
   const link = decodeHash(hash);
   if (link.id) app.choose(link.id);
   const { sort, search, cause } = app.state.get();
