@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from fork_server import python
+from gpu_tab import hurry
 from packages import need
 from waiting import wait_until
 
@@ -33,7 +34,7 @@ def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path,
     training = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "KERAS_BACKEND": "jax"})
     try:
         server = start_tensorboard(logs)
-        tab = open_tab(server.url)
+        tab = open_tab(server.url, before=hurry, alone=True)
         tab.wait_for("button:has-text('look now')", timeout=90)
         title = tab.button("look now").get_attribute("title")
         first, *arguments = shlex.split(title[title.index("gpu-util look") :].partition("\n")[0])
