@@ -84,7 +84,6 @@ class PythonAdapter(KerasAdapter):
         super().__init__(name, timing, runtime)
         self.compile_clock = runtime.compile_clock()
         self._timeline: Timeline | None = None
-        self._datasets: list[Any] = []  # Keras' adapters of watched datasets
 
     def _begin(
         self,
@@ -127,9 +126,6 @@ class PythonAdapter(KerasAdapter):
     def end(self) -> None:
         super().end()
         self.compile_clock.stop()
-        while self._datasets:
-            data_adapter = self._datasets.pop()
-            data_adapter._dataset = data_adapter._dataset._stands_for
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
@@ -138,8 +134,8 @@ class PythonAdapter(KerasAdapter):
             return
         if not isinstance(dataset, WatchedIterable):
             self._pipelines.note_dataset(phase, dataset)
-            data_adapter._dataset = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
-            self._datasets.append(data_adapter)
+            watched = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
+            self._calls.replace_attribute(data_adapter, "_dataset", watched)
 
 
 def keras_facts(model: Any, framework: dict[str, object], timing: str, **fit: object) -> dict[str, object]:
