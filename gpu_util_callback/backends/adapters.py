@@ -69,8 +69,29 @@ class KerasAdapter(WatchingAdapter):
             failed("times of the input's functions", error)
 
     def facts(self) -> dict[str, Any]:
-        more = {"step_threads": self.runtime.step_threads(), **self.fit_facts()}
-        return keras_facts(self._model, self.runtime.framework(), self.timing, **more)
+        model = self._model
+        optimizer = getattr(model, "optimizer", None)
+        policy = getattr(model, "dtype_policy", None)
+        built = bool(getattr(model, "built", False))
+        return {
+            "framework": {**self.runtime.framework(), "keras": _keras_of(model)},
+            "model": {
+                "name": getattr(model, "name", None),
+                "parameters": int(model.count_params()) if built else None,
+                "trainable_variables": len(model.trainable_variables) if built else None,
+            },
+            "fit": {
+                "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),
+                "jit_compile": bool(getattr(model, "jit_compile", False)),
+                "run_eagerly": bool(getattr(model, "run_eagerly", False)),
+                "timing": self.timing,
+                "mixed_precision": getattr(policy, "name", None),
+                "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
+                "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+                "step_threads": self.runtime.step_threads(),
+                **self.fit_facts(),
+            },
+        }
 
     def fit_facts(self) -> dict[str, object]:
         """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""
@@ -136,38 +157,6 @@ class PythonAdapter(KerasAdapter):
             self._pipelines.note_dataset(phase, dataset)
             watched = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
             self._calls.replace_attribute(data_adapter, "_dataset", watched)
-
-
-def keras_facts(model: Any, framework: dict[str, object], timing: str, **fit: object) -> dict[str, object]:
-    """Return `framework`, `model` and the model's part of `fit` for the manifest.
-
-    Args:
-        model: the model being trained.
-        framework: the framework's facts.
-        timing: how batches are timed.
-        fit: the framework's facts of the fit.
-    """
-    optimizer = getattr(model, "optimizer", None)
-    policy = getattr(model, "dtype_policy", None)
-    built = bool(getattr(model, "built", False))
-    return {
-        "framework": {**framework, "keras": _keras_of(model)},
-        "model": {
-            "name": getattr(model, "name", None),
-            "parameters": int(model.count_params()) if built else None,
-            "trainable_variables": len(model.trainable_variables) if built else None,
-        },
-        "fit": {
-            "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),
-            "jit_compile": bool(getattr(model, "jit_compile", False)),
-            "run_eagerly": bool(getattr(model, "run_eagerly", False)),
-            "timing": timing,
-            "mixed_precision": getattr(policy, "name", None),
-            "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
-            "optimizer": type(optimizer).__name__ if optimizer is not None else None,
-            **fit,
-        },
-    }
 
 
 def _keras_of(model: object) -> str:
