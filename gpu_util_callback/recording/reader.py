@@ -92,11 +92,7 @@ class RecordingFiles:
     def open_stretch(self, stretch: tuple[int, int]) -> Top | None:
         """Return the top of a stretch of segments, or None (and a problem) where it is damaged."""
         name = stretch_name(*stretch)
-
-        def damaged(error: Exception) -> None:
-            path = self._storage.join(self.path, name)
-            self._problem(path, f"damaged: {reason(error)}; reading the segments instead")
-
+        damaged = partial(self._damaged, name, "reading the segments instead")
         try:
             return Top.unpack(Container(self._read(name)), damaged)
         except (OSError, Damaged) as error:
@@ -114,15 +110,13 @@ class RecordingFiles:
         holding = self._holding(table)
         return [segment for segment in self.segments if holding.get((segment.first, segment.last), True)]
 
-    def _group_problem(self, error: Damaged) -> None:
-        path = self._storage.join(self.path, "top.npz")
-        self._problem(path, f"damaged: {reason(error)}; the first view lacks it")
+    def _damaged(self, name: str, consequence: str, error: Exception) -> None:
+        """Record a damaged file that can be done without as a problem."""
+        self._problem(self._storage.join(self.path, name), f"damaged: {reason(error)}; {consequence}")
 
     def _top_problem(self, error: Exception) -> None:
-        if isinstance(error, FileNotFoundError) and self._is_gone():
-            return
-        path = self._storage.join(self.path, "top.npz")
-        self._problem(path, f"damaged: {reason(error)}; reading all segments instead")
+        if not (isinstance(error, FileNotFoundError) and self._is_gone()):
+            self._damaged("top.npz", "reading all segments instead", error)
 
     @property
     def segments(self) -> list[SegmentInfo]:
@@ -556,7 +550,7 @@ class Recording(RecordingFiles):
     def _top_of_stored(self, stored: StoredIndex | None) -> Top:
         if stored is not None:
             try:
-                top = Top.unpack(stored.container, self._group_problem)
+                top = Top.unpack(stored.container, partial(self._damaged, "top.npz", "the first view lacks it"))
                 top.covered = stored.covered
                 return top
             except Damaged as error:
