@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, Constant, Limits
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Limits
 from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
@@ -26,8 +26,6 @@ from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 30
-
-ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 
 # Digits of a share, by whether it was measured exactly.
 _SHARE_DIGITS = {False: 4, True: 9}
@@ -163,13 +161,13 @@ def _active_pct(run: Run) -> dict[str, float]:
 def _permitted(finding: Finding, run: Run) -> Advice:
     """Return the advice, or its alternative where it alters the training for little gain.
 
-    If the gain of altering it is unknown, the advice stays.
+    If the gain of altering it is unknown, the advice stays. A small one justifies no other batch size or precision.
     """
     advice = finding.advice
     if finding.lost_ns is None:
         return advice
     saved = round(finding.lost_ns * advice.saves)
-    return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), ALTERING_GAINS)
+    return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), NOTICEABLY)
 
 
 def _place(finding: Finding) -> tuple:

@@ -9,15 +9,16 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.compare import stated_batch
 from gpu_util_callback.diagnosis.report_types import Slowdown
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, A_TWENTIETH, FOUR_FIFTHS, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import WARM_UP as WARM_UP_STEPS
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
 SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
 DIFFERENT = "not comparable"
-WARM_UP = Count(20, "the first steps fill caches and buffers")
-BLOCKS = Count(8, "of neighbouring steps, long enough that what drifts within seconds shows")
+WARM_UP = int(WARM_UP_STEPS.default)
+BLOCKS = A_TREND  # of neighbouring steps, long enough that what drifts within seconds shows
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
 BLOCK_STEPS = Count(24, "shorter blocks have no stable quantile")
 LONG_BLOCK = Count(120, "steps, and the quantile of a block hardly adds to the scatter")
@@ -33,7 +34,7 @@ RUNS = Constant(
     "busy CPU",
 )
 # A step that mostly waits, for a device, depends less on where its process was placed.
-COMPUTES = Constant(80, "percent of a core, used by the process: its steps are the CPU's own")
+COMPUTES = 100 * FOUR_FIFTHS  # percent of a core, used by the process: its steps are the CPU's own
 RUNS_WAITING = Constant(0.35, "the same where steps wait and the CPU is as fast (`CPU_SHARE`): 0.32 to 0.49 was seen")
 PROCESS_WAITING = Constant(
     0.007,
@@ -54,8 +55,6 @@ CPU_SHARE = Constant(
 )
 CPU_ALIKE = Constant(0.03, "the logarithm of that ratio, by chance")
 CPU_WORK = (1e-6, 1e-4)  # seconds of it; what takes longer is a wait for the device
-CPU_WORK_SHARE = Constant(0.05, "of a quick step, at most, for the same reason")
-ENOUGH_RUNS = Count(3, "on each side show by themselves how much their mean steps differ")
 MOST_RUNS = 20
 # One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
 # so that a run that has not changed fails in 1 of 100 comparisons at most.
@@ -349,7 +348,7 @@ def _logs(run: Recording, step_s: float) -> float | None:
     measured = waits[np.isfinite(waits)]
     quick = _quick(measured) if len(measured) else 0.0
     least, most = CPU_WORK
-    return math.log(quick) if least <= quick <= min(most, CPU_WORK_SHARE * step_s) else None
+    return math.log(quick) if least <= quick <= min(most, A_TWENTIETH * step_s) else None
 
 
 def _cpu_pct(run: Recording) -> float:
@@ -411,7 +410,7 @@ def _bounds(runs: Sequence[StepLevel], baseline: Sequence[StepLevel]) -> tuple[f
         errors = _mean([run.scatter**2 / run.blocks for run in every_run])
         assumed = min(by_blocks, _mean(spread) + errors)
     variance = (ASSUMED * assumed + squares) / (ASSUMED + freedom)
-    if not spread and fewest >= ENOUGH_RUNS:
+    if not spread and fewest >= A_FEW:
         quantile, variance = _quantile(freedom), max(squares / freedom, PROCESS**2)
     half = quantile * math.sqrt(2 * variance / fewest)
     cpu = _cpu_slower(runs, baseline) or 0.0

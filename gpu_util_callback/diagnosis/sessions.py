@@ -12,15 +12,13 @@ from gpu_util_callback.diagnosis.report_types import JobVerdict
 from gpu_util_callback.diagnosis.rules import part_of
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, MOSTLY, Constant
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, DOUBLE, MOSTLY, THREE_QUARTERS, Constant
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
 
-SAME_PACE = Constant(0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not")
+SAME_PACE = THREE_QUARTERS  # workers that wait for each other have steps of equal length; ranks of a sweep need not
 WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
-ALIKE_FACTOR = Constant(2.0, "losses that differ by less, or by a twentieth of the run, are alike")
-OUTWEIGHS = Constant(2.0, "a straggler is the job's verdict, unless every worker loses so many times as much itself")
 
 
 @dataclass(slots=True)
@@ -324,7 +322,7 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Claim]) -> JobVe
     first = groups[0][0]
     holding = next(iter(findings), None)
     least = min(_lost(run) for run in ranked)
-    if holding is not None and least < OUTWEIGHS * (holding["lost_s"] or 0.0) + 1e-9:
+    if holding is not None and least < DOUBLE * (holding["lost_s"] or 0.0) + 1e-9:
         first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
         shown: Claim | None = holding
         text = _holding(holding, first)
@@ -402,7 +400,7 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
     if is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
         return False
     more = _lost(worst) - _lost(run)
-    return _lost(worst) <= ALIKE_FACTOR * _lost(run) or more <= A_TWENTIETH * (worst["wall_s"] or 0)
+    return _lost(worst) <= DOUBLE * _lost(run) or more <= A_TWENTIETH * (worst["wall_s"] or 0)
 
 
 def _lost(run: Mapping) -> float:

@@ -41,14 +41,35 @@ class Count(_Explained, int):
 # Shares of a whole, where no measurement asks for another number.
 A_TWENTIETH = Constant(0.05, "of a whole: by so much runs that are alike differ, and less is not worth a word")
 A_TENTH = Constant(0.1, "of a whole is visible at a glance")
+A_FIFTH = Constant(0.2, "of a whole is a state of it: less is regulation, bookkeeping or scatter")
 A_QUARTER = Constant(0.25, "of a whole is a good part of it")
 MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
 FOUR_FIFTHS = Constant(0.8, "what holds for four fifths of a whole holds for nearly all of it")
+THREE_QUARTERS = 1 - A_QUARTER
+NOTICEABLY = 1 + A_TENTH  # times as much
+# Numbers of things, likewise.
+AGAIN = Count(2, "what came once may have been an accident")
+DOUBLE = Count(2, "times as much or as little is no longer alike")
+A_FEW = Count(3, "fewer may agree, or have come, by chance")
+A_TREND = Count(8, "one after the other; in fewer no state and no trend shows")
 # Limits of several rules.
+MATTERS_PCT = Threshold(
+    5,
+    "of the time: XProf calls 3 % of a step outside the model moderate and 15 % high, and suggests to remove "
+    "debug prints from 5 % on; runs that are alike, and equal GPUs and ranks, differ by less",
+)
+TRACED_PCT = Threshold(
+    10, "of the traced steps: torch-tb-profiler warns at 10 % communication, TraceLens at 5 % copies per direction"
+)
+A_FIFTH_PCT = Threshold(20, A_FIFTH.reason)
+MOSTLY_PCT = Threshold(50, MOSTLY.reason)
+FULL_PCT = Threshold(95, "of a memory: a pool is fine up to its end, and a driver keeps up to 5 % for the screen")
+NO_WORK_PCT = Threshold(5, "a desktop, a monitor, contexts and copies take 1-5 % of a GPU; a training step takes more")
+SMALL_US = Threshold(100, "starting a kernel or an operation costs 5-30 µs of host time; longer ones hide that")
+WARM_UP = Threshold(20, "the first steps fill caches and buffers; as many later ones show what is usual")
 MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; two make a state")
 MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")
-MIN_SAMPLES = Threshold(20, "two seconds of samples at 10 Hz")
-MIN_LOOKS = Threshold(20, "of fewer samples one more or less is 5 %")
+MIN_SAMPLES = Threshold(20, "of fewer samples one more or less is 5 %")
 BUSY_PCT = Threshold(80, "a GPU that idles has another problem first")
 
 

@@ -11,14 +11,13 @@ from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, Constant
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes that cost nothing until they end the run: their title says so.
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
-STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
@@ -29,7 +28,6 @@ NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are 
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Training was not held up between steps"
 _UNNAMED = tuple(f"{rule.cause}:{rule.unnamed}" for rule in RULES if rule.unnamed)  # beginnings of ids
-SMALL_OP_US = Constant(100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each")
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
     "input_wait": "into waiting for input",
@@ -113,7 +111,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
         return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost_s)}."
     rule = RULE_OF[lead["cause"]]
     opening = rule.opening if run.used_gpus else rule.opening_without_gpu
-    if run.used_gpus and lost_s >= STARVED * wall_s:
+    if run.used_gpus and lost_s >= A_FIFTH * wall_s:
         opening = rule.opening_if_large
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
     loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
@@ -430,7 +428,8 @@ def _not_measured(run: Run, waits: bool) -> str:
         else "how well they use the CPU was not measured (no GPU in use)"
     )
     stack_samples = stack_samples_of(run)
-    if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or SMALL_OP_US) < SMALL_OP_US:
+    small_us = SMALL_US.default
+    if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
         within += (
             f"; Python starts some {stack_samples.operations:,} operations in each, one every "
             f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster"

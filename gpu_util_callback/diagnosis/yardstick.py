@@ -9,12 +9,10 @@ peak is of figures "with sparsity".
 import re
 
 from gpu_util_callback.diagnosis.report_types import GpuReport, Yardstick
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import DOUBLE
 
 SOURCE = "505 training configurations a card, N. Enskat, P. Wiesner and O. Kao, 2026 (MIT)"
 BATCHES = 64, 128  # sequences; smaller ones leave the card idle
-
-SIZE = Constant(2.0, "a model is of another's size if neither has more than twice its parameters")
 # Card -> precision -> (parameters, MFU in % with a batch of 64 and of 128 sequences).
 TABLE: dict[str, dict[str, tuple[tuple[float, float, float], ...]]] = {
     r"A100-SXM4-80GB": {
@@ -41,7 +39,7 @@ def yardstick(gpu: GpuReport, parameters: float | None) -> Yardstick | None:
     card = next((card for card in TABLE if re.fullmatch(f"(NVIDIA )?{card}", name)), None)
     if card is None or not parameters:
         return None
-    alike = [row for row in TABLE[card].get(precision or "", ()) if row[0] / SIZE <= parameters <= SIZE * row[0]]
+    alike = [row for row in TABLE[card].get(precision or "", ()) if row[0] / DOUBLE <= parameters <= DOUBLE * row[0]]
     if not alike:
         return None
     sizes = sorted({f"{size / 1e9:.1f}" for size, _, _ in alike})

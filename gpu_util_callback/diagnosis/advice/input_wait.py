@@ -11,19 +11,17 @@ from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Range
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, THREE_QUARTERS, Constant, Count
 from gpu_util_callback.words import capitalized
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
 COMPUTES = Constant(0.65, "CPU share from which a call computes: with a free core it would use all of it")
 FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs several threads")
-ROOM = Constant(1.0, "a worker process that computes needs a core of its own")
-FULL_CPU_PCT = Constant(75, "with the cores this busy, more threads take time from each other")
+FULL_CPU_PCT = 100 * THREE_QUARTERS  # with the cores this busy, more threads take time from each other
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
-VALUE_BYTES = Count(4, "of a value whose type is not known: most are float32")
 
 
 @dataclass(frozen=True)
@@ -188,6 +186,11 @@ class InputWait:
         if self.run.framework == "torch" and self.run.device == "cpu":
             busy = max(busy, float(self.run.fit.get("step_threads") or 0))
         return max(0.0, min(self.cpus, self._free_of_others) - busy)
+
+    @property
+    def has_room(self) -> bool:
+        """True if a core is free for a process that computes."""
+        return self.spare_cores >= 1
 
     @property
     def cores_full(self) -> bool:
@@ -378,7 +381,7 @@ class InputWait:
             if not sizes or len(known_sizes) < len(sizes):
                 return None
             values += math.prod(known_sizes)
-        return float(batches * VALUE_BYTES * values)
+        return float(batches * 4 * values)  # most are float32
 
     @property
     def fits_memory(self) -> bool | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
     MOST_WORKERS,
-    ROOM,
     InputWait,
     brief,
     fork_safe,
@@ -35,11 +34,6 @@ CORE_FREE = "Is a CPU core free for each of them?"
 
 
 # -- what workers gain -----------------------------------------------------------------------------
-
-
-def has_room(wait: InputWait) -> bool:
-    """Return whether a core is free for a process that computes."""
-    return wait.spare_cores >= ROOM
 
 
 def room_unknown(wait: InputWait) -> bool:
@@ -204,7 +198,7 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
             return False
         if waits:
             return wait.waits is True
-        return room_unknown(wait) if waits is None else wait.waits is not True and has_room(wait)
+        return room_unknown(wait) if waits is None else wait.waits is not True and wait.has_room
 
     def count(wait: InputWait) -> int:
         return more_workers(wait, wait.lost_ms, bool(waits))
@@ -282,7 +276,7 @@ DATA_LOADER = (
     _more_workers(
         "more workers that wait", lambda wait: wait.workers < MOST_WORKERS and wait.workers_wait is True, waits=True
     ),
-    _more_workers("more workers that compute", lambda wait: wait.workers_wait is not True and has_room(wait)),
+    _more_workers("more workers that compute", lambda wait: wait.workers_wait is not True and wait.has_room),
     _more_workers(
         "more workers, asked",
         lambda wait: (
@@ -377,7 +371,7 @@ PY_DATASET = (
     _THREADS,
     Entry(
         "processes",
-        when=lambda wait: wait.waits is False and has_room(wait) and (wait.workers <= 1 or _on_threads(wait)),
+        when=lambda wait: wait.waits is False and wait.has_room and (wait.workers <= 1 or _on_threads(wait)),
         says=lambda wait: (
             f"{wait.dataset_class} computes in Python, which runs one thread at a "
             f"time: {wait.pace}.{spawned_text(wait)}"
@@ -400,7 +394,7 @@ PY_DATASET = (
         "more workers",
         when=lambda wait: (
             1 < wait.workers < MOST_WORKERS
-            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or has_room(wait))
+            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.has_room)
         ),
         says="{workers} workers of {dataset_class} are too few: {pace}.",
         remedy="Use more",
@@ -457,7 +451,7 @@ GENERATOR = (
     ),
     Entry(
         "processes",
-        when=lambda wait: wait.waits is not True and (has_room(wait) or room_unknown(wait)),
+        when=lambda wait: wait.waits is not True and (wait.has_room or room_unknown(wait)),
         says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}",
         asks=_BATCH_I,
         remedy="Let processes of a keras.utils.PyDataset make several at a time",
@@ -537,7 +531,7 @@ def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") 
 
 
 def _grain_helps(wait: InputWait) -> bool:
-    return _grain_waits(wait) or has_room(wait)
+    return _grain_waits(wait) or wait.has_room
 
 
 GRAIN = (

@@ -2,15 +2,8 @@
 
 from collections.abc import Callable
 
-from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait
-from gpu_util_callback.diagnosis.advice.loaders import (
-    CORE_FREE,
-    GUARD,
-    has_room,
-    more_workers,
-    room_unknown,
-    workers_save,
-)
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, GUARD, more_workers, room_unknown, workers_save
 from gpu_util_callback.diagnosis.advice.table import Entry
 
 AHEAD = """\
@@ -76,7 +69,7 @@ def _beside_the_step(wait: InputWait) -> bool:
     """Return whether a thread can make a batch during the step: it waits, or has a core."""
     if wait.waits is True or wait.run.device == "gpu":
         return True
-    return wait.own_cpus is None or wait.spare_cores >= ROOM
+    return wait.own_cpus is None or wait.has_room
 
 
 def _ahead(wait: InputWait) -> str:
@@ -133,7 +126,7 @@ def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "")
 LOOP = (
     Entry(
         "DataLoader",
-        when=lambda wait: _on_torch(wait) and (wait.waits is True or has_room(wait) or room_unknown(wait)),
+        when=lambda wait: _on_torch(wait) and (wait.waits is True or wait.has_room or room_unknown(wait)),
         says="{loop_input} while the loop waits: {pace}.",
         asks="Is there a torch Dataset behind them, not read by worker processes yet?",
         remedy="Let worker processes of a DataLoader make them, and give it to monitor.batches() "
@@ -149,7 +142,7 @@ LOOP = (
         when=lambda wait: (
             not _on_torch(wait)
             and wait.kind != "pooled"
-            and (wait.waits is True or has_room(wait) or room_unknown(wait))
+            and (wait.waits is True or wait.has_room or room_unknown(wait))
         ),
         says="{loop_input} while the loop waits: {pace}.",
         asks=lambda wait: (

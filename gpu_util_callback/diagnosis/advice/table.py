@@ -4,11 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_util_callback.diagnosis.finding import LEAST_GAIN, MODELLED, Advice
-from gpu_util_callback.diagnosis.thresholds import Constant
-
-ALIKE = Constant(1.2, "predicted gains of equal runs differ by 1.18 in the median: closer ones are equal")
-
+from gpu_util_callback.diagnosis.finding import EQUAL_RUNS, LEAST_GAIN, MODELLED, Advice
 
 Words = str | Callable[[Any], str]
 
@@ -83,7 +79,7 @@ def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
     overlap are equal.
     """
     holding = [(entry, entry.saves(measure)) for entry in entries if entry.when(measure)]
-    for question, alike in ((False, ALIKE), (True, MODELLED**2)):
+    for question, alike in ((False, EQUAL_RUNS), (True, MODELLED**2)):
         gains = [
             (measure.gain(saves), entry, saves)
             for entry, saves in holding

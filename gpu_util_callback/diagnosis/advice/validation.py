@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.input_wait import ROOM, InputWait, fork_safe, starts_fresh
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait, fork_safe, starts_fresh
 from gpu_util_callback.diagnosis.advice.loaders import with_workers
 from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TENTH, Count
 from gpu_util_callback.words import ordinal
 
 WORKERS = Count(4, "worker processes are enough for most validation data")
@@ -88,7 +88,7 @@ class Validations:
     def cores_free(self) -> bool:
         """True if cores are free for worker processes."""
         wait = InputWait(self.run, self.run.whole, 1.0, 1.0)
-        return wait.own_cpus is not None and wait.spare_cores >= ROOM
+        return wait.own_cpus is not None and wait.has_room
 
     @property
     def cached(self) -> bool | None:
@@ -155,8 +155,7 @@ def _fewer_steps(validations: Validations) -> str:
     return f"model.fit(..., validation_steps={validations.steps}{size})"
 
 
-WAITING = Constant(0.25, "of a validation: a cache gained 2 times where validating half as often gained 1.4")
-# For validations that wait for their data.
+# For validations that wait for their data: a cache gained 2 times where validating half as often gained 1.4.
 VALIDATION_DATA = (
     Entry(
         "cache, asked",
@@ -244,14 +243,14 @@ VALIDATION_LESS = (
     ),
 )
 VALIDATION_LIMITS = (
-    Entry("data", when=lambda v: v.waiting > WAITING, says="Validation takes {pct:.0f} % of the time. {waits}."),
+    Entry("data", when=lambda v: v.waiting > A_QUARTER, says="Validation takes {pct:.0f} % of the time. {waits}."),
     Entry("time", when=lambda v: True, says="Validation takes {pct:.0f} % of the time."),
 )
 
 
 def advise_validations(validations: Validations) -> Advice:
     """Return advice for validations that take a good part of the time."""
-    advice = choose(VALIDATION_DATA, validations) if validations.waiting > WAITING else None
+    advice = choose(VALIDATION_DATA, validations) if validations.waiting > A_QUARTER else None
     if advice is not None:
         return advice
     advice = choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)

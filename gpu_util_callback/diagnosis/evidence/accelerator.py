@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
-from gpu_util_callback.diagnosis.thresholds import Count
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import AcceleratorUseFacts, EpochUse
 
-LEAST_STEPS = Count(2, "of an epoch: the first, in which all starts up, is left out by definition")
 # Rows outside steps that belong to an epoch's training: the last results, the exhausted input.
 _TRAINING = (("gap", "step"), ("gap", "input_wait"), ("input_setup", "input_wait"))
 
@@ -74,7 +72,7 @@ class AcceleratorUse:
         for epoch in np.unique(of_epoch).tolist():
             mine = of_epoch == epoch
             steps = int(rows[mine].sum())
-            if steps < LEAST_STEPS:
+            if steps == 1:  # by definition the first, in which all starts up, is left out
                 continue
             # From the end of the first step to that of the last one: what was computed by then.
             (begin, *_), (before, *_) = self._fold.matrix("first", ("end_ns", "computed_ns"))[:, mine].tolist()

@@ -7,11 +7,10 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import FULL_PCT, Constant, Count
 from gpu_util_callback.recording.work import batch_size
 
 ENOUGH = Count(10, "readings of the allocator, some of them between steps, show what stays")
-FILLS = Constant(0.95, "of the limit: the rest goes into fragments")
 WHOLE = Constant(1.02, "of what stays: a peak this close to it shows nothing of the batches")
 
 
@@ -57,7 +56,7 @@ def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
         return None
     other_bytes = run.highest(gpu, "memory_other_bytes") or 0.0
     limit = memory.limit if memory.total is None else min(memory.limit, memory.total - other_bytes)
-    room = int((FILLS * limit - start) / slope)
+    room = int((FULL_PCT.default / 100 * limit - start) / slope)
     return BatchMemory(float(slope), room) if room > 0 else None
 
 

@@ -205,8 +205,7 @@ class StepBlocks:
         return new, dynamic.astype(np.int64)
 
 
-LEAST_NS = Count(60_000_000_000, "a shorter gap may be a hanging driver or a long step")
-BEYOND = Count(10, "times the usual pace; a gap near that is none")
+GAP_NS = Count(60_000_000_000, "without a sample: a shorter gap may be a hanging driver or a long step")
 
 
 def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
@@ -224,7 +223,7 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     last = max(bins.last_ns or 0 for bins in groups)
     for bins in groups:
         every.append(bins.stamps())
-        if np.diff(every[-1], prepend=first, append=last).max() < LEAST_NS:
+        if np.diff(every[-1], prepend=first, append=last).max() < GAP_NS:
             return none  # this one was read all along
     times = np.sort(np.concatenate(every))
     times = times[np.diff(times, prepend=-1) > 0]
@@ -233,7 +232,7 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
         return none
     ends = steps["end_ns"]
     usual = max(float(np.median(apart)), float(np.median(ends - steps["start_ns"])))
-    long = np.flatnonzero(apart >= max(LEAST_NS, BEYOND * usual))
+    long = np.flatnonzero((apart >= GAP_NS) & (A_TENTH * apart >= usual))
     # Samples and steps do not resume at the same moment, and a bin only records its beginning.
     slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
     inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(ends, times[long] + slack)

@@ -4,15 +4,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.evidence.blocks import GAP_NS
+from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import Energy, Gpu, GpuEnergy
 from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
 from gpu_util_callback.recording.segments import AnyTables
 
-LONGEST_NS = Count(
-    60_000_000_000, "the longest time between two samples that is integrated over; a longer one is not measured"
-)
 PREFERRED = Constant(0.9, "of the time that power was sampled: where the energy counter covers it, it is used")
 # Columns of a GPU's samples that energy is computed from, the more accurate one first.
 _COUNTER, _POWER = "power_energy_mw", "power_mw"
@@ -84,7 +82,7 @@ class EnergyUse:
 
     From the driver's energy counter, sampled as the mean power since the reading before: nothing
     between two readings is missed. Without a counter it is the integral of the power samples, an
-    estimate. Longer than `LONGEST_NS` between two samples, nothing is measured.
+    estimate. Longer than `GAP_NS` between two samples, nothing is measured.
 
     Args:
         start_ns: of the run, None = not known.
@@ -127,7 +125,7 @@ class EnergyUse:
         if column == _POWER:
             twice = power[1:] + np.where(np.isfinite(power[:-1]), power[:-1], power[1:])
         length = at[1:] - at[:-1]
-        is_short = (length > 0) & (length <= LONGEST_NS)
+        is_short = (length > 0) & (length <= GAP_NS)
         start, end, length = at[:-1][is_short], at[1:][is_short], length[is_short]
         amount = np.rint(twice[is_short]).astype(np.int64) * length
         self._sums.add(start, end, **{f"{group}/{column}": amount, f"{group}/{column}/covered": length})

@@ -12,10 +12,9 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack
-from gpu_util_callback.diagnosis.thresholds import Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, MIN_S
 from gpu_util_callback.recording.fold import Fold
 
-MIN_SAMPLES = Count(3, "in a range: NVML averages over up to a second")
 _Run = TypeVar("_Run", bound="Gauges")
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -53,7 +52,7 @@ class Gauges:
             return result
 
     def gpu_mean(
-        self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES, reach: float = 0.0
+        self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = A_FEW, reach: float = 0.0
     ) -> Mean | None:
         """Return a GPU's column over a range; None with fewer samples than `at_least`.
 
@@ -114,7 +113,8 @@ class Gauges:
         return track.last if track is not None else None
 
 
-HOLD_NS = Count(2_000_000_000, "utilization is a mean over up to a second, held for another: so much a sample covers")
+# A sample covers so much: utilization is a mean over up to a second, held for another.
+HOLD_NS = round(1e9 * MIN_S.default)
 
 
 class Mean(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TWENTIETH, MOSTLY, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TENTH, A_TREND, A_TWENTIETH, MOSTLY, WARM_UP, Constant
 from gpu_util_callback.recording.fold import Fold
 
 # Columns whose lowest and highest values are kept, by the kind of their group.
@@ -29,12 +29,8 @@ TRACKED = {
     ),
 }
 
-POINTS = Count(8, "a trend shows in no fewer readings")
 WARM = Constant(0.06, "of a run: its first steps allocate what the later ones use")
-STEPS = Count(20, "and no fewer, are a trend: single steps allocate for themselves")
-AGAIN = Constant(1.5, "growth past this much of what was given back once is not of the same kind")
 ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
-LATE = Count(10, "parts: the last of as many is what a column reaches of late")
 
 
 _TRACK = ("time", "value")
@@ -91,7 +87,7 @@ class MemoryTrack:
     @property
     def of_late(self) -> tuple[float, float]:
         """The lowest and the highest value of the last tenth of the blocks."""
-        recent = max(1, len(self) // LATE)
+        recent = max(1, int(A_TENTH * len(self)))
         return float(self.low[-recent:].min()), float(self.high[-recent:].max())
 
 
@@ -152,7 +148,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         low, high: the lowest and the highest value of each reading.
         least: smaller growth is none.
     """
-    if len(steps) < POINTS or high.max() - low.min() < least:
+    if len(steps) < A_TREND or high.max() - low.min() < least:
         return None
     first = float(steps[0])
     warm = np.searchsorted(steps, first + WARM * (steps[-1] - first))
@@ -160,7 +156,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
     lasting = _lasting_readings(low)
     span, levels = steps[lasting], least_of_later(low[lasting])
-    if len(span) < POINTS or levels[-1] - levels[0] < least:
+    if len(span) < A_TREND or levels[-1] - levels[0] < least:
         return None
     onset = _onset(span, levels)
     from_start = lasting.start == 0 and span[onset] - span[0] <= A_TWENTIETH * (span[-1] - span[0])
@@ -169,7 +165,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     if per_step <= 0 or not _goes_on(since, levels, least):
         return None
     later = steps >= since[0]
-    recent = max(1, len(high) // LATE)
+    recent = max(1, int(A_TENTH * len(high)))
     return Growth(
         onset=first if from_start else float(since[0]),
         per_step=per_step,
@@ -192,7 +188,7 @@ def _lasting_readings(low: np.ndarray) -> slice:
         return slice(0, len(low))
     fall = int(np.flatnonzero(low - never_below >= released / 2)[-1])
     trough = fall + int(np.argmin(low[fall:]))
-    if low[-1] - low[trough] >= AGAIN * released:
+    if low[-1] - low[trough] >= (1 + MOSTLY) * released:
         return slice(trough, len(low))
     return slice(0, trough + 1)
 
@@ -208,7 +204,7 @@ def _onset(x: np.ndarray, y: np.ndarray) -> int:
     The best fit of a + b·max(0, x - x[k]), with b ≥ 0, over all k.
     """
     dy = y - y.mean()
-    beyond = np.maximum(x[None, :] - x[: max(1, len(x) - POINTS // 2), None], 0.0)
+    beyond = np.maximum(x[None, :] - x[: max(1, len(x) - A_TREND // 2), None], 0.0)
     beyond -= beyond.mean(axis=1, keepdims=True)
     explained = np.maximum(beyond @ dy, 0.0) ** 2 / np.maximum((beyond**2).sum(axis=1), 1e-12)
     return int(np.argmax(explained))
@@ -217,7 +213,7 @@ def _onset(x: np.ndarray, y: np.ndarray) -> int:
 def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
     """Return whether growth is long and large, and neither one allocation nor coming to its end."""
     grown = y[-1] - y[0]
-    if len(x) < POINTS - 2 or x[-1] - x[0] < STEPS or grown < least or np.diff(y).max() > ONE_STEP * grown:
+    if len(x) < A_TREND - 2 or x[-1] - x[0] < WARM_UP.default or grown < least or np.diff(y).max() > ONE_STEP * grown:
         return False
     third = np.interp(x[0] + (x[-1] - x[0]) * 2 / 3, x, y)  # where the last one begins
     return bool(y[-1] - third >= MOSTLY * grown / 3)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FOUR_FIFTHS
 
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
-MANY_MORE = Constant(1.25, "some batches of the time before belong to any reading")
 # Stages on threads of their own: downstream stages run at the same time.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -162,7 +161,8 @@ class Pipeline:
             batches: number of them in this time.
         """
         chosen = self._chosen(start_ns, end_ns)
-        if sum(reading.batches for reading in chosen) > MANY_MORE * batches:
+        # Some batches of the time before belong to any reading.
+        if sum(reading.batches for reading in chosen) > (1 + A_QUARTER) * batches:
             return True
         took = sum(reading.last_ns - reading.since_ns for reading in chosen)
         inside = sum(max(0, min(reading.last_ns, end_ns) - max(reading.since_ns, start_ns)) for reading in chosen)

@@ -7,13 +7,13 @@ from typing import cast
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.blocks import absences
-from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, MIN_SAMPLES, Gauges, Mean, cached
+from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, cached
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.source import Source, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.evidence.sums import Evidence
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
     Facts,
@@ -29,10 +29,7 @@ from gpu_util_callback.recording.schema import ACCOUNTS
 from gpu_util_callback.recording.summary import account_of
 
 AROUND_NS = 500_000_000
-MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
 PAUSES = ("between_fits", "stopped")  # phases in which nothing trains
-SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
-OWN_PCT = Constant(5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more")
 
 
 def _without_nulls(facts: object) -> dict[str, object]:
@@ -279,8 +276,8 @@ class Run(Gauges):
         if len(used) < 2 or not len(self.steps):
             return used
         own_pct = {gpu: self._own_pct(gpu, *self.steps.extent_ns) for gpu in used}
-        any_at_work = any(pct is not None and pct >= OWN_PCT for pct in own_pct.values())
-        return [gpu for gpu, pct in own_pct.items() if not any_at_work or pct is None or pct >= OWN_PCT]
+        any_at_work = any(pct is not None and pct >= NO_WORK_PCT.default for pct in own_pct.values())
+        return [gpu for gpu, pct in own_pct.items() if not any_at_work or pct is None or pct >= NO_WORK_PCT.default]
 
     def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
         utilization = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
@@ -303,7 +300,7 @@ class Run(Gauges):
         """
         steps = self.steps
         # A run shorter than a span must be may be one as a whole.
-        min_rows = min(min_rows, max(SHORTEST, steps.total_rows))
+        min_rows = min(min_rows, max(A_TREND, steps.total_rows))
         events = {"wait": "wait_events", "callbacks": "callback_events"}.get(part, "compile_events")
         rows, total = steps["rows"], steps["duration_ns"]
         series = Series(rows, total, steps[f"{part}_ns"], steps[f"top_{part}_ns"], steps[events], steps.rows_per_block)
@@ -371,10 +368,10 @@ class Run(Gauges):
         a mean over up to a second anyway. A range whose samples end soon after it began is not
         judged.
         """
-        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, MIN_SAMPLES, MOSTLY)
+        mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, A_FEW, MOSTLY)
         if mean is None:
             around = start_ns - AROUND_NS, end_ns + AROUND_NS
-            mean = self.gpu_mean(gpu, "utilization_pct", *around, MIN_SAMPLES, MOSTLY)
+            mean = self.gpu_mean(gpu, "utilization_pct", *around, A_FEW, MOSTLY)
         return mean
 
     def resolution_ns(self) -> int:
@@ -453,7 +450,7 @@ class Run(Gauges):
         """
         rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
         has_rows, total = rows > 0, int(rows.sum())
-        if total < MIN_CLEAN_STEPS:
+        if total < WARM_UP.default:
             return None
         mean, weight = spent[has_rows] / rows[has_rows], rows[has_rows]
         order = np.argsort(mean)

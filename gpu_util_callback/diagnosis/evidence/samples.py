@@ -10,11 +10,9 @@ from gpu_util_callback.diagnosis.evidence.gauges import SampleBins, cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, NOTICEABLY, Constant, Count
 
-SLOWER = Constant(1.1, "a change of pace is slower by this factor ...")
-SCATTERS = Constant(4.0, "... this many times the scatter ...")
-LEAST_BLOCKS = Count(2, "... on this many blocks of steps")
+SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both sides of a time is none by chance")
 
 
 def sharpened(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]) -> tuple[int, int]:
@@ -35,11 +33,11 @@ def sharpened(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tu
 def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | None:
     """Return where steps between two times get slower (`sign` 1) or faster (-1), or None."""
     a, b = (int(np.searchsorted(steps["start_ns"], edge)) for edge in (first_ns, last_ns))
-    if b - a < 2 * LEAST_BLOCKS:
+    if b - a < 2 * AGAIN:
         return None
     rows, start, end = (steps[name][a:b] for name in ("rows", "start_ns", "end_ns"))
     pace = steps.own_ns[a:b] / rows
-    count, at = len(pace), np.arange(LEAST_BLOCKS, len(pace) - LEAST_BLOCKS + 1)
+    count, at = len(pace), np.arange(AGAIN, len(pace) - AGAIN + 1)
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (pace, pace**2))
     left, right = sums[at] / at, (sums[-1] - sums[at]) / (count - at)
     scatter = squares[-1] - at * left**2 - (count - at) * right**2
@@ -47,7 +45,7 @@ def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | 
     split, before, after = int(at[best]), float(left[best]), float(right[best])
     slow, fast = (after, before) if sign > 0 else (before, after)
     deviation = float(np.sqrt(max(0.0, scatter[best]) / max(1, count - 2)))
-    if slow < SLOWER * fast or slow - fast < SCATTERS * deviation:
+    if slow < NOTICEABLY * fast or slow - fast < SCATTERS * deviation:
         return None
     # The blocks on both sides of the split contain some steps of the other side.
     slow_rows = rows * np.clip((pace - fast) / (slow - fast), 0, 1)
@@ -109,7 +107,7 @@ class Sampled:
         """
         lost = np.nan_to_num(lost_ns).astype(np.int64)
         ones = np.ones(len(self), np.int64)
-        events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
+        events = ((lost > 0) & (lost >= A_TENTH * self.length_ns)).astype(np.int64)
         series = Series(ones, self.length_ns, lost, lost, events, 1)
         # Neighbouring samples share the driver's mean: a change takes fewer samples than steps.
         apart = float(np.median(self.length_ns))
@@ -141,7 +139,7 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     if bins is None:
         return None
     at, _ = bins.means(column)
-    if len(at) < 3:
+    if len(at) < A_FEW:
         return None
     return run.once(("sampled", gpu, bins, id(at)), lambda: _sampled(run, gpu, bins, at))
 

@@ -4,17 +4,24 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.run_evidence import SHORTEST, Run
-from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Finding
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    A_FIFTH,
+    A_QUARTER,
+    A_TREND,
+    DOUBLE,
+    MIN_STEPS,
+    Constant,
+    Limits,
+    Threshold,
+)
 
-MANY_TIMES = Count(16, "seen at so many ends of epochs, it is a state of the run however short that was")
-MANY_STEPS = SHORTEST  # the same for steps
-STATE_LEAST = Constant(0.2, "of `least_s`: less than that predicts nothing, even of a state")
+MANY_TIMES = int(MIN_STEPS.default)  # at ends of epochs: a state of the run however short that was
+MANY_STEPS = A_TREND  # the same for steps
 SLICE_MS = Constant(3, "Linux gives another thread the core for 3 ms: a host that lost it once stalls as long")
-SCATTERS = Count(2, "times its own scatter: by so much faster must a run be without a loss to show ...")
-SURE_GAIN = Constant(0.15, "... but so large a gain shows however unsteady the steps are")
+SURE_GAIN = Constant(0.15, "so large a gain shows however unsteady the steps are; less shows from twice their scatter")
 PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace
 ALWAYS_S = Threshold(60, "a lost minute is worth reporting however long the run is")
 LEAST_S = Threshold(
@@ -60,7 +67,7 @@ def significant(findings: Iterable[Finding], present_ns: int, limits: Limits) ->
 def negligible(findings: Iterable[Finding], limits: Limits) -> bool:
     """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
-    share = STATE_LEAST if any(finding.state for finding in findings) else 1
+    share = A_FIFTH if any(finding.state for finding in findings) else 1
     return sum(finding.lost_ns or 0 for finding in findings) < share * limits["least_s"] * 1e9
 
 
@@ -72,12 +79,12 @@ def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
 def shows(run: Run, lost_ns: int) -> bool:
     """Return whether a run without this loss is faster than chance makes it."""
     gain = lost_ns / max(1, run.wall_ns - lost_ns)
-    return gain >= max(LEAST_GAIN - 1, min(SURE_GAIN, SCATTERS * _scatter(run)))
+    return gain >= max(LEAST_GAIN - 1, min(SURE_GAIN, DOUBLE * _scatter(run)))
 
 
 def one_interruption(run: Run, finding: Finding) -> bool:
     """Return whether a loss in a trace of one or two steps may be one interruption of the host."""
-    has_few_steps = run.source is not None and run.steps.total_rows < LEAST_STEPS
+    has_few_steps = run.source is not None and run.steps.total_rows < A_FEW
     return has_few_steps and finding.lost_ns is not None and finding.lost_ns < SLICE_MS * 1e6
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import (
     SourceCopies,
@@ -24,7 +24,7 @@ from gpu_util_callback.recording.manifest_facts import (
 )
 from gpu_util_callback.recording.schema import CATEGORIES
 
-LEAST_STEPS = Count(3, "of a trace or a window; fewer are a fragment, and their mean represents no others")
+LEAST_STEPS = A_FEW  # of a trace or a window; fewer are a fragment, and their mean represents no others
 
 
 @dataclass(frozen=True, slots=True)

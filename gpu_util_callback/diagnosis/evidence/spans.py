@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import DOUBLE, MOSTLY, THREE_QUARTERS, Count
 
 # Windows in rows. In the smallest a burst shows above noise and a change can be located well; each
 # larger one finds bursts that are eight times rarer (a slow file every 300 batches), down to four
@@ -17,8 +17,6 @@ MAX_SPANS = 24
 MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
-PROMINENCE = Constant(0.75, "spans less than a third above what lies between them are crests of one span")
-OUTLIER = Count(2, "times the largest single loss of the neighbouring spans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +135,9 @@ class _Sums:
         """
         first, end = at.T
         lost, some = self._lost[end] - self._lost[first], self._some[end] - self._some[first]
-        even = (some >= 0.75 * (end - first)) & (2 * _most(self._largest, at) <= lost)
+        even = (some >= THREE_QUARTERS * (end - first)) & (2 * _most(self._largest, at) <= lost)
         recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even
-        alike = self.top(at) <= OUTLIER * top
+        alike = self.top(at) <= DOUBLE * top
         share = self._share(at, np.where(alike, 0, self.top(at)))
         return (share >= MOSTLY * level) & (alike | recurs)
 
@@ -168,7 +166,7 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
         begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
         whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
         is_one_span = (begin == last) | (sums.level(whole) >= enter)
-        stands_out = np.append(0, np.cumsum(sums.level(gap) < PROMINENCE * level))
+        stands_out = np.append(0, np.cumsum(sums.level(gap) < THREE_QUARTERS * level))
         apart_still = ~is_one_span & (stands_out[last] > stands_out[begin])
         pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
         at = np.concatenate([whole[is_one_span], *pieces])
@@ -188,7 +186,7 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
 def _steady(series: Series, first: int, end: int) -> bool:
     """Return whether the loss is spread over the blocks: small in each step, but in all of them."""
     lost = series.lost[first:end]
-    return bool(np.count_nonzero(lost) >= 0.75 * len(lost) and lost.max() * 2 <= lost.sum())
+    return bool(np.count_nonzero(lost) >= THREE_QUARTERS * len(lost) and lost.max() * 2 <= lost.sum())
 
 
 def _settled(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from itertools import pairwise
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
-from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.thresholds import A_FEW
 
 # Only this many are excluded from training.
 MOST_COMPILATIONS = 8
@@ -65,7 +66,7 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     beside, between = _around(stalls, where.start_ns, run.end_ns, run.lag_ns())
     between = _without(between, _compiling(run))  # the GPU idles then: not training either
     during, training = _idle(run, beside), _idle(run, between)
-    if during is None or during.samples < MIN_SAMPLES or 2 * during.known_ns < during.length_ns:
+    if during is None or during.samples < A_FEW or 2 * during.known_ns < during.length_ns:
         return took, None
     if training is not None and 10 * training.known_ns >= where.end_ns - where.start_ns:
         usual = training.idle_ns / training.known_ns

@@ -11,9 +11,9 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS, Source, Windows
 from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, MOSTLY, Count
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, AGAIN, MOSTLY
 
-IN_A_ROW = Count(2, "windows in a row that differ from the rest: a single one may have met a checkpoint")
+IN_A_ROW = AGAIN  # windows in a row that differ from the rest: a single one may have met a checkpoint
 
 
 @dataclass(frozen=True, slots=True)

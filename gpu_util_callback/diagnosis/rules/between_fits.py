@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.finding import ESTIMATED, LEAST_GAIN, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, Limits, chosen
 
 # Name of the longest part -> what limits the script; the necessary share is not measured.
 _LIMITS = {
@@ -36,10 +36,7 @@ class BetweenFits(Rule):
     title = "Time between the fits"
     between_fits = True
     sources = ("times of the fits of this process", "stack samples between them")
-    thresholds: ClassVar = {
-        "between_pct": Threshold(50, "most of the time: less is one part of a program of several"),
-        "least_s": LEAST_S,
-    }
+    thresholds: ClassVar = {"between_pct": MOSTLY_PCT, "least_s": LEAST_S}
     unknown = "the process fitted once, or the time between its fits was not recorded"
 
     def missing(self, run: Run) -> bool:

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits
 from gpu_util_callback.recording.manifest_facts import SourceLateRank
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
@@ -22,10 +22,8 @@ class CommunicationBound(Rule):
     title = "Communication-bound"
     sources = ("profiler windows",)
     thresholds: ClassVar = {
-        "exposed_collective_pct": Threshold(10, "torch-tb-profiler warns at 10 % communication, XProf calls 15 % high"),
-        "waited_pct": Threshold(
-            50, "in the traces of all ranks: the time in collectives is mostly waiting for one rank"
-        ),
+        "exposed_collective_pct": TRACED_PCT,
+        "waited_pct": MOSTLY_PCT,  # of the time in collectives, in the traces of all ranks
     }
     unknown = "no profiler window shows the collectives"
     unknown_in_trace = "the trace has no GPU events"

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, share
 from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_S, Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import capitalized, gpu_names
 
 OTHERS = "utilization_other_pct"
@@ -33,7 +33,7 @@ class Contention(Rule):
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
-        "gpu_active_pct": Threshold(80, "while the GPU has time left, no other process takes it away"),
+        "gpu_active_pct": BUSY_PCT,  # while the GPU has time left, no other process takes it away
         "min_s": MIN_S,
         **SIGNIFICANT,
     }

@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 from gpu_util_callback.words import capitalized
 
@@ -108,9 +108,6 @@ class CpuFallback(Rule):
         )
 
 
-KEPT_BUSY_PCT = Constant(20, "a display alone keeps a GPU at a few percent")
-
-
 def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
     """Return whether this process keeps a GPU busy that its framework does not list."""
     process_mean = run.gpu_mean(gpu, "utilization_process_pct", run.start_ns, run.end_ns)
@@ -119,7 +116,7 @@ def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
         if process_bytes is None or process_bytes < limits["memory_mib"] * 2**20:
             return False
         everybody = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
-        return everybody is not None and everybody[0] >= KEPT_BUSY_PCT
+        return everybody is not None and everybody[0] >= 100 * A_FIFTH  # more than a display alone
     return process_mean[0] >= limits["gpu_active_pct"]
 
 

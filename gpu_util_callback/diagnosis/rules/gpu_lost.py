@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import bounded
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Count, Limits
+from gpu_util_callback.diagnosis.thresholds import Limits
 
 OFF_THE_BUS = 79  # NVIDIA's number of the error "GPU has fallen off the bus"
-AFTER_NS = Count(2_000_000_000, "a last row may still arrive after that error")
 _WORDS = ("is lost", "no longer there", "fell off the bus", "reset required", "needs a reset")
 
 
@@ -78,7 +78,7 @@ def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
     """Return the loss by the driver's own message (off the bus), if nothing was read since."""
     bins = run.samples.get(f"gpu{index}")
     at = run.errors.get(f"gpu{index}", {}).get(OFF_THE_BUS)
-    if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + AFTER_NS):
+    if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + HOLD_NS):
         return []
     return [(at, run.end_ns, False)]
 

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, NO_WORK_PCT, Limits, Threshold, chosen
 
 
 class GpusUnused(Rule):
@@ -22,7 +22,7 @@ class GpusUnused(Rule):
     unused = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
-        "unused_active_pct": Threshold(5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"),
+        "unused_active_pct": NO_WORK_PCT,
         "busy_active_pct": Threshold(15, "another GPU must do the work, or no GPU works"),
         "min_samples": MIN_SAMPLES,
     }

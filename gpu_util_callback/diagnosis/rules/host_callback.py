@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Limits, chosen
 
 
 class HostCallback(Rule):
@@ -18,9 +18,7 @@ class HostCallback(Rule):
     cause = "host_callback"
     title = "The compiled step calls the host"
     sources = ("host activity of a trace",)
-    thresholds: ClassVar = {
-        "host_callback_pct": Threshold(5, "XProf suggests to remove debug prints from 5 % of a step on")
-    }
+    thresholds: ClassVar = {"host_callback_pct": MATTERS_PCT}
     unknown = "only a profiler trace shows calls from inside the compiled step"
     unknown_in_trace = "the trace shows nothing of the host"
 

@@ -26,11 +26,11 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evi
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
-    MIN_LOOKS,
+    MATTERS_PCT,
+    MIN_SAMPLES,
     MIN_STEPS,
     MOSTLY,
     Constant,
-    Count,
     Limits,
     Threshold,
     chosen,
@@ -40,7 +40,6 @@ from gpu_util_callback.words import capitalized, duration
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
 AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
-FEW_ROWS = Count(16, "blocks of so few steps separate one stretch from the next")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def unmarked(run: Run) -> Unmarked | None:
     usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
     rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
-    separate = rare and steps.rows_per_block <= FEW_ROWS
+    separate = rare and steps.rows_per_block <= MIN_STEPS.default
     lost, active, pieces = took, None, []
     if separate:
         occurrences = _occurrences(run, spent, last_ns, tail)
@@ -219,7 +218,7 @@ class HostStall(Rule):
             "a shorter validation is reported only if the GPU was seen to idle for a tenth of the "
             "time meanwhile: one that keeps it half busy would have to take those 20 %",
         ),
-        "callback_pct": Threshold(5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % matters"),
+        "callback_pct": MATTERS_PCT,
         "unmarked_pct": Threshold(
             20, "a loop of one's own keeps its books in a few percent; a fifth without a name hides what costs most"
         ),
@@ -227,8 +226,8 @@ class HostStall(Rule):
             0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
         ),
         "idle_host_pct": Threshold(20, "in a trace: a profiler alone adds 10-20 % to the host's side of small steps"),
-        "lost_pct": Threshold(5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"),
-        "min_looks": MIN_LOOKS,
+        "lost_pct": MATTERS_PCT,  # what the GPU did meanwhile is not lost
+        "min_looks": MIN_SAMPLES,
         "min_occurrences": Threshold(2, "one checkpoint or one slow callback is an event, not a state of the run"),
         "min_steps": MIN_STEPS,
         **SIGNIFICANT,

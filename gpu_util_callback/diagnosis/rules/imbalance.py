@@ -13,7 +13,17 @@ from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, signi
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_S, MOSTLY, Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FIFTH_PCT,
+    MATTERS_PCT,
+    MIN_S,
+    MOSTLY,
+    NO_WORK_PCT,
+    Constant,
+    Limits,
+    Threshold,
+    chosen,
+)
 
 SURELY = Constant(
     3.5,
@@ -38,12 +48,12 @@ class Imbalance(Rule):
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
         "gap_pct": Threshold(25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"),
-        "least_active_pct": Threshold(5, "below, the GPU has no work of ours: gpus_unused"),
+        "least_active_pct": NO_WORK_PCT,
         "min_s": MIN_S,
-        "worker_wait_pct": Threshold(5, "ranks of one job: waits that differ by 5 % of the step are no scatter"),
+        "worker_wait_pct": MATTERS_PCT,  # of ranks of one job
         **SIGNIFICANT,
-        "work_gap_pct": Threshold(20, "in a trace: of the busiest one's time; equal GPUs differ by less"),
-        "gap_of_step_pct": Threshold(5, "in a trace: of the steps; a difference between GPUs that hardly work is none"),
+        "work_gap_pct": A_FIFTH_PCT,  # in a trace: of the busiest one's time
+        "gap_of_step_pct": MATTERS_PCT,  # in a trace: of the steps
     }
     unknown = "fewer than two GPUs of this process were sampled"
     unknown_in_trace = "the trace has kernels of one GPU at most"

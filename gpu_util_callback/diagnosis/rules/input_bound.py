@@ -10,7 +10,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.epochs import SET_UP, SetUp
 from gpu_util_callback.diagnosis.advice.input import advise, advise_kind
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.loaders import has_room, loader_line, spawned_text
+from gpu_util_callback.diagnosis.advice.loaders import loader_line, spawned_text
 from gpu_util_callback.diagnosis.advice.loops import ahead_code
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import first_holding
@@ -32,14 +32,19 @@ from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, time
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    A_FIFTH,
     A_QUARTER,
     A_TENTH,
     A_TWENTIETH,
+    AGAIN,
     FOUR_FIFTHS,
+    MATTERS_PCT,
     MIN_STEPS,
     MOSTLY,
+    NOTICEABLY,
+    WARM_UP,
     Constant,
-    Count,
     Limits,
     Threshold,
     chosen,
@@ -48,13 +53,9 @@ from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 
 # -- rare long fetches -------------------------------------------------------------------------
-LONG = Count(10, "steps; a queue ahead of the loop evens out what is shorter")
-LEAST = Count(3, "two long fetches may have come by chance")
 # More batches than this rarely fit into memory.
 MOST_READY = 256
 FILLS_HOLD = Constant(0.6, "buffers that fill as each epoch begins cause the wait from this share of it on")
-FILLS_PART = Constant(0.2, "of the time: repeating gained 1.5 times from here on, nothing below")
-LEAST_FILLS = Count(2, "epochs that began with a long fetch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,11 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
     else:  # several of them per block
         count = int(steps["wait_events"][blocks].sum())
         held_ns = int(steps["event_wait_ns"][blocks].sum())
-    if not LEAST <= count <= A_TWENTIETH * rows or held_ns < FOUR_FIFTHS * wait:
+    if not A_FEW <= count <= A_TWENTIETH * rows or held_ns < FOUR_FIFTHS * wait:
         return None
     work = int(steps["duration_ns"][blocks].sum() - steps["compile_ns"][blocks].sum()) - wait
-    if held_ns / count < LONG * max(0, work) / max(1, rows):
+    # A queue ahead of the loop evens out what is shorter.
+    if A_TENTH * held_ns / count < max(0, work) / max(1, rows):
         return None
     return LongFetches(count, held_ns / count / 1e6, held_ns / wait)
 
@@ -99,7 +101,7 @@ def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches |
     inside = (first["start_ns"] >= where.start_ns) & (first["end_ns"] <= where.end_ns)
     spent = first["self_ns"][inside]
     count, held_ns = len(spent), int(spent.sum())
-    if count < LEAST_FILLS or held_ns < FILLS_HOLD * wait_ns or held_ns / count < LONG * step_ns:
+    if count < AGAIN or held_ns < FILLS_HOLD * wait_ns or A_TENTH * held_ns / count < step_ns:
         return None
     return LongFetches(count, held_ns / count / 1e6, min(1.0, held_ns / wait_ns))
 
@@ -113,7 +115,8 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     shuffles = any(stage.op.startswith("Shuffle") for stage in wait.stages)
     in_time = stage is None or stage.ms_per_batch < wait.needed_ms
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
-    if not (shuffles and in_time) or wait.run.custom_loop or part < FILLS_PART:
+    # Repeating gained 1.5 times from a fifth of the time on, nothing below.
+    if not (shuffles and in_time) or wait.run.custom_loop or part < A_FIFTH:
         return None
     observation = (
         f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
@@ -148,7 +151,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     if wait.stage is not None or kind in ("", "numpy", "grain"):
         return replace(usual, text=f"{says} {usual.text}")
     says += " Check what happens only then: opening a shard, refilling a shuffle buffer, a network request."
-    if wait.waits is False and wait.own_cpus is not None and not has_room(wait):
+    if wait.waits is False and wait.own_cpus is not None and not wait.has_room:
         return Advice(f"{says} {wait.cores_sentence}.", saves=0.0, name="rare")
     steps_covered = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
     ready = max(2, min(MOST_READY, steps_covered))
@@ -178,7 +181,6 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
-LEAST_TIMES = Count(3, "the first set-up is unavoidable; after another two, the next will come as well")
 UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
@@ -195,7 +197,7 @@ def input_setup(run: Run, limits: Limits) -> list[Finding]:
 
 def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
     epochs = _epochs_ns(run, occurrences)
-    if len(epochs) + 1 < LEAST_TIMES:
+    if len(epochs) + 1 < A_FEW:
         return None
     first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
     where = run.range_of(first, min(run.end_ns, round(last + 1.05 * float(np.median(epochs)))))
@@ -318,7 +320,6 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
 
 
 # -- the rule ----------------------------------------------------------------------------------
-NOISE = Constant(1.1, "steps that differ by less are equally long")
 
 
 class InputBound(Rule):
@@ -345,16 +346,14 @@ class InputBound(Rule):
             "fixing it gains less than 1.08 times",
         ),
         "min_steps": MIN_STEPS,
-        "warmup_steps": Threshold(
-            20, "a span that ends within the first 20 steps is buffers filling for the first time"
-        ),
+        "warmup_steps": WARM_UP,
         "explained_pct": Threshold(
             5, "stages that work less than a twentieth of the wait do not cause it: the machine was busy otherwise"
         ),
         "throughout_pct": Threshold(
             90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
         ),
-        "once_pct": Threshold(5, "one change of epochs that takes a twentieth of the run matters, as XProf's 5 % are"),
+        "once_pct": MATTERS_PCT,
         "once_s": Threshold(1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"),
         **SIGNIFICANT,
         "always_s": ALWAYS_S,
@@ -595,11 +594,11 @@ def _avoidable(
     # that the wait hid work which will show without it. If the GPU was seen idle there was no such
     # work: steps elsewhere are longer for another reason.
     without_ns = round(rows * clean[0])
-    if without_ns > NOISE * (duration_ns - lost_ns):
+    if without_ns > NOTICEABLY * (duration_ns - lost_ns):
         if idle_seen:
             return lost_ns, "GPU idle time"
         lost_ns = max(0, duration_ns - without_ns)
-    if without_ns * NOISE > duration_ns - lost_ns:
+    if without_ns * NOTICEABLY > duration_ns - lost_ns:
         return lost_ns, f"{clean[1]:,} steps of this run that did not wait"
     return lost_ns, "the wait only; the rest of the step is slow as well"
 

@@ -7,12 +7,21 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.snippets import command, enlarge_batch, has_keras_fit, idioms
-from gpu_util_callback.diagnosis.evidence.run_evidence import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.stack_samples import StackSamples, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_LOOKS, Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    MIN_SAMPLES,
+    MOSTLY_PCT,
+    SMALL_US,
+    Constant,
+    Limits,
+    Threshold,
+    chosen,
+)
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
@@ -40,11 +49,9 @@ class LaunchBound(Rule):
     )
     thresholds: ClassVar = {
         "idle_launch_pct": Threshold(15, "XProf calls 15 % of kernel launch time high"),
-        "mean_kernel_us": Threshold(
-            100, "a launch costs 5-10 µs of host time; above 100 µs a kernel hides ten of them"
-        ),
+        "mean_kernel_us": SMALL_US,
         "kernels_per_step": Threshold(10, "in a trace; fewer: their launches are not what a step consists of"),
-        "linked_kernels_pct": Threshold(50, "in a trace; of most kernels it must be known what started them"),
+        "linked_kernels_pct": MOSTLY_PCT,  # in a trace; of the kernels it must be known what started them
         "idle_host_pct": Threshold(30, "a profiler slows the host's side of small steps by some 10-20 % of them"),
         "host_active_pct": Threshold(60, "the driver must see the GPU idle as well, outside of the windows"),
         "eager_active_pct": Threshold(
@@ -56,7 +63,7 @@ class LaunchBound(Rule):
         "predict_set_up_pct": Threshold(
             20, "predict of 100 batches spends under 5 % on its set-up, of a single one 70-90 %"
         ),
-        "min_looks": MIN_LOOKS,
+        "min_looks": MIN_SAMPLES,
         "eager_op_us": Threshold(
             1000, "starting an operation costs 10-100 us of Python; above 1 ms compiling hides 10 %"
         ),
@@ -235,7 +242,7 @@ def _idle_in_steps(run: Run) -> int | None:
     begin, end = run.steps["start_ns"], run.steps["end_ns"]
     share, samples = run.idle_each(begin, end)
     is_measured, length = np.isfinite(share), (end - begin).astype(float)
-    if samples < MIN_SAMPLES or not length[is_measured].sum():
+    if samples < A_FEW or not length[is_measured].sum():
         return None
     idle = float(np.average(share[is_measured], weights=length[is_measured])) * float(length.sum())
     return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))

@@ -13,7 +13,16 @@ from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTra
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, MOSTLY, Constant, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import (
+    FOUR_FIFTHS,
+    MOSTLY,
+    NOTICEABLY,
+    Constant,
+    Count,
+    Limits,
+    Threshold,
+    chosen,
+)
 from gpu_util_callback.recording.manifest_facts import Kept
 from gpu_util_callback.words import duration, gpu_names
 
@@ -28,7 +37,6 @@ CALLED = {
     "container_memory_bytes": "Host memory of the container",
     "allocator_used_bytes": "GPU memory",
 }
-BEYOND = Constant(1.1, "of the planned steps: what is full later does not end this training")
 AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
 EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
@@ -157,7 +165,8 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
         if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):
             return None
         fastest = max(growth.peak_per_step, growth.high_per_step)
-        if planned is not None and steps[-1] + room_bytes / fastest > BEYOND * planned:
+        # What is full clearly later does not end this training.
+        if planned is not None and steps[-1] + room_bytes / fastest > NOTICEABLY * planned:
             if not run.over:
                 return None
             ends_step = planned

@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import FULL_PCT, Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
 
@@ -23,9 +23,7 @@ class MemoryPressure(Rule):
     title = "GPU memory is full"
     sources = ("the framework's allocator",)
     thresholds: ClassVar = {
-        "allocator_used_pct": Threshold(
-            95, "torch-tb-profiler warns at 90 % of the device; a pool is fine up to its end"
-        ),
+        "allocator_used_pct": FULL_PCT,
         "retries": Threshold(
             4,
             "each frees the cache and synchronizes the GPU; cuDNN alone causes one or two when it "

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY_PCT, Limits, Threshold
 
 SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead
 USED = "memory_used_bytes"
@@ -28,10 +28,10 @@ class MemorySpill(Rule):
     title = "GPU memory spilled into system memory"
     sources = ("the operating system", "GPU memory", "GPU utilization", "power", "memory activity")
     thresholds: ClassVar = {
-        "memory_used_pct": Threshold(95, "the driver keeps some hundred MiB for the screen: 5 % of an 8 GiB board"),
-        "gpu_active_pct": Threshold(80, "a kernel that waits for PCIe counts as busy"),
+        "memory_used_pct": FULL_PCT,
+        "gpu_active_pct": BUSY_PCT,  # a kernel that waits for PCIe counts as busy
         "power_pct": Threshold(60, "of the power before: cores that wait for PCIe draw half; regulation moves a tenth"),
-        "memory_active_pct": Threshold(50, "of the memory's activity before, for the same reason"),
+        "memory_active_pct": MOSTLY_PCT,  # of the memory's activity before
         "slowdown": Threshold(3, "times slower than before: 3 to 10 times was reported"),
         "min_s": Threshold(5, "memory and power are read at times of their own"),
     }

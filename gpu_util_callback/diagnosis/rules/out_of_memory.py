@@ -11,13 +11,12 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, Constant, Count, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FULL_PCT, THREE_QUARTERS, Limits
 from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
 from gpu_util_callback.words import size
 
 MIB = 1 << 20
-NEARLY_FULL_PCT = Constant(75, "of a container's limit in use in the last samples before a kill")
-MOST = Count(4, "phases with their peaks: those that held most")
+PHASES_SHOWN = 4  # with their peaks: those that held most
 
 
 class OutOfMemory(Rule):
@@ -31,9 +30,7 @@ class OutOfMemory(Rule):
     title = "The training ran out of memory"
     blocking = True
     sources = ("the error that ended the training", "or the last samples of a killed process")
-    thresholds: ClassVar = {
-        "host_used_pct": Threshold(95, "of the limit in use when a process ended without a word: killed for memory")
-    }
+    thresholds: ClassVar = {"host_used_pct": FULL_PCT}
     unknown = "training did not run out of memory"
 
     def missing(self, run: Run) -> bool:
@@ -161,7 +158,7 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
     highest = sorted(peaks, key=lambda phase: (-peaks[phase], phase))
     peaks_shown = {"peak_in": highest[0]}
     if len(highest) > 1:
-        peaks_shown["peak_by_phase"] = ", ".join(f"{size(peaks[phase])} in {phase}" for phase in highest[:MOST])
+        peaks_shown["peak_by_phase"] = ", ".join(f"{size(peaks[phase])} in {phase}" for phase in highest[:PHASES_SHOWN])
     return peaks_shown
 
 
@@ -183,7 +180,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     title = f"The process was killed at step {run.end_step:,}"
     limit = run.container_limit
     fuller = used.get("container", 100.0) >= used.get("machine", 0.0)  # than the machine
-    near = share is not None and share >= (NEARLY_FULL_PCT if counted else limits["host_used_pct"])
+    near = share is not None and share >= (100 * THREE_QUARTERS if counted else limits["host_used_pct"])
     if limit is not None and fuller and (near or "container" in counted):
         title += "" if "container" in counted else ", most likely"
         title += f" by its container's limit of {size(limit)}"

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIF
 from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Count, Limits, Threshold, chosen
 
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
@@ -180,7 +180,7 @@ class Recompilation(Rule):
     idling = True
     sources = ("compilation time of each step", "or: input shape of each step")
     thresholds: ClassVar = {
-        "compile_pct": Threshold(5, "as for waiting: 5 % of the time matters"),
+        "compile_pct": MATTERS_PCT,
         "compilations": Threshold(5, "training, the smaller last batch, and one of each again are normal"),
         **SIGNIFICANT,
     }

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold, chosen
 
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
@@ -33,7 +33,7 @@ class SyncBound(Rule):
     thresholds: ClassVar = {
         "idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"),
         "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
-        "gpu_wait_pct": Threshold(20, "the host must really wait for the GPU in each step"),
+        "gpu_wait_pct": A_FIFTH_PCT,
         "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
         "idle_ms_per_step": Threshold(
             3,

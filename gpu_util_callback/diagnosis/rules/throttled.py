@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampl
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, significant
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_S, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, MATTERS_PCT, MIN_S, Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
 # column -> (label, whether it is a fault by itself)
@@ -37,10 +37,8 @@ class Throttled(Rule):
     slowing = True
     sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
     thresholds: ClassVar = {
-        "throttled_pct": Threshold(20, "a slowdown of a fifth of the time is a state; shorter ones are regulation"),
-        "clock_deficit_pct": Threshold(
-            5, "below its full clock by less than 5 % the step time differs by less than noise"
-        ),
+        "throttled_pct": A_FIFTH_PCT,
+        "clock_deficit_pct": MATTERS_PCT,
         "power_deficit_pct": Threshold(10, "boards hold their power by 5-10 % of clock even at their own limit"),
         "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
         "min_s": MIN_S,

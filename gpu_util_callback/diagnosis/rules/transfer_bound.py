@@ -23,10 +23,8 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_S, Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, MIN_S, TRACED_PCT, Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
-
-SMALLER = Constant(0.75, "of the copied bytes are saved: the images are nearly all of them")
 
 
 class TransferBound(Rule):
@@ -41,9 +39,9 @@ class TransferBound(Rule):
     title = "Transfer-bound"
     sources = ("profiler windows", "or: PCIe traffic and link of the GPU")
     thresholds: ClassVar = {
-        "exposed_copy_pct": Threshold(10, "TraceLens flags 5 % per direction; two directions make ten"),
+        "exposed_copy_pct": TRACED_PCT,
         "link_used_pct": Threshold(70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"),
-        "idle_pct": Threshold(5, "with a full link the GPU must idle for 5 % of the time, which matters"),
+        "idle_pct": MATTERS_PCT,  # with a full link
         "min_s": MIN_S,
         **SIGNIFICANT,
     }
@@ -246,7 +244,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
         f"{says}The first images hold whole numbers from 0 to 255 as floats. {ALL_BYTES} If so, send them as "
         f"uint8, a quarter of the bytes, and convert them on the GPU{changes and f'; this changes {changes}'}.",
         _as_uint8(run, kind),
-        SMALLER,
+        0.75,  # the images are nearly all of the bytes
         question=True,
         changes=changes,
     )
