@@ -10,7 +10,7 @@ import numpy as np
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums, TrainingReport, Unit
 from gpu_util_callback.diagnosis.survey import Row
-from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_TITLE
+from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_LOOK, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
 from gpu_util_callback.recording.problems import reported
@@ -24,6 +24,7 @@ from gpu_util_callback.report.total_screen import BY, PARTS, fix_of, headline, n
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
+    CauseWords,
     GroupHours,
     LogDirectory,
     PhaseReply,
@@ -75,12 +76,17 @@ def worded(finding: Claim) -> WordedFinding:
 
 def vocabulary() -> Words:
     """Return the words of the tab."""
+    causes = {rule.cause: _cause(rule.title, rule.look, rule.between_steps, rule.part) for rule in RULES}
     return {
-        "causes": {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES},
+        "causes": {REPEATED: _cause(REPEATED_TITLE, REPEATED_LOOK), **causes},
         "host": HOST_TIME,
         "gpu": GPU_TIME,
         "host_step": HOST_STEP,
     }
+
+
+def _cause(title: str, look: tuple[str, str], between_steps: bool = False, part: str = "") -> CauseWords:
+    return {"title": title, "glyph": look[0], "colour": look[1], "between_steps": between_steps, "part": part}
 
 
 def listed(recording: Recording, of_run: int, status: Status | None = None) -> RecordingSummary:

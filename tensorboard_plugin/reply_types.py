@@ -51,10 +51,20 @@ class RecordingSummary(StoredFindings):
     revision: str | int  # 0 in an offline page
 
 
-class Words(TypedDict):
-    """The vocabulary of the terminal: titles of causes; title and meaning of each category."""
+class CauseWords(TypedDict):
+    """Title and appearance of a cause."""
 
-    causes: dict[str, str]
+    title: str
+    glyph: str  # which no other cause has, so that neither it nor the colour has to be told apart alone
+    colour: str  # name of a hue of the tab
+    between_steps: bool  # its time lies between steps, mostly at the ends of epochs
+    part: str  # of the host account, in which its time is counted; "" = in none
+
+
+class Words(TypedDict):
+    """The vocabulary of the terminal: words for causes; title and meaning of each category."""
+
+    causes: dict[str, CauseWords]
     host: dict[str, Category]
     gpu: dict[str, Category]
     host_step: dict[str, Category]

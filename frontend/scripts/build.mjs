@@ -16,8 +16,8 @@ const LIMIT = 90 * 1024;
 
 // Fields and methods that stand neither in a reply, nor in the DOM, nor in a link.
 const OURS = `again ahead announce announced announcing area arrived askLater axisSaid bars best buckets bullet busy byKeyboard
-canUndo choose coarse colour colours compareWith cursorAt descending drag drawAll drawn drawOver evict excess
-explanation extra failed fetcher fetchEverything generation glyph groupTitles grown heads help inFlight inHead
+canUndo choose coarse colours compareWith cursorAt descending drag drawAll drawn drawOver evict excess
+explanation extra failed fetcher fetchEverything generation groupTitles grown heads help inFlight inHead
 invalidate invalidateFrom lacks laneKey lastMove later layout layoutKey loadOne look marked markHint
 measureRange moved movePin moveRow neighbour notice nsWidth onData onGrown onInverse openOn openWindow openWindowAt
 overlayClear overviewLevel palette parts past patience phasesTop pixel placedSpans pump recordingError relayout

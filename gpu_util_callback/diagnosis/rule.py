@@ -21,6 +21,7 @@ class Rule:
     a recording.
 
     Attributes:
+        look: its glyph, which no other cause has, and the name of its colour in the tab's palette.
         opening: beginning of a verdict about it; "" = the finding's title. Two more are for a run
             without a GPU in use, and for a large loss.
         part: of the host account, in which its time is counted.
@@ -37,6 +38,7 @@ class Rule:
 
     cause: ClassVar[str]
     title: ClassVar[str]
+    look: ClassVar[tuple[str, str]]
     sources: ClassVar[tuple[str, ...]]
     thresholds: ClassVar[Mapping[str, Threshold]]
     unknown: ClassVar[str]

@@ -39,6 +39,7 @@ TOTAL_VERSION: Version = 1
 # What steps cost that were done again after a restart.
 REPEATED = "repeated_steps"
 REPEATED_TITLE = "Steps done again after a restart"
+REPEATED_LOOK = "⟲", "slate"
 DIMENSIONS = ("script", "user", "host", "gpu_model", "week")
 PARTS = ("productive", "lost", "other", "not_judged")
 # All other causes lose time within the training steps.

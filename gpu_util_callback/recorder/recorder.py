@@ -25,6 +25,7 @@ from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
 from gpu_util_callback.recorder.process_time import ProcessTime, reading, stop_between
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.schema import FIT_GAP, STOPPED
 from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch
@@ -344,7 +345,7 @@ class Recorder:
         now = self.clock.now()
         self.intake.pauses.append((self._ended_ns, now))
         self._between_ns += now - self._ended_ns
-        self._phase("between_fits", "", self._ended_ns, now)
+        self._phase(FIT_GAP, "", self._ended_ns, now)
         self.watch = watch
         self._fit_started_ns = now
         self._training_cpu.begin()
@@ -546,7 +547,7 @@ class Recorder:
         if stop is not None and self.intake.assembler is not None:
             start, end = stop
             self.intake.assembler.stops.append(stop)
-            self.timeline.phase("stopped", "", start, end, "")
+            self.timeline.phase(STOPPED, "", start, end, "")
         return ended
 
     def _wait_or_sample(self, pause_s: float) -> bool:

@@ -136,6 +136,9 @@ STEP_PARTS = {
     "callbacks_ns": "callbacks",
 }
 
+# Kinds of phases in which nothing trains.
+PAUSES = FIT_GAP, STOPPED = "between_fits", "stopped"
+
 # The host account of a run: exact, disjoint, summing to wall_s together with `other`.
 ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 

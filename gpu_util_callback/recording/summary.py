@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.manifest_facts import AccountFacts, encodable
-from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS, STEP_SERIES
+from gpu_util_callback.recording.schema import ACCOUNTS, FIT_GAP, STEP_PARTS, STEP_SERIES, STOPPED
 from gpu_util_callback.recording.segments import Tables
 
 _PER_OCTAVE = 64  # buckets: neighbouring ones differ by 1.1 %
@@ -192,8 +192,8 @@ class Account:
         spent = np.asarray(phases["self_ns"])
         kinds = np.asarray(phases.get("kind", ()), object)
         if len(kinds):
-            self._between_ns += int(spent[kinds == "between_fits"].sum())
-            self._stopped_ns += int(spent[kinds == "stopped"].sum())
+            self._between_ns += int(spent[kinds == FIT_GAP].sum())
+            self._stopped_ns += int(spent[kinds == STOPPED].sum())
         for category in ACCOUNTS:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())

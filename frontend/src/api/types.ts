@@ -2,9 +2,22 @@
 
 export type Status = 'live' | 'ended' | 'interrupted' | 'lost';
 
-/** The vocabulary of the terminal: titles of causes; title and meaning of each category. */
+/** Title and appearance of a cause. */
+export interface CauseWords {
+  title: string;
+  /** which no other cause has, so that neither it nor the colour has to be told apart alone */
+  glyph: string;
+  /** name of a hue of the tab */
+  colour: string;
+  /** its time lies between steps, mostly at the ends of epochs */
+  between_steps: boolean;
+  /** of the host account, in which its time is counted; "" = in none */
+  part: string;
+}
+
+/** The vocabulary of the terminal: words for causes; title and meaning of each category. */
 export interface Words {
-  causes: Record<string, string>;
+  causes: Record<string, CauseWords>;
   host: Record<string, [string, string]>;
   gpu: Record<string, [string, string]>;
   host_step: Record<string, [string, string]>;

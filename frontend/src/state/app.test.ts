@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import type { RecordingReply } from '../api/types.ts';
 import { App } from './app.ts';
 import { defaultRecording } from './loader.ts';
+import { learn } from '../words/vocabulary.ts';
 
 const recording = {
   id: 'a', revision: 1, extent: { start_ns: 0, end_ns: 100e9, first_step: 0, last_step: 99 }, lanes: [], phases: [], problems: [],
@@ -117,6 +118,8 @@ test('the newest live recording is shown first', () => {
 });
 
 test('stalls between steps open on the time axis, unless an axis was said or a range is shown', () => {
+  const look = { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks' };
+  learn({ causes: { host_stall: look }, host: {}, gpu: {}, host_step: {} });
   const { app: tab } = app();
   tab.openOn('host_stall');
   assert.equal(tab.state.get().axis, 'time');

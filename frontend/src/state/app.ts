@@ -5,6 +5,7 @@ import { rowsOf, type Group } from '../lanes/findings.ts';
 import { inOrder } from '../lanes/spans.ts';
 import { EMPTY_LINK, type LinkState, type OpenWindow } from './hash.ts';
 import { createStore, type Store } from './store.ts';
+import { causeStyle } from '../words/causes.ts';
 
 export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   runs: RunsReply | null;
@@ -171,7 +172,7 @@ export class App {
    */
   openOn(cause: string | null): void {
     const { axis: old, axisSaid, view, measure } = this.state.get();
-    const axis = cause === 'host_stall' ? 'time' : 'steps';
+    const axis = cause && causeStyle(cause).between_steps ? 'time' : 'steps';
     if (axisSaid || view || measure || axis === old) return;
     this.past = [];
     this.cursor.set({ at: null });

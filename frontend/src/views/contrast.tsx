@@ -8,6 +8,7 @@ import type { Frame } from '../timeline/frame.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { seriesColour } from '../words/accounts.ts';
 import { useSelect, useTab } from './hooks.ts';
+import { causeStyle } from '../words/causes.ts';
 
 interface Part {
   name: string;
@@ -54,7 +55,7 @@ export function Contrast({ item }: { item: WordedFinding }) {
   const taken = (source.recording.report.spans ?? []).flatMap((one) => spanRange(one, frame.axis, source.recording.extent) ?? []);
   const elsewhere = gaps(frame.bounds, taken.map((one) => ({ start: one.start - size, end: one.end + size }))).filter((one) => span(one) >= 2 * size);
   // Compiling is no part of a usual step, unless it is what the finding is about.
-  const without = item.cause === 'recompilation' ? '' : 'compile';
+  const without = causeStyle(item.cause).part === 'compile' ? '' : 'compile';
   const inside = scaled(meanStep(frame, lane, [range], without), item.evidence?.step_ms);
   const outside = meanStep(frame, lane, elsewhere, without);
   if (!(total(inside) > 0) || !(total(outside) > 0)) return null;

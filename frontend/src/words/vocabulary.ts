@@ -1,5 +1,5 @@
-/** The server's words: titles of causes, and what is counted in each category of time. */
-import type { Words } from '../api/types.ts';
+/** The server's words: those for causes, and what is counted in each category of time. */
+import type { CauseWords, Words } from '../api/types.ts';
 import { clean, humanise } from '../math/text.ts';
 
 let words: Partial<Words> = {};
@@ -11,7 +11,9 @@ export function learn(said: Words | undefined): void {
 
 const own = <T>(of: Readonly<Record<string, T>> | undefined, key: string): T | undefined => (of && Object.hasOwn(of, key) ? of[key] : undefined);
 
-export const titleOfCause = (cause: string): string => clean(own(words.causes, cause), 60) || 'Bottleneck';
+export const wordsOfCause = (cause: string): CauseWords | undefined => own(words.causes, cause);
+
+export const titleOfCause = (cause: string): string => clean(wordsOfCause(cause)?.title, 60) || 'Bottleneck';
 
 export function titleOf(account: 'host' | 'gpu' | 'host_step', key: string): { title: string; explanation: string } {
   const [title, about] = own(words[account], key) ?? ['', ''];

@@ -8,13 +8,12 @@ from gpu_util_callback.diagnosis.evidence.blocks import GAP_NS
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import Energy, Gpu, GpuEnergy
-from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
+from gpu_util_callback.recording.schema import ACCOUNTS, FIT_GAP, PAUSES, STEP_PARTS
 from gpu_util_callback.recording.segments import AnyTables
 
 PREFERRED = Constant(0.9, "of the time that power was sampled: where the energy counter covers it, it is used")
 # Columns of a GPU's samples that energy is computed from, the more accurate one first.
 _COUNTER, _POWER = "power_energy_mw", "power_mw"
-_BETWEEN = "between_fits"  # and times in which the process was stopped
 _J = 2e12  # amounts are kept in half picojoules, milliwatts times nanoseconds: sums are exact
 
 
@@ -138,10 +137,10 @@ class EnergyUse:
             at = at + length
 
     def _add_phases(self, phases: Mapping[str, np.ndarray]) -> None:
-        between = np.isin(phases["kind"].astype(str), (_BETWEEN, "stopped"))
-        accounts = np.where(between, _BETWEEN, phases["account"].astype(str))
+        between = np.isin(phases["kind"].astype(str), PAUSES)
+        accounts = np.where(between, FIT_GAP, phases["account"].astype(str))
         start, end, spent = phases["start_ns"], phases["end_ns"], phases["self_ns"]
-        for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
+        for category in {*ACCOUNTS[:-1], FIT_GAP} & {*accounts}:
             of_category = accounts == category
             self._sums.add(start[of_category], end[of_category], **{category: np.maximum(spent[of_category], 0)})
 
@@ -194,7 +193,7 @@ class EnergyUse:
         """Return the share of each bin that lies in the run and not between two fits."""
         starts, width = self._sums.starts(), self._sums.bin_ns
         run = np.minimum(starts + width, end_ns) - np.maximum(starts, start_ns)
-        return np.clip((run - self._sums.of(_BETWEEN)) / width, 0, 1)
+        return np.clip((run - self._sums.of(FIT_GAP)) / width, 0, 1)
 
     def _split(self, names: list[str], start_ns: int, end_ns: int) -> dict[str, float]:
         """Return joules by category: within a bin, by the time of each."""

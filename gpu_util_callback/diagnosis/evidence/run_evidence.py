@@ -25,11 +25,10 @@ from gpu_util_callback.recording.manifest_facts import (
     Model,
     with_known_parts,
 )
-from gpu_util_callback.recording.schema import ACCOUNTS
+from gpu_util_callback.recording.schema import ACCOUNTS, PAUSES, STOPPED
 from gpu_util_callback.recording.summary import account_of
 
 AROUND_NS = 500_000_000
-PAUSES = ("between_fits", "stopped")  # phases in which nothing trains
 
 
 def _without_nulls(facts: object) -> dict[str, object]:
@@ -134,7 +133,7 @@ class Run(Gauges):
         """
         away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
         pauses = self._pauses
-        for stop in self.phases.of("stopped").values():  # seen both ways
+        for stop in self.phases.of(STOPPED).values():  # seen both ways
             at = np.searchsorted(stop["start_ns"], away[:, 1])
             away = away[(at == 0) | (stop["end_ns"][at - 1] <= away[:, 0])]
         if not len(away) and not pauses:

@@ -34,6 +34,7 @@ class BetweenFits(Rule):
 
     cause = "between_fits"
     title = "Time between the fits"
+    look = "⋯", "mauve"
     between_fits = True
     sources = ("times of the fits of this process", "stack samples between them")
     thresholds: ClassVar = {"between_pct": MOSTLY_PCT, "least_s": LEAST_S}

@@ -20,6 +20,7 @@ class CommunicationBound(Rule):
 
     cause = "communication_bound"
     title = "Communication-bound"
+    look = "⇌", "teal"
     sources = ("profiler windows",)
     thresholds: ClassVar = {
         "exposed_collective_pct": TRACED_PCT,

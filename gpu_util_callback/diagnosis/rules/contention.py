@@ -29,6 +29,7 @@ class Contention(Rule):
 
     cause = "contention"
     title = "GPU shared with other processes"
+    look = "⊗", "violet"
     slowing = True
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {

@@ -25,6 +25,7 @@ class CpuFallback(Rule):
 
     cause = "cpu_fallback"
     title = "GPU not used"
+    look = "⌂", "red"
     blocking = unused = True
     sources = (
         "GPUs the driver shows",

@@ -18,6 +18,7 @@ class GpuEccErrors(Rule):
 
     cause = "gpu_ecc_errors"
     title = "Uncorrected GPU memory errors"
+    look = "⚠", "red"
     sources = ("ECC counters",)
     thresholds: ClassVar = {"uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended")}
     unknown = "the GPU has no ECC counters, or they were not sampled"

@@ -19,6 +19,7 @@ class GpuLost(Rule):
 
     cause = "gpu_lost"
     title = "GPU lost"
+    look = "✕", "red"
     sources = ("return codes of the driver",)
     thresholds: ClassVar = {}
     unknown = "no GPU was sampled"

@@ -19,6 +19,7 @@ class GpusUnused(Rule):
 
     cause = "gpus_unused"
     title = "Unused GPUs"
+    look = "◌", "red"
     unused = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {

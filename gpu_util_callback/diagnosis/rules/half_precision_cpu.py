@@ -23,6 +23,7 @@ class HalfPrecisionCpu(Rule):
 
     cause = "half_precision_cpu"
     title = "Half precision on a CPU"
+    look = "½", "grey"
     sources = ("dtype policy", "device of the framework", "features of the CPU")
     thresholds: ClassVar = {}
     unknown = "the model's precision, its device or the CPU's features are not known"

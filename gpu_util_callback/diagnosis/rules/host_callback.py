@@ -17,6 +17,7 @@ class HostCallback(Rule):
 
     cause = "host_callback"
     title = "The compiled step calls the host"
+    look = "↩", "mauve"
     sources = ("host activity of a trace",)
     thresholds: ClassVar = {"host_callback_pct": MATTERS_PCT}
     unknown = "only a profiler trace shows calls from inside the compiled step"

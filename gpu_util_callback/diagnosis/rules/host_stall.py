@@ -202,6 +202,7 @@ class HostStall(Rule):
 
     cause = "host_stall"
     title = "Training stalls"
+    look = "◆", "mauve"
     part = "callbacks"
     idling = True
     between_steps = True

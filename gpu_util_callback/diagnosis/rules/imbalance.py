@@ -44,6 +44,7 @@ class Imbalance(Rule):
 
     cause = "imbalance"
     title = "Unequal work"
+    look = "≠", "teal"
     comparing = True
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {

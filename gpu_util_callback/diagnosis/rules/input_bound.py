@@ -332,6 +332,7 @@ class InputBound(Rule):
 
     cause = "input_bound"
     title = "Input-bound"
+    look = "▮", "amber"
     opening = "The GPU waits for its input"
     opening_without_gpu = "Training waits for its input"
     opening_if_large = "The input pipeline starves the GPU"

@@ -42,6 +42,7 @@ class LaunchBound(Rule):
 
     cause = "launch_bound"
     title = "Launch-bound"
+    look = "⋮", "olive"
     sources = (
         "profiler windows",
         "or: run_eagerly, GPU utilization and input wait",

@@ -24,6 +24,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     chosen,
 )
 from gpu_util_callback.recording.manifest_facts import Kept
+from gpu_util_callback.recording.schema import FIT_GAP
 from gpu_util_callback.words import duration, gpu_names
 
 MIB = 1 << 20
@@ -87,6 +88,7 @@ class MemoryGrowth(Rule):
 
     cause = "memory_growth"
     title = "Memory grows"
+    look = "◢", "red"
     forecast = True
     sources = ("the memory of the process", "of its container", "or of the framework's allocator")
     thresholds: ClassVar = {
@@ -187,7 +189,7 @@ def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
 
 def _planned(run: Run) -> int | None:
     """Return the steps of the whole training; None if unknown, or for a series of fits."""
-    if run.phases.of("between_fits"):
+    if run.phases.of(FIT_GAP):
         return None
     epochs, per_epoch = run.fit.get("epochs"), steps_an_epoch(run)
     return epochs * per_epoch if epochs and per_epoch else None

@@ -17,6 +17,7 @@ class MemoryLimit(Rule):
 
     cause = "memory_limit"
     title = "Memory limit too low"
+    look = "▥", "teal"
     sources = ("the framework's allocator and its limit", "memory of the GPU")
     thresholds: ClassVar = {
         "limit_pct": Threshold(70, "TensorFlow and JAX take 75-95 % of the device by default"),

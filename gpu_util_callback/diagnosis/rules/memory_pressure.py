@@ -21,6 +21,7 @@ class MemoryPressure(Rule):
 
     cause = "memory_pressure"
     title = "GPU memory is full"
+    look = "▤", "red"
     sources = ("the framework's allocator",)
     thresholds: ClassVar = {
         "allocator_used_pct": FULL_PCT,

@@ -26,6 +26,7 @@ class MemorySpill(Rule):
 
     cause = "memory_spill"
     title = "GPU memory spilled into system memory"
+    look = "⤓", "red"
     sources = ("the operating system", "GPU memory", "GPU utilization", "power", "memory activity")
     thresholds: ClassVar = {
         "memory_used_pct": FULL_PCT,

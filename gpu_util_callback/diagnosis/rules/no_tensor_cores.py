@@ -21,6 +21,7 @@ class NoTensorCores(Rule):
 
     cause = "no_tensor_cores"
     title = "Tensor cores unused"
+    look = "○", "grey"
     sources = ("kernels of profiler windows", "compute capability")
     thresholds: ClassVar = {
         "plain_matrix_pct": Threshold(

@@ -28,6 +28,7 @@ class OutOfMemory(Rule):
 
     cause = "out_of_memory"
     title = "The training ran out of memory"
+    look = "☒", "red"
     blocking = True
     sources = ("the error that ended the training", "or the last samples of a killed process")
     thresholds: ClassVar = {"host_used_pct": FULL_PCT}

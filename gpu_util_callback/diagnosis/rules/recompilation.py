@@ -176,6 +176,7 @@ class Recompilation(Rule):
 
     cause = "recompilation"
     title = "Recompilation"
+    look = "↻", "violet"
     part = "compile"
     idling = True
     sources = ("compilation time of each step", "or: input shape of each step")

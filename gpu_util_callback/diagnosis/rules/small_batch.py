@@ -47,6 +47,7 @@ class SmallBatch(Rule):
 
     cause = "small_batch"
     title = "Batch too small for this GPU"
+    look = "▫", "teal"
     sources = ("GPM SM active", "GPU utilization", "allocator peak", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
     unknown = "SM activity (GPM, Hopper and newer) or the allocator's peak was not measured"

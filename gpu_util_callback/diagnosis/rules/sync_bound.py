@@ -29,6 +29,7 @@ class SyncBound(Rule):
 
     cause = "sync_bound"
     title = "Sync-bound"
+    look = "‖", "violet"
     sources = ("profiler windows", "or: GPU wait of each step and GPU utilization (TensorFlow)")
     thresholds: ClassVar = {
         "idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"),

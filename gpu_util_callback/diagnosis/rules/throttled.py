@@ -34,6 +34,7 @@ class Throttled(Rule):
 
     cause = "throttled"
     title = "Throttled"
+    look = "▲", "red"
     slowing = True
     sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
     thresholds: ClassVar = {

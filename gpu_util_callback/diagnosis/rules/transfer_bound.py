@@ -37,6 +37,7 @@ class TransferBound(Rule):
 
     cause = "transfer_bound"
     title = "Transfer-bound"
+    look = "⇄", "orange"
     sources = ("profiler windows", "or: PCIe traffic and link of the GPU")
     thresholds: ClassVar = {
         "exposed_copy_pct": TRACED_PCT,
