@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_pct
-from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
 from gpu_util_callback.diagnosis.report_types import Failure
+from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import cause_beside
 from gpu_util_callback.words import percent, steps
 

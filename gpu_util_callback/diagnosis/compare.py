@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
-from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, RunReport, Since
+from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
-from gpu_util_callback.diagnosis.thresholds import MOSTLY
+from gpu_util_callback.diagnosis.thresholds import LEAST_S, MOSTLY
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.significance import one_interruption
 from gpu_util_callback.diagnosis.evidence.sums import Evidence
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
+from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, one_interruption
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Limits
 from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set

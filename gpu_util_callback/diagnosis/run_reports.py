@@ -7,7 +7,6 @@ from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import Traced, TracedGpu, explains_idle
-from gpu_util_callback.diagnosis.finding import all_findings, own_findings
 from gpu_util_callback.diagnosis.report_types import (
     AsRecorded,
     ClocksReport,
@@ -24,6 +23,7 @@ from gpu_util_callback.diagnosis.report_types import (
     TracedSteps,
     Version,
 )
+from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import cast
 
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Confidence, Evidence, own_findings
 from gpu_util_callback.diagnosis.report_types import JobVerdict
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Confidence, Evidence, own_findings
 from gpu_util_callback.diagnosis.rules import part_of
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, DOUBLE, MOSTLY, THREE_QUARTERS, Constant
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, DOUBLE, LEAST_S, MOSTLY, THREE_QUARTERS, Constant
 from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers

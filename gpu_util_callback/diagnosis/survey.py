@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
-from gpu_util_callback.diagnosis.finding import own_findings
+from gpu_util_callback.diagnosis.rule import own_findings
 from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests

@@ -71,6 +71,17 @@ MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; tw
 MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")
 MIN_SAMPLES = Threshold(20, "of fewer samples one more or less is 5 %")
 BUSY_PCT = Threshold(80, "a GPU that idles has another problem first")
+MANY_TIMES = int(MIN_STEPS.default)  # at ends of epochs: a state of the run however short that was
+ALWAYS_S = Threshold(60, "a lost minute is worth reporting however long the run is")
+LEAST_S = Threshold(
+    0.5,
+    "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is reported "
+    f"only if it came in {A_TREND} steps, or {MANY_TIMES} times otherwise",
+)
+SIGNIFICANT = {  # what `significant` reads
+    "min_run_pct": Threshold(2, "below 2 % of the run fixing it does not show; hiccups of a shared machine reach 1"),
+    "least_s": LEAST_S,
+}
 
 
 def chosen(limits: Limits, *names: str) -> dict[str, float]:

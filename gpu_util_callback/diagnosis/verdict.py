@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu
 from gpu_util_callback.diagnosis.evidence.stack_samples import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
-from gpu_util_callback.diagnosis.finding import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
+from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import A_FIFTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do

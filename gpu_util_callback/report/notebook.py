@@ -12,8 +12,8 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.compare import active_pct
-from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.report_types import RunReport
+from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.finding import LEAST_GAIN
+from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 from gpu_util_callback.diagnosis.rules import RULES, cause_beside, part_of
 from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all
 from gpu_util_callback.words import (

@@ -9,9 +9,9 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.finding import all_findings
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.diagnosis.report_types import RunReport
+from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (

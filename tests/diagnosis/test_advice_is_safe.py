@@ -32,7 +32,7 @@ from advised_runs import (
     waits,
 )
 
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 
 FRAMEWORKS = {"tensorflow": TENSORFLOW, "jax": JAX, "torch": KERAS_TORCH}
 GENERATOR = {"input_kind": "generator", "input_workers": 0}

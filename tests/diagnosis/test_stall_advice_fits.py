@@ -11,7 +11,7 @@ from generated_runs import MS
 
 from gpu_util_callback.diagnosis import Evidence, Run
 from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.words import what_to_do
 
 # name, run, in the code, never in the code

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import brief
 from gpu_util_callback.diagnosis.advice.snippets import in_loop, steps_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.manifest_facts import OwnCallback
 from gpu_util_callback.words import duration, ordinal

@@ -3,7 +3,7 @@
 import re
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.words import duration
 
 PREDICT_ADVICE = Advice(

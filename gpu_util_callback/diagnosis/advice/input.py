@@ -3,7 +3,7 @@
 from gpu_util_callback.diagnosis.advice import loaders, loops, tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 
 # Words in the kind of an input of `fit`, and the table for it.
 _OF_FIT = (

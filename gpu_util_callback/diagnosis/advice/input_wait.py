@@ -10,7 +10,8 @@ from typing import Any
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import LEAST_GAIN, Range
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, THREE_QUARTERS, Constant, Count
 from gpu_util_callback.words import capitalized
 

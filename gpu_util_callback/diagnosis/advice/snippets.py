@@ -12,7 +12,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import capability, needed_vram
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS
 
 

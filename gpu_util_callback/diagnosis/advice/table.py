@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpu_util_callback.diagnosis.finding import EQUAL_RUNS, LEAST_GAIN, MODELLED, Advice
+from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, MODELLED, Advice
 
 Words = str | Callable[[Any], str]
 

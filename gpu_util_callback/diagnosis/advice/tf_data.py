@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, InputWait, function_of
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")

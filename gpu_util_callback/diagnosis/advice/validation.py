@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.advice.loaders import with_workers
 from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TENTH, Count
 from gpu_util_callback.words import ordinal
 

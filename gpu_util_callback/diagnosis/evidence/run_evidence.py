@@ -10,9 +10,8 @@ from gpu_util_callback.diagnosis.evidence.blocks import absences
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, cached
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.source import Source, source_of
-from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
+from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
 from gpu_util_callback.diagnosis.evidence.sums import Evidence
-from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,

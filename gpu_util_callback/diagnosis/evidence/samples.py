@@ -8,8 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins, cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, find_spans
-from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Range, Series, find_spans
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, NOTICEABLY, Constant, Count
 
 SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both sides of a time is none by chance")

@@ -20,6 +20,16 @@ MANY = 4 * MAX_SPANS
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """Extent of a finding: half-open in steps and in nanoseconds since the epoch."""
+
+    start_step: int
+    end_step: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """Blocks of consecutive rows: the time they took and the part of it that was lost.
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS, Source, Windows
-from gpu_util_callback.diagnosis.finding import Range
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, AGAIN, MOSTLY
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, AGAIN, MOSTLY, SIGNIFICANT
 
 IN_A_ROW = AGAIN  # windows in a row that differ from the rest: a single one may have met a checkpoint
 

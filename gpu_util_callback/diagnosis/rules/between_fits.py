@@ -7,10 +7,8 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
-from gpu_util_callback.diagnosis.finding import ESTIMATED, LEAST_GAIN, Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, Limits, chosen
+from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import LEAST_S, MOSTLY_PCT, Limits, chosen
 
 # Name of the longest part -> what limits the script; the necessary share is not measured.
 _LIMITS = {

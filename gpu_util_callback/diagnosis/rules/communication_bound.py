@@ -7,8 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits
 from gpu_util_callback.recording.manifest_facts import SourceLateRank
 

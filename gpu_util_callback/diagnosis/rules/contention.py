@@ -8,10 +8,8 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, SIGNIFICANT, Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import capitalized, gpu_names
 
 OTHERS = "utilization_other_pct"

@@ -6,8 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import bounded
-from gpu_util_callback.diagnosis.finding import Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 OFF_THE_BUS = 79  # NVIDIA's number of the error "GPU has fallen off the bus"

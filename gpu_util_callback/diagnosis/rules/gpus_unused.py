@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, NO_WORK_PCT, Limits, Threshold, chosen
 
 

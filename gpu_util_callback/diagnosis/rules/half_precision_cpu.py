@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 POLICIES = ("mixed_float16", "float16")

@@ -12,24 +12,29 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
 from gpu_util_callback.diagnosis.evidence.phases import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.significance import (
-    ALWAYS_S,
-    MANY_TIMES,
-    SIGNIFICANT,
+from gpu_util_callback.diagnosis.evidence.source import Source
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
+from gpu_util_callback.diagnosis.rule import (
+    ESTIMATED,
+    MEASURED,
+    Advice,
+    Evidence,
+    Finding,
+    Rule,
     in_many_steps,
     significant,
 )
-from gpu_util_callback.diagnosis.evidence.source import Source
-from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
-from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Evidence, Finding, Range
-from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
+    ALWAYS_S,
+    MANY_TIMES,
     MATTERS_PCT,
     MIN_SAMPLES,
     MIN_STEPS,
     MOSTLY,
+    SIGNIFICANT,
     Constant,
     Limits,
     Threshold,

@@ -9,16 +9,16 @@ from gpu_util_callback.diagnosis.advice.snippets import batch_code
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
+from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     A_FIFTH_PCT,
     MATTERS_PCT,
     MIN_S,
     MOSTLY,
     NO_WORK_PCT,
+    SIGNIFICANT,
     Constant,
     Limits,
     Threshold,

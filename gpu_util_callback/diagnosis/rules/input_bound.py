@@ -19,18 +19,19 @@ from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
-from gpu_util_callback.diagnosis.evidence.significance import (
-    ALWAYS_S,
-    MANY_TIMES,
-    SIGNIFICANT,
+from gpu_util_callback.diagnosis.evidence.source import Source
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
+from gpu_util_callback.diagnosis.rule import (
+    ESTIMATED,
+    MEASURED,
+    Advice,
+    Finding,
+    Rule,
     in_many_steps,
     negligible,
     significant,
 )
-from gpu_util_callback.diagnosis.evidence.source import Source
-from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range
-from gpu_util_callback.diagnosis.rule import Rule
 from gpu_util_callback.diagnosis.thresholds import (
     A_FEW,
     A_FIFTH,
@@ -38,11 +39,14 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
     A_TWENTIETH,
     AGAIN,
+    ALWAYS_S,
     FOUR_FIFTHS,
+    MANY_TIMES,
     MATTERS_PCT,
     MIN_STEPS,
     MOSTLY,
     NOTICEABLY,
+    SIGNIFICANT,
     WARM_UP,
     Constant,
     Limits,

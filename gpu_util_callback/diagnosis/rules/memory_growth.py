@@ -11,8 +11,7 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import (
     FOUR_FIFTHS,
     MOSTLY,

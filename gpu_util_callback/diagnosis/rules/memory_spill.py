@@ -7,8 +7,8 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY_PCT, Limits, Threshold
 
 SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead

@@ -8,11 +8,17 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.significance import MANY_TIMES, SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.evidence.spans import Series
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Count, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.thresholds import (
+    MANY_TIMES,
+    MATTERS_PCT,
+    SIGNIFICANT,
+    Count,
+    Limits,
+    Threshold,
+    chosen,
+)
 
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import fill, needed_vram
-from gpu_util_callback.diagnosis.finding import Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
 
 # Shared with small_model: the same symptom without a better batch size to offer.

@@ -7,8 +7,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
-from gpu_util_callback.diagnosis.rule import Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold, chosen
 
 PER_CALL = 16  # a sixteenth of the loss is left

@@ -9,10 +9,8 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, shared_spans
-from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, significant
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding
-from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, MATTERS_PCT, MIN_S, Limits, Threshold
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, LEAST_S, MATTERS_PCT, MIN_S, Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
 # column -> (label, whether it is a fault by itself)

@@ -18,12 +18,18 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, shared_spans
-from gpu_util_callback.diagnosis.evidence.significance import SIGNIFICANT, significant
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding
-from gpu_util_callback.diagnosis.rule import Rule
-from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, MIN_S, TRACED_PCT, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule, significant
+from gpu_util_callback.diagnosis.thresholds import (
+    MATTERS_PCT,
+    MIN_S,
+    SIGNIFICANT,
+    TRACED_PCT,
+    Limits,
+    Threshold,
+    chosen,
+)
 from gpu_util_callback.words import gpu_names
 
 
