@@ -15,9 +15,8 @@ from gpu_util_callback.diagnosis.evidence.sums import Evidence
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, one_interruption
-from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Limits
-from gpu_util_callback.diagnosis.user_thresholds import still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import allocator
+from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory
 from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, MemoryGrowth, forecasts
 from gpu_util_callback.diagnosis.thresholds import Limits
 from gpu_util_callback.recording.manifest_facts import GpuMemory, HostMemory, MemoryGrowthFacts, MemoryUse

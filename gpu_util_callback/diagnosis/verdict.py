@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
-from gpu_util_callback.diagnosis.evidence.script import Script
+from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu
-from gpu_util_callback.diagnosis.evidence.stack_samples import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows

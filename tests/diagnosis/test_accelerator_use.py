@@ -8,7 +8,7 @@ from made_up_rows import phase_table
 
 from gpu_util_callback import GpuUtilMonitor
 from gpu_util_callback.diagnosis import Evidence, Run, judge, logdir_report
-from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
+from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.segments import complete
 
@@ -102,7 +102,7 @@ def test_a_long_run_keeps_its_mean_in_bounded_memory(monkeypatch):
         "input_wait_ns": np.full(1000, 45),
     }
     use.add(complete("steps", rows))
-    from gpu_util_callback.diagnosis.evidence.phases import Phases
+    from gpu_util_callback.diagnosis.evidence.blocks import Phases
 
     assert use.result(Phases())["pct"] == pytest.approx(45, abs=0.1)
 

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
-from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Phases, StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
-from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 
 
 def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):

@@ -30,7 +30,8 @@ from advised_runs import (
 )
 from generated_runs import Generated
 
-from gpu_util_callback.diagnosis.advice import callbacks, epochs, loaders, loops, tf_data, validation
+from gpu_util_callback.diagnosis.advice import callbacks, host, loaders, tf_data
+from gpu_util_callback.diagnosis.advice import input as inputs
 from gpu_util_callback.diagnosis.advice.input_wait import brief
 from gpu_util_callback.words import what_to_do
 
@@ -393,14 +394,14 @@ TABLES = [
     *loaders.GENERATOR,
     *loaders.ARRAYS,
     *loaders.GRAIN,
-    *loops.LOOP,
-    *epochs.SET_UP,
-    *validation.VALIDATION_DATA,
-    *validation.VALIDATION_LESS,
+    *inputs.LOOP,
+    *inputs.SET_UP,
+    *host.VALIDATION_DATA,
+    *host.VALIDATION_LESS,
     *callbacks.EPOCH_WORK,
     *callbacks.STEP_WORK,
 ]
-LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *loops.LIMITS, *validation.VALIDATION_LIMITS]
+LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *inputs.LOOP_LIMITS, *host.VALIDATION_LIMITS]
 
 
 def test_each_remedy_says_when_it_would_do_harm():

@@ -10,7 +10,7 @@ from advised_runs import DATALOADER, LOOP, PYDATASET, cases, check_line, found, 
 from generated_runs import MS
 
 from gpu_util_callback.diagnosis import Evidence, Run
-from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
+from gpu_util_callback.diagnosis.advice.host import Validations, advise_validations
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.words import what_to_do
 

@@ -9,7 +9,7 @@ from nvml import Scenario
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.energy import TimeSums
+from gpu_util_callback.diagnosis.evidence.usage import TimeSums
 
 SECOND = 10**9
 # 100 W while the input is waited for, 500 W in the step: three seconds of each, in turns.

@@ -1,10 +1,262 @@
-"""Advice on what the host does: in calls of `predict`, and while a trace's GPUs wait for it."""
+"""Advice on what the host does beside training: validation, `predict`, and while a trace's GPUs wait for it."""
 
+import math
 import re
+from dataclasses import dataclass, replace
 
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait, fork_safe, starts_fresh
+from gpu_util_callback.diagnosis.advice.loaders import with_workers
+from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
+from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
-from gpu_util_callback.words import duration
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TENTH, Count
+from gpu_util_callback.words import duration, ordinal
+
+WORKERS = Count(4, "worker processes are enough for most validation data")
+LEFT = Count(4, "validations that a training keeps at least, if it has as many")
+
+
+@dataclass(frozen=True)
+class Validations:
+    """Validations that take a good part of the time.
+
+    Attributes:
+        count: how many there were.
+        took_ns, wait_ns: their time, and how much of it they waited for their data.
+        span_ns: training and validation together.
+    """
+
+    run: Run
+    count: int
+    took_ns: int
+    wait_ns: int
+    span_ns: int
+
+    @property
+    def pct(self) -> float:
+        """Their share of the time."""
+        return 100 * self.took_ns / max(1, self.span_ns)
+
+    def gain(self, saves: float) -> float:
+        """Return how many times faster training and validation get."""
+        return self.span_ns / max(1.0, self.span_ns - saves * self.took_ns)
+
+    @property
+    def waiting(self) -> float:
+        """Share of their time in which they wait for their data."""
+        return self.wait_ns / max(1, self.took_ns)
+
+    @property
+    def waits(self) -> str:
+        """The same in words."""
+        return f"Validation waits for its data {100 * self.waiting:.0f} % of its time"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the validation data in lower case, or of training's where it is not known."""
+        fit = self.run.fit
+        kind = str(fit.get("validation_kind", "")).lower() or self.run.input_kind
+        torch = self.run.framework == "torch" and not fit.get("validation_kind")
+        return kind or ("unknown" if torch else "tf.data")
+
+    @property
+    def total(self) -> int:
+        """Validations of the whole training, those to come included."""
+        return max(self.count, int(self.run.fit.get("epochs") or 0)) if not self.run.ended else self.count
+
+    @property
+    def batches(self) -> int:
+        """Batches of one validation."""
+        return round(self.run.validation.total_rows / self.count)
+
+    @property
+    def workers(self) -> int:
+        """Worker processes that make validation's batches."""
+        return int(self.run.fit.get("validation_workers") or 0)
+
+    @property
+    def more_workers(self) -> int:
+        """Worker processes that would be enough."""
+        return max(WORKERS, 2 * self.workers)
+
+    @property
+    def workers_save(self) -> float:
+        """Share of the validations that more workers save, where cores are free."""
+        return self.waiting * (1 - max(1, self.workers) / self.more_workers)
+
+    @property
+    def cores_free(self) -> bool:
+        """True if cores are free for worker processes."""
+        wait = InputWait(self.run, self.run.whole, 1.0, 1.0)
+        return wait.own_cpus is not None and wait.has_room
+
+    @property
+    def cached(self) -> bool | None:
+        """True if the validation pipeline has a cache; None = not known."""
+        if self.kind != "tf.data":
+            return False
+        return self.run.pipeline.has_cache("validation")
+
+    @property
+    def random(self) -> bool | None:
+        """True if a map of the validation data draws random numbers; None = not known."""
+        maps = [m for m in self.run.fit.get("input_maps") or [] if m.get("which") == "validation"]
+        if any(function.get("random") for function in maps):
+            return True
+        return None if not maps or any(function.get("python") for function in maps) else False
+
+    @property
+    def monitors(self) -> tuple[str, ...]:
+        """Callbacks that stop, save or slow down by a metric of each epoch."""
+        callbacks = self.run.fit.get("callbacks", {})
+        return tuple(name for name, callback_facts in callbacks.items() if "monitor" in callback_facts)
+
+    @property
+    def _times_less(self) -> int:
+        """Divisor of the work with which it takes a tenth of the time."""
+        return math.ceil((1 / A_TENTH - 1) * self.took_ns / max(1, self.span_ns - self.took_ns))
+
+    @property
+    def factor(self) -> int:
+        """Epochs between validations with which they take a tenth of the time, and some remain."""
+        return max(2, min(self._times_less, self.total // LEFT))
+
+    @property
+    def every(self) -> str:
+        """The same in words: "every 5th epoch"."""
+        if self.run.custom_loop and not has_epochs(self.run):
+            return f"{self.factor} times less often"
+        return f"every {ordinal(self.factor)} epoch"
+
+    @property
+    def steps(self) -> int:
+        """Batches with which a validation takes a tenth of the time."""
+        return max(1, round(self.batches / max(2, self._times_less)))
+
+    @property
+    def per_batch(self) -> float:
+        """Share of a validation that its batches take: the rest is its beginning and its end."""
+        spent = self.run.validation.total("duration_ns")
+        return min(1.0, spent / max(1, self.took_ns))
+
+    @property
+    def known_less_often(self) -> str:
+        """Consequences of validating less often."""
+        names = ", ".join(self.monitors)
+        metrics = f"validation metrics are known {self.every} only"
+        return f"{metrics}: {names} see fewer of them" if names else metrics
+
+
+def _fewer_steps(validations: Validations) -> str:
+    # Keras cuts arrays into as many batches as there are, unless a batch size is given.
+    size = ""
+    if validations.run.fit.get("validation_kind") == "numpy":
+        size = f", validation_batch_size={validations.run.fit.get('batch_size') or 'batch_size'}"
+    return f"model.fit(..., validation_steps={validations.steps}{size})"
+
+
+# For validations that wait for their data: a cache gained 2 times where validating half as often gained 1.4.
+VALIDATION_DATA = (
+    Entry(
+        "cache, asked",
+        when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached and v.random is not True,
+        says="{waits}.",
+        asks="Is it the same data every time, all of it (no shuffle, repeat or validation_steps), and does it "
+        "fit into memory?",
+        remedy="Keep it in memory: the first validation stays slow",
+        code="val_ds = val_ds.cache()  # as its last step",
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        frees_cores=True,
+        wrong_if="a map is random, it is shuffled, repeated or cut, does not fit into memory, or a cache is there",
+    ),
+    Entry(
+        "workers",
+        when=lambda v: "dataloader" in v.kind and v.cores_free and fork_safe(v.run) and not starts_fresh(v.run),
+        says="{waits}.",
+        remedy="Let worker processes prepare it ahead of time",
+        code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",
+        saves=lambda v: v.workers_save,
+        wrong_if="no core is free, or JAX holds a GPU and workers are forked",
+    ),
+    Entry(
+        "threads, asked",
+        when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
+        says="{waits}.",
+        asks="Does its __getitem__ mostly wait, for files or a network?",
+        remedy="Let several threads prepare it ahead of time",
+        code=lambda v: with_workers(v.run, "val_dataset", v.more_workers, processes=False),
+        saves=lambda v: v.workers_save,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "kept batches",
+        when=lambda v: (
+            v.total > 1
+            and v.kind not in ("tf.data", "numpy")
+            and "dataloader" not in v.kind
+            and v.run.fit.get("validation_kind") is not None
+        ),
+        says="{waits}.",
+        asks="Are its batches the same every time, and do they fit into memory?",
+        remedy="Make them once, before training",
+        code=lambda v: (
+            "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
+            if "pydataset" in v.kind and v.run.custom_loop
+            else "val_dataset = list(val_dataset)"
+            if v.run.custom_loop
+            else ""
+        ),
+        saves=lambda v: v.waiting * (1 - 1 / v.total),
+        wrong_if="batches are random or too many",
+    ),
+)
+VALIDATION_LESS = (
+    Entry(
+        "a loop's validation less often",
+        when=lambda v: v.run.custom_loop and v.total >= LEFT,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate {every}",
+        code=lambda v: in_loop(v.run, "validation", v.count, v.factor),
+        saves=lambda v: 1 - math.ceil(v.count / v.factor) / v.count,
+        changes="how often validation metrics are known",
+        wrong_if="each validation decides something",
+    ),
+    Entry(
+        "less often",
+        when=lambda v: not v.run.custom_loop and v.total >= LEFT,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate {every}",
+        code="model.fit(..., validation_freq={factor})",
+        saves=lambda v: 1 - (v.total // v.factor) / v.total,
+        changes="what callbacks see: {known_less_often}",
+        wrong_if="each validation decides something; the line names the callbacks",
+    ),
+    Entry(
+        "fewer batches",
+        when=lambda v: not v.run.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
+        says="Validation takes {pct:.0f} % of the time.",
+        remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
+        code=_fewer_steps,
+        saves=lambda v: v.per_batch * (1 - v.steps / v.batches),
+        changes="validation metrics: they are those of a part of the data",
+        wrong_if="a cache of the data would never fill, or a callback monitors a metric",
+    ),
+)
+VALIDATION_LIMITS = (
+    Entry("data", when=lambda v: v.waiting > A_QUARTER, says="Validation takes {pct:.0f} % of the time. {waits}."),
+    Entry("time", when=lambda v: True, says="Validation takes {pct:.0f} % of the time."),
+)
+
+
+def advise_validations(validations: Validations) -> Advice:
+    """Return advice for validations that take a good part of the time."""
+    advice = choose(VALIDATION_DATA, validations) if validations.waiting > A_QUARTER else None
+    if advice is not None:
+        return advice
+    advice = choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)
+    return replace(advice, leaves_out=True)
+
 
 PREDICT_ADVICE = Advice(
     "Keras makes a data adapter, a pipeline and an iterator in every call of predict: it is meant "

@@ -1,8 +1,13 @@
-"""Advice on a slow input: which table judges which kind of input."""
+"""Advice on a slow input: the table for its kind, for loops of the user's own, and for its set-up in each epoch."""
 
-from gpu_util_callback.diagnosis.advice import loaders, loops, tf_data
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, GUARD, more_workers, room_unknown, workers_save
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 
 # Words in the kind of an input of `fit`, and the table for it.
@@ -42,7 +47,321 @@ def advise_kind(wait: InputWait) -> Advice | None:
     if wait.stage is not None or wait.kind == "tf.data":
         return None
     if wait.kind or wait.run.custom_loop or wait.run.framework == "jax":
-        return choose(loops.LOOP, wait) or first_holding(loops.LIMITS, wait)
+        return choose(LOOP, wait) or first_holding(LOOP_LIMITS, wait)
     if wait.run.framework == "torch":  # nothing more is known of an imported trace
         return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
     return None
+
+
+AHEAD = """\
+import collections, concurrent.futures
+
+class Ahead:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        pool, batches = concurrent.futures.ThreadPoolExecutor(1), iter({batches})
+        coming = collections.deque(pool.submit(next, batches, self) for _ in range({ready}))
+        try:
+            while (batch := coming.popleft().result()) is not self:
+                coming.append(pool.submit(next, batches, self))
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)"""
+
+POOLED = """\
+import collections, concurrent.futures{more}
+
+class Pooled:
+    def __init__(self, make_batch, count):
+        self.make_batch, self.count = make_batch, count
+        self.pool = concurrent.futures.{kind}PoolExecutor({workers}{spawn})
+    def __iter__(self):
+        coming = collections.deque()
+        for i in range(self.count):
+            coming.append(self.pool.submit(self.make_batch, i))
+            if len(coming) > 2 * {workers}:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()"""
+THREADS = {"more": "", "kind": "Thread", "spawn": ""}
+PROCESSES = {"more": ", multiprocessing", "kind": "Process", "spawn": ', multiprocessing.get_context("spawn")'}
+
+
+def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = False) -> str:
+    """Return code for a thread that makes the next batches, in every pass over the data.
+
+    Args:
+        generator: whether `function` makes a new generator for each pass.
+        ready: how many are kept ready.
+        fit: whether Keras' `fit` takes it, which needs one generator for all epochs.
+    """
+    generator = generator and not fit
+    code = AHEAD.format(batches="self.batches()" if generator else "self.batches", ready=ready)
+    if generator:
+        return f"{code}\ndataset = Ahead(lambda: {function}(...))  # instead of {function}(...)"
+    return f"{code}\ndataset = {'iter(Ahead(dataset))' if fit else 'Ahead(dataset)'}"
+
+
+def _ahead_already(wait: InputWait) -> bool:
+    """Return whether batches are made on a thread: they cost what they are slower than the step."""
+    return wait.kind in ("ahead", "pooled")
+
+
+def _batch_ms(wait: InputWait) -> float:
+    return wait.arrives_ms if _ahead_already(wait) else wait.lost_ms
+
+
+def _beside_the_step(wait: InputWait) -> bool:
+    """Return whether a thread can make a batch during the step: it waits, or has a core."""
+    if wait.waits is True or wait.run.device == "gpu":
+        return True
+    return wait.own_cpus is None or wait.has_room
+
+
+def _ahead(wait: InputWait) -> str:
+    return ahead_code(wait.kind == "generator", wait.input_class or "generate")
+
+
+def _count(wait: InputWait) -> int:
+    return more_workers(wait, _batch_ms(wait), wait.waits is True)
+
+
+def _pooled(wait: InputWait) -> str:
+    waits, workers = wait.waits is True, _count(wait)
+    dataset = "pydataset" in wait.kind
+    function, number = ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", wait.batches)
+    return (
+        POOLED.format(**(THREADS if waits else PROCESSES), workers=workers)
+        + f"\ndataset = Pooled({function}, {number})"
+        + ("  # once, before the epochs" if waits else GUARD)
+    )
+
+
+def _loader(wait: InputWait) -> str:
+    return f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={_count(wait)}, persistent_workers=True)"
+
+
+def _saves(wait: InputWait) -> float:
+    waits = wait.waits is True
+    return workers_save(wait, _batch_ms(wait), _count(wait), waits=waits, processes=not waits)
+
+
+def _on_torch(wait: InputWait) -> bool:
+    return wait.run.framework == "torch" and wait.kind != "pooled"
+
+
+def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
+    return Entry(
+        name,
+        when=lambda wait: (
+            holds(wait)
+            and not _ahead_already(wait)
+            and _beside_the_step(wait)
+            and wait.lost_ms <= wait.needed_ms
+            and not _on_torch(wait)
+        ),
+        says="{loop_input} while the loop waits: {pace}.",
+        asks=asks,
+        remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
+        code=_ahead,
+        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
+        wrong_if="a thread makes them already, or batch and step compete for Python's lock",
+    )
+
+
+LOOP = (
+    Entry(
+        "DataLoader",
+        when=lambda wait: _on_torch(wait) and (wait.waits is True or wait.has_room or room_unknown(wait)),
+        says="{loop_input} while the loop waits: {pace}.",
+        asks="Is there a torch Dataset behind them, not read by worker processes yet?",
+        remedy="Let worker processes of a DataLoader make them, and give it to monitor.batches() "
+        "itself: enumerate(monitor.batches(loader))",
+        code=_loader,
+        saves=_saves,
+        wrong_if="a DataLoader with workers makes them already, or no core is free",
+    ),
+    _thread_entry("a thread", lambda wait: bool(wait.kind)),
+    _thread_entry("a thread, asked", lambda wait: not wait.kind, "Does the loop itself make them?"),
+    Entry(
+        "threads or processes",
+        when=lambda wait: (
+            not _on_torch(wait)
+            and wait.kind != "pooled"
+            and (wait.waits is True or wait.has_room or room_unknown(wait))
+        ),
+        says="{loop_input} while the loop waits: {pace}.",
+        asks=lambda wait: (
+            "Can you write make_batch(i), which makes batch number i alone?"
+            if "pydataset" not in wait.kind
+            else CORE_FREE
+            if wait.waits is not True
+            else "May several threads call __getitem__ at the same time?"
+        ),
+        remedy="Let several be made at a time",
+        code=_pooled,
+        saves=_saves,
+        wrong_if="batches depend on those before, or compute where no core is free",
+    ),
+)
+
+# What holds the loop up where no remedy gains enough; no code, no promise.
+LOOP_LIMITS = (
+    Entry(
+        "pooled",
+        when=lambda wait: wait.kind == "pooled",
+        says="Batches are made in parallel already, and still {pace}. Use more workers where cores "
+        "are free, or make each batch cheaper.",
+    ),
+    Entry(
+        "cores", when=lambda wait: wait.cores_full, says="{loop_input} while the loop waits: {pace}. {cores_sentence}."
+    ),
+    Entry(
+        "loop",
+        when=lambda wait: True,
+        says="{loop_input} while the loop waits: {pace}. Make a batch cheaper, or make what does not change once.",
+    ),
+)
+
+
+_TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
+    for x, y in batches:
+        with monitor.step():
+            model.train_on_batch(x, y)"""
+
+_GATHERED = """features, labels = tf.constant(x), tf.constant(y)
+rows = tf.data.Dataset.range(len(x)).shuffle(len(x)).batch({batch_size})
+data = rows.map(lambda i: (tf.gather(features, i), tf.gather(labels, i)), num_parallel_calls=2)
+options = tf.data.Options()
+options.autotune.enabled = False
+data = data.prefetch(2).with_options(options)  # model.fit(data, ...)"""
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """Set-up of the input for each epoch.
+
+    Attributes:
+        fact: the observation, as a sentence.
+        saves: share of the loss that is saved where it is done once.
+    """
+
+    run: Run
+    fact: str
+    saves: float
+
+    @property
+    def kind(self) -> str:
+        """Kind of the input, in lower case."""
+        return self.run.input_kind
+
+    @property
+    def each_fit(self) -> bool:
+        """True if most epochs are a fit of their own, of a series."""
+        epochs = self.run.phases.of("epoch").get("")
+        return epochs is not None and 2 * int(self.run.manifest.get("fits", 1)) > epochs.count
+
+    @property
+    def starts_workers(self) -> bool | None:
+        """True if a DataLoader starts its workers in every epoch; None = not known."""
+        fit = self.run.fit
+        if "dataloader" in self.kind:
+            workers, are_persistent = fit.get("input_workers"), fit.get("input_persistent_workers")
+            return None if workers is None else workers > 0 and not are_persistent
+        return None if self.run.framework == "torch" and not self.kind else False
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch; None = not known."""
+        return self.run.fit.get("batch_size")
+
+    @property
+    def of_two_arrays(self) -> bool:
+        """True if TensorFlow reads x and y, two arrays that `fit` shuffles and nothing else."""
+        fit = self.run.fit
+        return (
+            (self.kind, self.run.framework) == ("numpy", "tensorflow")
+            and fit.get("input_beside") == ["y"]
+            and len({array.get("rows") for array in fit.get("input_first", ())}) == 1
+            and len(fit["input_first"]) == 2
+            and self.batch_size is not None
+            and not fit.get("validation_split")  # `fit` splits arrays only
+            and any(step.get("random") for step in fit.get("input_maps", ()))
+        )
+
+
+SET_UP = (
+    Entry(
+        "one fit",
+        when=lambda epoch: epoch.each_fit,
+        says="{fact} Every call of fit begins with that.",
+        asks="Can one call train on more batches, or a loop of your own train on each?",
+        remedy="Do that",
+        code=_TRAIN_ON_BATCH,
+        saves=lambda epoch: epoch.saves,
+        wrong_if="callbacks or the model need a fit of their own each time",
+    ),
+    Entry(
+        "persistent workers",
+        when=lambda epoch: epoch.starts_workers is not False,
+        says=lambda epoch: (
+            f"{epoch.fact} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.fact
+        ),
+        asks=lambda epoch: (
+            "Does the dataset stay as it is between the epochs?"
+            if epoch.starts_workers
+            else "Does a DataLoader start worker processes for every epoch, and its dataset stay as it is?"
+        ),
+        remedy="Keep them",
+        code="loader = DataLoader(dataset, ..., persistent_workers=True)",
+        saves=lambda epoch: epoch.saves,
+        wrong_if="the workers are kept already, or the program changes the dataset, which kept workers do not see",
+    ),
+    Entry(
+        "no autotuning",
+        # With it an iterator of short epochs took up to 300 ms to end, and 14 ms without it, measured.
+        when=lambda epoch: epoch.kind == "tf.data" and epoch.run.fit.get("input_autotune") is not False,
+        says="{fact} That is also the end of the last epoch's iterator, which tf.data's autotuning holds up at times.",
+        asks="Is an epoch shorter without autotuning?",
+        remedy="Switch it off",
+        code="options = tf.data.Options()\noptions.autotune.enabled = False\nds = ds.with_options(options)",
+        saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
+        wrong_if="the pipeline needs autotuning to keep up, or the set-up is its own first batch",
+    ),
+    Entry(
+        "processes of a PyDataset",
+        when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
+        says="{fact} Keras starts the worker processes for every epoch.",
+        asks="Does __getitem__ mostly wait, for files or a network?",
+        remedy="Use threads, which start at once",
+        code="dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
+        saves=lambda epoch: epoch.saves,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
+    Entry(
+        "PyDataset",
+        when=lambda epoch: "pydataset" in epoch.kind,
+        says="{fact} Keras restarts a PyDataset every epoch: its on_epoch_end runs and its first "
+        "batches are made while training waits. Make both cheaper, or the epochs longer.",
+    ),
+    Entry(
+        "arrays without autotuning",
+        # 30 epochs of 32 steps took 6.9 to 7.7 s, so 4.7 to 7.2 s; the first batch of each 64 and 4 ms, measured.
+        when=lambda epoch: epoch.of_two_arrays,
+        says="{fact} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "
+        "iterator at times.",
+        asks="Is an epoch shorter with a pipeline without autotuning?",
+        remedy="Give it to fit in place of x, y and batch_size",
+        code=_GATHERED,
+        changes="the order of the samples, and so the weights",
+        saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
+        wrong_if="fit splits the arrays for validation, or weighs their samples",
+    ),
+    Entry(
+        "arrays",
+        when=lambda epoch: epoch.kind == "numpy",
+        says="{fact} Keras sets up the input of arrays for every epoch. Longer epochs need it less often.",
+    ),
+    Entry("anything", when=lambda epoch: True, says="{fact} Longer epochs need it less often."),
+)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code, has_keras_fit, idioms, mixed_precision
-from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.samples import batch_of
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH
 from gpu_util_callback.words import capitalized

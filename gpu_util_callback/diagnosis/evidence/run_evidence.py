@@ -6,9 +6,8 @@ from typing import cast
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.blocks import absences
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, absences
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, cached
-from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.source import Source, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
 from gpu_util_callback.diagnosis.evidence.sums import Evidence

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.phases import Occurrences
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.thresholds import A_FEW

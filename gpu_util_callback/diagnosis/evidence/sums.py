@@ -4,14 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
-from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
-from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
+from gpu_util_callback.diagnosis.evidence.blocks import Phases, StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
-from gpu_util_callback.diagnosis.evidence.phases import Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
 from gpu_util_callback.diagnosis.evidence.source import Traced
+from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse, EnergyUse
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import AnyTables, complete
 

@@ -7,10 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, in_steps
-from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE, host_activity, traced_too_early
+from gpu_util_callback.diagnosis.advice.host import (
+    PREDICT_ADVICE,
+    Validations,
+    advise_validations,
+    host_activity,
+    traced_too_early,
+)
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
-from gpu_util_callback.diagnosis.advice.validation import Validations, advise_validations
-from gpu_util_callback.diagnosis.evidence.phases import Occurrence, Occurrences
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range

@@ -7,16 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.epochs import SET_UP, SetUp
-from gpu_util_callback.diagnosis.advice.input import advise, advise_kind
+from gpu_util_callback.diagnosis.advice.input import SET_UP, SetUp, advise, advise_kind, ahead_code
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.loaders import loader_line, spawned_text
-from gpu_util_callback.diagnosis.advice.loops import ahead_code
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import first_holding
 from gpu_util_callback.diagnosis.advice.tf_data import advise_source, advise_traced_stage
-from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
-from gpu_util_callback.diagnosis.evidence.phases import Occurrences
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, StepBlocks
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.source import Source

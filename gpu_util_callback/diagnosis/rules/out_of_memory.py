@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
-from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory, batch_of
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import allocator
+from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FULL_PCT, THREE_QUARTERS, Limits
 from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
