@@ -10,8 +10,7 @@ from typing import cast
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
-from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.sums import Evidence
+from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, one_interruption

@@ -1,4 +1,4 @@
-"""A run as rules see it: queries on the bounded sums over its tables and samples."""
+"""A run as rules see it: bounded sums over its tables and samples, and queries on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from typing import cast
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, absences
-from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, cached
-from gpu_util_callback.diagnosis.evidence.source import Source, source_of
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Phases, StepBlocks, absences
+from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, SampleBins, cached
+from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
+from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
+from gpu_util_callback.diagnosis.evidence.source import Traced, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
-from gpu_util_callback.diagnosis.evidence.sums import Evidence
+from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse, EnergyUse
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
@@ -23,7 +25,8 @@ from gpu_util_callback.recording.manifest_facts import (
     Model,
     with_known_parts,
 )
-from gpu_util_callback.recording.schema import ACCOUNTS, PAUSES, STOPPED
+from gpu_util_callback.recording.schema import ACCOUNTS, PAUSES, STOPPED, TABLES
+from gpu_util_callback.recording.segments import AnyTables, complete
 from gpu_util_callback.recording.summary import account_of
 
 AROUND_NS = 500_000_000
@@ -33,6 +36,74 @@ def _without_nulls(facts: object) -> dict[str, object]:
     """Return the facts that are known; none if there are none."""
     items = facts.items() if isinstance(facts, Mapping) else ()
     return {str(name): value for name, value in items if value is not None}
+
+
+class Evidence:
+    """Sums over all tables and sample groups; memory, and the cost of adding rows, stay bounded.
+
+    Rows are added once and in order: the same rows give the same sums, however they are split.
+
+    Args:
+        started_ns: of the run; None: that of the first row.
+
+    Attributes:
+        samples: by group: "gpu<i>" at the time of the poll, "gpu<i>/utilization" at the end of its
+            window, "gpu<i>/gpm", "host" and others.
+        errors: GPU -> the driver's error number (Xid) -> time of its last report. Several come at
+            once, of which a bin would hold the mean.
+        memory: "host:process_held_bytes" -> its course.
+    """
+
+    def __init__(self, started_ns: int | None = None) -> None:
+        self.steps = StepBlocks()
+        self.validation = StepBlocks()
+        self.phases = Phases()
+        self.pipeline = Pipeline()
+        self.traced = Traced()
+        self.energy = EnergyUse(started_ns)
+        self.accelerator = AcceleratorUse()
+        self.samples: dict[str, SampleBins] = {}
+        self.errors: dict[str, dict[int, int]] = {}
+        self.memory: dict[str, MemoryTrack] = {}
+
+    def add(self, tables: AnyTables, samples: AnyTables | None = None) -> None:
+        """Add new rows of any tables of the schema and new samples of any groups.
+
+        A column that a table lacks counts as unknown.
+        """
+        samples = samples or {}
+        full = {name: _full(name, table) for name, table in tables.items()}
+        if "steps" in full:
+            self.steps.add(full["steps"])
+            self.accelerator.add(full["steps"])
+        if "validation_steps" in full:
+            self.validation.add(complete("steps", full["validation_steps"]))
+        if "phases" in full:
+            self.phases.add(full["phases"])
+        if "pipeline" in full:
+            self.pipeline.add(full["pipeline"])
+        if "traced_steps" in full:
+            self.traced.add_steps(full["traced_steps"])
+        if "kernels" in full:
+            self.traced.add_kernels(full["kernels"])
+        self.energy.add(full, samples)
+        for group, block in samples.items():
+            self._add_samples(group, block)
+
+    def _add_samples(self, group: str, block: Mapping[str, np.ndarray]) -> None:
+        self.samples.setdefault(group, SampleBins()).add(block)
+        tracks_of(self.memory, group, block)
+        if group.endswith("/xid") and "xid" in block:
+            last_by_number = self.errors.setdefault(group.removesuffix("/xid"), {})
+            for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
+                if np.isfinite(number):
+                    last_by_number[int(number)] = int(time_ns)
+
+
+def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Return a table with all columns of the schema, as arrays."""
+    is_full = table.keys() >= TABLES[name].keys() and all(isinstance(column, np.ndarray) for column in table.values())
+    return table if is_full else complete(name, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +120,12 @@ class Run(Gauges):
     """All data that rules may look at, at one time: its evidence does not grow while it is judged.
 
     Attributes:
-        facts: the manifest's facts (framework, model, fit, gpus, ...).
+        facts: the manifest's facts.
+        manifest: the same without what is null, and so are its parts: `fit` (parameters of the training
+            and its input), `model`, `machine`, `framework_facts`, `memory_facts` (what the recorder saw
+            grow, or run out).
+        source: the trace that this run was made of, whose steps are all timed exactly, or None.
+        gpus: those that this process may use; used_gpus: indices of those in use by the framework.
         steps, validation, phases, pipeline, traced, energy, accelerator, errors: as in `Evidence`.
         now_ns: the end of the run so far, on the recording's clock; None = the last row.
         ended: whether no rows will follow.
@@ -68,14 +144,18 @@ class Run(Gauges):
     ):
         super().__init__(evidence.samples, evidence.memory)
         self.facts = dict(facts)  # the recorder goes on changing its own
-        self.steps = evidence.steps
-        self.validation = evidence.validation
-        self.phases = evidence.phases
-        self.pipeline = evidence.pipeline
-        self.traced = evidence.traced
-        self.energy = evidence.energy
-        self.accelerator = evidence.accelerator
-        self.errors = evidence.errors
+        self.manifest = cast(Facts, _without_nulls(self.facts))
+        self.fit = cast(Fit, _without_nulls(self.facts.get("fit")))
+        self.model = cast(Model, _without_nulls(self.facts.get("model")))
+        self.machine = cast(Machine, _without_nulls(self.facts.get("machine")))
+        self.framework_facts = cast(Framework, _without_nulls(self.facts.get("framework")))
+        self.memory_facts = cast(MemoryFacts, _without_nulls(self.facts.get("memory")))
+        self.source = source_of(self.facts)
+        self.gpus: list[Gpu] = [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu]
+        self.used_gpus = [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")]
+        self.steps, self.validation, self.phases = evidence.steps, evidence.validation, evidence.phases
+        self.pipeline, self.traced, self.errors = evidence.pipeline, evidence.traced, evidence.errors
+        self.energy, self.accelerator = evidence.energy, evidence.accelerator
         self.now_ns = now_ns
         self.ended = ended
         self._stored_account = account
@@ -84,12 +164,6 @@ class Run(Gauges):
     def over(self) -> bool:
         """Return whether no step will follow: the training has ended, or its process is gone."""
         return self.ended or bool(self.facts.get("lost"))
-
-    @property
-    @cached
-    def source(self) -> Source | None:
-        """The trace that this run was made of, whose steps are all timed exactly, or None."""
-        return source_of(self.facts)
 
     def rounded(self, value: float, places: int | None = None) -> float:
         """Return a number for evidence: as measured if exact, else without digits of chance."""
@@ -177,18 +251,6 @@ class Run(Gauges):
     # -- facts ---------------------------------------------------------------------------------
 
     @property
-    @cached
-    def manifest(self) -> Facts:
-        """The manifest's facts; what is null is left out, here and in its parts."""
-        return cast(Facts, _without_nulls(self.facts))
-
-    @property
-    @cached
-    def fit(self) -> Fit:
-        """The parameters of the training, and its input."""
-        return cast(Fit, _without_nulls(self.facts.get("fit")))
-
-    @property
     def custom_loop(self) -> bool:
         """True if a loop of the user's own trains, not `fit`."""
         return self.fit.get("loop") == "custom"
@@ -197,24 +259,6 @@ class Run(Gauges):
     def input_kind(self) -> str:
         """Kind of the input, in lower case: "tf.data", "torch dataloader", ...; "" if unknown."""
         return str(self.fit.get("input_kind", "")).lower()
-
-    @property
-    @cached
-    def model(self) -> Model:
-        """The model that is trained."""
-        return cast(Model, _without_nulls(self.facts.get("model")))
-
-    @property
-    @cached
-    def machine(self) -> Machine:
-        """The machine it is trained on."""
-        return cast(Machine, _without_nulls(self.facts.get("machine")))
-
-    @property
-    @cached
-    def memory_facts(self) -> MemoryFacts:
-        """Memory of the program that the recorder saw grow, or run out."""
-        return cast(MemoryFacts, _without_nulls(self.facts.get("memory")))
 
     @property
     def container_limit(self) -> float | None:
@@ -233,12 +277,6 @@ class Run(Gauges):
         return min(((limit, name) for name, limit in limits.items() if limit), default=None)
 
     @property
-    @cached
-    def framework_facts(self) -> Framework:
-        """The framework that trains; its name alone is `framework`."""
-        return cast(Framework, _without_nulls(self.facts.get("framework")))
-
-    @property
     def framework(self) -> str:
         """One of "tensorflow", "jax", "torch", ""."""
         backend = self.framework_facts.get("backend") or self.framework_facts.get("name") or ""
@@ -249,17 +287,6 @@ class Run(Gauges):
         """Device of the training: "gpu" or "cpu"."""
         reported = self.framework_facts.get("device")  # without a driver library no GPU is listed
         return "gpu" if self.used_gpus or reported == "gpu" else "cpu"
-
-    @property
-    def gpus(self) -> list[Gpu]:
-        """The GPUs this process may use, as the manifest lists them."""
-        return [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu]
-
-    @property
-    @cached
-    def used_gpus(self) -> list[int]:
-        """Indices of the GPUs in use by the framework."""
-        return [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")]
 
     @property
     @cached
