@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
@@ -186,25 +187,6 @@ class Recorded:
         return max(self.start_ns, self.facts.get("ended_ns") or self.facts.get("heartbeat_ns") or 0)
 
 
-def _as_recorded(facts: Facts) -> AsRecorded:
-    return {
-        "job": facts.get("job"),
-        "job_source": facts.get("job_source"),
-        "fit_index": facts.get("fit_index"),
-        "host": facts.get("host"),
-        "rank": facts.get("rank"),
-        "world_size": facts.get("world_size"),
-        "trial": facts.get("trial"),
-        "trial_of": facts.get("trial_of"),
-        "trial_config": facts.get("trial_config"),
-        "framework": facts.get("framework"),
-        "model": facts.get("model"),
-        "fit": facts.get("fit"),
-        "script": facts.get("script"),
-        "work": facts.get("work"),
-    }
-
-
 def run_report(
     recording: Recording | Recorded, thresholds: Mapping | None = None, *, recompute: bool = True
 ) -> RunReport:
@@ -228,7 +210,7 @@ def run_report(
         "run": recording.run,
         "id": recording.id,
         "session": recording.session,
-        **_as_recorded(facts),
+        **cast(AsRecorded, {name: facts.get(name) for name in AsRecorded.__annotations__}),
         "fits": facts.get("fits") or 1,
         "status": recording.status,
         "start_ns": recording.start_ns or None,

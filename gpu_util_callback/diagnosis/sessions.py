@@ -1,7 +1,6 @@
 """Ranks of one job side by side: the slowest rank, for which the others wait, and its cause."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import cast
 
@@ -18,20 +17,6 @@ from gpu_util_callback.words import duration, workers
 
 SAME_PACE = THREE_QUARTERS  # workers that wait for each other have steps of equal length; ranks of a sweep need not
 WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
-
-
-@dataclass(slots=True)
-class _Straggler:
-    """Rank that the others wait for: seconds lost, or None if unknown."""
-
-    rank: int
-    part: str
-    word: str
-    lost_s: float | None
-    confidence: Confidence
-    evidence: Evidence
-    limit: tuple[str, float]
-    text: str
 
 
 def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
@@ -52,12 +37,9 @@ def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
     if pace is None:
         return []
     limits = ranked[0]["thresholds"][Imbalance.cause]
-    stragglers = list(_own_time(ranked, limits["worker_wait_pct"], pace))
-    if not stragglers:
-        stragglers += _traced(ranked, limits["worker_wait_pct"])
-    if not stragglers:
-        stragglers += _counters(ranked, limits["gap_pct"])
-    findings = [_finding(straggler, ranked) for straggler in stragglers]
+    findings = list(_own_time(ranked, limits["worker_wait_pct"], pace))
+    findings = findings or list(_traced(ranked, limits["worker_wait_pct"]))
+    findings = findings or list(_counters(ranked, limits["gap_pct"]))
     return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
 
 
@@ -92,7 +74,7 @@ _PARTS = {
 }
 
 
-def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) -> Iterator[_Straggler]:
+def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) -> Iterator[Claim]:
     """Yield stragglers by input and callbacks, outside of the step's work.
 
     The others' are short meanwhile. If they wait for the straggler, their steps are as long as its
@@ -118,7 +100,7 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         lost = own_s if own_s > MOSTLY * lost else lost
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
-        yield _Straggler(rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), advice)
+        yield _straggler(runs, rank, part, word, evidence, ("worker_wait_pct", limit), advice, lost, MEASURED)
 
 
 # Categories of a traced step other than waiting for others: label and where to look. `idle_input`
@@ -158,7 +140,7 @@ def traced_workers(runs: Sequence[Mapping]) -> dict[int, Mapping]:
     return traced if min(steps) >= SAME_PACE * max(steps) else {}
 
 
-def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
+def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
     """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
     traced = traced_workers(runs)
     if not traced:
@@ -177,26 +159,26 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
         return  # nobody waits, or the cause of the wait was not traced
     word, explanation = _WORK[part]
     run = next(run for run in runs if run["rank"] == rank)
-    evidence = {
+    evidence: Evidence = {
         "worker_wait_pct": round(pct, 1),
         "collective_ms_per_step": round(slowest["collective_ms"], 3),
         "others_collective_ms_per_step": round(usual_ms["collective"], 3),
         "traced_steps": min(gpu["steps"] for gpu in traced.values()),
     } | _pair(slowest[f"{part}_ms"], usual_ms[part])
-    yield _Straggler(
+    yield _straggler(
+        runs,
         rank,
         part,
         word,
-        waited * run["steps"] / 1e3,
-        ESTIMATED,
         evidence,
         ("worker_wait_pct", limit),
         f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
         f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}",
+        waited * run["steps"] / 1e3,
     )
 
 
-def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
+def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
     """Yield stragglers by counters: NCCL keeps a waiting GPU active on few multiprocessors."""
     if any((run.get("framework") or {}).get("collectives") != "nccl" for run in runs):
         return
@@ -208,12 +190,11 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     rank = min(utilization, key=lambda worker: utilization[worker])
     other_pcts = [pct for other, pct in utilization.items() if other != rank]
     if min(other_pcts) >= WAITING_PCT and min(other_pcts) - utilization[rank] >= gap:
-        yield _Straggler(
+        yield _straggler(
+            runs,
             rank,
             "host",
             "its GPU idles while the others wait",
-            None,
-            ESTIMATED,
             {
                 "worker_gap_pct": round(min(other_pcts) - utilization[rank], 1),
                 "worker_active_pct": round(utilization[rank], 1),
@@ -230,12 +211,11 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
     rank = max(sm_active, key=lambda worker: sm_active[worker])
     most = max(pct for other, pct in sm_active.items() if other != rank)
     if sm_active[rank] - most >= gap:
-        yield _Straggler(
+        yield _straggler(
+            runs,
             rank,
             "gpu",
             "its GPU works longest",
-            None,
-            ESTIMATED,
             {
                 "worker_gap_pct": round(sm_active[rank] - most, 1),
                 "worker_sm_active_pct": round(sm_active[rank], 1),
@@ -265,14 +245,14 @@ def _means(runs: Sequence[Mapping], column: str) -> dict[int, float]:
     return {rank: sum(of_gpus) / len(of_gpus) for rank, of_gpus in means.items()}
 
 
-def _code(straggler: _Straggler, worst: Mapping, workers: int) -> str:
+def _code(rank: int, part: str, worst: Mapping, workers: int) -> str:
     """Return the code for the part that holds the others back, if there is any."""
-    if straggler.part == "callbacks":
+    if part == "callbacks":
         return (
-            f"if rank != {straggler.rank} or batch % 100 == 0: ...  "
-            f"# in the slow callback: worker {straggler.rank} does it every 100th batch only"
+            f"if rank != {rank} or batch % 100 == 0: ...  "
+            f"# in the slow callback: worker {rank} does it every 100th batch only"
         )
-    if straggler.part != "input_wait":
+    if part != "input_wait":
         return ""
     kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()
     if "dataloader" in kind:
@@ -282,26 +262,36 @@ def _code(straggler: _Straggler, worst: Mapping, workers: int) -> str:
     return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
 
 
-def _finding(straggler: _Straggler, runs: Sequence[Mapping]) -> Claim:
-    worst = next(run for run in runs if run["rank"] == straggler.rank)
-    severity = None if straggler.lost_s is None else min(1.0, straggler.lost_s / worst["wall_s"])
-    name, limit = straggler.limit
-    evidence = {"worker": straggler.rank, "host": worst["host"], **straggler.evidence, "workers": len(runs)}
+def _straggler(
+    runs: Sequence[Mapping],
+    rank: int,
+    part: str,
+    word: str,
+    evidence: Evidence,
+    limit: tuple[str, float],
+    text: str,
+    lost_s: float | None = None,
+    confidence: Confidence = ESTIMATED,
+) -> Claim:
+    """Return the finding about a rank that the others wait for: seconds lost, or None if unknown."""
+    worst = next(run for run in runs if run["rank"] == rank)
+    severity = None if lost_s is None else min(1.0, lost_s / worst["wall_s"])
+    evidence = {"worker": rank, "host": worst["host"], **evidence, "workers": len(runs)}
     # Work that is shared out still takes time: each worker gets a part.
-    shared = 1 - 1 / len(runs) if straggler.part == "input_wait" else 1.0
+    shared = 1 - 1 / len(runs) if part == "input_wait" else 1.0
     return {
-        "id": f"{Imbalance.cause}:worker{straggler.rank}.{straggler.part}",
+        "id": f"{Imbalance.cause}:worker{rank}.{part}",
         "cause": Imbalance.cause,
-        "title": f"Worker {straggler.rank} holds the others back: {straggler.word}",
-        "lost_s": None if straggler.lost_s is None else round(straggler.lost_s, 6),
-        "saves_s": None if straggler.lost_s is None else round(straggler.lost_s * shared, 6),
+        "title": f"Worker {rank} holds the others back: {word}",
+        "lost_s": None if lost_s is None else round(lost_s, 6),
+        "saves_s": None if lost_s is None else round(lost_s * shared, 6),
         "severity": None if severity is None else round(severity, 4),
-        "confidence": straggler.confidence,
+        "confidence": confidence,
         "evidence": cast(dict[str, Value], evidence),
-        "threshold": {name: limit},
-        "advice": {"text": straggler.text, "code": _code(straggler, worst, len(runs)), "before": ""},
+        "threshold": dict([limit]),
+        "advice": {"text": text, "code": _code(rank, part, worst, len(runs)), "before": ""},
         "gpus": [],
-        "ranks": [straggler.rank],
+        "ranks": [rank],
     }
 
 

@@ -221,7 +221,10 @@ def row_of(
             row, problems = _from_manifest(storage, place, path, recompute)
             if row is not None:
                 return row, problems
-        return _from_rows(storage, place, thresholds)
+        folder = place.path.rstrip("/").rpartition("/")[2]
+        recording = Recording(storage, place.path, place.run, recording_id(place.run, folder))
+        judged = diagnose(recording, thresholds)  # from the rows of steps, by today's rules
+        return _row(place, recording, recording.status, judged, diagnosed=True), recording.problems
     except UnusableInput:  # an unknown threshold
         raise
     except Exception as error:
@@ -257,14 +260,6 @@ def _as_diagnosed(place: Found, recording: Recording | Recorded, status: str) ->
     return _row(place, recording, status, judged, diagnosed=False)
 
 
-def _from_rows(storage: Storage, place: Found, thresholds: Mapping | None) -> tuple[Row | None, list[Problem]]:
-    """Return the row from the rows of steps, diagnosed by today's rules."""
-    folder = place.path.rstrip("/").rpartition("/")[2]
-    recording = Recording(storage, place.path, place.run, recording_id(place.run, folder))
-    judged = diagnose(recording, thresholds)
-    return _row(place, recording, recording.status, judged, diagnosed=True), recording.problems
-
-
 def row_of_open(recording: Recording, recompute: bool = False) -> Row:
     """Return the row of an open recording, from what its recorder diagnosed.
 
@@ -278,15 +273,6 @@ def row_of_open(recording: Recording, recompute: bool = False) -> Row:
     judged: Mapping = diagnose(recording) if recompute else {"findings": [], "spans": []}
     row = _row(place, recording, recording.status, judged, diagnosed=recompute)
     return row | {"id": recording.id, "judged": row["judged"] and recompute}
-
-
-def _begins(fit: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the place in the whole training at which a fit begins."""
-    return {
-        "epoch": fit.get("first_epoch"),
-        "iteration": fit.get("first_iteration"),
-        "steps_per_epoch": fit.get("steps_per_epoch"),
-    }
 
 
 def _row(place: Found, recording: Recording | Recorded, status: str, judged: Mapping, *, diagnosed: bool) -> Row:
@@ -319,7 +305,12 @@ def _row(place: Found, recording: Recording | Recorded, status: str, judged: Map
         "parameters": model.get("parameters"),
         "backend": (facts.get("framework") or {}).get("backend"),
         "batch_size": fit.get("batch_size"),
-        "begins": _begins(fit),
+        # The place in the whole training at which the fit begins.
+        "begins": {
+            "epoch": fit.get("first_epoch"),
+            "iteration": fit.get("first_iteration"),
+            "steps_per_epoch": fit.get("steps_per_epoch"),
+        },
         "status": status,
         "start_ns": recording.start_ns,
         "end_ns": recording.end_ns,

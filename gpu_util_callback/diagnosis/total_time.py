@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast, get_args
 
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
 from gpu_util_callback.diagnosis.report_types import (
@@ -20,6 +20,7 @@ from gpu_util_callback.diagnosis.report_types import (
     Goodput,
     Hours,
     KernelActive,
+    Part,
     Restarts,
     Spent,
     TotalCause,
@@ -40,8 +41,8 @@ TOTAL_VERSION: Version = 1
 REPEATED = "repeated_steps"
 REPEATED_TITLE = "Steps done again after a restart"
 REPEATED_LOOK = "⟲", "slate"
-DIMENSIONS = ("script", "user", "host", "gpu_model", "week")
-PARTS = ("productive", "lost", "other", "not_judged")
+DIMENSIONS = tuple(Dimensions.__annotations__)
+PARTS = get_args(Part)
 # All other causes lose time within the training steps.
 _OUTSIDE_STEPS = frozenset(rule.cause for rule in RULES if rule.idling)
 _NS_OF_A_WEEK = 7 * 86_400 * 10**9
@@ -76,13 +77,7 @@ class Sums:
                 sums[1] += share * saves
 
     def hours(self, of: Mapping[str, float]) -> Hours:
-        return {
-            "total": _hours(sum(of.values())),
-            "productive": _hours(of["productive"]),
-            "lost": _hours(of["lost"]),
-            "other": _hours(of["other"]),
-            "not_judged": _hours(of["not_judged"]),
-        }
+        return cast(Hours, {"total": _hours(sum(of.values()))} | {part: _hours(of[part]) for part in PARTS})
 
     def to_json(self) -> Spent:
         return {"gpu_hours": self.hours(self.gpu_s), "hours": self.hours(self.run_s)}
@@ -269,13 +264,7 @@ class _Everything:
                 return sorted(of_dimension, key=lambda group: group["name"])
             return sorted(of_dimension, key=lambda group: -group[unit]["total"])
 
-        return {
-            "script": groups("script"),
-            "user": groups("user"),
-            "host": groups("host"),
-            "gpu_model": groups("gpu_model"),
-            "week": groups("week"),
-        }
+        return cast(Dimensions, {name: groups(name) for name in DIMENSIONS})
 
 
 def _places(row: Row) -> Iterator[tuple[str, str, float]]:
