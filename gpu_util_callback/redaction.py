@@ -290,8 +290,10 @@ def hashed_host(host: str) -> str:
     return f"host-{digest[:10]}"
 
 
-def hashed_script(name: str) -> str:
-    """Return a stable pseudonym of a script's name; a pseudonym is left as it is."""
+def hashed_script(name: str | None) -> str | None:
+    """Return a stable pseudonym of a script's name, None of none; a pseudonym is left as it is."""
+    if not name:
+        return None
     if re.fullmatch(r"script-[0-9a-f]{10}", name):
         return name
     digest = hashlib.sha256(b"gpu-util-callback script\0" + name.encode()).hexdigest()

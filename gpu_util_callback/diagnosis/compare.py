@@ -60,8 +60,7 @@ def add_promises(runs: Sequence[RunReport]) -> None:
         key = _same_job(run)
         if key is None:
             continue
-        path = run.get("script")
-        script = hashed_script(path) if path else None
+        script = hashed_script(run.get("script"))
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
         by_job = latest.setdefault(key, {})
         # Older recordings and notebooks do not record a script.

@@ -226,9 +226,8 @@ def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool) ->
 
 
 def _job(run: Recording) -> tuple:
-    script = run.facts.get("script")
     model = run.facts.get("model") or {}
-    return hashed_script(script) if script else None, model.get("parameters")
+    return hashed_script(run.facts.get("script")), model.get("parameters")
 
 
 def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: float) -> Verdict:

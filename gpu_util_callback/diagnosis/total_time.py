@@ -52,39 +52,54 @@ Row = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Sums:
-    """Seconds by part, and lost by cause: of trainings, and of their GPUs.
+class Seconds:
+    """Time of trainings, or of their GPUs, by part, and what each cause cost of it.
 
     The parts are disjoint: "productive" = in training steps, and no cause of a loss was found;
     "lost" = to the causes with a known cost; "other" = around the steps (validation, compilation,
     callbacks, set-up), and none was found; "not_judged" = of runs without steps or an account.
+
+    Attributes:
+        lost: cause -> [lost, saved by fixing it].
     """
 
-    run_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    gpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    # cause -> [lost, saved by fixing it], of trainings and of their GPUs
-    run_lost: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
-    gpu_lost: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    lost: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+
+    def add(self, parts: Mapping[str, float], lost: Mapping[str, Sequence[float]], weight: float = 1.0) -> None:
+        for name, seconds in parts.items():
+            self.parts[name] += weight * seconds
+        for cause, (cost, saves) in lost.items():
+            sums = self.lost[cause]
+            sums[0] += weight * cost
+            sums[1] += weight * saves
+
+    def hours(self) -> Hours:
+        total = {"total": _hours(sum(self.parts.values()))}
+        return cast(Hours, total | {part: _hours(self.parts[part]) for part in PARTS})
+
+    def saved_hours(self) -> float:
+        """Return the hours that fixing all causes saves."""
+        return _hours(sum(saves for _, saves in self.lost.values()))
+
+
+@dataclass(slots=True)
+class Sums:
+    """The time of trainings, and that of their GPUs."""
+
+    run: Seconds = field(default_factory=Seconds)
+    gpu: Seconds = field(default_factory=Seconds)
 
     def add(self, other: Sums, share: float = 1.0) -> None:
-        for mine, theirs in ((self.run_s, other.run_s), (self.gpu_s, other.gpu_s)):
-            for name, seconds in theirs.items():
-                mine[name] += share * seconds
-        for ours, their_losses in ((self.run_lost, other.run_lost), (self.gpu_lost, other.gpu_lost)):
-            for cause, (lost, saves) in their_losses.items():
-                sums = ours[cause]
-                sums[0] += share * lost
-                sums[1] += share * saves
-
-    def hours(self, of: Mapping[str, float]) -> Hours:
-        return cast(Hours, {"total": _hours(sum(of.values()))} | {part: _hours(of[part]) for part in PARTS})
+        self.run.add(other.run.parts, other.run.lost, share)
+        self.gpu.add(other.gpu.parts, other.gpu.lost, share)
 
     def to_json(self) -> Spent:
-        return {"gpu_hours": self.hours(self.gpu_s), "hours": self.hours(self.run_s)}
+        return {"gpu_hours": self.gpu.hours(), "hours": self.run.hours()}
 
     def cost(self, cause: str) -> CauseCost:
         """Return the hours that a cause cost, and that fixing it saves."""
-        of_gpus, of_runs = self.gpu_lost[cause], self.run_lost[cause]
+        of_gpus, of_runs = self.gpu.lost[cause], self.run.lost[cause]
         return {
             "gpu_hours": _hours(of_gpus[0]),
             "hours": _hours(of_runs[0]),
@@ -94,8 +109,8 @@ class Sums:
 
     def causes(self, gpus: bool) -> list[str]:
         """Return the causes, the most expensive first."""
-        by = self.gpu_lost if gpus else self.run_lost
-        names = dict.fromkeys([*self.gpu_lost, *self.run_lost])
+        by = (self.gpu if gpus else self.run).lost
+        names = dict.fromkeys([*self.gpu.lost, *self.run.lost])
         return sorted(names, key=lambda cause: (-by[cause][0] if cause in by else 0.0, cause))
 
 
@@ -109,17 +124,18 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
     wall = row["wall_s"] or 0.0
     idle = Counter(row["idle_gpus"].values())
     working = len(row["gpus"]) - sum(idle.values())
-    lost = {cause: loss for cause, loss in row["lost"].items() if loss["lost_s"] is not None}
-    lost_s = sum(loss["lost_s"] for loss in lost.values())
+    lost = {
+        cause: (loss["lost_s"], loss["saves_s"]) for cause, loss in row["lost"].items() if loss["lost_s"] is not None
+    }
+    lost_s = sum(cost for cost, _ in lost.values())
     not_lost = max(0.0, wall - lost_s)
     if not row["judged"]:
         parts = {"productive": 0.0, "other": 0.0, "not_judged": not_lost}
         again = 0.0
     else:
-        in_steps = sum(loss["lost_s"] for name, loss in lost.items() if name not in _OUTSIDE_STEPS)
+        in_steps = sum(cost for name, (cost, _) in lost.items() if name not in _OUTSIDE_STEPS)
         productive = min(not_lost, max(0.0, (row["time_s"].get("step") or 0.0) - in_steps))
         parts = {"productive": productive, "other": not_lost - productive, "not_judged": 0.0}
-    repeated = 0.0
     if again:
         # At the run's mean pace; it compiled only once.
         compiling = min(parts["other"], row["time_s"].get("compile") or 0.0)
@@ -128,23 +144,15 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
         repeated = again * (useful + around)
         parts["productive"] -= again * useful
         parts["other"] -= again * around
-    for weight, seconds, by_cause in ((1, sums.run_s, sums.run_lost), (working, sums.gpu_s, sums.gpu_lost)):
-        for name, value in parts.items():
-            seconds[name] += weight * value
-        seconds["lost"] += weight * (lost_s + repeated)
-        if not weight:
-            continue
-        for cause, loss in lost.items():
-            cost = by_cause[cause]
-            cost[0] += weight * loss["lost_s"]
-            cost[1] += weight * loss["saves_s"]
+        lost_s += repeated
         if repeated:
-            by_cause[REPEATED][0] += weight * repeated
-            by_cause[REPEATED][1] += weight * repeated
+            lost[REPEATED] = repeated, repeated
+    parts["lost"] = lost_s
+    sums.run.add(parts, lost)
+    if working:
+        sums.gpu.add(parts, lost, working)
     for cause, count in idle.items():  # these GPUs did nothing all the time
-        sums.gpu_s["lost"] += count * wall
-        sums.gpu_lost[cause][0] += count * wall
-        sums.gpu_lost[cause][1] += count * wall
+        sums.gpu.add({"lost": wall}, {cause: (wall, wall)}, count)
     return sums
 
 
@@ -159,7 +167,7 @@ def total(survey: Survey) -> TotalSums:
     everything = _Everything()
     runs = [_run(training, everything.add(training), gpus) for training in joined]
     _add_speeds(runs, joined)
-    runs.sort(key=lambda run: -(_saves(run, gpus)))
+    runs.sort(key=lambda run: -(run["saves_gpu_hours"] if gpus else run["saves_hours"]))
     unit: Unit = "gpu_hours" if gpus else "hours"
     return {
         "version": TOTAL_VERSION,
@@ -237,7 +245,7 @@ class _Everything:
                 for name, value, share in _places(row):
                     self.by[name][value].add(row_sums, share, training)
         self.sums.add(sums)
-        costly = {*sums.run_lost, *sums.gpu_lost}
+        costly = {*sums.run.lost, *sums.gpu.lost}
         self.costly.update(costly)
         self.unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
         return sums
@@ -300,7 +308,7 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
     """Return a training with its ranks and restarts as one object."""
     last, rows = training.starts[-1], training.rows
     first = last.first
-    lost = sums.gpu_lost if gpus else sums.run_lost
+    lost = (sums.gpu if gpus else sums.run).lost
     causes = sums.causes(gpus)
     top = max(causes, key=lambda cause: lost[cause][1] if cause in lost else 0.0, default=None)
     title, advice = "", None
@@ -334,16 +342,12 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
         **sums.to_json(),
         "lost": [{"cause": cause, **sums.cost(cause)} for cause in causes],
         "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),
-        "saves_gpu_hours": _hours(sum(saves for _, saves in sums.gpu_lost.values())),
-        "saves_hours": _hours(sum(saves for _, saves in sums.run_lost.values())),
+        "saves_gpu_hours": sums.gpu.saved_hours(),
+        "saves_hours": sums.run.saved_hours(),
         "top": None if top is None else {"cause": top, "title": title, "advice": advice},
         "since": None,
         "goodput": _goodput(training),
     }
-
-
-def _saves(run: TrainingReport, gpus: bool) -> float:
-    return run["saves_gpu_hours"] if gpus else run["saves_hours"]
 
 
 def _kernel_active(rows: Iterable[Row]) -> KernelActive:
@@ -375,7 +379,7 @@ def _add_speeds(runs: Sequence[TrainingReport], joined: Sequence[Training]) -> N
         if row["parameters"] is None or pace is None:
             continue
         job = row["job"] if row["job_source"] == "argument" else None
-        script = hashed_script(row["script"]) if row["script"] else None
+        script = hashed_script(row["script"])
         key = (
             script,
             row["parameters"],
@@ -610,7 +614,7 @@ def _sessions(rows: Iterable[Row]) -> list[Start]:
 def _shared(start: Start) -> Iterator[tuple]:
     """Yield what a start shares with those that continue it; thousands may share their script."""
     row = start.first
-    program = _script(row), row["fit_index"], row["backend"]
+    program = hashed_script(row["script"]), row["fit_index"], row["backend"]
     scheduler = row["scheduler"]
     yield "home", row["logdir"], row["home"], *program
     if scheduler:
@@ -619,10 +623,6 @@ def _shared(start: Start) -> Iterator[tuple]:
         yield "trial", row["trial_of"], row["trial"], *program
     if start.resumed or row["status"] != "ended":
         yield "unfinished", row["parameters"], *program
-
-
-def _script(row: Row) -> str | None:
-    return hashed_script(row["script"]) if row["script"] else None
 
 
 def _continued(start: Start, earlier: Sequence[Sequence[Training]]) -> Training | None:
