@@ -121,7 +121,7 @@ def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDi
         for claim in cast(list[AnyFinding], [*result["findings"], *result["spans"]]):
             first = merged.setdefault((claim["id"], "start_step" in claim and number), claim)
             if first is not claim:
-                worst = min(first, claim, key=_cost)
+                worst = min(first, claim, key=lambda one: (one["lost_s"] is None, -(one["lost_s"] or 0.0)))
                 worst["gpus"] = sorted({*first["gpus"], *claim["gpus"]})
                 worst["ranks"] = sorted({*first["ranks"], *claim["ranks"]})
                 merged[claim["id"], False] = worst
@@ -140,10 +140,6 @@ def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDi
             if rule.unknown_in_trace and rule.cause not in causes and all(rule.missing(run) for run in runs)
         ],
     }
-
-
-def _cost(finding: Mapping) -> tuple[bool, float]:
-    return finding["lost_s"] is None, -(finding["lost_s"] or 0.0)
 
 
 def _active_pct(run: Run) -> dict[str, float]:

@@ -346,11 +346,8 @@ def _holding(finding: Mapping, run: Mapping) -> str:
     if not finding["lost_s"]:
         return f"{finding['title']}; its cost is not known."
     lost = f"{duration(finding['lost_s'])} of {duration(run['wall_s'])}"
-    return f"{finding['title']} ({lost} lost).{_promise(finding, run)}"
-
-
-def _promise(finding: Mapping, run: Mapping) -> str:
-    return promise(run["wall_s"], finding.get("saves_range_s"), finding["saves_s"], "job")
+    gains = promise(run["wall_s"], finding.get("saves_range_s"), finding["saves_s"], "job")
+    return f"{finding['title']} ({lost} lost).{gains}"
 
 
 def _of_group(group: Sequence[Mapping], worker_count: int) -> str:

@@ -33,7 +33,7 @@ def advise(wait: InputWait) -> Advice:
     """Return the advice on a wait for input: the best remedy, or the limit where none helps."""
     if wait.one_step_a_pass:
         return ITERATOR_EACH_STEP.advice(wait)
-    return advise_kind(wait) or tf_data.advise_pipeline(wait)
+    return advise_kind(wait) or choose(tf_data.REMEDIES, wait) or first_holding(tf_data.LIMITS, wait)
 
 
 def advise_kind(wait: InputWait) -> Advice | None:
@@ -119,10 +119,6 @@ def _beside_the_step(wait: InputWait) -> bool:
     return wait.own_cpus is None or wait.has_room
 
 
-def _ahead(wait: InputWait) -> str:
-    return ahead_code(wait.kind == "generator", wait.input_class or "generate")
-
-
 def _count(wait: InputWait) -> int:
     return more_workers(wait, _batch_ms(wait), wait.waits is True)
 
@@ -164,7 +160,7 @@ def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "")
         says="{loop_input} while the loop waits: {pace}.",
         asks=asks,
         remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
-        code=_ahead,
+        code=lambda wait: ahead_code(wait.kind == "generator", wait.input_class or "generate"),
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
         wrong_if="a thread makes them already, or batch and step compete for Python's lock",
     )

@@ -49,6 +49,12 @@ class InputWait:
     stages: Sequence[Stage] = ()
     read_elsewhere: bool = False
 
+    @property
+    def slowest(self) -> Stage:
+        """The stage to blame, where one is."""
+        assert self.stage is not None
+        return self.stage
+
     # -- what is measured ----------------------------------------------------------------------
 
     @property

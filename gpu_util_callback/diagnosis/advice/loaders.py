@@ -158,10 +158,6 @@ def _handing_over(wait: InputWait) -> str:
     )
 
 
-def _unpinned(wait: InputWait) -> bool:
-    return bool(wait.run.used_gpus) and not wait.run.fit.get("input_pin_memory")
-
-
 def _in_process(wait: InputWait) -> str:
     return (
         "The DataLoader makes every batch in the training process, while the model waits: "
@@ -251,7 +247,7 @@ def _store_items(wait: InputWait) -> str:
 DATA_LOADER = (
     Entry(
         "pin memory",
-        when=lambda wait: _hands_over(wait) and _unpinned(wait),
+        when=lambda wait: _hands_over(wait) and wait.run.used_gpus and not wait.run.fit.get("input_pin_memory"),
         says=_handing_over,
         remedy="Pin the memory: a thread then takes the next ones over during the step",
         code=lambda wait: f"loader = DataLoader(dataset, ..., num_workers={wait.workers}, pin_memory=True)",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, InputWait, function_of
-from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
+from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
@@ -29,11 +29,6 @@ def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice
     slowest = replace(wait, stage=maps[0])
     entry = next((entry for entry in (_WAITING_CALLS, _WAITING_PYTHON) if entry.when(slowest)), None)
     return None if entry is None else entry.advice(slowest, calls_save(_calls(slowest)))
-
-
-def advise_pipeline(wait: InputWait) -> Advice:
-    """Return the advice for a pipeline whose stages may be known."""
-    return choose(REMEDIES, wait) or first_holding(LIMITS, wait)
 
 
 # -- conditions ------------------------------------------------------------------------------------
@@ -97,16 +92,14 @@ def _waiting_python_ms(wait: InputWait) -> float:
 
 def _calls(wait: InputWait) -> int:
     """Return how many calls of the stage must wait at a time to keep up with the model."""
-    stage = wait.stage
-    assert stage is not None
+    stage = wait.slowest
     least = max(0.1, wait.needed_ms, wait.after(stage, 0.0, python_ms=_waiting_python_ms(wait)))
     work_ms = max(stage.work_ms_per_batch, wait.arrives_ms if wait.overlaps else 0.0)
     return max(2, min(MOST_CALLS, math.ceil(1.5 * work_ms / least)))
 
 
 def _with_calls(wait: InputWait, calls: int) -> float:
-    stage = wait.stage
-    assert stage is not None
+    stage = wait.slowest
     python_ms = _waiting_python_ms(wait)
     return wait.saved_by(wait.after(stage, stage.work_ms_per_batch / calls, python_ms=python_ms))
 
@@ -161,14 +154,9 @@ def _reading_files(wait: InputWait) -> float:
     return wait.saves(max(arrives_ms, wait.cores_ms))
 
 
-def _kept_already(wait: InputWait) -> bool:
-    return any(stage.cached or "Cache" in stage.op for stage in wait.stages)
-
-
 def _as_large_as_batches(wait: InputWait) -> bool:
     """Return whether the slow stage's results are as large as the batches, whose size was seen."""
-    stage = wait.stage
-    assert stage is not None
+    stage = wait.slowest
     behind = [other for other in wait.stages if other.place < stage.place]
     return all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
 
@@ -181,7 +169,8 @@ def _epoch_fits(wait: InputWait) -> bool | None:
 def _can_be_kept(wait: InputWait) -> bool:
     """Return whether a cache behind the slow stage would spare work, end, and freeze no order."""
     stage = wait.stage
-    if wait.later_epochs <= 0 or _kept_already(wait) or stage is None:
+    is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
+    if wait.later_epochs <= 0 or is_kept or stage is None:
         return False
     if _IN_MEMORY.match(stage.op):
         return False
@@ -195,8 +184,7 @@ def _can_be_kept(wait: InputWait) -> bool:
 
 def _helper_shuffles(wait: InputWait) -> bool:
     """Return whether a library's function made the dataset and its shuffle, before which no cache can stand."""
-    stage = wait.stage
-    assert stage is not None
+    stage = wait.slowest
     return "library" in stage.flags and any(
         other.op.startswith("Shuffle") and other.place < stage.place for other in wait.stages
     )
@@ -204,8 +192,7 @@ def _helper_shuffles(wait: InputWait) -> bool:
 
 def _keeping(wait: InputWait) -> float:
     """Return the share saved by a cache behind the slow stage: later epochs only pass it on."""
-    stage = wait.stage
-    assert stage is not None
+    stage = wait.slowest
     ahead, slowest = chain_ms([s for s in wait.stages if s.place < stage.place])
     return wait.later_epochs * wait.saves(max(slowest, ahead + wait.needed_ms))
 
@@ -222,8 +209,7 @@ def _after_cache(wait: InputWait) -> bool:
 
 def _written(wait: InputWait) -> str:
     """Return the line of a map as it is written now."""
-    stage = wait.stage
-    assert stage is not None
+    stage = wait.slowest
     calls = ""
     if "autotuned" in stage.flags:
         calls = ", num_parallel_calls=tf.data.AUTOTUNE"
@@ -301,8 +287,7 @@ def _opens(wait: InputWait) -> str:
 
 
 def _cache(wait: InputWait) -> str:
-    assert wait.stage is not None
-    return f"ds = ds.cache()  # behind {wait.stage.name}, before shuffle and repeat"
+    return f"ds = ds.cache()  # behind {wait.slowest.name}, before shuffle and repeat"
 
 
 def _cache_question(wait: InputWait) -> str:

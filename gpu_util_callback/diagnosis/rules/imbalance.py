@@ -178,6 +178,13 @@ class Imbalance(Rule):
             if not _surely(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
                 continue
             low, high = gpus[least], gpus[busiest]
+            text = (
+                f"{_with_replica(run, high)} works {spread.max():.0f} % of the time, "
+                f"{_with_replica(run, low)} {spread.min():.0f} %, and every step waits for the "
+                "busiest. Give each the same share of the batch, and keep other work off "
+                "the busiest."
+            )
+            code = _equal_shares(run, len(gpus))
             yield self.finding(
                 where=where,
                 lost_ns=total,
@@ -190,13 +197,7 @@ class Imbalance(Rule):
                     "least_active_pct": round(float(spread.min()), 1),
                 },
                 threshold=chosen(limits, "gap_pct"),
-                advice=_advice(
-                    f"{_with_replica(run, high)} works {spread.max():.0f} % of the time, "
-                    f"{_with_replica(run, low)} {spread.min():.0f} %, and every step waits for the "
-                    "busiest. Give each the same share of the batch, and keep other work off "
-                    "the busiest.",
-                    _equal_shares(run, len(gpus)),
-                ),
+                advice=Advice(text, code, alters_training=bool(code), otherwise=Advice(text)),
                 gpus=sorted(gpus, key=lambda gpu: gpu != high),
             )
 
@@ -209,10 +210,6 @@ def _process(runs: Sequence[Run], number: int) -> str:
         return f"rank {rank}"
     alone = sum(str(other_run.manifest.get("host", "")) == host for other_run in runs) == 1
     return host if alone and host else f"{host} {number}".strip()
-
-
-def _advice(text: str, code: str) -> Advice:
-    return Advice(text, code, alters_training=bool(code), otherwise=Advice(text))
 
 
 def _equal_shares(run: Run, gpus: int) -> str:

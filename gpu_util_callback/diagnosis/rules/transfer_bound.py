@@ -170,7 +170,8 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     facts = run.gpu(gpu)
     # Traffic at the link's best rate fills it, whatever rate it reports now.
     generation, width = (
-        _or(samples.at(name, RARE_NS), facts.get(f"{name}_max")) for name in ("pcie_generation", "pcie_width")
+        np.where(np.isnan(now := samples.at(name, RARE_NS)), facts.get(f"{name}_max") or np.nan, now)
+        for name in ("pcie_generation", "pcie_width")
     )
     limit = link_bytes_per_s(generation, width)
     use = 100 * rate / limit
@@ -181,11 +182,6 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     # Copies run concurrently with kernels: only idle time can have been lost to them.
     lost = np.where(full, samples.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
     return _Link(samples, use, rate, limit, active, full, lost)
-
-
-def _or(values: np.ndarray, otherwise: float | None) -> np.ndarray:
-    """Return values, with the fallback where they are NaN."""
-    return np.where(np.isnan(values), np.nan if otherwise is None else otherwise, values)
 
 
 def _degraded(run: Run, gpu: int) -> str | None:
