@@ -58,21 +58,8 @@ CPU_WORK = (1e-6, 1e-4)  # seconds of it; what takes longer is a wait for the de
 MOST_RUNS = 20
 # One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
 # so that a run that has not changed fails in 1 of 100 comparisons at most.
-_T = (
-    (1, 63.657),
-    (2, 9.925),
-    (3, 5.841),
-    (4, 4.604),
-    (5, 4.032),
-    (6, 3.707),
-    (7, 3.499),
-    (8, 3.355),
-    (10, 3.169),
-    (15, 2.947),
-    (20, 2.845),
-    (30, 2.750),
-    (60, 2.660),
-)
+_FREEDOM = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 30, 60)
+_T = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.169, 2.947, 2.845, 2.750, 2.660)
 _NORMAL = 2.576
 
 
@@ -430,6 +417,6 @@ def _mean(of: Sequence[float]) -> float:
 
 def _quantile(freedom: float) -> float:
     """Return Student's t at 99.5 %, interpolated in the inverse degrees of freedom."""
-    inverse = [1 / of for of, _ in _T] + [0.0]
-    values = [value for _, value in _T] + [_NORMAL]
+    inverse = [*(1 / of for of in _FREEDOM), 0.0]
+    values = [*_T, _NORMAL]
     return float(np.interp(1 / max(1.0, freedom), inverse[::-1], values[::-1]))

@@ -11,37 +11,6 @@ from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
 from gpu_util_callback.recording.fold import FAR, Fold
 from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
 
-_SUMS = (
-    "rows",
-    "duration_ns",
-    "input_get_ns",
-    "input_wait_ns",
-    "wait_ns",
-    "compile_ns",
-    "body_ns",
-    "gpu_wait_ns",
-    "callbacks_ns",
-    "estimated",
-    "wait_known",
-    "wait_events",
-    "callback_events",
-    "compile_events",
-    "clean_rows",
-    "clean_ns",
-    "new_rows",
-    "new_ns",
-    "known_rows",
-    "known_ns",
-    "event_wait_ns",
-    "between_ns",
-    "between_events",
-    "compile_known",
-    "callbacks_known",
-)
-_MAXIMA = ("top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "top_between_ns", "end_ns", "end_step")
-_MINIMA = ("start_ns", "first_step", "least_step_ns")
-_COLUMNS = {"sum": _SUMS, "last": _MAXIMA, "first": _MINIMA}
-_PARTS = {name: part for part, names in _COLUMNS.items() for name in names}
 FLOOR_NS = Count(200_000, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait")
 # Number of shapes remembered; a run with more compiles all the time anyway.
 MAX_SHAPES = 100_000
@@ -77,6 +46,7 @@ class StepBlocks:
         self._shapes: set[int] = set()
         self.first_ns: dict[int, int] = {}  # when each of the first shapes ran first
         self._fold = Fold(self.CAPACITY, self.BASE_ROWS)
+        self._part_of: dict[str, str] = {}  # column -> its part of the fold
 
     @property
     def rows_per_block(self) -> int:
@@ -89,7 +59,7 @@ class StepBlocks:
         """Return the column over all blocks so far (a view, shape `(len(self),)`)."""
         if not self.total_rows:
             return np.zeros(0, np.int64)
-        return self._fold.of(_PARTS[name], name)
+        return self._fold.of(self._part_of[name], name)
 
     def total(self, name: str) -> int:
         return int(self[name].sum())
@@ -134,14 +104,16 @@ class StepBlocks:
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
         count = len(table["start_ns"])
-        rows = self._rows(table, count)
+        parts = self._rows(table, count)
+        self._part_of = self._part_of or {name: part for part, columns in parts.items() for name in columns}
         self._fold.add(
             self.total_rows + np.arange(count),
-            **{part: (names, np.stack([rows[name] for name in names])) for part, names in _COLUMNS.items()},
+            **{part: (tuple(columns), np.stack(list(columns.values()))) for part, columns in parts.items()},
         )
         self.total_rows += count
 
-    def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, dict[str, np.ndarray]]:
+        """Return the columns of new rows, by the part of the fold: sums, the largest and the smallest values."""
         counted = {name: np.maximum(table[name], 0) for name in _COUNTED}
         raw_wait, start, step = table["input_wait_ns"], table["start_ns"], table["step"]
         duration, compile_ns = counted["duration_ns"], counted["compile_ns"]
@@ -160,7 +132,7 @@ class StepBlocks:
         ends = np.concatenate([[before], start + duration])
         between = np.maximum(start - ends[:-1], 0) + within
         self._last_end = int(ends[-1])
-        return counted | {
+        sums = {
             "rows": np.ones(count, np.int64),
             "input_wait_ns": raw,
             "wait_ns": wait,
@@ -171,7 +143,6 @@ class StepBlocks:
             "event_wait_ns": wait_event * wait,
             "between_ns": between,
             "between_events": (between > (duration - within) * A_TENTH).astype(np.int64),
-            "top_between_ns": between,
             "callback_events": ((callbacks > 0) & (callbacks >= event_at)).astype(np.int64),
             "compile_events": (compile_ns > 0).astype(np.int64),
             "clean_rows": clean,
@@ -180,16 +151,22 @@ class StepBlocks:
             "new_ns": new * work,
             "known_rows": dynamic - new,
             "known_ns": (dynamic - new) * work,
+        }
+        largest = {
+            "top_between_ns": between,
             "top_new_ns": new * work,
             "top_wait_ns": wait,
             "top_callbacks_ns": callbacks,
             "top_compile_ns": compile_ns,
-            "least_step_ns": np.where(duration > raw + compile_ns, duration - raw - compile_ns, FAR),
-            "start_ns": start,
             "end_ns": start + duration,
-            "first_step": step,
             "end_step": step + 1,
         }
+        smallest = {
+            "least_step_ns": np.where(duration > raw + compile_ns, duration - raw - compile_ns, FAR),
+            "start_ns": start,
+            "first_step": step,
+        }
+        return {"sum": counted | sums, "last": largest, "first": smallest}
 
     def _first_seen(self, shapes: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return per row 1 if its shape is new, and per row 1 if shapes are dynamic."""
