@@ -13,19 +13,9 @@ from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.diagnosis import (
-    RULES,
-    Check,
-    Verdict,
-    comparison,
-    failures,
-    logdir_report,
-    meant,
-    new_causes,
-    slowdowns,
-)
+from gpu_util_callback.diagnosis import RULES, Check, comparison, failures, logdir_report, meant, new_causes, slowdowns
 from gpu_util_callback.diagnosis.regression import DIFFERENT
-from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
+from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport, Slowdown
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import Recordings, read_recordings
 from gpu_util_callback.recording.problems import ReportedProblem, reported
@@ -168,14 +158,14 @@ class _Outcome:
     """The outcome of a check: the limits that are broken, and the verdicts if there is a baseline."""
 
     broken: list[Failure]
-    verdicts: list[Verdict] | None
+    verdicts: list[Slowdown] | None
 
     @property
     def status(self) -> int:
         """The exit code."""
-        if self.broken or any(verdict.failed for verdict in self.verdicts or ()):
+        if self.broken or any(verdict["failed"] for verdict in self.verdicts or ()):
             return FAILED
-        return NOT_COMPARABLE if any(verdict.outcome == DIFFERENT for verdict in self.verdicts or ()) else 0
+        return NOT_COMPARABLE if any(verdict["outcome"] == DIFFERENT for verdict in self.verdicts or ()) else 0
 
 
 def _judged(
@@ -195,7 +185,7 @@ def _print_json(report: LogdirReport, outcome: _Outcome | None) -> None:
     if outcome is not None:
         report["check"] = {"passed": not outcome.status, "failures": outcome.broken}
         if outcome.verdicts is not None:
-            report["check"]["slowdowns"] = [verdict.to_json() for verdict in outcome.verdicts]
+            report["check"]["slowdowns"] = outcome.verdicts
     json.dump(report, sys.stdout, indent=2, allow_nan=False)
     print()
 
@@ -204,7 +194,7 @@ def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
     for failure in _with_logdir_names(outcome.broken, args.logdir):
         print(strip_control(f"{failure['run']}: {failure['reason']}"))
     for verdict in outcome.verdicts or ():
-        print(strip_control(verdict.sentence))
+        print(strip_control(verdict["sentence"]))
     if not outcome.broken and outcome.verdicts is None:
         print(_within(len(report["runs"])))
 
@@ -235,7 +225,7 @@ def _with_logdir_names(entries: Iterable[Mapping], logdirs: list[str]) -> list[d
 
 def _compared(
     args: argparse.Namespace, recordings: Recordings, report: Mapping, thresholds: dict
-) -> tuple[list[Verdict], list[Failure]]:
+) -> tuple[list[Slowdown], list[Failure]]:
     """Return how much slower each run is than the baseline, and failures for its new causes."""
     limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
     names = _names([*args.logdir, args.baseline])
@@ -262,7 +252,7 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
         options.write_text(args.junit, junit(_with_logdir_names(report["runs"], args.logdir), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
-        slower = {verdict.id for verdict in verdicts or () if verdict.failed}
+        slower = {verdict["id"] for verdict in verdicts or () if verdict["failed"]}
         count, runs = len({failure["id"] for failure in broken} | slower), len(report["runs"])
         summed_up = f"{count} of {runs} runs failed" if count else _within(runs)
         if outcome.status == NOT_COMPARABLE:

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose, judge, judge_together
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
+from gpu_util_callback.diagnosis.regression import slowdowns
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.rules import thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
@@ -28,7 +28,6 @@ __all__ = [
     "Rule",
     "Run",
     "Threshold",
-    "Verdict",
     "comparison",
     "diagnose",
     "failures",

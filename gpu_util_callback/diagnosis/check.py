@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_pct
-from gpu_util_callback.diagnosis.regression import DIFFERENT, Verdict
-from gpu_util_callback.diagnosis.report_types import Failure
+from gpu_util_callback.diagnosis.regression import DIFFERENT
+from gpu_util_callback.diagnosis.report_types import Failure, Slowdown
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import cause_beside
 from gpu_util_callback.words import percent, steps
@@ -57,7 +57,7 @@ def failures(report: Mapping, check: Check) -> list[Failure]:
     return broken
 
 
-def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Verdict]) -> list[Failure]:
+def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Slowdown]) -> list[Failure]:
     """Return one failure per cause that none of a run's baseline runs has.
 
     Args:
@@ -67,9 +67,9 @@ def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: I
     baseline_runs = {run["id"]: run for run in baseline}
     broken: list[Failure] = []
     for verdict in verdicts:
-        run = after[verdict.id]
-        before = [baseline_runs[name] for name in verdict.baseline if name in baseline_runs]
-        if verdict.outcome == DIFFERENT or not before:
+        run = after[verdict["id"]]
+        before = [baseline_runs[name] for name in verdict["baseline"] if name in baseline_runs]
+        if verdict["outcome"] == DIFFERENT or not before:
             continue
         for finding in new_findings(run, before):
             reason = f"{_named(finding)}; not in the baseline"

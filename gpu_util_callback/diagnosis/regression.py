@@ -2,21 +2,19 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.compare import stated_batch
-from gpu_util_callback.diagnosis.report_types import Slowdown
+from gpu_util_callback.diagnosis.report_types import Outcome, Slowdown
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, A_TWENTIETH, FOUR_FIFTHS, Constant, Count
 from gpu_util_callback.diagnosis.thresholds import WARM_UP as WARM_UP_STEPS
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
-SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
-DIFFERENT = "not comparable"
 WARM_UP = int(WARM_UP_STEPS.default)
 BLOCKS = A_TREND  # of neighbouring steps, long enough that what drifts within seconds shows
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
@@ -93,36 +91,27 @@ class StepLevel:
     computing: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Slowdown of a run against its baseline.
+SLOWER: Outcome = "slower"
+WITHIN: Outcome = "within"
+UNRESOLVED: Outcome = "unresolved"  # too much scatter
+UNKNOWN: Outcome = "unknown"  # no comparison
+DIFFERENT: Outcome = "not comparable"
 
-    Attributes:
-        outcome: `SLOWER`, `WITHIN`, `UNRESOLVED` (too much scatter), `UNKNOWN` (no comparison),
-            `DIFFERENT` (see `differences`).
-        measure: "step" or "mean step": the one that decided; see `MEASURES`.
-        slowdown_pct, low_pct, high_pct: the estimate and its bounds, each exceeded in 0.5 % of
-            comparisons of runs that do not differ; None where there is none.
-        baseline: the ids of the runs it is compared with.
-        sentence: everything in one sentence.
-        failed: the outcome fails the check.
-        differences: where the run is not comparable: "GPU: T4, baseline H100".
-    """
 
-    run: str
-    id: str
-    outcome: str
-    sentence: str
-    measure: str = ""
-    slowdown_pct: float | None = None
-    low_pct: float | None = None
-    high_pct: float | None = None
-    baseline: tuple[str, ...] = ()
-    failed: bool = False
-    differences: tuple[str, ...] = ()
-
-    def to_json(self) -> Slowdown:
-        return cast(Slowdown, asdict(self))
+def _slowdown(run: str, id: str, outcome: Outcome, sentence: str, baseline: Sequence[Recording] = ()) -> Slowdown:
+    return {
+        "run": run,
+        "id": id,
+        "outcome": outcome,
+        "sentence": sentence,
+        "measure": "",
+        "slowdown_pct": None,
+        "low_pct": None,
+        "high_pct": None,
+        "baseline": [recording.id for recording in baseline],
+        "failed": False,
+        "differences": [],
+    }
 
 
 def slowdowns(
@@ -133,7 +122,7 @@ def slowdowns(
     *,
     fail_unresolved: bool = False,
     allow_different: bool = False,
-) -> list[Verdict]:
+) -> list[Slowdown]:
     """Compare each run with its baseline: the runs of the same name there, or of the same job.
 
     A run is slower if it is proven to be slower at all, and a slowdown of `max_slowdown` percent is
@@ -162,7 +151,8 @@ def slowdowns(
             verdict = _different(repeats_of_run[0], before[-1])
         else:
             verdict = _verdict(repeats_of_run, alike, max_slowdown)
-        verdicts.append(replace(verdict, failed=verdict.outcome in failing))
+        verdict["failed"] = verdict["outcome"] in failing
+        verdicts.append(verdict)
     return verdicts
 
 
@@ -196,10 +186,10 @@ def _set_up(run: Recording) -> dict[str, str | None]:
     }
 
 
-def _different(run: Recording, baseline: Recording) -> Verdict:
-    differing = tuple(differences(run, baseline))
+def _different(run: Recording, baseline: Recording) -> Slowdown:
+    differing = differences(run, baseline)
     sentence = f"{run.run}: not comparable with {baseline.run}: {'; '.join(differing)} (--allow-different)"
-    return Verdict(run.run, run.id, DIFFERENT, sentence, baseline=(baseline.id,), differences=differing)
+    return {**_slowdown(run.run, run.id, DIFFERENT, sentence, [baseline]), "differences": differing}
 
 
 def _comparable(run: Recording, baseline: Sequence[Recording], repeats: bool) -> list[Recording]:
@@ -217,12 +207,12 @@ def _job(run: Recording) -> tuple:
     return hashed_script(run.facts.get("script")), model.get("parameters")
 
 
-def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: float) -> Verdict:
+def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: float) -> Slowdown:
     run = runs[0]
     name = run.run if len(runs) == 1 else f"{run.run} and {len(runs) - 1} like it"
     if not baseline:
         sentence = f"{name}: no run of the same script, model and rank in the baseline"
-        return Verdict(name, run.id, UNKNOWN, sentence)
+        return _slowdown(name, run.id, UNKNOWN, sentence)
     sizes = [stated_batch(recording.facts) for recording in (*runs, *baseline)]
     per_sample = None not in sizes and len(set(sizes)) > 1
     same_work = len({_versions(recording) for recording in (*runs, *baseline)}) == 1
@@ -234,24 +224,20 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
         )
         if not after or not before:
             short_run = baseline[-1] if after else run
-            return Verdict(
-                name,
-                run.id,
-                UNKNOWN,
+            sentence = (
                 f"{name}: {short_run.run} has {short_run.step_count:,} steps, and "
-                f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare",
-                baseline=tuple(recording.id for recording in baseline),
+                f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare"
             )
+            return _slowdown(name, run.id, UNKNOWN, sentence, baseline)
         compared.append((measure, *_bounds(after, before)))
     cpu = _cpu_slower(after, before)
     per = " per sample" if per_sample else ""
     step, mean = (_judged((name, run.id), baseline, measure, bounds, limit, per, cpu) for measure, *bounds in compared)
-    if mean.outcome == SLOWER != step.outcome:
+    if mean["outcome"] == SLOWER != step["outcome"]:
         return mean
-    if step.outcome == WITHIN and mean.outcome == UNRESOLVED:
-        spread = f"{mean.low_pct:+.1f} to {mean.high_pct:+.1f} %"
-        sentence = f"{step.sentence}; its mean step scatters too much to judge ({spread})"
-        return replace(step, sentence=sentence)
+    if step["outcome"] == WITHIN and mean["outcome"] == UNRESOLVED:
+        spread = f"{mean['low_pct']:+.1f} to {mean['high_pct']:+.1f} %"
+        step["sentence"] += f"; its mean step scatters too much to judge ({spread})"
     return step
 
 
@@ -263,7 +249,7 @@ def _judged(
     limit: float,
     per: str,
     cpu: float | None,
-) -> Verdict:
+) -> Slowdown:
     name, id = run
     middle, low, high = (100 * math.expm1(bound) for bound in bounds)
     against = f"{len(baseline)} runs" if len(baseline) > 1 else baseline[0].run
@@ -290,17 +276,13 @@ def _judged(
                 f"{shown}, but both scatter too much to resolve {percent(limit)} ({spread}): "
                 "repeated runs on both sides (--repeats), more steps or a quieter machine would"
             )
-    return Verdict(
-        name,
-        id,
-        outcome,
-        sentence,
-        measure,
-        round(middle, 3),
-        round(low, 3),
-        round(high, 3),
-        tuple(recording.id for recording in baseline),
-    )
+    return {
+        **_slowdown(name, id, outcome, sentence, baseline),
+        "measure": measure,
+        "slowdown_pct": round(middle, 3),
+        "low_pct": round(low, 3),
+        "high_pct": round(high, 3),
+    }
 
 
 def _versions(run: Recording) -> tuple:

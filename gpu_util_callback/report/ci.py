@@ -4,14 +4,15 @@ import re
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
-from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED, Verdict
+from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED
+from gpu_util_callback.diagnosis.report_types import Slowdown
 from gpu_util_callback.report.screen import strip_control
 
 # Characters that XML 1.0 cannot hold, not even as references.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Verdict] | None) -> str:
+def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Slowdown] | None) -> str:
     """Return one test case a run for its limits, and one for its comparison with the baseline.
 
     A comparison that the runs' scatter does not resolve is a skipped test, one of runs that are not
@@ -39,15 +40,15 @@ def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence
         if reasons:
             fail(test, "; ".join(reasons))
     for verdict in verdicts or ():
-        test = case(verdict.run, "slowdown", None)
-        if verdict.failed:
-            fail(test, verdict.sentence)
-        elif verdict.outcome == DIFFERENT:
+        test = case(verdict["run"], "slowdown", None)
+        if verdict["failed"]:
+            fail(test, verdict["sentence"])
+        elif verdict["outcome"] == DIFFERENT:
             counts["errors"] += 1
-            ElementTree.SubElement(test, "error", message=_xml(verdict.sentence))
-        elif verdict.outcome == UNRESOLVED:
+            ElementTree.SubElement(test, "error", message=_xml(verdict["sentence"]))
+        elif verdict["outcome"] == UNRESOLVED:
             counts["skipped"] += 1
-            ElementTree.SubElement(test, "skipped", message=_xml(verdict.sentence))
+            ElementTree.SubElement(test, "skipped", message=_xml(verdict["sentence"]))
     for name, count in counts.items():
         suite.set(name, str(count))
     ElementTree.indent(suite)
@@ -59,7 +60,7 @@ def _xml(text: str) -> str:
     return _NOT_IN_XML.sub("?", text)
 
 
-def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Verdict] | None) -> str:
+def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Slowdown] | None) -> str:
     """Return the outcome as Markdown, for the summary of a GitHub step.
 
     Args:
@@ -68,8 +69,8 @@ def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Verdic
     lines = [f"### gpu-util: {_md(sentence)}", ""]
     lines += [f"- ❌ {_md(failure['run'])}: {_md(failure['reason'])}" for failure in broken]
     for verdict in verdicts or ():
-        mark = "❌" if verdict.failed else "⚠️" if verdict.outcome in (DIFFERENT, UNRESOLVED) else "✅"
-        lines.append(f"- {mark} {_md(verdict.sentence)}")
+        mark = "❌" if verdict["failed"] else "⚠️" if verdict["outcome"] in (DIFFERENT, UNRESOLVED) else "✅"
+        lines.append(f"- {mark} {_md(verdict['sentence'])}")
     return "\n".join(lines) + "\n"
 
 
