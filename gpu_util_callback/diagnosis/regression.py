@@ -9,13 +9,12 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.compare import stated_batch
 from gpu_util_callback.diagnosis.report_types import Outcome, Slowdown
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, A_TWENTIETH, FOUR_FIFTHS, Constant, Count
-from gpu_util_callback.diagnosis.thresholds import WARM_UP as WARM_UP_STEPS
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, A_TWENTIETH, FOUR_FIFTHS, WARM_UP, Constant, Count
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
-WARM_UP = int(WARM_UP_STEPS.default)
+FIRST = int(WARM_UP.default)  # steps that are left out
 BLOCKS = A_TREND  # of neighbouring steps, long enough that what drifts within seconds shows
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
 BLOCK_STEPS = Count(24, "shorter blocks have no stable quantile")
@@ -226,7 +225,7 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
             short_run = baseline[-1] if after else run
             sentence = (
                 f"{name}: {short_run.run} has {short_run.step_count:,} steps, and "
-                f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare"
+                f"{FIRST + BLOCKS * BLOCK_STEPS} are needed to compare"
             )
             return _slowdown(name, run.id, UNKNOWN, sentence, baseline)
         compared.append((measure, *_bounds(after, before)))
@@ -312,7 +311,7 @@ def _measure(
 
 def _logs(run: Recording, step_s: float) -> float | None:
     """Return the log of the seconds that reading a quick step's logs took, if the CPU did."""
-    waits = np.asarray(run.steps.get("gpu_wait_ns", ()), float)[WARM_UP:] / 1e9
+    waits = np.asarray(run.steps.get("gpu_wait_ns", ()), float)[FIRST:] / 1e9
     measured = waits[np.isfinite(waits)]
     quick = _quick(measured) if len(measured) else 0.0
     least, most = CPU_WORK
@@ -331,7 +330,7 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
     compiled = np.asarray(steps["compile_ns"]) > 0
     took = np.asarray(steps["duration_ns"], float)
     use = ~compiled & (took > 0)
-    use[:WARM_UP] = False
+    use[:FIRST] = False
     return took[use] / 1e9
 
 
