@@ -155,7 +155,7 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
     part = max(_WORK, key=lambda name: slowest[f"{name}_ms"] - usual_ms[name])
     more = slowest[f"{part}_ms"] - usual_ms[part]
     pct = 100 * waited / slowest["step_ms"]
-    if pct < limit or more < 0.5 * waited:
+    if pct < limit or more < MOSTLY * waited:
         return  # nobody waits, or the cause of the wait was not traced
     word, explanation = _WORK[part]
     run = next(run for run in runs if run["rank"] == rank)

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
@@ -446,7 +446,7 @@ def _largest(times: Mapping[str, float | None], wall: float) -> str:
     """Return the largest part of the rest if it exceeds a tenth; "" otherwise."""
     seconds = {part: float(times.get(part) or 0) for part in _WENT_INTO}
     part = max(seconds, key=lambda name: seconds[name])
-    if seconds[part] <= wall / 10:
+    if seconds[part] <= A_TENTH * wall:
         return ""
     return f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
 

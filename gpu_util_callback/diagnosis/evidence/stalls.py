@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.thresholds import A_FEW
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TWENTIETH
 
 # Only this many are excluded from training.
 MOST_COMPILATIONS = 8
@@ -38,7 +38,7 @@ def owned(run: Run, occurrences: Occurrences) -> Range:
     if len(occurrences) > 1:
         # Assume that the work before the first stall is as long as that between two, from an
         # epoch's start.
-        earliest = first - 1.05 * max(0.0, float(np.median(starts[1:] - ends[:-1])))
+        earliest = first - (1 + A_TWENTIETH) * max(0.0, float(np.median(starts[1:] - ends[:-1])))
         start_ns = max(start_ns, int(earliest))
         for epochs in run.phases.of("epoch").values():
             before = epochs["start_ns"][epochs["start_ns"] < first]

@@ -33,6 +33,7 @@ from gpu_util_callback.diagnosis.rule import (
 )
 from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
+    A_TWENTIETH,
     ALWAYS_S,
     MANY_TIMES,
     MATTERS_PCT,
@@ -406,7 +407,7 @@ class HostStall(Rule):
             if took < limits["ms_per_step"] * 1e6 * rows:
                 continue
             name, of_it, hook_ns = _heaviest_hook(run, where)
-            if run.framework in _DISPATCHED and hook_ns < 0.5 * took:
+            if run.framework in _DISPATCHED and hook_ns < MOSTLY * took:
                 continue  # Keras' own dispatch, or threads that compete for Python's lock
             idle, lost = run.idle(where.start_ns, where.end_ns), run.lost_of(took, where)
             if 100 * lost < limits["callback_pct"] * steps_ns:
@@ -419,7 +420,7 @@ class HostStall(Rule):
                 "steps": rows,
                 "gpu_active_pct": active,
             }
-            if name and of_it < 0.95:
+            if name and of_it < 1 - A_TWENTIETH:
                 evidence["share_of_callback_time_pct"] = round(100 * of_it, 1)
             kind = "checkpoint" if "Checkpoint" in name or "Backup" in name else "callback"
             worked = int(run.steps["callback_events"][blocks].sum())

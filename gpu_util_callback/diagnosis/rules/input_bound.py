@@ -201,7 +201,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     if len(epochs) + 1 < A_FEW:
         return None
     first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
-    where = run.range_of(first, min(run.end_ns, round(last + 1.05 * float(np.median(epochs)))))
+    where = run.range_of(first, min(run.end_ns, round(last + (1 + A_TWENTIETH) * float(np.median(epochs)))))
     span_ns = max(1, run.present_in(where))
     if 100 * usual_ns(occurrences["self_ns"]) < limits["wait_pct"] * span_ns:
         return None

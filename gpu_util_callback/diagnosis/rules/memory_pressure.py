@@ -7,6 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
 from gpu_util_callback.diagnosis.thresholds import FULL_PCT, Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -73,7 +74,7 @@ def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
 
 def _limited(memory: Allocator) -> bool:
     """Return whether a limit, not the device, is full; that case belongs to memory_limit."""
-    return memory.total is not None and memory.limit < 0.7 * memory.total
+    return memory.total is not None and 100 * memory.limit < MemoryLimit.thresholds["limit_pct"].default * memory.total
 
 
 def _advice(run: Run, gpu: int, retries: bool) -> Advice:

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY_PCT, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY, MOSTLY_PCT, Limits, Threshold
 
 SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead
 USED = "memory_used_bytes"
@@ -49,7 +49,7 @@ class MemorySpill(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
-        for stretch in shared_spans(losses_by_gpu, enter=0.5, min_s=limits["min_s"]):
+        for stretch in shared_spans(losses_by_gpu, enter=MOSTLY, min_s=limits["min_s"]):
             gpu = stretch.gpus[0]
             slowdown = _slowdown(run, stretch.where)
             if slowdown is None or slowdown < limits["slowdown"]:

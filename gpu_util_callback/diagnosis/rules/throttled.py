@@ -10,7 +10,15 @@ from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, shared_spans
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, LEAST_S, MATTERS_PCT, MIN_S, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FIFTH_PCT,
+    LEAST_S,
+    MATTERS_PCT,
+    MIN_S,
+    MIN_SAMPLES,
+    Limits,
+    Threshold,
+)
 from gpu_util_callback.words import gpu_names
 
 # column -> (label, whether it is a fault by itself)
@@ -146,7 +154,7 @@ def _full_clock(
 ) -> float | None:
     """Return the clock under load without throttling, from this run or the board's maximum."""
     unthrottled = unthrottled & (use >= loaded_pct) & np.isfinite(clock)
-    if unthrottled.sum() >= 20:
+    if unthrottled.sum() >= MIN_SAMPLES.default:
         return float(np.percentile(clock[unthrottled], 90))
     maximum = run.gpu(gpu).get("sm_clock_max_mhz")
     if maximum:
