@@ -62,12 +62,34 @@ class Work:
     @property
     def who(self) -> str:
         """Class or phase."""
-        return _parts(self.name)[0]
+        return self.name.partition(".")[0] or "A callback"
 
     @property
     def hook(self) -> str:
         """Hook's name; "" for a phase of a loop."""
-        return _parts(self.name)[1]
+        return self.name.partition(".")[2]
+
+    @property
+    def facts(self) -> OwnCallback:
+        """What is known of the class, one of the user's callbacks."""
+        return (self.run.fit.get("callbacks") or {}).get(self.who) or {}
+
+    @property
+    def from_library(self) -> bool:
+        """True if the class is not the program's own."""
+        return self.who in _OF_KERAS or bool(self.facts.get("library"))
+
+    @property
+    def base(self) -> str:
+        """The class as a program names it."""
+        return f"keras.callbacks.{self.who}" if self.who in _OF_KERAS else self.who
+
+    @property
+    def first_argument(self) -> str:
+        """The hook's name for its epoch or batch; "" if it takes none."""
+        usual = "batch" if "batch" in self.hook else "epoch" if "epoch" in self.hook else ""
+        argument_name = (self.facts.get("names") or {}).get(self.hook) or usual
+        return str(argument_name) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(argument_name)) else usual
 
     @property
     def saver(self) -> bool:
@@ -111,7 +133,7 @@ class Work:
     @property
     def as_now(self) -> str:
         """The code that `_at_every` replaces."""
-        if _from_library(self.run, self.who):
+        if self.from_library:
             return f"callbacks = [{self.who}(...)]"
         return f"...  # in {self.name or 'the callback'}"
 
@@ -139,7 +161,7 @@ class EpochWork(Work):
     @functools.cached_property
     def argument(self) -> Interval | None:
         """The class's argument for its interval; None = it has none."""
-        return _argument(self.run, self.who, "epoch", 1.0, min(self.every_epochs, self.total))
+        return _argument(self, "epoch", 1.0, min(self.every_epochs, self.total))
 
     @property
     def slim(self) -> str:
@@ -215,7 +237,7 @@ class StepWork(Work):
     @functools.cached_property
     def argument(self) -> Interval | None:
         """The class's argument for its interval; None = it has none."""
-        return _argument(self.run, self.who, "batch", self.period, self.every)
+        return _argument(self, "batch", self.period, self.every)
 
 
 ARGUMENT = Entry(
@@ -248,7 +270,7 @@ EPOCH_WORK = (
     _SAVE_ONCE,
     Entry(
         "no histograms",
-        when=lambda w: "histogram_freq" in (_callback_facts(w.run, w.who).get("every") or {}),
+        when=lambda w: "histogram_freq" in (w.facts.get("every") or {}),
         says="{says}",
         remedy="Histograms and images of all weights take most of that: write none",
         code="keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
@@ -262,7 +284,7 @@ EPOCH_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy="Do it once, at the end of this short training",
-        code=lambda w: _in_later_hook(w.run, w.name, "on_train_end"),
+        code=lambda w: _in_later_hook(w, "on_train_end"),
         before=lambda w: w.as_now,
         saves=lambda w: 1 - 1 / w.total,
         wrong_if="later epochs rest on what it does",
@@ -302,7 +324,7 @@ EPOCH_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy="Do it less often, or in a background thread",
-        code=lambda w: _at_every(w.run, w.name, w.every_epochs),
+        code=lambda w: _at_every(w, w.every_epochs),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -356,7 +378,7 @@ STEP_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy="Do it once an epoch, or do it in a background thread",
-        code=lambda w: _in_later_hook(w.run, w.name, "on_epoch_end"),
+        code=lambda w: _in_later_hook(w, "on_epoch_end"),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -367,7 +389,7 @@ STEP_WORK = (
         says="{says}",
         asks=_AS_BEFORE,
         remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
-        code=lambda w: _at_every(w.run, w.name or "the callback", w.every),
+        code=lambda w: _at_every(w, w.every),
         before=lambda w: w.as_now,
         saves=lambda w: w.saved,
         wrong_if="later steps rest on what it does",
@@ -394,7 +416,7 @@ class Interval:
     wanted: int
 
 
-def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -> Interval | None:
+def _argument(work: Work, unit: str, period: float, new_interval: int) -> Interval | None:
     """Return a class's argument for its interval; None if it has none.
 
     Args:
@@ -403,7 +425,7 @@ def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -
             the interval.
         new_interval: the interval to set.
     """
-    values = _callback_facts(run, who).get("every") or _INTERVALS.get(who, {})
+    values = work.facts.get("every") or _INTERVALS.get(work.who, {})
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in values.items():
         if not re.fullmatch(r"[A-Za-z]\w*", argument) or re.search(other, argument):
@@ -413,78 +435,47 @@ def _argument(run: Run, who: str, unit: str, period: float, new_interval: int) -
     return None
 
 
-def _callback_facts(run: Run, who: str) -> OwnCallback:
-    """Return what is known of a class of the user's callbacks."""
-    return (run.fit.get("callbacks") or {}).get(who) or {}
-
-
-def _from_library(run: Run, who: str) -> bool:
-    """Return whether a callback's class is not the program's own."""
-    return who in _OF_KERAS or bool(_callback_facts(run, who).get("library"))
-
-
-def _first_argument(run: Run, name: str) -> str:
-    """Return a hook's name for its epoch or batch; "" if it takes none."""
-    who, hook = _parts(name)
-    usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
-    argument_name = (_callback_facts(run, who).get("names") or {}).get(hook) or usual
-    return str(argument_name) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(argument_name)) else usual
-
-
-def _at_every(run: Run, name: str, every: int) -> str:
+def _at_every(work: Work, every: int) -> str:
     """Return lines that let a hook do its work at every `every`th call."""
-    who, hook = _parts(name)
-    counted = _first_argument(run, name) or ("" if hook else "batch")
-    if _from_library(run, who):
-        if counted:
-            return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
-        return _subclass(who, hook, f"if self.calls % {every} == 0", "", 'self.calls = getattr(self, "calls", -1) + 1')
-    if counted:
-        return f"if {counted} % {every} == 0: ...  # in {name}"
-    return f'self.calls = getattr(self, "calls", -1) + 1\nif self.calls % {every} == 0: ...  # in {name}'
-
-
-def _base(who: str) -> str:
-    return f"keras.callbacks.{who}" if who in _OF_KERAS else who
-
-
-def _subclass(who: str, hook: str, condition: str, first: str, before: str = "") -> str:
-    """Return a class that does the work of a library's hook under a condition."""
-    counted, base = f"{first}, " if first else "", _base(who)
+    name, counted = work.name or "the callback", work.first_argument or ("" if work.hook else "batch")
+    calls = "" if counted else 'self.calls = getattr(self, "calls", -1) + 1'
+    condition = f"if {counted or 'self.calls'} % {every} == 0:"
+    if not work.from_library:
+        return "\n".join(filter(None, [calls, f"{condition} ...  # in {name}"]))
+    passed = f"{counted}, " if counted else ""
     lines = [
-        f"class Rare{who}({base}):",
-        f"    def {hook}(self, {counted}logs=None):",
-        *([f"        {before}"] if before else []),
-        f"        {condition}:",
-        f"            super().{hook}({counted}logs)",
-        f"callbacks = [Rare{who}(...)]",
+        f"class Rare{work.who}({work.base}):",
+        f"    def {work.hook}(self, {passed}logs=None):",
+        *([f"        {calls}"] if calls else []),
+        f"        {condition}",
+        f"            super().{work.hook}({passed}logs)",
+        f"callbacks = [Rare{work.who}(...)]",
     ]
     return "\n".join(lines)
 
 
-def _in_later_hook(run: Run, name: str, to: str) -> str:
+def _in_later_hook(work: Work, to: str) -> str:
     """Return lines that move a hook's work to a later hook, with the arguments available there."""
-    who, hook = _parts(name)
-    first = _first_argument(run, name)
+    first, hook = work.first_argument, work.hook
     passed = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
     later = "epoch, logs=None" if "epoch" in to else "logs=None"
-    if _from_library(run, who):
+    if work.from_library:
         return (
-            f"class Rare{who}({_base(who)}):\n"
+            f"class Rare{work.who}({work.base}):\n"
             f"    def {hook}(self, {arguments}):\n"
             f"        self.last = {passed}\n"
             f"    def {to}(self, {later}):\n"
             f"        super().{to}({later.replace('=None', '')})\n"
             f"        super().{hook}(*self.last)\n"
-            f"callbacks = [Rare{who}(...)]"
+            f"callbacks = [Rare{work.who}(...)]"
         )
     return (
         f"def {hook}(self, {arguments}):\n"
         f"    self.last = {passed}\n"
         f"def {to}(self, {later}):\n"
         f"    {passed} = self.last\n"
-        f"    ...  # what {name} does"
+        f"    ...  # what {work.name} does"
     )
 
 
@@ -496,9 +487,3 @@ def _save_every(work: Work) -> str:
     if work.who == "ModelCheckpoint":
         comment += ", where val_loss is not known: without save_best_only"
     return f"keras.callbacks.{work.who}(..., save_freq={work.every_epochs} * {steps}){comment}"
-
-
-def _parts(name: str) -> tuple[str, str]:
-    """Split "ModelCheckpoint.on_epoch_end" into class and hook."""
-    who, _, hook = name.partition(".")
-    return who or "A callback", hook
