@@ -309,7 +309,7 @@ def hidden() -> None:
     square(x).block_until_ready()
     rounds = max(1, int(20 * 0.040 / (time.perf_counter() - start)))  # 40 ms a step
     for delay in (8.0, 150.0):
-        truth = Truth([delay] * 20)
+        truth = Truth([delay] * 14)
         trained = Heavy([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
         trained.rounds = rounds
         trained.compile("sgd", "mse")
@@ -488,8 +488,9 @@ def interrupted() -> None:
     except KeyboardInterrupt:
         pass
     fit(trained, "", ours=False, **given("PyDataset", Truth([1.0] * 4)))
-    time.sleep(2.5)  # the recorder notices within a flush
-    (recording,) = read_recordings(FOLDER / "interrupted")
+    until = time.monotonic() + 20  # the recorder's thread notices by and by
+    while (recording := read_recordings(FOLDER / "interrupted")[0]).status == "live" and time.monotonic() < until:
+        time.sleep(0.1)
     report("interrupted", **summary(recording))
 
 

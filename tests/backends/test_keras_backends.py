@@ -11,32 +11,21 @@ from injected import SLACK_MS
 from packages import need
 from processes import shared
 
-pytestmark = pytest.mark.timed
-
-GROUPS = {
-    "jax": (
-        "waits",
-        "stages",
-        "hidden",
-        "executions",
-        "regrouped",
-        "shapes",
-        "nests",
-        "epochs",
-        "behind",
-        "interrupted",
-        "remade",
-        "on_batch",
-        "synchronizations",
-        "calls",
-    ),
-    "torch": ("waits", "stages", "nests", "epochs", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
+# What holds measured waits against injected ones, alone on the machine; and what counts, in another
+# process beside other tests.
+MEASURED = {
+    "jax": ("waits", "stages", "hidden", "executions", "epochs", "behind"),
+    "torch": ("waits", "stages", "epochs"),
 }
-BACKENDS = tuple(GROUPS)
+COUNTED = {
+    "jax": ("regrouped", "shapes", "nests", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
+    "torch": ("nests", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
+}
+BACKENDS = tuple(MEASURED)
 
 
 def run(backend: str, *groups: str) -> dict:
-    """The results of all of a backend's groups, from one process."""
+    """The results of groups of a backend, from one process."""
     need("keras", backend)
     return shared("keras_program.py", *groups, KERAS_BACKEND=backend)
 
@@ -47,8 +36,13 @@ def backend(request):
 
 
 @pytest.fixture
-def found(backend):
-    return run(backend, *GROUPS[backend])
+def measured(backend):
+    return run(backend, *MEASURED[backend])
+
+
+@pytest.fixture
+def counted(backend):
+    return run(backend, *COUNTED[backend])
 
 
 def summed_up(one: dict) -> None:
@@ -68,43 +62,46 @@ def check_waits(found: dict, most_kinds: int) -> None:
         summed_up(one)
 
 
-def test_wait_is_the_truth(backend, found):
-    check_waits(found, 6 + (find_spec("tensorflow") is not None))  # its tf.data
-    long = found["waits/PyDataset_workers/plain/long"]
+@pytest.mark.timed
+def test_wait_is_the_truth(backend, measured):
+    check_waits(measured, 6 + (find_spec("tensorflow") is not None))  # its tf.data
+    long = measured["waits/PyDataset_workers/plain/long"]
     assert long["truth"][1] < 0.5, "two workers were meant to hide 2 ms behind a step of 15 ms"
-    kinds = {one["fit"]["input_kind"] for name, one in found.items() if "waits" in name}
+    kinds = {one["fit"]["input_kind"] for name, one in measured.items() if "waits" in name}
     assert {"generator", "PyDataset", "numpy"} <= kinds
-    assert found["waits/generator/plain/short"]["fit"]["input_workers"] == 0
+    assert measured["waits/generator/plain/short"]["fit"]["input_workers"] == 0
     assert long["fit"]["input_workers"] == 2 and long["fit"]["input_processes"] is False
     if backend == "torch":
         assert "torch DataLoader" in kinds
-        loader = found["waits/DataLoader_workers/plain/short"]["fit"]
+        loader = measured["waits/DataLoader_workers/plain/short"]["fit"]
         assert loader["input_workers"] == 2 and loader["input_processes"] is True
         assert loader["input_class"] == "Batches" and loader["input_iterable"] is False
         assert loader["input_queue"] == 2, "torch's own number of batches a worker keeps ready"
-        assert found["waits/DataLoader/plain/short"]["fit"]["input_workers"] == 0
-    timing = {one["fit"]["timing"] for one in found.values() if "fit" in one}
+        assert measured["waits/DataLoader/plain/short"]["fit"]["input_workers"] == 0
+    timing = {one["fit"]["timing"] for one in measured.values() if "fit" in one}
     assert timing == {{"jax": "python", "torch": "loader"}[backend]}
 
 
-def test_batches_of_any_nest_are_recorded_with_their_sizes(found):
+def test_batches_of_any_nest_are_recorded_with_their_sizes(counted):
     for kind in ("dictionary", "nested", "lengths"):
-        one = found[f"nests/{kind}"]
+        one = counted[f"nests/{kind}"]
         assert one["steps"] == 5 and one["samples"] == 27 and not one["problems"], one
-    assert found["nests/lengths"]["fit"]["input_dims"] == [[[3, 8], [6, 16], 3], [[3, 8], 1]]
+    assert counted["nests/lengths"]["fit"]["input_dims"] == [[[3, 8], [6, 16], 3], [[3, 8], 1]]
 
 
+@pytest.mark.timed
 def test_steps_that_the_device_has_yet_to_do_are_no_validation():
-    one = run("jax", *GROUPS["jax"])["behind"]
+    one = run("jax", *MEASURED["jax"])["behind"]
     summed_up(one)
     assert one["behind"] == 2, "one validation an epoch, with steps of its epoch before it"
     assert one["account"]["time_s"]["validation"] < 0.3 * one["validations_s"]
     assert one["account"]["time_s"]["step"] > 0.5 * one["account"]["wall_s"]
 
 
-def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
+@pytest.mark.timed  # the pipelines are read at intervals
+def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(measured):
     need("tensorflow")
-    one = found["stages"]
+    one = measured["stages"]
     summed_up(one)
     assert ["train", "map(decode)"] in one["found"]
     assert ["validation", "map(decode)"] in one["found"]
@@ -114,8 +111,9 @@ def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
     assert one["fit"]["input_maps"] == [{**decode, "which": "train"}, {**decode, "which": "validation"}]
 
 
-def test_wall_and_cpu_of_the_functions_that_make_batches(backend, found):
-    calls = {name: one for name, one in found.items() if name.startswith("calls/")}
+@pytest.mark.real_clock("milliseconds of functions that sleep and that compute")
+def test_wall_and_cpu_of_the_functions_that_make_batches(backend, counted):
+    calls = {name: one for name, one in counted.items() if name.startswith("calls/")}
     assert len(calls) == (10 if backend == "torch" else 6)
     for name, one in calls.items():
         _, kind, way = name.split("/")
@@ -131,14 +129,16 @@ def test_wall_and_cpu_of_the_functions_that_make_batches(backend, found):
         assert (entry["cpu_ms"] < 1) if way == "Truth" else (entry["cpu_ms"] > 2.9), name
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BACKENDS)
 def test_wait_is_the_truth_everywhere(name):
     check_waits(run(name, "all_waits"), 24)
 
 
+@pytest.mark.timed
 def test_a_fetch_that_the_device_hides_is_no_wait():
-    found = run("jax", *GROUPS["jax"])
+    found = run("jax", *MEASURED["jax"])
     hidden, late = found["hidden/8"], found["hidden/150"]
     for one in (hidden, late):  # two cores share the device's work and everything else
         assert np.median(one["get_ms"]) == pytest.approx(np.median(one["made_ms"]), abs=2)
@@ -149,8 +149,9 @@ def test_a_fetch_that_the_device_hides_is_no_wait():
         summed_up(one)
 
 
+@pytest.mark.timed
 def test_several_steps_per_execution():
-    one = run("jax", *GROUPS["jax"])["executions"]
+    one = run("jax", *MEASURED["jax"])["executions"]
     summed_up(one)
     assert one["batches"] == [8] * 32 + [3] * 3
     assert one["measured_s"] == pytest.approx(one["truth_s"], rel=0.10)
@@ -158,14 +159,14 @@ def test_several_steps_per_execution():
 
 
 def test_another_number_of_steps_per_execution_in_mid_fit():
-    one = run("jax", *GROUPS["jax"])["regrouped"]
+    one = run("jax", *COUNTED["jax"])["regrouped"]
     summed_up(one)
     assert one["batches"] == [4] * 12 + [1] * 6
     assert one["estimated"] == 0 and one["steps"] == 18
 
 
 def test_every_new_shape_is_a_compilation():
-    one = run("jax", *GROUPS["jax"])["shapes"]
+    one = run("jax", *COUNTED["jax"])["shapes"]
     summed_up(one)
     compiled = np.array(one["compile_ms"]) > 0
     assert compiled.tolist() == [True, False, False, True, False, True, False, True, False, False]
@@ -174,8 +175,9 @@ def test_every_new_shape_is_a_compilation():
     assert (share > 0.8).all()
 
 
-def test_epochs_and_validation(found):
-    one = found["epochs"]
+@pytest.mark.timed
+def test_epochs_and_validation(measured):
+    one = measured["epochs"]
     summed_up(one)
     assert one["steps"] == 30 and one["epochs"] == one["validations"] == 3
     assert len(one["validation_ms"]) == 18
@@ -184,34 +186,35 @@ def test_epochs_and_validation(found):
     assert one["account"]["time_s"]["validation"] >= 18 * 0.007
 
 
-def test_second_fit_and_what_is_left_behind(found):
-    one = found["second"]
+@pytest.mark.timed
+def test_second_fit_and_what_is_left_behind(measured):
+    one = measured["second"]
     summed_up(one)
     assert one["steps"] == 10 and one["compile_ms"] == 0
     assert all(module.startswith("keras.") for module in one["left"]), "our wrapper is still there"
 
 
-def test_an_interrupted_fit_is_closed(found):
-    one = found["interrupted"]
+def test_an_interrupted_fit_is_closed(counted):
+    one = counted["interrupted"]
     assert one["status"] == "interrupted"
     assert one["steps"] == 5
 
 
-def test_a_train_function_made_anew_is_timed(found):
-    one = found["remade"]
+def test_a_train_function_made_anew_is_timed(counted):
+    one = counted["remade"]
     summed_up(one)
     assert one["steps"] == 24
     assert min(one["get_ms"]) > 1.9
 
 
-def test_train_on_batch_in_a_callback_is_no_step(found):
-    one = found["on_batch"]
+def test_train_on_batch_in_a_callback_is_no_step(counted):
+    one = counted["on_batch"]
     summed_up(one)
     assert one["status"] == "ended" and one["steps"] == 16
 
 
-def test_no_synchronization_is_added(found):
-    one = found["synchronizations"]
+def test_no_synchronization_is_added(counted):
+    one = counted["synchronizations"]
     without, beside = Counter(one["without"]), Counter(one["with_callback"])
     assert not without - beside
     # JAX's value of the optimizer's step count, read once before the device has work.
