@@ -1,4 +1,4 @@
-"""What a recording takes in: rows of the timeline, samples of the GPUs, readings of the input pipeline."""
+"""Intake of a recording: rows of the timeline, samples of the GPUs, readings of the input pipeline."""
 
 from __future__ import annotations
 

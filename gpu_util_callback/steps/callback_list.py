@@ -145,7 +145,7 @@ class HookSums:
 
 
 class Wrappers:
-    """What stands in for attributes of instances for the time of a fit.
+    """Stand-ins for attributes of instances for the time of a fit.
 
     Args:
         timeline: receives the measurements.

@@ -71,7 +71,7 @@ class Work:
 
     @property
     def facts(self) -> OwnCallback:
-        """What is known of the class, one of the user's callbacks."""
+        """Facts of the class, one of the user's callbacks."""
         return (self.run.fit.get("callbacks") or {}).get(self.who) or {}
 
     @property
