@@ -87,6 +87,7 @@ class Outputs:
         self._thread: threading.Thread | None = None
         self._due = threading.Event()
         self._closing: str | None = None  # the status to close with
+        self._over = False  # nothing more will be written
         self._troubled = False  # whether it was reported that writing fails
         self._request_began = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
         self._writer: Any = None  # a `RecordingWriter`, once it is open
@@ -136,16 +137,20 @@ class Outputs:
 
     def reopen(self) -> None:
         """Reopen a closed recording."""
-        self.sealed, self._closing = False, None
+        self.sealed, self._closing, self._over = False, None, False
         self._writer.reopen()
         self._start()
 
-    def _start(self) -> None:
-        """Begin the writing thread."""
-        thread = threading.Thread(target=self._work, name="gpu-util-writer", daemon=True)
+    def _start(self) -> bool:
+        """Begin the writing thread; False where there is no room for another one."""
+        self._thread = thread = threading.Thread(target=self._work, name="gpu-util-writer", daemon=True)
         self._due.set()  # the folder and the first manifest come at once
-        thread.start()  # raises where the process may have no more threads
-        self._thread = thread
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # the recorder's thread writes until there is
+            self._thread = None
+            return False
+        return True
 
     def release(self) -> None:
         """Free what only a recording that is continued needs."""
@@ -278,6 +283,8 @@ class Outputs:
         if now or time.monotonic() >= self._next_flush:
             self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
             self._due.set()
+            if self._thread is None and self.recording and not self._over and not self._start():
+                self._write_here()
         if self.unanswered_s > SILENT_S:
             self._report_trouble(
                 f"{self._settings.log_dir} has not answered for {SILENT_S:g} s; training continues",
@@ -306,12 +313,17 @@ class Outputs:
         """Have everything sealed. Where that fails it is retried for some seconds."""
         self._closing = status
         self._due.set()
-        if self._thread is None:
+        if self._thread is not None:
+            return
+        if not self.recording or self._over:
             self._events.closed()
+        elif not self._start():
+            self._work()
 
     # ---- the writing thread --------------------------------------------------------------
 
     def _work(self) -> None:
+        began_s = time.thread_time()  # not 0 on the recorder's thread
         try:
             failures = 0
             while failures < MOST_SHORTAGES:
@@ -327,7 +339,8 @@ class Outputs:
         except Exception as error:  # no library for this kind of URL
             self._give_up(error)
         finally:
-            self.cpu_s += time.thread_time()
+            self._over = True
+            self.cpu_s += time.thread_time() - began_s
             self._thread = None
             self._events.closed()
 
@@ -341,6 +354,16 @@ class Outputs:
             return False
         self._seal(self._closing)
         return True
+
+    def _write_here(self) -> None:
+        """Write on the recorder's thread, where there can be no other."""
+        try:
+            self._guarded(self._write)
+        except MemoryError:  # there may be room the next time
+            pass
+        except Exception as error:
+            self._over = True
+            self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         self._fail(

@@ -282,20 +282,26 @@ def test_a_process_that_may_have_no_more_threads(tmp_path, monkeypatch, caplog):
     assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
 
 
-def test_a_process_that_has_no_room_for_the_writing_thread(tmp_path, monkeypatch, caplog):
-    """The loop goes on without a recording."""
-    start = threading.Thread.start
+@pytest.mark.parametrize("again", [False, True])
+def test_a_process_that_has_no_room_for_the_writing_thread(tmp_path, monkeypatch, again):
+    """The recorder's thread writes, from the start on, until there is room for another one."""
+    start, begun = threading.Thread.start, []
 
     def full(self):
-        if self.name == "gpu-util-writer":
+        if self.name == "gpu-util-writer" and not (again and begun.count("failed") >= 2):
+            begun.append("failed")
             raise RuntimeError("can't start new thread")
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", full)
-    recorded_loop(tmp_path)
-    messages.drain(5)
-    assert "the recording is off: RuntimeError: can't start new thread" in caplog.text
-    assert read_recordings(tmp_path) == []
+    flush_often(monkeypatch)
+    with GpuUtilMonitor(tmp_path, report=False) as monitor:
+        for step in monitor.batches(range(STEPS)):
+            if step == STEPS // 2:
+                assert newest(tmp_path, "live", 5).status == "live"
+                time.sleep(0.8)  # several flushes
+    assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
+    assert len(begun) >= 2
 
 
 def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
