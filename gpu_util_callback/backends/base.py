@@ -202,14 +202,14 @@ class Adapter:
 BACKENDS = ("jax", "torch", "tensorflow")
 
 
-def part_of(backend: str | None, part: str) -> Any:
+def part_of(backend: str, part: str) -> Any:
     """A module of a framework's package; importing it imports the framework."""
     return import_module(f"gpu_util_callback.backends.{backend}.{part}")
 
 
 def runtime_of(framework: str | None) -> Runtime:
     """Return a framework of this process; for one that is not known, the base class."""
-    return part_of(framework, "runtime").RUNTIME if framework in BACKENDS else Runtime()
+    return part_of(framework, "runtime").RUNTIME if framework and framework in BACKENDS else Runtime()
 
 
 def adapter_for(backend: str) -> Adapter:

@@ -38,7 +38,7 @@ _ASKED = re.compile(rf"(?:allocate|allocating|allocation of)\s+{_SIZE}", re.IGNO
 _FREE = re.compile(rf"of which {_SIZE} is free", re.IGNORECASE)
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated", re.IGNORECASE)
 _SHAPE = re.compile(r"with shape\s?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
-_WIDTHS = {"half": 2, "double": 8}  # of types that do not end with their bits
+_WIDTHS = {"half": 2, "double": 8}  # of types whose names do not say their bits
 _HOOK = re.compile(r"\.on_(?:train|epoch|batch|test|predict)_\w+$")
 _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
@@ -340,9 +340,9 @@ def _described(name: str, text: str, framework: str) -> dict[str, object]:
 
 
 def _width(dtype: str) -> int:
-    """Return the bytes of a number of this type."""
-    bits = re.search(r"\d+$", dtype)
-    return int(bits[0]) // 8 if bits is not None else _WIDTHS.get(dtype, 4)
+    """Return the bytes of a number of this type, one for those of half a byte."""
+    bits = re.search(r"(?:int|float)(\d+)", dtype)
+    return max(1, int(bits[1]) // 8) if bits is not None else _WIDTHS.get(dtype, 4)
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:

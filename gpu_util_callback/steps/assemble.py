@@ -29,7 +29,9 @@ from gpu_util_callback.steps.timeline import (
 
 
 def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far each batch of a call delayed its step, and when each step ended.
+    """Estimate how far each batch of a call delayed its step, and when each step ended.
+
+    The call says when its last step ended, not when the others did: they count as equally long.
 
     Args:
         requested: int64 (n,), when each batch was requested.

@@ -127,6 +127,20 @@ def test_several_steps_in_one_call(delay, work, n):
     assert total == pytest.approx((free - 1) * MS, rel=1e-3)
 
 
+def test_steps_of_unlike_length_in_one_call_are_estimated_as_equally_long():
+    """The first of eight steps takes six times as long: the graph does not say when it ended.
+
+    So the wait may be estimated too long, never longer than the time spent fetching, and is marked.
+    """
+    ready = [2.0, 12.0, 22.0, 32.0, 112.0, 113.0, 114.0, 115.0]
+    ends = [62.0, 72.0, 82.0, 92.0, 122.0, 132.0, 142.0, 152.0]
+    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=ends[-1], logs=153, logs_end=153, end=154)
+    table = steps(block([row], rows(*zip([2.0, *ready[:-1]], ready, strict=True)), most=8))
+    estimate = table["input_wait_ns"].sum() / MS
+    assert ready[4] - ends[3] <= estimate <= table["input_get_ns"].sum() / MS
+    assert (table["estimated"] == 1).all()
+
+
 def test_serial_fetches_are_exact():
     row = call(start=0, hooks=0, hooks_end=0, call=0, call_end=40, logs=40, logs_end=40, end=40)
     given = rows((0, 6), (14, 15), (23, 33))

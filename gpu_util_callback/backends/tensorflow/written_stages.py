@@ -24,6 +24,8 @@ _WORDS = {
     "TensorSlice": "from_tensor_slices",
     "TFRecord": "TFRecordDataset",
     "TextLine": "TextLineDataset",
+    "FixedLengthRecord": "FixedLengthRecordDataset",
+    "DirectedInterleave": "sample_from_datasets",
     "MaxIntraOpParallelism": "options",
     "PrivateThreadPool": "options",
     "Root": "iterator",
@@ -88,7 +90,7 @@ class WrittenStage:
 
 def word(op: str) -> str:
     """Return the user's name for a tf.data op: "ParallelMapV2" -> "map"."""
-    name = re.sub(r"(Dataset)?(V\d+)?$", "", op.split("[")[0])
+    name = re.sub(r"(Dataset|Impl)?(V\d+)?$", "", op.split("[")[0])
     snake_case = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", _VARIANT.sub("", name)).lower()
     return _WORDS.get(name, snake_case.replace("_and_", " + "))
 
