@@ -134,7 +134,7 @@ def outcomes(runs: Sequence, baseline: Sequence, several: int = 1) -> Counter:
         others.sort(key=lambda one: (one.run.partition("-")[2], process_of(one)))
         for at in range(0, len(others) - several + 1, several):
             [verdict] = slowdowns([run], others[at : at + several], LIMIT)
-            found[verdict.outcome] += 1
+            found[verdict["outcome"]] += 1
     return found
 
 
@@ -160,7 +160,7 @@ def repeated(runs: Sequence, baseline: Sequence, in_turns: bool = True, each: in
         before = [one for one in baseline if name(one) not in half]
         some, others = ([of[at] for at in rng.permutation(len(of))[:each]] for of in (after, before))
         [verdict] = slowdowns(some, others, LIMIT, repeats=True)
-        found[verdict.outcome] += 1
+        found[verdict["outcome"]] += 1
     return found
 
 

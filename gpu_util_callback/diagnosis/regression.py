@@ -14,7 +14,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
-FIRST = int(WARM_UP.default)  # steps that are left out
+FIRST = Count(WARM_UP.default, "the first steps fill caches and buffers, and are left out")
 BLOCKS = A_TREND  # of neighbouring steps, long enough that what drifts within seconds shows
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
 BLOCK_STEPS = Count(24, "shorter blocks have no stable quantile")
@@ -31,7 +31,7 @@ RUNS = Constant(
     "busy CPU",
 )
 # A step that mostly waits, for a device, depends less on where its process was placed.
-COMPUTES = 100 * FOUR_FIFTHS  # percent of a core, used by the process: its steps are the CPU's own
+COMPUTES = Constant(100 * FOUR_FIFTHS, "percent of a core, used by the process: its steps are the CPU's own")
 RUNS_WAITING = Constant(0.35, "the same where steps wait and the CPU is as fast (`CPU_SHARE`): 0.32 to 0.49 was seen")
 PROCESS_WAITING = Constant(
     0.007,

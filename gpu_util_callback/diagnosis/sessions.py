@@ -15,7 +15,9 @@ from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, p
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
 
-SAME_PACE = THREE_QUARTERS  # workers that wait for each other have steps of equal length; ranks of a sweep need not
+SAME_PACE = Constant(
+    THREE_QUARTERS, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
+)
 WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
 
 
@@ -100,7 +102,17 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         lost = own_s if own_s > MOSTLY * lost else lost
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
-        yield _straggler(runs, rank, part, word, evidence, ("worker_wait_pct", limit), advice, lost, MEASURED)
+        yield _straggler(
+            runs,
+            rank,
+            part,
+            word,
+            evidence,
+            threshold={"worker_wait_pct": limit},
+            text=advice,
+            lost_s=lost,
+            confidence=MEASURED,
+        )
 
 
 # Categories of a traced step other than waiting for others: label and where to look. `idle_input`
@@ -171,7 +183,7 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
         part,
         word,
         evidence,
-        ("worker_wait_pct", limit),
+        {"worker_wait_pct": limit},
         f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
         f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}",
         waited * run["steps"] / 1e3,
@@ -200,7 +212,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
                 "worker_active_pct": round(utilization[rank], 1),
                 "others_active_at_least_pct": round(min(other_pcts), 1),
             },
-            ("worker_gap_pct", gap),
+            {"worker_gap_pct": gap},
             f"Waiting in a collective counts as active, so workers that wait are active all the "
             f"time: only worker {rank} is not ({utilization[rank]:.0f} %). Its host is late: look at "
             "what else runs on its CPU, and at work that only this worker does.",
@@ -221,7 +233,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
                 "worker_sm_active_pct": round(sm_active[rank], 1),
                 "others_sm_active_at_most_pct": round(most, 1),
             },
-            ("worker_gap_pct", gap),
+            {"worker_gap_pct": gap},
             f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
             f"work ({sm_active[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
             "collective. Compare its GPU's model, clocks and temperature with the others', and its "
@@ -268,7 +280,7 @@ def _straggler(
     part: str,
     word: str,
     evidence: Evidence,
-    limit: tuple[str, float],
+    threshold: dict[str, float | None],
     text: str,
     lost_s: float | None = None,
     confidence: Confidence = ESTIMATED,
@@ -288,7 +300,7 @@ def _straggler(
         "severity": None if severity is None else round(severity, 4),
         "confidence": confidence,
         "evidence": cast(dict[str, Value], evidence),
-        "threshold": dict([limit]),
+        "threshold": threshold,
         "advice": {"text": text, "code": _code(rank, part, worst, len(runs)), "before": ""},
         "gpus": [],
         "ranks": [rank],

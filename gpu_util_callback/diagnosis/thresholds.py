@@ -45,8 +45,8 @@ A_FIFTH = Constant(0.2, "of a whole is a state of it: less is regulation, bookke
 A_QUARTER = Constant(0.25, "of a whole is a good part of it")
 MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
 FOUR_FIFTHS = Constant(0.8, "what holds for four fifths of a whole holds for nearly all of it")
-THREE_QUARTERS = 1 - A_QUARTER
-NOTICEABLY = 1 + A_TENTH  # times as much
+THREE_QUARTERS = Constant(1 - A_QUARTER, "of a whole: without the rest, which is a good part of it")
+NOTICEABLY = Constant(1 + A_TENTH, "times as much is visible at a glance")
 # Numbers of things, likewise.
 AGAIN = Count(2, "what came once may have been an accident")
 DOUBLE = Count(2, "times as much or as little is no longer alike")
@@ -71,7 +71,7 @@ MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; tw
 MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")
 MIN_SAMPLES = Threshold(20, "of fewer samples one more or less is 5 %")
 BUSY_PCT = Threshold(80, "a GPU that idles has another problem first")
-MANY_TIMES = int(MIN_STEPS.default)  # at ends of epochs: a state of the run however short that was
+MANY_TIMES = Count(MIN_STEPS.default, "at ends of epochs: a state of the run however short that was")
 ALWAYS_S = Threshold(60, "a lost minute is worth reporting however long the run is")
 LEAST_S = Threshold(
     0.5,

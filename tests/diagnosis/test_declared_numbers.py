@@ -48,11 +48,14 @@ DECIDE_NOTHING = {
     "PHASES_SHOWN",
     "SELDOM",
     "UNEVEN",
+    "MANY",
+    "MIB",
+    "_NS_OF_A_WEEK",
 }
 
 
 def bare_numbers(path: Path) -> set[str]:
-    """Names of a module that are bound to plain numbers, alone or several at a time."""
+    """Names of a module that are bound to plain or computed numbers, alone or several at a time."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign):
@@ -64,7 +67,10 @@ def bare_numbers(path: Path) -> set[str]:
                 )
                 for name, value in pairs:
                     number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
-                    if number and not isinstance(value.value, bool):
+                    computed = (isinstance(value, ast.BinOp) and not isinstance(value.op, ast.BitOr)) or (
+                        isinstance(value, ast.Call) and ast.unparse(value.func) in ("int", "float", "round")
+                    )
+                    if computed or (number and not isinstance(value.value, bool)):
                         found.add(name.id)
     return found
 

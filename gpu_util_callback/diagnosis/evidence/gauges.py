@@ -12,7 +12,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack
-from gpu_util_callback.diagnosis.thresholds import A_FEW, MIN_S
+from gpu_util_callback.diagnosis.thresholds import A_FEW, MIN_S, Count
 from gpu_util_callback.recording.fold import Fold
 
 _Run = TypeVar("_Run", bound="Gauges")
@@ -113,8 +113,9 @@ class Gauges:
         return track.last if track is not None else None
 
 
-# A sample covers so much: utilization is a mean over up to a second, held for another.
-HOLD_NS = round(1e9 * MIN_S.default)
+HOLD_NS = Count(
+    1e9 * MIN_S.default, "utilization is a mean over up to a second, held for another: so much a sample covers"
+)
 
 
 class Mean(NamedTuple):

@@ -32,7 +32,7 @@ class Contention(Rule):
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
-        "gpu_active_pct": BUSY_PCT,  # while the GPU has time left, no other process takes it away
+        "gpu_active_pct": Threshold(BUSY_PCT.default, "while the GPU has time left, no other process takes it away"),
         "min_s": MIN_S,
         **SIGNIFICANT,
     }

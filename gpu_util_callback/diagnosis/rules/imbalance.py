@@ -51,10 +51,16 @@ class Imbalance(Rule):
         "gap_pct": Threshold(25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"),
         "least_active_pct": NO_WORK_PCT,
         "min_s": MIN_S,
-        "worker_wait_pct": MATTERS_PCT,  # of ranks of one job
+        "worker_wait_pct": Threshold(
+            MATTERS_PCT.default, "of the step: waits of ranks of one job differ by less without a cause"
+        ),
         **SIGNIFICANT,
-        "work_gap_pct": A_FIFTH_PCT,  # in a trace: of the busiest one's time
-        "gap_of_step_pct": MATTERS_PCT,  # in a trace: of the steps
+        "work_gap_pct": Threshold(
+            A_FIFTH_PCT.default, "in a trace: of the busiest one's time; the work of equal GPUs differs by less"
+        ),
+        "gap_of_step_pct": Threshold(
+            MATTERS_PCT.default, "in a trace: of the steps; between GPUs that hardly work there is no difference"
+        ),
     }
     unknown = "fewer than two GPUs of this process were sampled"
     unknown_in_trace = "the trace has kernels of one GPU at most"

@@ -30,9 +30,11 @@ class MemorySpill(Rule):
     sources = ("the operating system", "GPU memory", "GPU utilization", "power", "memory activity")
     thresholds: ClassVar = {
         "memory_used_pct": FULL_PCT,
-        "gpu_active_pct": BUSY_PCT,  # a kernel that waits for PCIe counts as busy
+        "gpu_active_pct": Threshold(BUSY_PCT.default, "a kernel that waits for PCIe counts as busy"),
         "power_pct": Threshold(60, "of the power before: cores that wait for PCIe draw half; regulation moves a tenth"),
-        "memory_active_pct": MOSTLY_PCT,  # of the memory's activity before
+        "memory_active_pct": Threshold(
+            MOSTLY_PCT.default, "of the memory's activity before: what waits for PCIe reads and writes less"
+        ),
         "slowdown": Threshold(3, "times slower than before: 3 to 10 times was reported"),
         "min_s": Threshold(5, "memory and power are read at times of their own"),
     }

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FULL_PCT, THREE_QUARTERS, Limits
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FULL_PCT, THREE_QUARTERS, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
 from gpu_util_callback.words import size
 
@@ -29,7 +29,11 @@ class OutOfMemory(Rule):
     look = "☒", "red"
     blocking = True
     sources = ("the error that ended the training", "or the last samples of a killed process")
-    thresholds: ClassVar = {"host_used_pct": FULL_PCT}
+    thresholds: ClassVar = {
+        "host_used_pct": Threshold(
+            FULL_PCT.default, "of the limit in use when a process ended without a word: it was killed for memory"
+        )
+    }
     unknown = "training did not run out of memory"
 
     def missing(self, run: Run) -> bool:

@@ -33,7 +33,9 @@ class SyncBound(Rule):
     thresholds: ClassVar = {
         "idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"),
         "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
-        "gpu_wait_pct": A_FIFTH_PCT,
+        "gpu_wait_pct": Threshold(
+            A_FIFTH_PCT.default, "of the step: the host waits for the GPU in each step, not now and then"
+        ),
         "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
         "idle_ms_per_step": Threshold(
             3,

@@ -44,8 +44,12 @@ class Throttled(Rule):
     slowing = True
     sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
     thresholds: ClassVar = {
-        "throttled_pct": A_FIFTH_PCT,
-        "clock_deficit_pct": MATTERS_PCT,
+        "throttled_pct": Threshold(
+            A_FIFTH_PCT.default, "a slowdown of a fifth of the time is a state; less is regulation"
+        ),
+        "clock_deficit_pct": Threshold(
+            MATTERS_PCT.default, "a GPU at less than 5 % below its full clock takes no longer than steps scatter"
+        ),
         "power_deficit_pct": Threshold(10, "boards hold their power by 5-10 % of clock even at their own limit"),
         "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
         "min_s": MIN_S,

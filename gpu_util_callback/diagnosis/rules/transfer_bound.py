@@ -48,7 +48,7 @@ class TransferBound(Rule):
     thresholds: ClassVar = {
         "exposed_copy_pct": TRACED_PCT,
         "link_used_pct": Threshold(70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"),
-        "idle_pct": MATTERS_PCT,  # with a full link
+        "idle_pct": Threshold(MATTERS_PCT.default, "of the time, with a full link: as much matters anywhere"),
         "min_s": MIN_S,
         **SIGNIFICANT,
     }
@@ -161,6 +161,11 @@ class _Link:
     lost: np.ndarray
 
 
+def _or(values: np.ndarray, best: float | None) -> np.ndarray:
+    """Return values, with the link's best where one is not known: only traffic at that rate surely fills it."""
+    return values if best is None else np.where(np.isnan(values), best, values)
+
+
 def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     """Return None if the link was never full, or that is not known."""
     samples = sampled(run, gpu, "pcie_rx_bytes_per_s")
@@ -168,11 +173,8 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
         return None
     rate = np.fmax(samples.at("pcie_rx_bytes_per_s"), samples.at("pcie_tx_bytes_per_s"))
     facts = run.gpu(gpu)
-    # Traffic at the link's best rate fills it, whatever rate it reports now.
-    generation, width = (
-        np.where(np.isnan(now := samples.at(name, RARE_NS)), facts.get(f"{name}_max") or np.nan, now)
-        for name in ("pcie_generation", "pcie_width")
-    )
+    generation = _or(samples.at("pcie_generation", RARE_NS), facts.get("pcie_generation_max"))
+    width = _or(samples.at("pcie_width", RARE_NS), facts.get("pcie_width_max"))
     limit = link_bytes_per_s(generation, width)
     use = 100 * rate / limit
     full = np.nan_to_num(use) >= limits["link_used_pct"]
