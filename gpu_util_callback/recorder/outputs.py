@@ -336,7 +336,7 @@ class Outputs:
                     self._due.set()
                     time.sleep(SHORTAGE_S)
             raise MemoryError
-        except Exception as error:  # no library for this kind of URL
+        except Exception as error:  # lasting shortage of memory; no library for this kind of URL
             self._give_up(error)
         finally:
             self._over = True

@@ -146,8 +146,8 @@ class Container:
             raise Damaged(f"{member} is missing")
         try:
             with self._zip.open(info) as stream:
-                # Exactly as much as was checked above: asked for everything, zipfile inflates up to
-                # a gigabyte before it checks the size.
+                # Exactly as much as it was checked to claim when the container was opened: asked for
+                # everything, zipfile inflates up to a gigabyte before it checks the size.
                 data = stream.read(info.file_size)
         except Exception as error:  # zipfile and zlib raise many kinds of errors
             raise Damaged(_why(f"{member} is corrupt", error)) from error

@@ -149,12 +149,12 @@ class RecordingFiles:
     def opened(
         self, after: int = -1, table: str | None = None, last: int | None = None
     ) -> Iterator[tuple[SegmentInfo, Segment]]:
-        """Open the segments one after the other.
+        """Open the segments one after the other; those that cannot be read are left out.
 
         Args:
-            after: skip the segments up to this number.
+            after: skip the segments up to this flush, counted from 0.
             table: skip the segments known to hold no rows of it.
-            last: skip the segments after this number.
+            last: skip the segments after this flush.
         """
         for info in self.segments if table is None else self.having(table):
             if last is not None and info.last > last:

@@ -226,9 +226,10 @@ def _dynamic(structure) -> list:
 
 
 def _signature(data) -> tf.Tensor:
-    """A number that differs for input shapes that differ; 0 where no dimension is dynamic.
+    """A number made of the dynamic dimensions, which for other shapes is almost always another; 0 without any.
 
     A tensor with a single unknown dimension is told apart by its size alone, which is one cheap op.
+    The sum is weighted, so that (2, 3) and (3, 2) differ.
     """
     sizes, shapes = [], []
     tensors = _dynamic(data)
@@ -247,7 +248,7 @@ def _signature(data) -> tf.Tensor:
     if numbers.shape.rank == 1 and numbers.shape[0] is not None:
         weights = tf.constant([_weight(i) for i in range(numbers.shape[0])], tf.int64)
     else:  # a rank is unknown: as many weights as there turn out to be numbers
-        numbers += 1
+        numbers += 1  # a dimension of 0 counts, too: one more of them is another shape
         weights = tf.range(1, tf.size(numbers, out_type=tf.int64) * 2, 2, tf.int64)
     return tf.reduce_sum(numbers * weights)
 

@@ -123,7 +123,7 @@ class TorchProfiler(ProfilerSession):
             self._yielded = yielded
             self._record(on_device)
             self._folder = folder
-            waits.mark = self.wait
+            waits.mark = self.wait  # waits for the input are marked in the profile from here on
 
     def _record(self, on_device: bool) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
