@@ -28,18 +28,18 @@ from gpu_util_callback.steps.timeline import (
 )
 
 
-def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate how far each batch of a call delayed its step, and when each step ended.
-
-    The call says when its last step ended, not when the others did: they count as equally long.
+def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int, tail_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far each batch of a call delayed its step, and when each step ended.
 
     Args:
         requested: int64 (n,), when each batch was requested.
         delivered: int64 (n,), when it was delivered.
         end_ns: when the call ended, the device included.
+        tail_ns: how long before that its last step ended.
     """
     n = len(delivered)
-    step_ns = float(np.min((end_ns - delivered) / np.arange(n, 0, -1)))
+    over = max(end_ns - tail_ns, int(delivered[-1]))
+    step_ns = float(np.min((over - delivered) / np.arange(n, 0, -1)))
     wait, ends = np.empty(n, np.int64), np.empty(n, np.int64)
     free = int(requested[0])
     for k in range(n):
@@ -59,6 +59,16 @@ def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.nda
         np.clip(column[part][received], begin, end) for column in (rows.requested_ns, rows.delivered_ns)
     )
     return requested, delivered, rows.signature[part][received]
+
+
+def _waits_and_ends(
+    requested: np.ndarray, delivered: np.ndarray, end_ns: int, function: Function
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the waits for the batches of one call, which ended at `end_ns`, and when their steps ended."""
+    if function.serial:  # a fetch begins when the step before it has returned
+        return np.maximum(delivered - requested, 0), np.append(requested[1:], end_ns)
+    tail_ns = function.rows.tail_ns if function.rows is not None else 0
+    return delays(requested, delivered, end_ns, tail_ns)
 
 
 def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
@@ -487,10 +497,7 @@ class Assembler:
             shapes, new = self.compilations.shape_ids(signatures)
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
-            if function.serial:  # a fetch begins when the step before it has returned
-                wait, ends = np.maximum(delivered - requested, 0), np.append(requested[1:], end_ns)
-            else:
-                wait, ends = delays(requested, delivered, end_ns)
+            wait, ends = _waits_and_ends(requested, delivered, end_ns, function)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
         parts = _divided(at, np.maximum(wait, 0), ends)

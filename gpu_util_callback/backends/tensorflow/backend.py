@@ -22,6 +22,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
     deterministic,
     holds_batches,
     probe,
+    tail_ns,
     timed,
     timing_into,
 )
@@ -64,7 +65,8 @@ class GraphBatches(Batches):
             inner.__dict__[_KEPT] = queue_and_shapes
         self.queue, shapes = queue_and_shapes
         if not isinstance(self.rows, GraphRows) or not self.rows.reads(self.queue):
-            self.rows = GraphRows(self.queue)
+            tail_ns = self.rows.tail_ns if self.rows is not None else 0
+            self.rows = GraphRows(self.queue, tail_ns)
         shapes.update(self.shapes)
         self.shapes = shapes
         self._into_queue = timing_into(self.queue)
@@ -140,7 +142,8 @@ class GraphRows:
     The queue is kept with the function, and read by one fit after the other.
     """
 
-    def __init__(self, queue: RowQueue):
+    def __init__(self, queue: RowQueue, tail_ns: int = 0):
+        self.tail_ns = tail_ns
         self._queue = queue
         self._anchor = _anchor()
         queue.read_by(self)
@@ -213,7 +216,10 @@ class TensorFlowAdapter(KerasAdapter):
         self._train.wrap()
         self._time_input(failed)
         self._pipelines.note_dataset("train", given_dataset())
-        self.shapes = self._batches[0].shapes
+        batches = self._batches[0]
+        if batches.rows is not None and timeline.steps_per_execution > 1:
+            batches.rows.tail_ns = tail_ns()
+        self.shapes = batches.shapes
         self._test_stays = is_tf_keras(model)
         if self._test_stays:
             # Keras 2 takes hold of the test function before it says that a validation begins.
