@@ -28,27 +28,38 @@ class InputRows:
         signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
         busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
             host does not wait for it; 0 = it was idle or is not queried. None = 0 for all.
+        ended_ns: int64 (delivered batches,), when each batch's step ended; None where calls
+            have one step, or the ends of several cannot be seen.
     """
 
     requested_ns: np.ndarray
     delivered_ns: np.ndarray
     signature: np.ndarray
     busy_until_ns: np.ndarray | None = None
+    ended_ns: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.delivered_ns)
 
     def __getitem__(self, part: slice | np.ndarray) -> InputRows:
-        """Return some of the rows."""
-        busy = None if self.busy_until_ns is None else self.busy_until_ns[part]
-        return InputRows(self.requested_ns[part], self.delivered_ns[part], self.signature[part], busy)
+        """Return some of the rows, with all ends."""
+        busy = self.busy_until_ns
+        return InputRows(
+            self.requested_ns[part],
+            self.delivered_ns[part],
+            self.signature[part],
+            None if busy is None else busy[part],
+            self.ended_ns,
+        )
 
     def followed_by(self, more: InputRows) -> InputRows:
         """Return these rows and later ones of the same function's graph."""
+        ends = [rows.ended_ns for rows in (self, more) if rows.ended_ns is not None]
         return InputRows(
             np.concatenate([self.requested_ns, more.requested_ns]),
             np.concatenate([self.delivered_ns, more.delivered_ns]),
             np.concatenate([self.signature, more.signature]),
+            ended_ns=np.concatenate(ends) if ends else None,
         )
 
 

@@ -38,6 +38,7 @@ SUITES = {
             for name in (
                 "a_second_fit_reuses_the_trace",
                 "the_end_of_data_is_no_step",
+                "steps_inside_a_call_have_their_own_ends",
                 "facts",
                 "a_stale_wrapper_ends_with_the_next_fit",
                 "validation_is_timed_in_every_epoch",

@@ -324,7 +324,7 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
 
 def test_waits_that_were_lost_are_named(tmp_path, monkeypatch):
     """Fewer rows than calls: nobody can say any more whose are whose."""
-    from gpu_util_callback.backends.tensorflow.iterator import RowQueue
+    from gpu_util_callback.backends.tensorflow.queue import RowQueue
     from gpu_util_callback.recorder import recorder
 
     drain = RowQueue.drain

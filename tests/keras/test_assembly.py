@@ -129,18 +129,17 @@ def test_several_steps_in_one_call(delay, work, n):
     assert total == pytest.approx((free - 1) * MS, rel=1e-3)
 
 
-def test_steps_of_unlike_length_in_one_call_are_estimated_as_equally_long():
-    """The first of eight steps takes six times as long: the graph does not say when it ended.
-
-    So the wait may be estimated too long, never longer than the time spent fetching, and is marked.
-    """
-    ready = [2.0, 12.0, 22.0, 32.0, 112.0, 113.0, 114.0, 115.0]
-    ends = [62.0, 72.0, 82.0, 92.0, 122.0, 132.0, 142.0, 152.0]
-    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=ends[-1], logs=153, logs_end=153, end=154)
-    table = steps(block([row], rows(*zip([2.0, *ready[:-1]], ready, strict=True)), most=8))
-    estimate = table["input_wait_ns"].sum() / MS
-    assert ready[4] - ends[3] <= estimate <= table["input_get_ns"].sum() / MS
-    assert (table["estimated"] == 1).all()
+def test_steps_whose_ends_are_seen():
+    """Steps of unequal length: nothing has to be assumed about them."""
+    given = rows((2, 12), (12, 15), (15, 40), (50, -1))
+    given.ended_ns = np.array([20 * MS, 22 * MS, 49 * MS])
+    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=50, logs=50, logs_end=50, end=50)
+    table = steps(block([row], given, most=8))
+    assert (table["input_wait_ns"] / MS).tolist() == [10, 0, 18]
+    assert (table["duration_ns"] / MS).tolist() == [20, 2, 28]
+    # Fewer ends than steps: they are estimated after all.
+    given.ended_ns = given.ended_ns[:1]
+    assert len(steps(block([row], given, most=8))["step"]) == 3
 
 
 def test_serial_fetches_are_exact():
@@ -298,17 +297,19 @@ def test_calls_after_some_that_lost_their_rows_have_their_own():
     assert table["input_wait_ns"].tolist() == [0.3 * MS]
 
 
-def test_batches_of_a_call_under_way_wait_for_it():
+def test_ends_of_a_call_under_way_wait_for_it():
     one = call(start=0, call=0, call_end=30, logs=30, logs_end=30, end=30)
     two = call(start=30, call=30, call_end=60, logs=60, logs_end=60, end=60)
     early, late = rows((0, 5), (10, 12), (30, 33)), rows((40, 50))
+    early.ended_ns = np.array([9, 30, 39]) * MS
+    late.ended_ns = np.array([60]) * MS
     assembler = Assembler(0)
     (first,) = assembler.add([Function("train", 2, Graph(early, late)), tuple(one)])["steps"]
     (second,) = assembler.add([tuple(two)])["steps"]
-    assert (first["input_wait_ns"] / MS).tolist() == [5, 0]
-    assert (first["duration_ns"] / MS).tolist() == [17.5, 12.5]
-    assert (second["input_wait_ns"] / MS).tolist() == [3, 7]
-    assert (second["duration_ns"] / MS).tolist() == [13, 17]
+    assert (first["input_wait_ns"] / MS).tolist() == [5, 2]
+    assert (first["duration_ns"] / MS).tolist() == [9, 21]
+    assert (second["input_wait_ns"] / MS).tolist() == [3, 10]
+    assert (second["duration_ns"] / MS).tolist() == [9, 21]
 
 
 def test_calls_that_fetch_in_python_bring_their_own_rows():

@@ -17,7 +17,6 @@ from gpu_util_callback.backends.tensorflow.distribute import is_distributed, tim
 from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step
 from gpu_util_callback.backends.tensorflow.iterator import (
     KEY,
-    RowQueue,
     current,
     deterministic,
     holds_batches,
@@ -26,6 +25,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
     timed,
     timing_into,
 )
+from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 from gpu_util_callback.steps.frames import given_dataset, is_tf_keras, uncounted
 from gpu_util_callback.steps.rows import InputRows
@@ -62,6 +62,8 @@ class GraphBatches(Batches):
         queue_and_shapes: tuple[RowQueue, dict[float, int]] | None = inner.__dict__.get(_KEPT)
         if queue_and_shapes is None:
             queue_and_shapes = (RowQueue(), {})
+            if self._ends_are_seen():
+                queue_and_shapes[0].ends = RowQueue()
             inner.__dict__[_KEPT] = queue_and_shapes
         self.queue, shapes = queue_and_shapes
         if not isinstance(self.rows, GraphRows) or not self.rows.reads(self.queue):
@@ -70,6 +72,15 @@ class GraphBatches(Batches):
         shapes.update(self.shapes)
         self.shapes = shapes
         self._into_queue = timing_into(self.queue)
+
+    def _ends_are_seen(self) -> bool:
+        """Return True if a step's end in the graph is the end of its work: not on a GPU."""
+        model = self._model
+        return (
+            int(getattr(model, "steps_per_execution", 1) or 1) > 1
+            and int(getattr(model, "unrolled_steps_per_execution", 1) or 1) == 1
+            and not tf.config.list_physical_devices("GPU")
+        )
 
     def ours(self, args: tuple[object, ...]) -> bool:
         return is_iterator(args[0])  # `train_on_batch` passes a generator
@@ -154,9 +165,9 @@ class GraphRows:
 
     def take(self) -> InputRows:
         """Return the rows since the last call."""
-        before, rows = self._anchor, self._queue.take(self)
-        self._anchor = _anchor()
-        return convert(rows, before, self._anchor)
+        rows, ends = self._queue.take(self)
+        before, self._anchor = self._anchor, _anchor()
+        return convert(rows, before, self._anchor, ends)
 
 
 def _anchor() -> tuple[int, int]:
@@ -166,23 +177,36 @@ def _anchor() -> tuple[int, int]:
     return (before + time.perf_counter_ns()) // 2, wall
 
 
-def convert(rows: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> InputRows:
+def convert(
+    rows: np.ndarray, before: tuple[int, int], after: tuple[int, int], ends: np.ndarray | None = None
+) -> InputRows:
     """RowQueue rows in wall-clock seconds, on the monotonic clock.
 
     Args:
         rows: float64 (n, 3) of a `RowQueue`.
         before: a reading of both clocks (monotonic, wall) from before the rows were written.
         after: the same from after.
+        ends: the same of steps' ends, or None.
 
     Where the wall clock was set in between, each row takes the offset that puts it between the two
     readings.
     """
     wall = np.round(rows[:, :2] * 1e9).astype(np.int64)
+    came = rows[:, 1] >= 0
+    offset = _offsets(wall[:, 0], before, after)
+    ended = None
+    if ends is not None and len(ends):
+        ended = np.round(ends[:, 1] * 1e9).astype(np.int64)
+        ended += _offsets(ended, before, after)
+    return InputRows(wall[:, 0] + offset, np.where(came, wall[:, 1] + offset, -1), rows[:, 2].copy(), ended_ns=ended)
+
+
+def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
+    """Return the offset from each wall-clock stamp to the monotonic clock."""
     old, new = before[0] - before[1], after[0] - after[1]
-    late = wall[:, 0] + new
+    late = wall_ns + new
     fits = (late >= before[0] - 1_000_000) & (late <= after[0] + 1_000_000)
-    offset = np.where(fits, new, old)
-    return InputRows(wall[:, 0] + offset, np.where(rows[:, 1] >= 0, wall[:, 1] + offset, -1), rows[:, 2].copy())
+    return np.where(fits, new, old)
 
 
 # How a way of timing is named in the recording.

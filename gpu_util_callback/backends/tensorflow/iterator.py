@@ -1,19 +1,15 @@
-"""Iterators that stamp when a batch was requested and when it came, and the queue of their rows."""
+"""Iterators that stamp when a batch was requested and when it came."""
 
-from __future__ import annotations
-
-import collections
-import itertools
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.steps.frames import uncounted
 
 current = threading.local()  # its `timing`: the active one of this thread, or None
@@ -142,8 +138,29 @@ def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional
             data = _after_row(data, written)
     except Exception as error:
         rows.failure = rows.failure or f"{type(error).__name__}: {error}".splitlines()[0]
+    if optional and rows.ends is not None:
+        try:
+            _write_step_end(rows.ends)
+        except Exception:  # ends are estimated then
+            rows.ends = None
     rows.traces += 1
     return data
+
+
+def _write_step_end(ends: RowQueue) -> None:
+    """In a loop of several steps: write down when the step before this fetch is over.
+
+    Keras fetches in a branch of the loop's body, beside the step, which is the branch before. The
+    stamp goes into the body itself, after the step; nothing waits for it.
+    """
+    body = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
+    if body is None or "WhileBody" not in type(body).__name__:
+        return  # the first fetch, before the loop
+    steps = [op for op in body.get_operations() if op.type in ("If", "StatelessIf")]
+    if not steps:
+        return
+    with body.as_default(), tf.control_dependencies([steps[-1]]), tf.device("CPU:0"):
+        ends.record(tf.constant(0.0, tf.float64), _now(), tf.constant(0, tf.int64))
 
 
 def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -> tf.Operation:
@@ -364,105 +381,3 @@ def _measure_tail(runs: int = 6) -> int:
         returned = time.time_ns()
         tails.append(returned - int(rows.drain()[-1, 1] * 1e9))
     return max(int(sorted(tails)[len(tails) // 2]), 0)
-
-
-# ---- the rows ------------------------------------------------------------------------------------
-
-_names = itertools.count()
-
-
-class RowQueue:
-    """Rows of (requested, delivered, shape signature), written in a graph, oldest first.
-
-    A TensorFlow queue takes one op a row, where a ring buffer in a variable takes six: on a
-    processor that also runs the step's ops, each of them counts. It grows until it is drained, at
-    every flush, by the recorder's thread.
-
-    Rows are two wall-clock times in seconds since the epoch (`tf.timestamp`; the second is -1 where
-    no batch came), and a signature of the dynamic dimensions (0 where the shapes are static).
-    """
-
-    TYPES = (tf.float64, tf.float64, tf.int64)
-    WIDTH = len(TYPES)
-
-    def __init__(self) -> None:
-        self.traces = 0  # traces of functions with this queue: a free retrace counter
-        self.failure = ""  # why stamps could not be added to a trace
-        self._taking = threading.Lock()
-        self._reader: weakref.ref | None = None
-        # By reader: rows that were still in the queue when the next one came.
-        self._unread_by_reader: weakref.WeakKeyDictionary[object, list] = weakref.WeakKeyDictionary()
-        with tf.init_scope(), tf.device("CPU:0"):
-            _free_collected()
-            self._handle = tf.raw_ops.FIFOQueueV2(
-                component_types=self.TYPES,
-                shapes=[[]] * self.WIDTH,
-                capacity=-1,  # unbounded: a full queue would hold up the step
-                shared_name=f"gpu_util_rows_{os.getpid()}_{next(_names)}",
-            )
-        # Only the traced functions that hold this handle use it, and they are freed together with
-        # the function that keeps this queue.
-        weakref.finalize(self, _collected.append, self._handle).atexit = False
-
-    def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> object:
-        """Write a row of scalars of `TYPES`; return the op of the graph being traced."""
-        with tf.device("CPU:0"):
-            return tf.raw_ops.QueueEnqueueV2(handle=self._handle, components=[requested, delivered, signature])
-
-    def read_by(self, reader: object) -> None:
-        """Make `reader` the one whose calls write the rows from now on.
-
-        Rows of the reader before are kept for it: it may not have taken its last ones yet.
-        """
-        with self._taking:
-            before = self.reader
-            if before is not None:
-                self._unread_by_reader.setdefault(before, []).append(self.drain())
-            else:
-                self.drain()  # rows of a fit that nobody asks for any more
-            self._reader = weakref.ref(reader)
-
-    @property
-    def reader(self) -> object:
-        """Return who reads the queue now; None = nobody."""
-        return self._reader() if self._reader is not None else None
-
-    def take(self, reader: object) -> np.ndarray:
-        """Return the rows written for `reader` since its last call, oldest first."""
-        with self._taking:
-            parts = self._unread_by_reader.pop(reader, [])
-            if self.reader is reader:
-                parts.append(self.drain())
-        return np.concatenate([np.empty((0, self.WIDTH)), *parts])
-
-    def drain(self) -> np.ndarray:
-        """Return the rows since the last call, oldest first: float64 (rows, WIDTH).
-
-        Taking more rows than there are would block: one caller at a time.
-        """
-        count = int(tf.raw_ops.QueueSizeV2(handle=self._handle))
-        parts = [np.empty((0, self.WIDTH))]
-        while count > 0:
-            row_count = min(count, _AT_ONCE)
-            columns = tf.raw_ops.QueueDequeueManyV2(handle=self._handle, n=row_count, component_types=self.TYPES)
-            parts.append(np.stack([column.numpy() for column in columns], 1))
-            count -= row_count
-        return np.concatenate(parts)
-
-
-# Rows taken at once: a step that writes a row waits until they are taken.
-_AT_ONCE = 64
-
-# Resources of queues that are gone. The garbage collector may run at any moment, also while
-# TensorFlow builds a graph and holds its lock: an op there would deadlock. So they are freed when
-# the next queue is made.
-_collected: collections.deque[tf.Tensor] = collections.deque()
-
-
-def _free_collected() -> None:
-    while _collected:
-        handle = _collected.popleft()
-        try:
-            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-        except Exception:  # the runtime frees the memory itself in the end
-            pass
