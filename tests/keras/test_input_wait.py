@@ -25,7 +25,7 @@ from tensorflow.python.framework import config as tf_config
 pytestmark = pytest.mark.timed
 
 DELAYS_MS = (0, 2, 10, 50)
-PER_DELAY = 6
+PER_DELAY = 10
 MODES = {
     "plain": {},
     "jit": {"jit_compile": True},

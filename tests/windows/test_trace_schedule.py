@@ -96,10 +96,14 @@ def test_named_steps_within_the_budget_are_not_taken_whatever_they_cost():
 def test_with_several_gpus_jax_is_profiled_on_request_only(monkeypatch, gpus, trace, taken):
     """Its profiler has crashed such processes; here everything behind that decision is missing."""
     jax = pytest.importorskip("jax")
-    devices = [SimpleNamespace(platform="gpu", id=number) for number in range(gpus)]
+    from gpu_util_callback.backends.jax.runtime import RUNTIME
+
+    devices = [SimpleNamespace(platform="gpu", device_kind="A100", id=number) for number in range(gpus)]
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
     monkeypatch.setattr(fit_windows, "profiler_session_for", lambda backend: None)
-    recorder = SimpleNamespace(settings=SimpleNamespace(trace=TraceSchedule.of(trace)), watch=None, unavailable=[])
+    adapter = SimpleNamespace(runtime=RUNTIME)
+    settings = SimpleNamespace(trace=TraceSchedule.of(trace))
+    recorder = SimpleNamespace(settings=settings, adapter=adapter, watch=None, unavailable=[])
     assert fit_windows.open_windows(recorder, "jax", [], None) is None
     [entry] = recorder.unavailable
     assert ("several GPUs" in entry["reason"]) == (not taken)
