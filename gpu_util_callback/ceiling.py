@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from gpu_util_callback.backends.adapters import framework_in_use
-from gpu_util_callback.backends.base import part_of, runtime_of
+from gpu_util_callback.backends.base import framework_module, runtime_of
 from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.report.ceilings import Ceilings, Instead
 from gpu_util_callback.steps.frames import calling_fit
@@ -392,7 +392,7 @@ def _build(model: Any, batch: object) -> None:
 def _repeated(framework: str, batch: object) -> object:
     """Return one batch as input without an end, made at no cost."""
     if framework == "tensorflow":
-        return part_of(framework, "runtime").repeated(batch)
+        return framework_module(framework, "runtime").repeated(batch)
     import keras
 
     def on_host(value: object) -> object:

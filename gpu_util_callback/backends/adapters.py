@@ -11,7 +11,7 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
-from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, part_of, runtime_of
+from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, framework_module, runtime_of
 from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
@@ -208,7 +208,7 @@ def _torch_works() -> bool:
 
 
 def _tensorflow_works() -> bool:
-    return part_of("tensorflow", "runtime").running()
+    return framework_module("tensorflow", "runtime").running()
 
 
 # TensorFlow is last: tf.data and TensorBoard need it too.

@@ -202,14 +202,14 @@ class Adapter:
 BACKENDS = ("jax", "torch", "tensorflow")
 
 
-def part_of(backend: str, part: str) -> Any:
+def framework_module(backend: str, part: str) -> Any:
     """A module of a framework's package; importing it imports the framework."""
     return import_module(f"gpu_util_callback.backends.{backend}.{part}")
 
 
 def runtime_of(framework: str | None) -> Runtime:
     """Return a framework of this process; for one that is not known, the base class."""
-    return part_of(framework, "runtime").RUNTIME if framework and framework in BACKENDS else Runtime()
+    return framework_module(framework, "runtime").RUNTIME if framework and framework in BACKENDS else Runtime()
 
 
 def adapter_for(backend: str) -> Adapter:
@@ -224,12 +224,12 @@ def adapter_for(backend: str) -> Adapter:
             )
         )
         return adapter
-    return part_of(backend, "backend").adapter()
+    return framework_module(backend, "backend").adapter()
 
 
 def profiler_session_for(backend: str) -> ProfilerSession | None:
     """The profiler of a Keras backend; None = there is none for it."""
-    return part_of(backend, "profiler").SESSION if backend in BACKENDS else None
+    return framework_module(backend, "profiler").SESSION if backend in BACKENDS else None
 
 
 # ---- the work of a training step -----------------------------------------------------------------

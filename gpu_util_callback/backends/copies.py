@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
-from gpu_util_callback.backends.base import BACKENDS, Runtime, part_of, runtime_of
+from gpu_util_callback.backends.base import BACKENDS, Runtime, framework_module, runtime_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set)
@@ -101,7 +101,7 @@ class Preserved:
         elif _is_variable(value):
             self._keep_variable(value)
         elif hasattr(value, "python_function"):  # tf.function, which is wrapped, too
-            self._restore.append(part_of("tensorflow", "runtime").untraced(value))
+            self._restore.append(framework_module("tensorflow", "runtime").untraced(value))
             yield value.python_function
         elif hasattr(value, "__wrapped__") and callable(value):  # jax.jit, functools.wraps
             yield value.__wrapped__

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import Adapter, Runtime, part_of
+from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.recording.manifest_facts import InputArray, InputMap
 from gpu_util_callback.steps.rows import HandedOver
@@ -35,7 +35,7 @@ class WatchingAdapter(Adapter):
         self.first_batch.look()
         functions = self._pipelines.look()
         if functions:
-            part_of("tensorflow", "written_stages").time_functions(functions, self._calls)
+            framework_module("tensorflow", "written_stages").time_functions(functions, self._calls)
 
     def input_facts(self) -> dict[str, object]:
         maps = self._pipelines.functions()
@@ -222,7 +222,7 @@ class TfDataPipelines:
 
     def _reader(self, phase: str) -> Any:
         if phase not in self._readers:
-            self._readers[phase] = part_of("tensorflow", "written_stages").Reader(phase)
+            self._readers[phase] = framework_module("tensorflow", "written_stages").Reader(phase)
         return self._readers[phase]
 
 

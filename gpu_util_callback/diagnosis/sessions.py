@@ -183,10 +183,10 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
         part,
         word,
         evidence,
-        {"worker_wait_pct": limit},
-        f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
+        threshold={"worker_wait_pct": limit},
+        text=f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
         f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}",
-        waited * run["steps"] / 1e3,
+        lost_s=waited * run["steps"] / 1e3,
     )
 
 
@@ -212,8 +212,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
                 "worker_active_pct": round(utilization[rank], 1),
                 "others_active_at_least_pct": round(min(other_pcts), 1),
             },
-            {"worker_gap_pct": gap},
-            f"Waiting in a collective counts as active, so workers that wait are active all the "
+            threshold={"worker_gap_pct": gap},
+            text=f"Waiting in a collective counts as active, so workers that wait are active all the "
             f"time: only worker {rank} is not ({utilization[rank]:.0f} %). Its host is late: look at "
             "what else runs on its CPU, and at work that only this worker does.",
         )
@@ -233,8 +233,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
                 "worker_sm_active_pct": round(sm_active[rank], 1),
                 "others_sm_active_at_most_pct": round(most, 1),
             },
-            {"worker_gap_pct": gap},
-            f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
+            threshold={"worker_gap_pct": gap},
+            text=f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
             f"work ({sm_active[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
             "collective. Compare its GPU's model, clocks and temperature with the others', and its "
             "share of the batch.",

@@ -11,7 +11,7 @@ HOME = Path(backends.__file__).parent
 def test_each_part_that_is_named_exists():
     named = set()
     for path in HOME.parent.rglob("*.py"):
-        named |= set(re.findall(r'part_of\((?:"(\w+)"|[\w.]+), "(\w+)"\)', path.read_text()))
+        named |= set(re.findall(r'framework_module\((?:"(\w+)"|[\w.]+), "(\w+)"\)', path.read_text()))
     assert len(named) > 4
     for framework, part in sorted(named):
         homes = [framework] if framework else ["tensorflow", "jax", "torch"]

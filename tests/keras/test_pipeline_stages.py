@@ -169,6 +169,9 @@ def test_function_names(name, own):
         ("ShardDataset", "shard"),
         ("MapAndBatchV2", "map + batch"),
         ("ForeverRepeat", "repeat"),
+        ("MemoryCacheImpl", "cache"),
+        ("FixedLengthRecordV2", "FixedLengthRecordDataset"),
+        ("DirectedInterleave", "sample_from_datasets"),
         ("SomethingNew", "something_new"),
     ],
 )

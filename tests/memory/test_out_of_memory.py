@@ -47,6 +47,19 @@ def error(name: str, text: str) -> Exception:
             {"gpu": 0, "asked_bytes": 64 * MIB, "shapes": ["[1024, 1024, 16]"]},
         ),
         (
+            error("ResourceExhaustedError", "OOM when allocating tensor with shape[8,1048576] and type int4 on a GPU"),
+            "tensorflow",
+            {"asked_bytes": 8 * MIB, "shapes": ["[8, 1048576]"]},
+        ),
+        (
+            error(
+                "ResourceExhaustedError",
+                "OOM when allocating tensor with shape[8,1048576] and type float8_e5m2 on a GPU",
+            ),
+            "tensorflow",
+            {"asked_bytes": 8 * MIB, "shapes": ["[8, 1048576]"]},
+        ),
+        (
             error(
                 "ResourceExhaustedError",
                 "OOM when allocating tensor with shape[8,1048576] and type "
