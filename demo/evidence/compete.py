@@ -1,5 +1,9 @@
-"""Computes on the GPU until it is ended: `python compete.py jax|torch|tensorflow`."""
+"""Computes on the GPU until its input is closed: `python compete.py jax|torch|tensorflow`.
 
+Nobody's child: what a training's own children do on the GPU counts as the training's.
+"""
+
+import os
 import sys
 import threading
 
@@ -50,4 +54,6 @@ def multiply(backend: str) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
     multiply(sys.argv[1])

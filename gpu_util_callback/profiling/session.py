@@ -65,6 +65,7 @@ class ProfilerSession:
         self._folder: Path | None = None  # not None = a window of ours is open
         self._running: object = None  # the framework's object for it
         self._yielded: Callable[[], None] | None = None
+        self._halted: dict[Path, Path | ProfilerFailed | None] = {}  # results of `halt` for `stop`
         self._wrapped: list[tuple[object, str, object, object]] = []
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
@@ -88,8 +89,14 @@ class ProfilerSession:
     def halt(self, folder: Path) -> None:
         """End the recording that was started into `folder`; `stop` follows, on another thread.
 
-        For profilers that only the thread that started them can end. On the training thread.
+        On the training thread, which launches nothing meanwhile: XLA's profiler unloads CUPTI as it
+        stops, and unloading it beside launches destroyed 5 of 8 trainings (JAX on an H200).
         """
+        if self.traces_device:
+            try:
+                self._halted[folder] = self._end(folder)
+            except ProfilerFailed as error:
+                self._halted[folder] = error
 
     def stop(self, folder: Path) -> Path | None:
         """Stop the profile that was started into `folder`, and return its file.
@@ -99,6 +106,14 @@ class ProfilerSession:
         Raises:
             ProfilerFailed.
         """
+        if folder not in self._halted:
+            return self._end(folder)
+        file = self._halted.pop(folder)
+        if isinstance(file, ProfilerFailed):
+            raise file
+        return file
+
+    def _end(self, folder: Path) -> Path | None:
         with self._lock:
             if self._folder != folder:
                 return None

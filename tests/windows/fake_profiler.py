@@ -63,6 +63,7 @@ class FakeProfiler(ProfilerSession):
         self.halted.append((threading.current_thread(), self.door.running == "ours"))
         if self.fails == "halt":
             raise RuntimeError("it goes on")
+        super().halt(folder)
 
     def server(self):
         return self._server

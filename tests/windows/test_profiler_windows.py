@@ -49,6 +49,27 @@ def test_the_training_thread_ends_the_recording_and_another_one_the_rest(make):
     assert len(profiler.stopped_on) == 2
 
 
+def test_with_a_gpu_the_training_thread_stops_the_profiler(make):
+    profiler = FakeProfiler(Door(), device=True)
+    windows, _ = make(trace=[(1, 3), (4, 6)], profiler=profiler)
+    windows.begin()
+    train(windows, 8)
+    windows.close(5)
+    assert profiler.stopped_on == [threading.main_thread()] * 2
+    assert [result.profile is not None for result in windows.drain()] == [True, True]
+
+
+def test_with_a_gpu_a_profiler_that_writes_nothing_is_reported(make):
+    profiler = FakeProfiler(Door(), device=True, fails="stop")
+    windows, _ = make(trace=[(1, 3)], profiler=profiler)
+    windows.begin()
+    train(windows, 8)
+    windows.close(5)
+    assert profiler.stopped_on == [threading.main_thread()]
+    assert [entry["reason"] for entry in windows.unavailable] == ["it wrote nothing"]
+    assert windows.drain() == []
+
+
 def test_a_profiler_has_a_limit_of_events_of_its_own(make):
     def limit(**kwargs):
         profiler = FakeProfiler(Door())
