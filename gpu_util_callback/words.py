@@ -28,7 +28,9 @@ HOST_TIME = {
 # A GPU's account: the first ten are the categories of a traced step.
 GPU_TIME = {
     "kernel": Category("kernels", "at least one compute kernel is running"),
-    "copy_h2d": Category("copies to the GPU", "exposed copies: not overlapped with compute, host to device"),
+    "copy_h2d": Category(
+        "copies to the GPU", "exposed copies: not overlapped with compute, host to device; idle while one is made ready"
+    ),
     "copy_d2h": Category("copies to the host", "exposed copies: not overlapped with compute, device to host"),
     "copy_d2d": Category("copies on the GPU", "exposed copies: not overlapped with compute, device to device"),
     "collective": Category("collectives", "communication between GPUs that is not overlapped with compute"),

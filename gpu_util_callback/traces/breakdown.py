@@ -1,7 +1,8 @@
 """The GPU account: each GPU's activity in each step, and the causes of its idle time.
 
 Ten disjoint categories per GPU and step that sum to the step exactly. Work comes first (`kernel`,
-then copies and communication only where nothing before them hides it); the rest of the step is
+then copies and communication only where nothing before them hides it). An idle gap that a copy to
+the GPU ends belongs to `copy_h2d`, too, while the host makes that copy ready. The rest of the step is
 idle, and every idle gap is explained by the host's activity before the work that ended it:
 
 * `idle_input`: the host waited for the next batch.
@@ -79,7 +80,9 @@ def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple
         work = device.busy(*kinds)
         sets[category] = work - busy
         busy = busy | work
-    sets.update(_idle(process, device, steps, low, high))
+    staging, idle = _idle(process, device, steps, low, high)
+    sets["copy_h2d"] = sets["copy_h2d"] | staging
+    sets.update(idle)
     if once:
         starts, ends = (np.array(times, np.int64) for times in zip(*once, strict=True))
         started = (sets["idle_launch"] | sets["idle_sync"]) & union(starts, ends)
@@ -96,15 +99,20 @@ def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple
     return DeviceAccount(device, sets, {c: rows[c] for c in CATEGORIES})
 
 
-def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -> dict[str, Intervals]:
-    """Return the four idle categories of the GPU between `low` and `high`, disjoint."""
+def _idle(
+    process: Process, device: Device, steps: Steps, low: int, high: int
+) -> tuple[Intervals, dict[str, Intervals]]:
+    """Return the idle time of the GPU between `low` and `high` in which the next copy to it is made ready.
+
+    And the four idle categories of the rest; all of them are disjoint.
+    """
     events = device.events
     calls = process.events
     busy, first = union_with_first(events.start_ps, events.end_ps)
     gaps = busy.complement(low, high)
     none = dict.fromkeys(IDLE_CATEGORIES, EMPTY)
     if not len(gaps) or not process.has_host:
-        return none
+        return EMPTY, none
 
     launch_start, launch_end = launches(process, device)
     # The work that ends each gap, and its launch time (the gap's end where unknown).
@@ -127,6 +135,10 @@ def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -
     before = Intervals(gaps.start, late)
     idle_input = _input(process, before)
     remaining = _part(before) - idle_input
+    # Then a copy that is made ready, whoever waits for it.
+    copied = has_next & (events.kind[following] == DeviceKind.COPY_H2D) if following is not None else has_next
+    staging = remaining & _staging(process) & _part(before, copied)
+    remaining = remaining - staging
     # Then synchronization: the host was waiting for the GPU when it ran dry.
     sync = _syncs(process, device)
     # A final read-back of a result is the same, where no waiting call was recorded (TensorFlow
@@ -145,7 +157,16 @@ def _idle(process: Process, device: Device, steps: Steps, low: int, high: int) -
     idle_launch = dispatch | launching
     # Without work that is linked to its launch, a late host cannot be shown.
     late_host = remaining - dispatch if has_launch.any() or not has_next.any() else EMPTY
-    return {"idle_input": idle_input, "idle_launch": idle_launch, "idle_sync": idle_sync, "idle_host": late_host}
+    return staging, {
+        "idle_input": idle_input,
+        "idle_launch": idle_launch,
+        "idle_sync": idle_sync,
+        "idle_host": late_host,
+    }
+
+
+# `copy_h2d`: the next copy was made ready; `other`: nothing says why.
+_GAP_CAUSES = (*IDLE_CATEGORIES, "copy_h2d", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +175,7 @@ class Gap:
 
     start_ps: int
     end_ps: int
-    cause: str  # one of the idle categories, or "other"
+    cause: str  # one of `_GAP_CAUSES`
 
 
 def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
@@ -165,12 +186,11 @@ def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
     start, end = busy.end[:-1], busy.start[1:]
     rows = np.argsort(start - end, kind="stable")[:limit]
     start, end = start[rows], end[rows]
-    parts = np.stack([result.sets[c].measure(start, end) for c in IDLE_CATEGORIES])
+    parts = np.stack([result.sets[c].measure(start, end) for c in _GAP_CAUSES[:-1]])
     unnamed = (end - start) - parts.sum(axis=0)
     best = np.argmax(np.vstack((parts, unnamed)), axis=0)
     return [
-        Gap(int(a), int(b), (*IDLE_CATEGORIES, "other")[i])
-        for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
+        Gap(int(a), int(b), _GAP_CAUSES[i]) for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
     ]
 
 
@@ -214,6 +234,12 @@ def _input(process: Process, before: Intervals) -> Intervals:
     over |= (before.end - before.start)[gap] > DISPATCH_GAP_PS
     mine, gap = mine[over], gap[over]
     return union(np.maximum(start[mine], before.start[gap]), np.minimum(end[mine], before.end[gap]))
+
+
+def _staging(process: Process) -> Intervals:
+    """Return the times in which any thread of the host made a copy to a GPU ready."""
+    rows = process.events.kind == HostKind.STAGING
+    return union(process.events.start_ps[rows], process.events.end_ps[rows])
 
 
 def _syncs(process: Process, device: Device) -> Intervals:

@@ -66,6 +66,7 @@ class HostKind(IntEnum):
     PYTHON = 9  # a Python function, from a Python tracer
     RANGE = 10  # an annotation of the user (NVTX, record_function)
     FRAMEWORK = 11  # the framework's own machinery: executors, eager layers
+    STAGING = 12  # making a copy to the GPU ready: into pinned memory, into its layout
 
 
 class MemoryKind(IntEnum):

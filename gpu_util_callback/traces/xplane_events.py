@@ -70,6 +70,8 @@ _INPUT_WAIT = re.compile(
     r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
 )
 _PIPELINE = re.compile(r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)")
+# PJRT's threads make a batch in pageable memory ready for the DMA; a pageable copy of CUDA does so itself.
+_STAGING = re.compile(r"^(H2D Dispatch$|BufferFromHostBuffer::H2D_staging_copy)")
 _RUN = re.compile(r"^(FunctionRun|SessionRun|PjitFunction\(|TfrtModelRunner|RunGraph$)")
 _OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
 
@@ -273,6 +275,8 @@ def host_kind(name: str) -> int:
         return HostKind.PYTHON
     if _RUN.match(name):
         return HostKind.RUN
+    if _STAGING.match(name):
+        return HostKind.STAGING
     api = api_kind(name)
     if api is not None:
         return api

@@ -40,6 +40,39 @@ def test_pageable_copies_that_nothing_hides(explain):
     assert result["kernels"][0]["occupancy_pct"] == 75
 
 
+@pytest.mark.parametrize("name", ["H2D Dispatch", "BufferFromHostBuffer::H2D_staging_copy"])
+def test_idle_time_in_which_the_host_makes_a_copy_ready_belongs_to_the_copy(explain, name):
+    """XLA moves a batch into pinned memory on a thread of its own, while Python waits for the step before."""
+    space, python, gpu = marked(10, 10_000)
+    worker = space.host.line("pjrt_async_work_runner/1", 3)
+    for step in range(10):
+        at = step * 10_000
+        python.event("PjitFunction(train_step)", at + 5, 9_000)
+        worker.event(name, at + 100, 6_900)
+        gpu.copy("H2D", at + 6_995, at + 7_000, 2_000, size=64 << 20)
+        gpu.launch("nvjet_hsh_128", at + 9_005, at + 9_010, 900)
+    result = explain(space)
+    found = shares(result)
+    assert found["copy_h2d"] == pytest.approx(0.2 + 0.69, abs=0.01)
+    assert found["idle_host"] + found["idle_launch"] + found["idle_sync"] < 0.03
+    assert causes(result) == ["transfer_bound"]
+    assert result["gaps"][0]["cause"] == "copy_h2d"
+
+
+def test_making_a_copy_ready_explains_no_idle_time_before_a_kernel(explain):
+    """The next batch is made ready while the host has not launched the kernels of this one."""
+    space, _, gpu = marked(10, 10_000)
+    worker = space.host.line("pjrt_async_work_runner/1", 3)
+    for step in range(10):
+        at = step * 10_000
+        worker.event("H2D Dispatch", at + 100, 6_900)
+        gpu.launch("nvjet_hsh_128", at + 7_995, at + 8_000, 1_500)
+        gpu.copy("H2D", at + 8_010, at + 8_020, 1_000, size=64 << 20)
+    found = shares(explain(space))
+    assert found["copy_h2d"] == 0
+    assert found["idle_host"] > 0.7
+
+
 def test_copies_behind_kernels_cost_nothing(explain):
     space, _, gpu = marked(5, 10_000)
     for step in range(5):

@@ -218,7 +218,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             "and copy the rest from pinned memory, on a stream of its own, while kernels run.",
             saves=0.0,  # overlapped copies hide no more than the kernels take
         )
-    says = "Batches are copied to the GPU while it has nothing else to do. "
+    says = "Batches are made ready and copied to the GPU while it has nothing else to do. "
     kind = run.input_kind
     unpinned = run.fit.get("input_pin_memory") is not True
     if full:  # larger copies do not help a full link
