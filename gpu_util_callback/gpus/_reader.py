@@ -27,7 +27,6 @@ from gpu_util_callback.recording.clock import Clock
 NAN = float("nan")
 _GPU_UTIL, _MEMORY_UTIL = 1, 2
 _DAY_US = 86_400 * 1_000_000
-_DRY_AFTER_NS = 1_000_000_000
 # NVML documents windows of 1/6 s to 1 s; changes further apart are not of successive refreshes.
 SHORTEST_WINDOW_NS, LONGEST_REFRESH_NS = 166_666_667, 1_200_000_000
 FEWEST_REFRESHES = 2
@@ -112,7 +111,7 @@ class UtilizationBuffer(_Source):
         if polled[0] != polled[0]:
             return
         absent = self._gate.lacks("nvmlDeviceGetSamples", self._key)
-        dry = absent or time_ns - self._newest_ns > _DRY_AFTER_NS
+        dry = absent or time_ns - self._newest_ns > 2 * BUFFER_S * 1e9
         for stamp_ns, values in self._polled.rows(time_ns, polled):
             if dry and stamp_ns >= self._newest_ns:
                 self._store.add(self._key + "/utilization", self.columns, stamp_ns, list(values))
@@ -221,6 +220,11 @@ class Field:
     wraps: bool = False
     spans: bool = False
 
+    @property
+    def asked(self) -> int | tuple[int, int]:
+        """The field as the driver's binding takes it."""
+        return (self.id, self.scope) if self.scope else self.id
+
 
 _NS_TO_PCT = 100e-9
 FIELDS = (
@@ -272,20 +276,24 @@ class Counters(_Source):
         limit_mw = max(facts.get("power_limit_mw") or 0, facts.get("power_default_mw") or 0)
         power_mw = _OVER_LIMIT * limit_mw or _MOST_MW
         self._most = {field: power_mw if field.spans else link_rate for field in FIELDS}
-        self._throughput_due_s = 0.0
+        self._batch_due_s = self._throughput_due_s = 0.0
         self._empty = [NAN] * len(self.columns)
-        self._share_positions = [self.columns.index(column) for column in _SHARES]
+        self._columns = {column: position for position, column in enumerate(self.columns)}
         # The binding's structures read attributes in Python; their descriptors do it in C.
         structure = gate.binding.c_nvmlFieldValue_t
         self._getters = [getattr(structure, name).__get__ for name in ("nvmlReturn", "timestamp", "valueType", "value")]
         self._prepare()
 
-    def read(self) -> list[float]:
-        """Return [float] * len(columns): rates since the last read."""
+    def read(self, now_s: float) -> list[float]:
+        """Return [float] * len(columns): rates since the last read; but for traffic, once in `BATCH_S`."""
         row = self._empty[:]
         uncounted = self._uncounted
-        if self._fields:
-            answer = self._gate.ask(_BATCH, self._gpu.board, self._field_ids, gpu=self._key)
+        fields = self._traffic
+        if now_s >= self._batch_due_s:
+            self._batch_due_s = now_s + BATCH_S
+            fields = self._fields
+        if fields:
+            answer = self._gate.ask(_BATCH, self._gpu.board, [field.asked for field in fields], gpu=self._key)
             if answer is None:
                 # A gap: no rate over an unobserved interval, but all of its energy.
                 self._before = {field: count for field, count in self._before.items() if field.spans}
@@ -293,7 +301,7 @@ class Counters(_Source):
                 if self._gate.lacks(_BATCH, self._key):
                     self._drop_all()
             else:
-                self._account(answer, row)
+                self._account(fields, answer, row)
         self._reasons(row, uncounted)
         self._throughput(row)
         return row
@@ -305,17 +313,18 @@ class Counters(_Source):
 
     def _prepare(self) -> None:
         """Compute everything that depends on the remaining fields."""
-        self._field_ids = [(field.id, field.scope) if field.scope else field.id for field in self._fields]
-        self._positions = [self.columns.index(field.column) for field in self._fields]
+        # Its counters may wrap, and are cheap to read.
+        self._traffic = [field for field in self._fields if field.wraps and not field.spans]
         counted = {field.column for field in self._fields}
         self._uncounted = [column for column in _SHARES if column not in counted]
         self._unmetered = [column for column in _THROUGHPUT if column not in counted]
 
-    def _account(self, answer: Answer, row: list[float]) -> None:
+    def _account(self, fields: Sequence["Field"], answer: Answer, row: list[float]) -> None:
         now_s = time.perf_counter()
         get_code, get_time, get_type, get_value = self._getters
         dropped = []
-        for field, position, value in zip(self._fields, self._positions, answer, strict=True):
+        for field, value in zip(fields, answer, strict=True):
+            position = self._columns[field.column]
             code = get_code(value)
             if code != 0:
                 dropped.append((field, int(code)))
@@ -328,9 +337,9 @@ class Counters(_Source):
             if rate == rate:
                 counted = row[position]
                 row[position] = rate if counted != counted else counted + rate
-        for position in self._share_positions:
-            if row[position] > 100:
-                row[position] = 100.0  # two causes at once
+        for column in _SHARES:
+            if row[self._columns[column]] > 100:
+                row[self._columns[column]] = 100.0  # two causes at once
         for field, code in dropped:
             self._drop(field, code)
 
@@ -392,7 +401,7 @@ class Counters(_Source):
             name = f"{_PCIE}/{column}"
             rate = self._gate.ask(_PCIE, self._gpu.board, _THROUGHPUT[column], gpu=self._key, name=name)
             if rate is not None:
-                row[self.columns.index(column)] = 1024.0 * rate
+                row[self._columns[column]] = 1024.0 * rate
                 self._gate.memory.forget(column, self._key)
             elif self._gate.lacks(name, self._key):
                 self._gate.memory.forget(name, self._key)  # the counter's own reason is better
@@ -406,7 +415,7 @@ class Counters(_Source):
         for column in uncounted:
             is_reason = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
             unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
-            row[self.columns.index(column)] = 100.0 if is_reason or unnamed else 0.0
+            row[self._columns[column]] = 100.0 if is_reason or unnamed else 0.0
 
 
 _PCIE = "nvmlDeviceGetPcieThroughput"
@@ -860,8 +869,10 @@ class GpuGauges(_Source):
         return NAN if value is None else float(value)
 
 
-# Seconds between reads of values that are slow to query or to change; the rest: every tick.
-BUFFER_S, GPM_S, COUNTERS_S, PROCESSES_S, HEALTH_S = 0.5, 0.18, 0.18, 1.0, 10.0
+# Seconds between reads of values that are slow to query or to change; the rest: every tick. On an
+# H200 the batch of counters takes 5 ms of CPU, the buffer's two queries 4 ms, the processes 2, GPM and
+# the event reasons 0.1.
+BUFFER_S, GPM_S, REASONS_S, BATCH_S, PROCESSES_S, HEALTH_S = 1.0, 0.18, 0.18, 1.0, 1.0, 10.0
 _NO_COUNTERS = [NAN] * len(Counters.columns)
 _NO_PROCESSES = [NAN] * len(Processes.columns)
 _NO_HEALTH = [NAN] * len(Health.columns)
@@ -923,8 +934,8 @@ class GpuReader:
             self._buffer.read()
         self._buffer.poll(time_ns, gauges[:2])
         # Read a wrapping counter before it can have wrapped twice.
-        pause_s = 0.0 if self._counters.wraps else COUNTERS_S
-        counters = self._counters.read() if self._is_due(4, now_s, pause_s) else _NO_COUNTERS
+        pause_s = 0.0 if self._counters.wraps else REASONS_S
+        counters = self._counters.read(now_s) if self._is_due(4, now_s, pause_s) else _NO_COUNTERS
         if self._is_due(1, now_s, GPM_S):
             self._gpm.read()
         processes = self._processes.read() if self._is_due(2, now_s, PROCESSES_S) else _NO_PROCESSES

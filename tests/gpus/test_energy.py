@@ -9,7 +9,8 @@ from nvml import Scenario
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.usage import TimeSums
+from gpu_util_callback.diagnosis.evidence.usage import EnergyUse, TimeSums
+from gpu_util_callback.recording.schema import STEP_PARTS
 
 SECOND = 10**9
 # 100 W while the input is waited for, 500 W in the step: three seconds of each, in turns.
@@ -187,3 +188,38 @@ def test_sums_over_time_do_not_depend_on_order_or_pieces(monkeypatch):
     np.testing.assert_array_equal(whole.of("a"), parts.of("a"))
     np.testing.assert_array_equal(whole.starts(), parts.starts())
     assert whole.total("a") == amount[end > start].sum()
+
+
+def counted(blocks):
+    """The energy of a run of 2 s whose first half waits, from blocks of (times in s, counter in W, power in W)."""
+    use = EnergyUse(0)
+    for times, counter, power in blocks:
+        rows = {
+            "time_ns": (np.array(times) * SECOND).astype(np.int64),
+            "power_energy_mw": 1000 * np.array(counter, float),
+            "power_mw": 1000 * np.array(power, float),
+        }
+        use.add({}, {"gpu0": rows})
+    step = {**dict.fromkeys(STEP_PARTS, np.zeros(1, np.int64)), "start_ns": np.zeros(1, np.int64)}
+    use.add({"steps": {**step, "input_wait_ns": np.array([SECOND]), "body_ns": np.array([SECOND])}}, {})
+    return use.result([{"index": 0, "used_by_framework": True}], 0, 2 * SECOND)
+
+
+def test_energy_between_two_reads_of_a_counter_goes_where_power_was_sampled():
+    nan = np.nan
+    ticks = np.arange(0, 2.01, 0.25)
+    power = [100] * 5 + [500] * 4  # W at each tick, of the time before it
+    counter = [nan] * 8 + [330]  # W over both seconds: the gauge reads 10 % low
+    found = counted([(ticks, counter, power)])
+    assert found["total_j"] == pytest.approx(660)
+    assert found["by_time_j"]["input_wait"] == pytest.approx(110)
+    assert found["by_time_j"]["step"] == pytest.approx(550)
+    pieces = [(ticks[i : i + 3], counter[i : i + 3], power[i : i + 3]) for i in range(0, 9, 3)]
+    assert counted(pieces) == found
+    even = counted([(ticks, counter, [nan] * 9)])
+    assert even["by_time_j"]["input_wait"] == pytest.approx(330)
+
+
+def test_a_counter_that_was_not_read_for_long_measures_nothing_meanwhile():
+    found = counted([([0, 0.1, 0.2, 100, 100.1], [np.nan, 100, 100, 100, 100], [100] * 5)])
+    assert found["gpus"][0]["measured_s"] == pytest.approx(0.2)

@@ -62,11 +62,11 @@ def test_event_reasons_serve_where_the_batch_of_counters_is_missing(step, way, p
 def test_event_reasons_serve_while_the_batch_fails_now_and_then(step, monkeypatch):
     now = {"s": 0.0}
     monkeypatch.setattr("gpu_util_callback.gpus._gate.time.perf_counter", lambda: now["s"])
-    scenario = Scenario().call(BATCH, code=999, from_=1, until=2)
+    scenario = Scenario().call(BATCH, code=999, from_=2, until=4)
     scenario.gpu("h100").curve("event_reasons", 0x20)
     stepped = step(scenario)
     seen = []
-    for now["s"] in (0, 0.5, 1.0, 1.5, 5.0, 5.5):
+    for now["s"] in (0, 1, 2, 3, 10, 11):
         seen.append(stepped.at(now["s"])["gpu0"]["throttle_thermal_pct"][0])
     np.testing.assert_array_equal(seen, [np.nan, 0, 100, 100, np.nan, 0])
 
@@ -95,12 +95,11 @@ def test_pcie_traffic_by_the_older_call(step, way):
 
 
 def test_pcie_traffic_without_its_fields_alone(step, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.gpus._reader.time.perf_counter", lambda: 0.0)  # asked once a second
     scenario = Scenario().call("field:197", code=3).call("field:198", code=3)
     scenario.gpu("a100").curve("pcie_throughput:0", 1000).curve("pcie_throughput:1", 2000)
     stepped = step(scenario)
-    rows = stepped.at(0, 0.3)["gpu0"]
-    assert known(rows["pcie_rx_bytes_per_s"]).tolist() == [2000 * 1024]
+    rows = stepped.at(0, 1)["gpu0"]
+    assert set(known(rows["pcie_rx_bytes_per_s"])) == {2000 * 1024}
     assert known(rows["power_energy_mw"]).tolist() == pytest.approx([500_000], rel=1e-4)
     assert not [source for source in stepped.reasons() if "pcie" in source]
 

@@ -70,9 +70,9 @@ def test_the_driver_s_own_samples_keep_their_times(step):
     scenario = Scenario(samples_period_ms=100)
     scenario.gpu("h100").curve("utilization", [(0, 10), (0.95, 80)])
     stepped = step(scenario)
-    buffered = stepped.at(0, 0.5, 1.0, 1.5)["gpu0/utilization"]
-    np.testing.assert_allclose(buffered["t"], np.arange(0, 1.51, 0.1), atol=2e-6)
-    assert buffered["utilization_pct"].tolist() == [10] * 10 + [80] * 6
+    buffered = stepped.at(0, 0.5, 1.0, 2.0)["gpu0/utilization"]
+    np.testing.assert_allclose(buffered["t"], np.arange(0, 2.01, 0.1), atol=2e-6)
+    assert buffered["utilization_pct"].tolist() == [10] * 10 + [80] * 11
     assert (buffered["memory_utilization_pct"] == 40).all()
 
 
@@ -89,8 +89,8 @@ def test_a_dry_buffer_is_filled_by_polling(step):
     scenario = Scenario(samples_period_ms=100, samples_idle="dry")
     scenario.gpu("h100").curve("utilization", [(0, 60), (1, 0)]).curve("memory_utilization", 0)
     stepped = step(scenario)
-    buffered = stepped.at(*np.arange(0, 4.01, 0.5))["gpu0/utilization"]
-    busy, idle = buffered["t"] < 1, buffered["t"] > 2
+    buffered = stepped.at(*np.arange(0, 6.01, 0.5))["gpu0/utilization"]
+    busy, idle = buffered["t"] < 1, buffered["t"] > 3
     assert (buffered["utilization_pct"][busy] == 60).all()
     assert busy.sum() == 10
     assert idle.sum() >= 4
@@ -142,11 +142,12 @@ def test_the_origin_of_stamps_is_found(origin):
 def test_rates_come_from_cumulative_counters(step):
     scenario = Scenario()
     scenario.gpu("h100").counter(197, [(0, 1e9), (1, 3e9)]).counter(198, 5e9).counter(83, [(0, 400_000), (1, 600_000)])
-    rows = step(scenario).at(0, 0.5, 1, 1.5)["gpu0"]
+    rows = step(scenario).at(0, 0.5, 1, 2)["gpu0"]
     assert math.isnan(rows["pcie_tx_bytes_per_s"][0])  # one reading is no rate
     np.testing.assert_allclose(rows["pcie_tx_bytes_per_s"][1:], [1e9, 1e9, 3e9], rtol=1e-5)
     np.testing.assert_allclose(rows["pcie_rx_bytes_per_s"][1:], 5e9, rtol=1e-5)
-    np.testing.assert_allclose(rows["power_energy_mw"][1:], [4e5, 4e5, 6e5], rtol=1e-5)
+    # Asked once a second: its answer takes the driver of an H200 3 ms.
+    np.testing.assert_allclose(rows["power_energy_mw"], [math.nan, math.nan, 4e5, 6e5], rtol=1e-5)
 
 
 def test_a_wrapping_pcie_counter_is_unwrapped(step):

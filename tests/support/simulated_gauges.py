@@ -12,7 +12,7 @@ NAN = float("nan")
 HOST = -1  # in place of a GPU's index
 START_NS = 1_750_000_000 * S
 # How often the recorder reads what, in seconds.
-COUNTERS_S, PROCESSES_S, HEALTH_S, GPM_S, HOST_S, FLUSH_S = 0.18, 1.0, 10.0, 0.18, 1.0, 2.0
+BATCH_S, PROCESSES_S, HEALTH_S, GPM_S, HOST_S, FLUSH_S = 1.0, 1.0, 10.0, 0.18, 1.0, 2.0
 
 
 @dataclass
@@ -161,11 +161,11 @@ class Gauges:
         board, rng, n = self.board, self.rng, len(times)
         paced = (
             (
-                COUNTERS_S,
+                BATCH_S,
                 "throttle",
                 {"throttle_thermal_pct": 0, "throttle_power_pct": 0, "throttle_other_pct": 0, "event_reasons": 0},
             ),
-            (COUNTERS_S, "pcie", {"pcie_rx_bytes_per_s": 2e8, "pcie_tx_bytes_per_s": 3e7}),
+            (BATCH_S, "pcie", {"pcie_rx_bytes_per_s": 2e8, "pcie_tx_bytes_per_s": 3e7}),
             (
                 PROCESSES_S,
                 "processes",
@@ -191,7 +191,7 @@ class Gauges:
             ),
         )
         for period, source, defaults in paced:
-            if source in self.without or (not board.counters and period == COUNTERS_S):
+            if source in self.without or (not board.counters and period == BATCH_S):
                 continue
             due = (times - START_NS) // round(period * S)
             read = np.diff(due, prepend=-1) > 0

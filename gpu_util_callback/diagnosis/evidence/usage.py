@@ -89,45 +89,66 @@ class EnergyUse:
 
     def __init__(self, start_ns: int | None) -> None:
         self._sums = TimeSums(start_ns)
-        # (GPU's group, column) -> time and value of its newest sample
-        self._newest: dict[tuple[str, str], tuple[int, float]] = {}
+        # GPU's group -> time and value of its newest power sample
+        self._newest: dict[str, tuple[int, float]] = {}
+        # GPU's group -> when its counter was read, and times and values of the ticks since then
+        self._unread: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
 
     def add(self, tables: AnyTables, samples: AnyTables) -> None:
         """Add new rows of steps and phases, and new samples of GPUs."""
         for group, block in samples.items():
             if group.startswith("gpu") and "/" not in group:
-                for column in (_COUNTER, _POWER):
-                    if column in block:
-                        self._add_power(group, column, block)
+                if _COUNTER in block:
+                    self._add_counter(group, block)
+                if _POWER in block:
+                    self._add_gauge(group, block)
         if "steps" in tables:
             self._add_steps(tables["steps"])
         if "phases" in tables:
             self._add_phases(tables["phases"])
 
-    def _add_power(self, group: str, column: str, block: Mapping[str, np.ndarray]) -> None:
-        """Add the energy between samples: of a counter its own, of a gauge the mean of both."""
+    def _add_gauge(self, group: str, block: Mapping[str, np.ndarray]) -> None:
+        """Add the energy between power samples: the mean of both."""
+        power = np.asarray(block[_POWER], np.float64)
+        is_valid = np.isfinite(power) & (power >= 0)
+        if not is_valid.any():
+            return
+        times = np.asarray(block["time_ns"], np.int64)
+        before_ns, before = self._newest.get(group, (int(times[0]), np.nan))
+        at = np.concatenate([[before_ns], times[is_valid]])
+        power = np.concatenate([[before], power[is_valid]])
+        self._newest[group] = int(at[-1]), float(power[-1])
+        twice = power[1:] + np.where(np.isfinite(power[:-1]), power[:-1], power[1:])
+        self._add_energy(f"{group}/{_POWER}", at, twice, np.diff(at) <= GAP_NS)
+
+    def _add_counter(self, group: str, block: Mapping[str, np.ndarray]) -> None:
+        """Add the energy between two reads of a counter, spread as power was sampled meanwhile."""
         times = np.asarray(block["time_ns"], np.int64)
         if not len(times):
             return
-        key = group, column
-        if key not in self._newest:  # counters are first read here, without a rate
-            self._newest[key] = int(times[0]), np.nan
-        values = np.asarray(block[column], np.float64)
-        is_valid = np.isfinite(values) & (values >= 0)
-        if not is_valid.any():
-            return
-        before_ns, before = self._newest[key]
-        at = np.concatenate([[before_ns], times[is_valid]])
-        power = np.concatenate([[before], values[is_valid]])
-        self._newest[key] = int(at[-1]), float(power[-1])
-        twice = 2 * power[1:]
-        if column == _POWER:
-            twice = power[1:] + np.where(np.isfinite(power[:-1]), power[:-1], power[1:])
-        length = at[1:] - at[:-1]
-        is_short = (length > 0) & (length <= GAP_NS)
-        start, end, length = at[:-1][is_short], at[1:][is_short], length[is_short]
+        unknown = np.full(len(times), np.nan)
+        rows = np.stack([np.asarray(block.get(column, unknown), np.float64) for column in (_COUNTER, _POWER)])
+        # A counter is first read where its column begins, without a rate.
+        before_ns, earlier, earlier_rows = self._unread.get(group, (int(times[0]), times[:0], rows[:, :0]))
+        times, rows = np.concatenate([earlier, times]), np.concatenate([earlier_rows, rows], axis=1)
+        reads = np.flatnonzero(np.isfinite(rows[0]) & (rows[0] >= 0) & (times > before_ns))
+        end = reads[-1] + 1 if len(reads) else 0
+        newest_ns = int(times[end - 1]) if end else before_ns
+        is_recent = times[end:] <= newest_ns + GAP_NS
+        self._unread[group] = newest_ns, times[end:][is_recent], rows[:, end:][:, is_recent]
+        at = np.concatenate([[before_ns], times[:end]])
+        interval = np.searchsorted(reads, np.arange(end))
+        length = np.diff(at)
+        is_short = (np.bincount(interval, length, len(reads)) <= GAP_NS)[interval]
+        power = _shaped(rows[0][reads], interval, rows[1][:end], length)
+        self._add_energy(f"{group}/{_COUNTER}", at, 2 * power, is_short)
+
+    def _add_energy(self, name: str, at: np.ndarray, twice: np.ndarray, is_short: np.ndarray) -> None:
+        """Add twice the power between times, int[n + 1], where that time is short enough to be measured."""
+        start, end = at[:-1][is_short], at[1:][is_short]
+        length = np.maximum(end - start, 0)
         amount = np.rint(twice[is_short]).astype(np.int64) * length
-        self._sums.add(start, end, **{f"{group}/{column}": amount, f"{group}/{column}/covered": length})
+        self._sums.add(start, end, **{name: amount, f"{name}/covered": length})
 
     def _add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         at = steps["start_ns"]
@@ -209,6 +230,22 @@ class EnergyUse:
             joules[name] = float(part.sum())
             unassigned -= part
         return {**joules, "other": float(np.maximum(unassigned, 0).sum())}
+
+
+def _shaped(means: np.ndarray, interval: np.ndarray, gauge: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return means of intervals as values of the pieces they consist of, in proportion to a gauge.
+
+    Args:
+        means: float[intervals].
+        interval: int[pieces], whose piece each is; an unknown gauge leaves its interval even.
+        gauge, length: float[pieces].
+    """
+    count = len(means)
+    weighted = np.bincount(interval, gauge * length, count)
+    whole = np.bincount(interval, length, count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shape = gauge * (whole / weighted)[interval]
+    return means[interval] * np.where(np.isfinite(shape), shape, 1.0)
 
 
 def _figures(joules: float) -> float:
