@@ -17,7 +17,7 @@ column; any that the framework supports for the rest); it downloads nothing by i
 Each scenario trains in a process of its own for some 15 seconds: one that fails, hangs or crashes
 loses no other. One GPU is used, the first of CUDA_VISIBLE_DEVICES; nobody else should. Printed are,
 for each, the causes that must be found and those that were, and one activity by three instruments:
-NVML's kernel active, GPM's SM active, and kernel busy from the profiler's trace, all in percent of
+NVML's GPU active, GPM's SM active, and kernel busy from the profiler's trace, all in percent of
 the time; behind the table, why a verdict is wrong, and on which numbers. `results-<backend>.json`
 (`costs-<backend>.json`) in the output folder holds everything that was measured, with the versions.
 

@@ -17,7 +17,7 @@ from gpu_util_callback.recording.manifest_facts import Gpu, MemoryGrowthFacts
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.segments import Segment, SegmentInfo
 from gpu_util_callback.recording.work import peak_text
-from gpu_util_callback.words import capitalized
+from gpu_util_callback.words import GPU_TIME, capitalized
 from tensorboard_plugin.reply_types import LaneInfo, SeriesInfo
 
 # Series of the step breakdown, from the bottom of the stack to its top: (name, column, title).
@@ -31,9 +31,9 @@ STACK = (
 
 # Titles of the sampled columns, in the order in which lanes are offered.
 TITLES = {
-    "utilization_pct": ("Kernel active", "share of time in which any kernel ran (NVML)"),
-    "utilization_process_pct": ("… of this process", "kernel active, by this process's kernels"),
-    "utilization_other_pct": ("… of others", "kernel active, by other processes' kernels"),
+    "utilization_pct": GPU_TIME["gpu_active"],
+    "utilization_process_pct": ("… of this process", "GPU active for this process"),
+    "utilization_other_pct": ("… of others", "GPU active for other processes"),
     "mfu_pct": ("MFU", "model FLOPs utilization"),
     "samples_per_s": ("Samples per second", "trained, without validation and compiling"),
     "sm_active_pct": ("SM active", "share of multiprocessors with work (GPM)"),

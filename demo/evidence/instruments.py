@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-# NVML's kernel active is a mean over up to a second and quantised; a window's steps are a handful.
+# NVML's GPU active is a mean over up to a second and quantised; a window's steps are a handful.
 TOLERANCE = 15.0
 
 
 def agreement(found: dict[str, Any]) -> str:
     """Whether the three instruments agree: they measure different things, and these must hold.
 
-    NVML's kernel active and the trace's kernel busy are the same share by two ways; an SM cannot
+    NVML's GPU active and the trace's kernel busy are the same share by two ways; an SM cannot
     be active where no kernel is.
     """
     nvml, sm, trace = (found.get(name) for name in ("nvml_pct", "sm_active_pct", "kernel_busy_pct"))

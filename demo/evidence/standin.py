@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "stand-in GPU (not real)"
 GIB = 1 << 30
 
-# scenario -> what the driver's instruments show: kernel active, SM active, tensor cores, all in %
+# scenario -> what the driver's instruments show: GPU active, SM active, tensor cores, all in %
 _SHOWN = {
     "healthy": (98, 88, 60),
     "healthy-defaults": (98, 88, 60),

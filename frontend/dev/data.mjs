@@ -17,7 +17,7 @@ export function random(seed) {
 /** What the server calls the evidence below, and its unit. */
 const LABELS = {
   wait_pct: ['waiting for input, share of these steps\' time', '%'], wait_ms_per_step: ['waiting for input, per step', 'ms'],
-  step_ms: ['step time here', 'ms'], steps: ['steps', ''], gpu_active_pct: ['kernel active meanwhile (avg)', '%'],
+  step_ms: ['step time here', 'ms'], steps: ['steps', ''], gpu_active_pct: ['GPU active meanwhile (avg)', '%'],
   step_here_without_its_wait_ms: ['step time here without its wait', 'ms'], unstarved_steps_elsewhere_ms: ['step time elsewhere, without a wait', 'ms'],
   promise_rests_on: ['speedup estimated from', ''], faster_up_to: ['possible speedup here, up to', '×'], slowest_stage: ['slowest stage', ''],
   stage_ms_per_batch: ['slowest stage, per batch', 'ms'], stage_parallelism: ['its threads', ''],
@@ -97,7 +97,7 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
       lanes[`gpu${g}:${name}`] = { kind: 'time', times: sampleTimes, series: { [name]: sampleTimes.map((t) => value(t)) } };
       descriptions.push({ id: `gpu${g}:${name}`, group: `gpu${g}`, title, unit, kind: 'band', max, note: null, series: [{ name, title }] });
     };
-    add('utilization_pct', 'kernel active', '%', 100, (t) => (stalled(t) ? noise(6, 1) : inSlow(t) ? Math.min(100, noise(14, 1.6)) : Math.min(100, noise(96, 0.05))));
+    add('utilization_pct', 'GPU active', '%', 100, (t) => (stalled(t) ? noise(6, 1) : inSlow(t) ? Math.min(100, noise(14, 1.6)) : Math.min(100, noise(96, 0.05))));
     add('memory_used_bytes', 'VRAM', 'bytes', 143771 * MIB, (t) => Math.min(t / (20 * SECOND), 1) * (33.8 + g * 0.2) * 1024 * MIB + 600 * MIB);
     add('power_mw', 'Power', 'mW', 700000, (t) => (inSlow(t) ? noise(180000, 0.1) : noise(560000, 0.05)));
     add('sm_clock_mhz', 'SM clock', 'MHz', 1980, (t) => (g === 1 && t > throttled[0] && t < throttled[1] ? noise(1290, 0.03) : 1980));

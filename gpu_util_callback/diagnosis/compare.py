@@ -222,7 +222,7 @@ def ms_per_sample(run: Mapping) -> float | None:
 
 
 def active_pct(run: Mapping) -> float | None:
-    """Return the mean kernel active over the GPUs in use by the framework; None if not measured."""
+    """Return NVML's mean utilization over the GPUs in use by the framework; None if not measured."""
     means = [gpu["utilization_pct"]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
     measured = [mean for mean in means if mean is not None]
     return round(sum(measured) / len(measured), 2) if measured else None

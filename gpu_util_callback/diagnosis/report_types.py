@@ -118,7 +118,7 @@ class GpuReport(TypedDict):
     used_by_framework: bool
     compute_capability: str | list[Count] | None
     peak: PeakReport | None  # null where work or peak is not known
-    # NVML's kernel active: share of time in which any kernel ran; the mean is over the run's time.
+    # NVML's utilization: share of time in which a kernel or a copy ran; the mean is over the run's time.
     utilization_pct: Spread
     # Time between two of the driver's readings as observed in the run; each is the mean of it.
     utilization_refresh_ms: Count | None
@@ -575,8 +575,8 @@ class WithoutGpu(TypedDict):
     hours: float
 
 
-class KernelActive(TypedDict):
-    """Time in which a kernel ran, of the time in which that was measured."""
+class GpuActive(TypedDict):
+    """Time in which NVML saw a kernel or a copy running, of the time in which that was measured."""
 
     gpu_hours: float | None
     of_gpu_hours: float
@@ -631,7 +631,7 @@ class TotalSums(Spent):
     trainings: Count  # recordings, with ranks, restarts and resumes of one training joined
     unit: Unit  # the hours to look at: hours where no run held a GPU
     without_gpu: WithoutGpu
-    kernel_active: KernelActive
+    gpu_active: GpuActive
     causes: list[TotalCause]  # the most expensive first
     cost: NotRequired[TotalCost]  # with --price-per-gpu-hour; absent without it
     unknown_cost: list[UnknownCost]

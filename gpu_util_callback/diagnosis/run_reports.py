@@ -464,7 +464,7 @@ def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts,
         return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
     if active is not None and wall_s:
         busy = round(wall_s * active / 100, 6)
-        return {"basis": "nvml", "kernel_active": busy, "idle": round(wall_s - busy, 6)}
+        return {"basis": "nvml", "gpu_active": busy, "idle": round(wall_s - busy, 6)}
     return {}
 
 
@@ -472,7 +472,7 @@ def _speaks_for(traced_gpu: TracedGpu, in_steps: float, active_pct: float | None
     """Return whether traced steps represent all steps, which are the share `in_steps` of a run."""
     if not traced_gpu.duration_ns:
         return False
-    # NVML counts every kernel, however few cores it takes: it never shows less than the kernels do.
+    # NVML counts every kernel, however few cores it takes, and copies: it never shows less than the kernels do.
     computing = in_steps * (traced_gpu.share("kernel") + traced_gpu.share("collective"))
     return active_pct is None or computing <= active_pct / 100 + UNLIKE
 

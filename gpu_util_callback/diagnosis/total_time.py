@@ -18,8 +18,8 @@ from gpu_util_callback.diagnosis.report_types import (
     CauseCost,
     Dimensions,
     Goodput,
+    GpuActive,
     Hours,
-    KernelActive,
     Part,
     Restarts,
     Spent,
@@ -180,7 +180,7 @@ def total(survey: Survey) -> TotalSums:
             "recordings": sum(not row["gpus"] for row in rows),
             "hours": _hours(sum(row["wall_s"] or 0 for row in rows if not row["gpus"])),
         },
-        "kernel_active": _kernel_active(rows),
+        "gpu_active": _gpu_active(rows),
         "causes": everything.causes(gpus),
         "unknown_cost": [
             {"cause": cause, "title": _TITLES.get(cause, cause), "trainings": count}
@@ -350,8 +350,8 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
     }
 
 
-def _kernel_active(rows: Iterable[Row]) -> KernelActive:
-    """Return the GPU-hours in which a kernel ran, and the GPU-hours in which that was measured."""
+def _gpu_active(rows: Iterable[Row]) -> GpuActive:
+    """Return the GPU-hours in which a kernel or a copy ran, and those in which that was measured."""
     active = measured = 0.0
     for row in rows:
         active += sum(row["active"]) * (row["wall_s"] or 0.0)

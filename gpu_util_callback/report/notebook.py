@@ -47,7 +47,8 @@ class Summary(dict[str, str | float | None]):
         mfu_pct, mfu_peak_tflops: model FLOPs utilization over the GPUs at work, and the sum of
             their peaks: dense TFLOP/s in the precision that the model computes in.
         flops_per_sample: the model's work, forward and backward, two FLOPs a multiply-add.
-        gpu_utilization_pct: mean time in which a kernel ran, over the GPUs that the framework uses.
+        gpu_utilization_pct: mean time in which NVML saw a kernel or a copy running, over the GPUs that
+            the framework uses.
         gpu_memory_used_bytes: the highest use of memory on any of these.
         findings: number of findings.
         cause, title, lost_s: id and title of the one to fix first, and what it cost in all.
@@ -183,7 +184,7 @@ def _subtitle(run: RunReport) -> str:
         if not gpu["used_by_framework"]:
             parts.append(f"{name} not used by the framework")
         elif mean is not None:
-            parts.append(f"{name} kernel active {percent(mean)}")
+            parts.append(f"{name} GPU active {percent(mean)}")
     if run["status"] != "ended":
         parts.append(UNFINISHED.get(run["status"], run["status"]))
     return " · ".join(parts)
@@ -275,7 +276,7 @@ def _gpu_curve(recording: Recording, gpu: str) -> Iterator[str]:
     for group in (gpu, f"{gpu}/utilization"):
         used = _means(recording, group, "utilization_pct")
         if used is not None:
-            yield _curve([(used, "#1b9e8a")], 100, f"{gpu}: kernel active, 0 to 100 %")
+            yield _curve([(used, "#1b9e8a")], 100, f"{gpu}: GPU active, 0 to 100 %")
             return
 
 

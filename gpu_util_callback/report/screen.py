@@ -42,7 +42,7 @@ HOST_LOOK = {
 }
 GPU_LOOK = {
     "kernel": ("34", "#"),
-    "kernel_active": ("34", "#"),
+    "gpu_active": ("34", "#"),
     "copy_h2d": ("31", ">"),
     "copy_d2h": ("31", "<"),
     "copy_d2d": ("31", "="),

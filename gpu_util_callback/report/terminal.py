@@ -41,7 +41,7 @@ from gpu_util_callback.report.screen import (
     missing_lines,
     without_escapes,
 )
-from gpu_util_callback.words import duration, gpu_names, percent, precise, rate, times, what_to_do, workers
+from gpu_util_callback.words import GPU_TIME, duration, gpu_names, percent, precise, rate, times, what_to_do, workers
 
 _SHOWN_ROWS = 20  # of the table
 _SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
@@ -463,7 +463,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
     if use is None:
         text += " utilization not measured"
     else:
-        text += f" kernel active {percent(use)} (avg)"
+        text += f" GPU active {percent(use)} (avg)"
         text += f"; {gpu['utilization_note']}" if gpu["utilization_note"] else ""
     mfu = [member["mfu_pct"] for member in kind if member["mfu_pct"] is not None]
     if mfu:
@@ -650,7 +650,7 @@ def _column_notes(names: Container[str], rows: Sequence[Mapping]) -> Iterator[st
     if shown:
         yield f"{' and '.join(shown)}: {'means' if shown[1:] else 'the mean'} over all steps"
     if "GPU" in names:
-        yield "GPU: mean share of time in which a kernel ran"
+        yield f"GPU: mean share of time in which {GPU_TIME['gpu_active'].explanation}"
 
 
 def _changes(row: Mapping) -> Iterator[str]:

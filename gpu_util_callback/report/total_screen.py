@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
 from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, without_escapes
-from gpu_util_callback.words import duration, percent, what_to_do
+from gpu_util_callback.words import GPU_TIME, duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
 PARTS: tuple[tuple[Part, str, str], ...] = (
@@ -221,10 +221,10 @@ def notes(report: Mapping) -> list[str]:
             f"At {cost['per_gpu_hour']:,.2f} an hour of a GPU: {cost['total']:,.2f} in all, "
             f"{cost['lost']:,.2f} lost; fixing all of it saves up to {cost['saves']:,.2f}."
         )
-    active, again = report["kernel_active"], report["restarts"]
+    active, again = report["gpu_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])
-        notes.append(f"A kernel ran in {share} of the GPU time (NVML; not every kernel fills a GPU).")
+        notes.append(f"The GPUs were active {share} of the time: {GPU_TIME['gpu_active'].explanation}.")
     if again["restarts"]:
         note = (
             f"{_count(again['trainings'], 'training')} continued after "

@@ -110,7 +110,7 @@ def test_compared_lanes_are_aligned_on_one_scale_that_stays(open_tab, tmp_path, 
     tab.settle()
     titles = tab.find(".tl-label .tl-title").all_inner_texts()
     runs = tab.find(".tl-label .tl-origin").all_inner_texts()
-    assert titles[0:4] == ["Kernel active", "Kernel active", "Step time", "Step time"]
+    assert titles[0:4] == ["GPU active", "GPU active", "Step time", "Step time"]
     assert [run.split()[0] for run in runs[0:4]] == ["b", "a", "b", "a"]
     scroller = tab.find(".tl-scroll")
     scales: dict[str, set[str]] = {}

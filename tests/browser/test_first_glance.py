@@ -216,7 +216,7 @@ def check_one_column_in_the_order_of_reading(tab):
         ends = [box["y"] + box["height"] for box in boxes]
         assert all(end <= box["y"] + 1 for end, box in zip(ends, boxes[1:], strict=False)), (size, boxes)
         assert in_sight(tab, ".tl-label"), f"the first lane is on the first screen of {size}"
-        assert "Kernel active" in tab.text(".tl-label") and "Step time" in tab.text(".tl-label:nth-child(2)")
+        assert "GPU active" in tab.text(".tl-label") and "Step time" in tab.text(".tl-label:nth-child(2)")
         assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
         assert tab.find("h1").evaluate("(head) => head.scrollHeight <= head.clientHeight + 2"), size
         heights[size] = [tab.find(part).bounding_box()["height"] for part in (".tl-scroll", ".tl-content")]

@@ -43,11 +43,11 @@ def test_all_lanes_are_listed_and_managed_without_dragging(tab):
 
 def test_lanes_and_groups_are_moved_by_keyboard_and_by_mouse(tab):
     tab.settle()
-    assert titles(tab)[:3] == ["Kernel active", "Step time", "Input wait"]
+    assert titles(tab)[:3] == ["GPU active", "Step time", "Input wait"]
     tab.button("Move Input wait up").focus()
     tab.page.keyboard.press("Enter")
     tab.settle()
-    assert titles(tab)[:3] == ["Kernel active", "Input wait", "Step time"]
+    assert titles(tab)[:3] == ["GPU active", "Input wait", "Step time"]
     # A group's label, dragged below the next group's.
     groups = tab.find(".tl-group")
     before = groups.all_inner_texts()
@@ -63,7 +63,7 @@ def test_lanes_and_groups_are_moved_by_keyboard_and_by_mouse(tab):
     tab.page.goto(url)
     tab.wait_for(".tl-value:not(:empty)")
     tab.settle()
-    assert titles(tab)[:3] == ["Kernel active", "Input wait", "Step time"]
+    assert titles(tab)[:3] == ["GPU active", "Input wait", "Step time"]
     assert groups.all_inner_texts() == after
 
 
@@ -144,7 +144,7 @@ def test_lanes_in_sight_are_saved_as_numbers(tab):
     assert all(row[low] <= row[wait] <= row[high] for row in values)
     starved = [row[wait] for row in values if row[0] > 800]
     assert min(starved) > 20, "the starved third, as it is drawn"
-    assert "gpu1 Kernel active mean [%]" in names
+    assert "gpu1 GPU active mean [%]" in names
 
 
 def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path, start_tensorboard):
@@ -171,7 +171,7 @@ def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path,
     for title in ("Power", "SM clock", "Temperature"):
         wait_until(lambda title=title: reddish(title, 0.5), what=f"the mark over {title}")
         assert not reddish(title, 0.2) and not reddish(title, 0.8)
-    assert not reddish("Kernel active", 0.5)
+    assert not reddish("GPU active", 0.5)
     # In words: at the pointer, and for a screen reader.
     box = tab.find(".tl-label").filter(has_text="Power").first.bounding_box()
     tab.page.mouse.move(plot["x"] + plot["width"] / 2, box["y"] + box["height"] / 2)

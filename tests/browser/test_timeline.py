@@ -207,7 +207,7 @@ def test_arrow_keys_read_values_aloud(tab):
     tab.find(".tl-surface").focus()
     tab.page.keyboard.press("ArrowRight")
     live = ".timeline [aria-live]"
-    wait_until(lambda: "Kernel active" in tab.text(live), what="reading the first lane aloud")
+    wait_until(lambda: "GPU active" in tab.text(live), what="reading the first lane aloud")
     tab.page.keyboard.press("ArrowDown")
     wait_until(lambda: "Step time" in tab.text(live), what="reading the steps aloud")
     first = tab.text(live)
@@ -252,11 +252,11 @@ def test_groups_fold_and_lanes_pin_and_hide(tab):
     tab.find(".tl-group").first.click()
     tab.settle()
     assert tab.find(".tl-label").count() == labels
-    pin = tab.frame.get_by_role("button", name="Pin Kernel active").first
+    pin = tab.frame.get_by_role("button", name="Pin GPU active").first
     pin.focus()
     tab.page.keyboard.press("Enter")
     tab.settle()
-    assert "Kernel active" in tab.find(".tl-label").first.inner_text()
+    assert "GPU active" in tab.find(".tl-label").first.inner_text()
     tab.button("Hide Input wait").focus()
     tab.page.keyboard.press("Enter")
     tab.settle()

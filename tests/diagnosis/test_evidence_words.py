@@ -136,5 +136,5 @@ def test_the_tab_gets_a_title_for_every_cause_and_category():
     assert set(words["causes"]) == {REPEATED, *(rule.cause for rule in RULES)}
     glyphs = {cause["glyph"] for cause in words["causes"].values()}
     assert len(glyphs) == len(words["causes"]), "each has one of its own, so that a colour is never alone"
-    assert set(words["gpu"]) >= {*CATEGORIES, "kernel_active", "idle", "outside_steps"}
+    assert set(words["gpu"]) >= {*CATEGORIES, "gpu_active", "idle", "outside_steps"}
     assert set(words["host"]) == {"step", "input_wait", "compile", "validation", "callbacks", "other"}

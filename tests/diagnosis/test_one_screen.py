@@ -99,7 +99,7 @@ def test_sixty_four_gpus_are_what_differs_and_the_rest(tmp_path):
     lines = render(report, 100).splitlines()
     assert len(lines) <= SCREEN
     [slow] = [line for line in lines if line.startswith("gpu37 ")]
-    assert "kernel active 20 % (avg)" in slow
+    assert "GPU active 20 % (avg)" in slow
     assert any(line.startswith("63 GPUs NVIDIA H200 (63 alike)") for line in lines)
 
 

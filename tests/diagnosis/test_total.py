@@ -58,7 +58,7 @@ def test_the_sums_are_those_of_the_single_reports(mixed):
         assert by_cause[cause]["saves_gpu_hours"] == pytest.approx(saves[cause] / HOUR, rel=1e-6)
     assert found["without_gpu"]["recordings"] == 1
     active = sum(run["wall_s"] * gpu["utilization_pct"]["mean"] / 100 for run in runs for gpu in run["gpus"])
-    assert found["kernel_active"]["gpu_hours"] == pytest.approx(active / HOUR, rel=1e-3)
+    assert found["gpu_active"]["gpu_hours"] == pytest.approx(active / HOUR, rel=1e-3)
     assert found["read"]["diagnosed"] == 0  # their manifests were enough
 
 

@@ -132,10 +132,10 @@ def test_verdict_card_and_bar_name_one_share(tmp_path, busy):
     assert percent(gpu["utilization_pct"]["mean"]) == f"{shown} %"
     account = report["gpu_time_est"]["0"]
     assert account["basis"] == "nvml"
-    assert percent(100 * account["kernel_active"] / report["wall_s"]) == f"{shown} %"
+    assert percent(100 * account["gpu_active"] / report["wall_s"]) == f"{shown} %"
     plain = recording.summary["gpu0"]["utilization_pct"]["mean"]
     assert plain > gpu["utilization_pct"]["mean"] + 5, "else this test shows nothing"
-    assert f"kernel active {shown} %" in render(logdir_report([recording]))
+    assert f"GPU active {shown} %" in render(logdir_report([recording]))
 
 
 def test_several_gpus_are_named_as_several():

@@ -110,8 +110,8 @@ def test_the_finer_of_two_utilization_lanes_comes_first(tmp_path):
     run.close()
     lanes = [lane for lane in lanes_of(one(tmp_path)) if ":utilization_pct" in lane["id"]]
     assert [(lane["id"], lane["title"]) for lane in lanes] == [
-        ("gpu0/utilization:utilization_pct", "Kernel active"),
-        ("gpu0:utilization_pct", "Kernel active (polled)"),
+        ("gpu0/utilization:utilization_pct", "GPU active"),
+        ("gpu0:utilization_pct", "GPU active (polled)"),
     ]
 
 

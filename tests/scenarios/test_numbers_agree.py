@@ -189,7 +189,7 @@ def check_value(text: str, value: float, unit: str) -> None:
 def test_utilization_is_one_statistic(reported):
     run, _, text = reported
     means = [gpu["utilization_pct"]["mean"] for gpu in run["gpus"]]
-    shown = re.findall(r"kernel active ([\d.]+) % \(avg\)", text)
+    shown = re.findall(r"GPU active ([\d.]+) % \(avg\)", text)
     known = [percent(mean).split()[0] for mean in means if mean is not None]
     assert sorted(shown) == sorted(known)
 

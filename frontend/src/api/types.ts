@@ -382,7 +382,7 @@ export interface GpuReport {
   compute_capability?: string | number[] | null;
   /** null where work or peak is not known */
   peak?: PeakReport | null;
-  /** NVML's kernel active: share of time in which any kernel ran; the mean is over the run's time */
+  /** NVML's utilization: share of time in which a kernel or a copy ran; the mean is over the run's time */
   utilization_pct?: Spread;
   /** Time between two of the driver's readings as observed in the run; each is the mean of it */
   utilization_refresh_ms?: number | null;

@@ -147,7 +147,7 @@ const sumOf = (slices: Slice[]): number => slices.reduce((all, slice) => all + s
 /** Means over the bars that are made of the same parts: one GPU was traced, of another NVML alone is known. */
 function meanOf(bars: Bar[]): Slice[] {
   const found = new Map<string, Slice>();
-  const kind = ({ slices }: Bar): boolean => slices.some(({ key }) => key === 'kernel_active' || key === 'idle');
+  const kind = ({ slices }: Bar): boolean => slices.some(({ key }) => key === 'gpu_active' || key === 'idle');
   for (const bar of bars) {
     const alike = bars.filter((other) => kind(other) === kind(bar)).length;
     for (const slice of bar.slices) {

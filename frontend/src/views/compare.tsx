@@ -1,7 +1,7 @@
 /** Runs side by side, the chosen one first: how fast, where the time went, what was found. */
 import type { RecordingReply, WordedReport } from '../api/types.ts';
 import { duration, percent, seconds, short, UNKNOWN } from '../math/format.ts';
-import { hostCategories, slices } from '../words/accounts.ts';
+import { gpuActive, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { sourceLabel } from '../words/labels.ts';
 import { useApp, useTab } from './hooks.ts';
@@ -56,7 +56,7 @@ export function Compare() {
             <th scope="col" title="Average wall time of a step without compilation: what the speed rests on">
               a step
             </th>
-            <th scope="col" title="Average share of time in which a kernel ran">
+            <th scope="col" title={`Average share of time in which ${gpuActive().explanation}`}>
               GPU
             </th>
             <th scope="col">where the thread's time went</th>

@@ -5,6 +5,7 @@ import { namedGpus } from '../lanes/findings.ts';
 import { energy, bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
 import { median, split } from '../math/odd.ts';
 import { clean, ranges } from '../math/text.ts';
+import { gpuActive } from '../words/accounts.ts';
 import { Prose, Remedy } from './prose.tsx';
 
 const COMPACT_FROM = 2;
@@ -63,7 +64,7 @@ export function GpuStrip({ report }: { report: WordedReport }) {
           key={gpu.index}
           class={named.has(`gpu${gpu.index}`) ? 'named' : undefined}
           style={{ '--use': `${gpu.utilization_pct?.mean ?? 0}%` }}
-          title={[`gpu${gpu.index}`, `kernel active ${percent(gpu.utilization_pct?.mean)}`, throttledText(gpu) && `throttled ${throttledText(gpu)}`].filter(Boolean).join(' · ')}
+          title={[`gpu${gpu.index}`, `${gpuActive().title} ${percent(gpu.utilization_pct?.mean)}`, throttledText(gpu) && `throttled ${throttledText(gpu)}`].filter(Boolean).join(' · ')}
         />
       ))}
     </span>
@@ -90,8 +91,8 @@ function GpuTable({ gpus, report }: { gpus: Gpu[]; report: WordedReport }) {
         <thead>
           <tr>
             <th scope="col">GPU</th>
-            <th scope="col" colSpan={2} title={traced ? TRACED_HINT : USE_HINT}>
-              {traced ? 'kernels, traced' : 'kernel active, avg (p5–p95)'}
+            <th scope="col" colSpan={2} title={traced ? TRACED_HINT : activeHint()}>
+              {traced ? 'kernels, traced' : `${gpuActive().title}, avg (p5–p95)`}
             </th>
             {columns.memory && (
               <th scope="col" title={VRAM_HINT}>
@@ -184,7 +185,7 @@ function typical(alike: Gpu[], active: (gpu: Gpu) => number | null): Gpu {
   };
 }
 
-const USE_HINT = 'NVML utilization: share of time in which any kernel ran. Average, and 5th to 95th percentile.';
+const activeHint = (): string => `${gpuActive().explanation}. Average share of time, and 5th to 95th percentile.`;
 const TRACED_HINT = 'Share of the traced steps in which a kernel ran; utilization was not sampled.';
 const VRAM_HINT = 'Highest device memory use in any sample, out of the total.';
 const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, and why.';
@@ -217,7 +218,7 @@ function GpuCard({ gpu, traced, joules }: { gpu: Gpu; traced: number | null; jou
         </p>
       )}
       {traced === null ? (
-        <Meter label="kernel active" hint={USE_HINT} kind="avg" value={percent(use?.mean)} extra={spread(gpu)} at={use?.mean} low={use?.p5} high={use?.p95} colour="blue" />
+        <Meter label={gpuActive().title} hint={activeHint()} kind="avg" value={percent(use?.mean)} extra={spread(gpu)} at={use?.mean} low={use?.p5} high={use?.p95} colour="blue" />
       ) : (
         <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
       )}

@@ -4,7 +4,7 @@ import { headlineOf, jobFindings, namedGpus } from '../lanes/findings.ts';
 import { MANY_GPUS } from '../lanes/layout.ts';
 import { count as counted, gain, plural, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
-import { gpuCategories, hostSlices, slices } from '../words/accounts.ts';
+import { gpuActive, gpuCategories, hostSlices, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
 import { AccountBar, Ceilings } from './account.tsx';
@@ -112,7 +112,7 @@ function estimateHint(report: WordedReport): string {
   const bases = new Set(Object.values(report.gpu_time_est ?? {}).map((account) => account?.basis));
   const from = bases.has('windows')
     ? 'Extrapolated to the whole run from the steps that profiler windows measured.'
-    : 'From NVML utilization samples: the share of time in which any kernel ran.';
+    : `From NVML's utilization: active means that ${gpuActive().explanation}.`;
   return `${from} A GPU's time is an account of its own and is never added to the thread's.`;
 }
 

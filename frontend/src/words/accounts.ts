@@ -34,7 +34,7 @@ const GPU: Look[] = [
   { key: 'idle_sync', colour: 'violet', idle: true },
   { key: 'idle_host', colour: 'mauve', idle: true },
   // Where no profiler window was taken, NVML alone tells running from idle.
-  { key: 'kernel_active', colour: 'blue' },
+  { key: 'gpu_active', colour: 'blue' },
   { key: 'idle', colour: 'grey', idle: true },
   { key: 'outside_steps', colour: 'mauve', idle: true },
   { key: 'other', colour: 'grey', idle: true },
@@ -46,8 +46,11 @@ export const hostCategories = (): Category[] => named('host', HOST);
 
 export const gpuCategories = (): Category[] => named('gpu', GPU);
 
+/** What NVML's utilization means. */
+export const gpuActive = (): { title: string; explanation: string } => titleOf('gpu', 'gpu_active');
+
 /** The ten categories of a traced step on a GPU. */
-export const tracedCategories = (): Category[] => gpuCategories().filter(({ key }) => !['kernel_active', 'idle', 'outside_steps'].includes(key));
+export const tracedCategories = (): Category[] => gpuCategories().filter(({ key }) => !['gpu_active', 'idle', 'outside_steps'].includes(key));
 
 /** A traced step where no GPU was traced: the host alone. */
 export const hostStepCategories = (): Category[] =>

@@ -110,7 +110,7 @@ def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray
 class Idle:
     """Idleness of the GPUs on which this training computes, over a range."""
 
-    active_pct: float  # mean "kernel active" over those GPUs
+    active_pct: float  # NVML's mean utilization (kernels and copies) of those GPUs
     idle_ns: int
     samples: int
     gpus: tuple[int, ...]

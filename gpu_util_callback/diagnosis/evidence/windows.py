@@ -260,7 +260,7 @@ _HELPER = re.compile(
 
 
 def fill(run: Run, gpu: int, at_least: int) -> tuple[float, float] | None:
-    """Return NVML's kernel active over the steps, and GPM's SM active of the time in which kernels ran, %.
+    """Return NVML's GPU active over the steps, and GPM's SM active of the time in which kernels ran, %.
 
     None if the GPU has no GPM values, or too few of them.
     """
