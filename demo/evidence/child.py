@@ -30,7 +30,7 @@ def run(job: Job) -> dict[str, Any]:
         delay_s = workload.delay(step_s)
         whole_s = max(step_s + delay_s, 1e-4)
         if workload.validation is not None:
-            epoch_s = job.seconds / 1.5 / workload.epochs
+            epoch_s = job.seconds / 2 / workload.epochs
         else:
             epoch_s = job.seconds / workload.epochs
         steps = int(min(50_000, max(40, epoch_s / whole_s)))

@@ -12,6 +12,7 @@ from nvml import GIB, Scenario, environment
 from nvml_recorder import Recorder, Recording
 
 TIMES = np.arange(0, 4, 0.1)
+H200 = Path(__file__).parents[1] / "evidence" / "h200" / "jax" / "competitor.nvml"
 
 
 def original():
@@ -83,3 +84,15 @@ def test_a_recorder_that_is_told_to_end_keeps_what_it_has(standin_folder, tmp_pa
     process.stdout.close()
     assert process.wait(20) == 0
     assert " 42.0" in Recording(output).text()
+
+
+def test_what_an_h200_answered_is_sampled(step):
+    """A training at the card's power limit beside another process; both began some seconds before."""
+    stepped = step(Recording(H200, time="manual"))
+    rows = stepped.at(*np.arange(8, 12, 0.1))
+    gauges, gpm = rows["gpu0"], rows["gpu0/gpm"]
+    assert stepped.gpu.name == "NVIDIA H200"
+    assert np.nanmean(gauges["utilization_pct"]) > 95
+    assert 600_000 < np.nanmean(gauges["power_mw"]) < 720_000
+    assert np.nanmean(gauges["throttle_power_pct"]) > 50
+    assert 75 < np.nanmean(gpm["sm_active_pct"]) < 95

@@ -45,8 +45,8 @@ NUMBERED = {
     ("nvmlDeviceGetTotalEccErrors", (0, 0)): "ecc_volatile:0",
     ("nvmlDeviceGetTotalEccErrors", (1, 0)): "ecc_volatile:1",
 }
-FIELDS = (197, 198, 83, 74, 76, 269, 270, 271, 82, (138, 0xFFFFFFFF), (139, 0xFFFFFFFF))
-INSTANTANEOUS_FIELDS = (82,)
+FIELDS = (197, 198, 83, 74, 76, 269, 270, 271, 82, 186, (138, 0xFFFFFFFF), (139, 0xFFFFFFFF))
+INSTANTANEOUS_FIELDS = (82, 186)
 GPM_METRICS = (1, 2, 3, 5, 7, 10, 11, 12, 13, 20, 21, 60, 61)
 MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
