@@ -17,8 +17,8 @@ column; any that the framework supports for the rest); it downloads nothing by i
 Each scenario trains in a process of its own for some 15 seconds: one that fails, hangs or crashes
 loses no other. One GPU is used, the first of CUDA_VISIBLE_DEVICES; nobody else should. Printed are,
 for each, the causes that must be found and those that were, and one activity by three instruments:
-NVML's GPU active, GPM's SM active, and kernel busy from the profiler's trace, all in percent of
-the time; behind the table, why a verdict is wrong, and on which numbers. `results-<backend>.json`
+NVML's utilization, GPM's SM active, and from the profiler's trace kernels alone and with copies,
+all in percent of the time; behind the table, why a verdict is wrong, and on which numbers. `results-<backend>.json`
 (`costs-<backend>.json`) in the output folder holds everything that was measured, with the versions.
 
 Exit code: 0 = every verdict is right (all costs were measured), 1 = one is wrong or did not run,
@@ -334,6 +334,7 @@ def label(args: argparse.Namespace, scenario: Scenario, found: dict[str, Any]) -
                 "nvml_pct",
                 "sm_active_pct",
                 "kernel_busy_pct",
+                "any_busy_pct",
                 "windows",
                 "unavailable",
             )

@@ -11,8 +11,8 @@ def read(log_dir: str) -> dict[str, Any]:
     """The causes found in all recordings below `log_dir`, and the numbers behind the table.
 
     Returns: "causes" (sorted names), "verdict", "steps", "step_ms", "wall_s", "nvml_pct",
-    "sm_active_pct", "kernel_busy_pct" (None = not measured), "windows", "gpu", "driver",
-    "unavailable", "overhead", "backend", "framework".
+    "sm_active_pct", "kernel_busy_pct", "any_busy_pct" (kernels and copies; None = not measured), "windows",
+    "gpu", "driver", "unavailable", "overhead", "backend", "framework".
     """
     from gpu_util_callback import read_recordings
     from gpu_util_callback.diagnosis import run_report
@@ -29,9 +29,8 @@ def read(log_dir: str) -> dict[str, Any]:
         causes |= {thing["cause"] for thing in (*one["findings"], *one["spans"])}
     gpus = [gpu for gpu in report["gpus"] if gpu["used_by_framework"]]
     index = gpus[0]["index"] if gpus else 0
-    busy = [_kernel_busy(recording, index) for recording in recordings]
-    ns = sum(one[0] for one in busy)
-    of_ns = sum(one[1] for one in busy)
+    traced = [_traced(recording, index) for recording in recordings]
+    kernel_ns, busy_ns, of_ns, windows = (sum(numbers) for numbers in zip(*traced, strict=True))
     return {
         "causes": sorted(causes),
         "verdict": report["verdict"],
@@ -40,8 +39,9 @@ def read(log_dir: str) -> dict[str, Any]:
         "wall_s": report["wall_s"],
         "nvml_pct": _mean(fit, index, ("/utilization", ""), "utilization_pct"),
         "sm_active_pct": _mean(fit, index, ("/gpm",), "sm_active_pct"),
-        "kernel_busy_pct": round(100 * ns / of_ns, 1) if of_ns else None,
-        "windows": sum(one[2] for one in busy),
+        "kernel_busy_pct": round(100 * kernel_ns / of_ns, 1) if of_ns else None,
+        "any_busy_pct": round(100 * busy_ns / of_ns, 1) if of_ns else None,
+        "windows": windows,
         "gpu": gpus[0]["name"] if gpus else None,
         "driver": (fit.facts.get("driver") or {}).get("driver_version"),
         "framework": report["framework"],
@@ -76,14 +76,18 @@ def _mean(recording: Any, index: int, groups: tuple[str, ...], column: str) -> f
     return None
 
 
-def _kernel_busy(recording: Any, index: int) -> tuple[int, int, int]:
-    """(ns in kernels, ns of traced steps, windows) of one GPU."""
+def _traced(recording: Any, index: int) -> tuple[int, int, int, int]:
+    """(ns in kernels, ns in kernels or copies, ns of traced steps, windows) of one GPU.
+
+    A copy that the host still makes ready is none yet: `copy_h2d_ns` would count it.
+    """
     traced = recording.traced_steps
     if not len(traced.get("step", ())):
-        return 0, 0, 0
+        return 0, 0, 0, 0
     mine = traced["gpu"] == index
     if not mine.any():
-        return 0, 0, 0
-    busy = np.maximum(traced["kernel_busy_ns"][mine], traced["kernel_ns"][mine])
+        return 0, 0, 0, 0
+    kernels = np.maximum(traced["kernel_busy_ns"][mine], traced["kernel_ns"][mine])
+    busy = np.maximum(kernels, traced["any_busy_ns"][mine])
     windows = np.unique(traced["window"][mine]) if "window" in traced else np.zeros(1)
-    return int(busy.sum()), int(traced["duration_ns"][mine].sum()), len(windows)
+    return int(kernels.sum()), int(busy.sum()), int(traced["duration_ns"][mine].sum()), len(windows)

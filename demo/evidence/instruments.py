@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-# NVML's GPU active is a mean over up to a second and quantised; a window's steps are a handful.
+# NVML's utilization is a mean over up to a second and quantised; a window's steps are a handful.
 TOLERANCE = 15.0
 
 
 def agreement(found: dict[str, Any]) -> str:
     """Whether the three instruments agree: they measure different things, and these must hold.
 
-    NVML's GPU active and the trace's kernel busy are the same share by two ways; an SM cannot
-    be active where no kernel is.
+    NVML's utilization and the trace's kernels and copies are the same share by two ways; an SM
+    cannot be active where NVML saw neither.
     """
-    nvml, sm, trace = (found.get(name) for name in ("nvml_pct", "sm_active_pct", "kernel_busy_pct"))
+    nvml, sm, trace = (found.get(name) for name in ("nvml_pct", "sm_active_pct", "any_busy_pct"))
     said = []
     if nvml is not None and trace is not None:
         apart = trace - nvml

@@ -12,7 +12,7 @@ STAND_IN = (
     "stand-in: not measured on a GPU. The driver's answers and the trace's GPU events are played "
     "by a script; only the host's times are real."
 )
-_HEAD = ("scenario", "expected", "found", "NVML %", "SM %", "trace %", "agree", "verdict")
+_HEAD = ("scenario", "expected", "found", "NVML %", "SM %", "kernels %", "+ copies %", "agree", "verdict")
 
 
 def line(found: dict[str, Any], verdict: Verdict, took_s: float) -> str:
@@ -23,7 +23,7 @@ def line(found: dict[str, Any], verdict: Verdict, took_s: float) -> str:
 
 
 def table(results: list[tuple[Scenario, dict[str, Any], Verdict]]) -> str:
-    """The table of all scenarios; NVML, SM and trace are means over the training steps."""
+    """The table of all scenarios; NVML, SM and the trace's kernels and copies are means over the steps."""
     rows = [_HEAD]
     for scenario, found, verdict in results:
         rows.append(
@@ -34,6 +34,7 @@ def table(results: list[tuple[Scenario, dict[str, Any], Verdict]]) -> str:
                 shown(found.get("nvml_pct")),
                 shown(found.get("sm_active_pct")),
                 shown(found.get("kernel_busy_pct")),
+                shown(found.get("any_busy_pct")),
                 agreement(found),
                 "right" if verdict.right else "WRONG",
             )

@@ -29,6 +29,7 @@ def answered(causes, **more):
         "findings": [],
         "sm_active_pct": 80.0,
         "kernel_busy_pct": 95.0,
+        "any_busy_pct": 96.0,
         **more,
     }
 
@@ -73,6 +74,7 @@ def test_all_verdicts_right(evidence):
         "97",
         "80",
         "95",
+        "96",
         "yes",
         "right",
     ]

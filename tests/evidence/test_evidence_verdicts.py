@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from evidence.findings import read
 from evidence.instruments import agreement
 from evidence.scenarios import SCENARIOS, named
 from evidence.table import table
 from evidence.verdicts import judge
+from generated_runs import GPU, Generated, write
 from recorded_runs import show_recorded
 
 from gpu_util_callback.diagnosis import RULES
@@ -50,24 +52,35 @@ def test_without_a_gpu_a_trace_may_be_absent():
 
 
 @pytest.mark.parametrize(
-    ("nvml", "sm", "trace", "said"),
+    ("nvml", "sm", "kernels", "busy", "said"),
     [
-        (95, 80, 97, "yes"),
-        (95, 80, 60, "no: trace -35"),
-        (40, 80, 45, "no: SM +40"),
-        (95, None, None, "-"),
-        (None, None, 50, "-"),
+        (95, 80, 97, 97, "yes"),
+        (95, 80, 60, 60, "no: trace -35"),
+        (94, 12, 24, 94, "yes"),  # NVML counts copies, too
+        (24, 12, 24, 94, "no: trace +70"),
+        (40, 80, 45, 45, "no: SM +40"),
+        (95, None, None, None, "-"),
+        (None, None, 50, 50, "-"),
     ],
 )
-def test_agreement_of_the_instruments(nvml, sm, trace, said):
-    numbers = {"nvml_pct": nvml, "sm_active_pct": sm, "kernel_busy_pct": trace}
+def test_agreement_of_the_instruments(nvml, sm, kernels, busy, said):
+    numbers = {"nvml_pct": nvml, "sm_active_pct": sm, "kernel_busy_pct": kernels, "any_busy_pct": busy}
     assert agreement(numbers) == said
+
+
+def test_copies_of_a_trace_are_read_beside_its_kernels(tmp_path):
+    run = Generated(seed=1, gpus=[GPU])
+    run.steps(300, step_ms=10)
+    run.trace(8, 10, copy_h2d=0.7)
+    write(run, tmp_path)
+    measured = read(str(tmp_path))
+    assert (measured["kernel_busy_pct"], measured["any_busy_pct"]) == pytest.approx((30, 100), abs=1)
 
 
 def test_the_table_shows_what_is_not_known_as_such():
     scenario = named("healthy")
     text = table([(scenario, {"error": "x"}, judge(scenario, {"error": "x"}))])
-    assert text.splitlines()[-1].split() == ["healthy", "nothing", *"-----", "WRONG"]
+    assert text.splitlines()[-1].split() == ["healthy", "nothing", *"------", "WRONG"]
 
 
 def test_recorded_runs_are_shown_as_recorded(tmp_path):
