@@ -48,6 +48,7 @@ class Advice:
         leaves_out: the advice is to do measured work less often, which saves that work's time; else
             it makes work faster, and a model predicts how long the rest takes then.
         frees_cores: the input computes next to nothing afterwards: steps on a CPU get quicker, too.
+        compiles: it replaces Python that starts each operation: the gain has no upper end that a run shows.
         otherwise: the advice if this one is not worth altering the training for.
     """
 
@@ -62,6 +63,7 @@ class Advice:
     name: str = ""
     leaves_out: bool = False
     frees_cores: bool = False
+    compiles: bool = False
 
     def worth_altering(self, gain: float, least: float) -> "Advice":
         """Return its alternative if it alters the training for less than `least`, else itself."""
@@ -124,7 +126,8 @@ class Finding:
     def saves_range_ns(self, present_ns: int, on_cpu: bool) -> tuple[int, int] | None:
         """Return the least and the most time that the advice saves; None if nothing is promised.
 
-        No more is saved than is lost, but for advice which frees cores that the steps share.
+        No more is saved than is lost, but for advice which frees cores that the steps share, and for
+        advice to compile: steps of 178 ms took 1.03 ms where 90 % of them were lost, measured.
 
         Args:
             present_ns: duration of the steps that it concerns, which end up shorter by the saving.
@@ -138,6 +141,8 @@ class Finding:
         slack_ns = self.slack_ns if on_cpu and self.advice.frees_cores else 0
         after = max(0.0, present_ns - saved)
         least = max(0.0, present_ns - after * MODELLED)
+        if self.advice.compiles and present_ns >= LEAST_GAIN * (present_ns - least):
+            return round(min(least, saved)), present_ns
         most = min(present_ns - max(0.0, after - slack_ns) / MODELLED, self.lost_ns + slack_ns)
         return round(min(least, saved)), round(max(saved, most))
 

@@ -9,7 +9,15 @@ from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FIFTH,
+    A_TENTH,
+    A_TWENTIETH,
+    BUSY_PCT,
+    FOUR_FIFTHS,
+    SMALL_US,
+    Constant,
+)
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
@@ -35,6 +43,9 @@ _WENT_INTO = {
     "other": "passed between the steps",
     "unkept": "into steps that came too fast to be recorded",  # a part of "other"
 }
+
+
+OPEN_GAIN = Constant(100, "times faster: nobody measured what limits a larger promise, so that it has no upper end")
 
 
 def is_unknown(verdict: str) -> bool:
@@ -186,13 +197,14 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | No
         titles.setdefault(finding["title"], []).append(finding)
     groups = sorted(titles.values(), key=lambda group: order_of_all(group[0], group))
     lead = [finding for group in groups for finding in group]
+    up_to = gain_of(wall_s, saves_range(lead)[1])
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
         "ids": [finding["id"] for finding in lead],
         **sums(lead),
         "all_saves_s": sums(findings)["saves_s"],
-        "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
+        "faster_up_to": None if up_to is None or up_to >= OPEN_GAIN else up_to,
     }
 
 
@@ -255,7 +267,7 @@ def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:
 
 
 def gain_text(wall_s: float | None, span_s: Sequence[float] | None) -> str:
-    """Format the gain of a saving: `1.5 to 2.7×`, `up to 1.6×`; "" where it is little or unknown.
+    """Format the gain of a saving: `1.5 to 2.7×`, `up to 1.6×`, `at least 7×`; "" where it is little or unknown.
 
     Args:
         span_s: the least and the most that is saved, in seconds.
@@ -266,6 +278,8 @@ def gain_text(wall_s: float | None, span_s: Sequence[float] | None) -> str:
 
 def factors_text(least: float, most: float) -> str:
     """Format a gain between two factors as `gain_text` does."""
+    if most >= OPEN_GAIN and least >= LEAST_GAIN:
+        return f"at least {times(least)}"
     if most < LEAST_GAIN:
         return ""
     if least < LEAST_GAIN:

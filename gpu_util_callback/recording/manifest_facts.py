@@ -441,7 +441,8 @@ class Claim(TypedDict, total=False):
     title: Required[str]  # for people; may be worded differently in any version
     lost_s: Required[Number | None]  # seconds that it cost; no second is counted twice within a run
     saves_s: Number | None  # seconds that following the advice saves, at most
-    # The least and the most seconds that following the advice saves; of a question, if the answer is yes.
+    # The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is
+    # the duration of the steps where nothing tells how much they can shrink.
     saves_range_s: Bounds | None
     # Duration of the script with several fits that it is about; absent where it is about this recording alone.
     of_s: Number

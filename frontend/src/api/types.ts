@@ -573,7 +573,7 @@ export interface WordedFinding {
   lost_s?: number | null;
   /** seconds that following the advice saves, at most */
   saves_s?: number | null;
-  /** The least and the most seconds that following the advice saves; of a question, if the answer is yes */
+  /** The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is the duration of the steps where nothing tells how much they can shrink */
   saves_range_s?: [number, number] | null;
   /** Duration of the script with several fits that it is about; absent where it is about this recording alone */
   of_s?: number | null;

@@ -253,6 +253,7 @@ def _eager_advice() -> Advice:
         "The model runs eagerly: Python starts every operation by itself, and the GPU waits for "
         "the next one. Let Keras compile the step into one graph.",
         "model.compile(..., run_eagerly=False)",
+        compiles=True,
     )
 
 
@@ -267,6 +268,7 @@ def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
         f"Python starts {some} of a step by itself, on any device. {do}; how much faster that is "
         f"depends on how small they are. {words.mind}",
         code,
+        compiles=True,
     )
 
 
@@ -276,10 +278,12 @@ def _undo(by: str) -> Advice:
             "jax.jit is switched off, so that Python starts every operation by itself. Leave out "
             "jax.disable_jit() and JAX_DISABLE_JIT.",
             'jax.config.update("jax_disable_jit", False)',
+            compiles=True,
         )
     return Advice(
         f"{by} makes every tf.function run as Python, operation by operation. It is meant for debugging: leave it out.",
         "tf.config.run_functions_eagerly(False)",
+        compiles=True,
     )
 
 

@@ -141,6 +141,7 @@ def _advice(run: Run) -> Advice:
             "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
             "it. Let Keras compile the step into one graph.",
             "model.compile(..., run_eagerly=False)",
+            compiles=True,
         )
     steps = run.source is None or run.source.steps_judged
     if not run.framework or not steps:
