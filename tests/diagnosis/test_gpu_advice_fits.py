@@ -299,3 +299,10 @@ def test_compiling_what_python_starts_promises_no_upper_end():
     assert re.search(r"this run [\d.]+ to [\d.]+× faster\.$", of_graph["verdict"])
     little = found(traced("idle_launch", 0.2, run_eagerly=True), "launch_bound")
     assert 0 == little["saves_range_s"][0] < little["saves_range_s"][1] <= little["lost_s"], "up to"
+
+
+def test_keras_on_torch_compiles_with_torch_and_nothing_is_promised():
+    finding = found(traced("idle_launch", framework=KERAS_TORCH), "launch_bound")
+    assert finding["advice"]["question"] and finding["saves_range_s"] is None
+    assert "torch.compile" in finding["advice"]["text"] and "XLA" not in finding["advice"]["text"]
+    assert "the first steps take long while it compiles" in finding["advice"]["text"]

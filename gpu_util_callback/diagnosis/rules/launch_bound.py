@@ -312,6 +312,14 @@ def _advice(run: Run, per_step: int) -> Advice:
     if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
         says += "The step is compiled already. "
         return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
+    if has_keras_fit(run) and run.framework == "torch":
+        return Advice(
+            f"{says}Do steps get faster when many of them are fused into few? If so, let Keras call torch.compile; the "
+            "first steps take long while it compiles, more than 30 s for 40 small layers.",
+            "model.compile(..., jit_compile=True)",
+            0.0,  # not measured
+            question=True,
+        )
     if has_keras_fit(run):
         # Keras compiles by itself where it can: it is switched off, or a layer does not support it.
         return Advice(
