@@ -26,7 +26,8 @@ from typing import Any
 
 UNINITIALIZED = 1
 NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, raised by the binding
-OFF = frozenset({2, 3, 4, 13, 22, 25, 26})
+NOT_SUPPORTED = 3
+OFF = frozenset({2, NOT_SUPPORTED, 4, 13, 22, 25, 26})
 GONE = frozenset({15, 16, 28})
 TIMEOUT, WAITS = 10, frozenset({"nvmlEventSetWait_v2"})  # no event came: nothing is wrong
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, find_again, memory_of
-from gpu_util_callback.gpus._gate import NO_NEW_VALUE, OFF, Answer, Gate
+from gpu_util_callback.gpus._gate import NO_NEW_VALUE, NOT_SUPPORTED, OFF, Answer, Gate
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
@@ -370,7 +370,8 @@ class Counters(_Source):
             return
         self._fields.remove(field)
         self._prepare()
-        if all(other.column != field.column for other in self._fields):
+        no_links = code == NOT_SUPPORTED and field.scope == _ALL_LINKS  # nothing is missing
+        if not no_links and all(other.column != field.column for other in self._fields):
             self._name_missing(field.column, *_gate.explain(code))
 
     def _drop_all(self) -> None:

@@ -213,6 +213,14 @@ def test_one_field_missing_costs_only_that_field(step):
     assert stepped.reasons()["gpu0 power_energy_mw"] == "no permission"
 
 
+def test_a_gpu_without_nvlink_misses_nothing(step):
+    scenario = Scenario().call("field:138", code=3).call("field:139", code=3)
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    assert np.isnan(stepped.at(0, 1, 2)["gpu0"]["nvlink_tx_bytes_per_s"]).all()
+    assert not [source for source in stepped.reasons() if "nvlink" in source]
+
+
 def test_nvlink_counts_kib(step):
     scenario = Scenario()
     gpu = scenario.gpu("h100")

@@ -58,7 +58,8 @@ export function Contrast({ item }: { item: WordedFinding }) {
   const without = causeStyle(item.cause).part === 'compile' ? '' : 'compile';
   const inside = scaled(meanStep(frame, lane, [range], without), item.evidence?.step_ms);
   const outside = meanStep(frame, lane, elsewhere, without);
-  if (!(total(inside) > 0) || !(total(outside) > 0)) return null;
+  // Where steps elsewhere are no faster, they had their own reasons, or no finding covers all of it.
+  if (!(total(outside) > 0) || total(outside) >= total(inside)) return null;
   const most = Math.max(total(inside), total(outside));
   return (
     <dl class="contrast" aria-label="Average step">
