@@ -7,7 +7,7 @@ from typing import cast
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.source import Traced, TracedGpu, explains_idle
+from gpu_util_callback.diagnosis.evidence.source import Traced, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.report_types import (
     AsRecorded,
     ClocksReport,
@@ -26,7 +26,6 @@ from gpu_util_callback.diagnosis.report_types import (
 )
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
-from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
     NOTHING,
     NOTHING_LARGE,
@@ -419,9 +418,6 @@ def _gpu(gpu: Gpu, distributions: Distributions, active: Mapping[str, float]) ->
     }
 
 
-UNLIKE = Constant(0.15, "of the run: windows that show this much more computing than NVML do not represent it")
-
-
 GpuTime = dict[str, float | str]
 
 
@@ -440,22 +436,13 @@ def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts,
 
     They add up to the wall time. From profiler windows if there are any (traced steps extrapolated
     to all steps), else from NVML's utilization; empty if neither is known. Why a GPU idled is known
-    only from traces that show steps (`why_idle`); without them all of it is "idle". Idling for
-    input never exceeds the training thread's wait for it, in whatever steps the windows lie;
-    windows in steps far busier than the run, as measured by NVML, are not extrapolated.
+    only from traces that show steps (`why_idle`); without them all of it is "idle".
     """
     active, wall_s = gpu["utilization_pct"]["mean"], account.get("wall_s")
     traced_gpu = traced.for_all(gpu["index"], steps)
-    times = account.get("time_s") or {}
-    in_steps = float(times.get("step") or 0) + float(times.get("input_wait") or 0)
-    in_steps = min(wall_s or 0.0, in_steps)
-    if wall_s and traced_gpu is not None and _speaks_for(traced_gpu, in_steps / wall_s, active):
-        seconds = {name: in_steps * traced_gpu.share(name) for name in CATEGORIES}
-        waited = times.get("input_wait")
-        other_s = in_steps - seconds["idle_input"]
-        if waited is not None and seconds["idle_input"] > waited and other_s > 0:
-            scale = (in_steps - waited) / other_s
-            seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
+    seconds = extrapolated(traced_gpu, account.get("time_s") or {}, wall_s, active)
+    if wall_s and seconds:
+        in_steps = sum(seconds.values())
         parts: GpuTime = {
             name: round(part, 6) for name, part in seconds.items() if why_idle or name not in IDLE_CATEGORIES
         }
@@ -466,15 +453,6 @@ def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts,
         busy = round(wall_s * active / 100, 6)
         return {"basis": "nvml", "gpu_active": busy, "idle": round(wall_s - busy, 6)}
     return {}
-
-
-def _speaks_for(traced_gpu: TracedGpu, in_steps: float, active_pct: float | None) -> bool:
-    """Return whether traced steps represent all steps, which are the share `in_steps` of a run."""
-    if not traced_gpu.duration_ns:
-        return False
-    # NVML counts every kernel, however few cores it takes, and copies: it never shows less than the kernels do.
-    computing = in_steps * (traced_gpu.share("kernel") + traced_gpu.share("collective"))
-    return active_pct is None or computing <= active_pct / 100 + UNLIKE
 
 
 def _traced(traced: Traced) -> TracedSteps:

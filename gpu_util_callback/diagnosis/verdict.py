@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
-from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu
+from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
@@ -376,7 +376,7 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     return f"{NOTHING_IN_TRACE}: kernels ran {percent(pct)} {of}."
 
 
-# Category of a trace's account -> name in a sentence, of what is not kernels.
+# Category of a GPU's account -> name in a sentence, of what is not kernels.
 _NOT_KERNELS = {
     "copy_h2d": "copies to the GPU",
     "copy_d2h": "copies to the host",
@@ -390,12 +390,32 @@ _NOT_KERNELS = {
 
 
 def _idle_parts(runs: Sequence[Run]) -> str:
-    """Return what the rest of the time went into, the largest part first."""
+    """Return what the rest of a trace's time went into, after a colon; "" where no part is large."""
     gpus = [gpu for _, gpu in _at_work(runs)]
     total = sum(gpu.duration_ns for gpu in gpus)
-    parts = {
-        name: 100 * sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category, name in _NOT_KERNELS.items()
-    }
+    shares = {category: sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category in _NOT_KERNELS}
+    return _listed(shares)
+
+
+def _idle_parts_of_run(run: Run, idle: Idle) -> str:
+    """Return the same of a run as its windows show it, by the numbers of its account."""
+    if not explains_idle(run.manifest):
+        return ""
+    times, wall_s, steps = run.account["time_s"], run.wall_ns / 1e9, run.steps.total_rows
+    parts = [
+        extrapolated(run.traced.for_all(gpu, steps), times, wall_s, idle.active_pct)
+        for gpu in traced_gpus(run)
+        if gpu in idle.gpus
+    ]
+    known = [seconds for seconds in parts if seconds]
+    if not known:
+        return ""
+    return _listed({name: sum(seconds[name] for seconds in known) / len(known) / wall_s for name in _NOT_KERNELS})
+
+
+def _listed(shares: Mapping[str, float]) -> str:
+    """Return the large shares (0-1) of what is not kernels, the largest first, after a colon."""
+    parts = {name: 100 * shares[category] for category, name in _NOT_KERNELS.items()}
     shown = sorted((name for name in parts if parts[name] >= 100 * A_TWENTIETH), key=lambda n: -parts[n])
     return ": " + ", ".join(f"{percent(parts[name])} {name}" for name in shown) if shown else ""
 
@@ -428,7 +448,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if _others_pct(run, idle) >= 1:
         active += " (not counting other programs)"
     if idle.active_pct < BUSY_PCT.default:
-        return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}: {unclear}."
+        parts = _idle_parts_of_run(run, idle)
+        return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
     return f"{nothing}: {clear}, {gpu} active {active}."
 
 

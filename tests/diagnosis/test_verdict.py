@@ -27,6 +27,18 @@ def test_an_idle_gpu_is_not_called_healthy(share, said):
     assert said in found["verdict"]
 
 
+def test_an_idle_gpu_that_no_cause_explains_is_explained_by_the_shares_beside_it(tmp_path):
+    run = run_of([GPU], gpu_share=0.7)
+    run.trace(8, 20, kernels=500, idle_launch=0.13, idle_sync=0.07, idle_host=0.02)
+    run.steps(100, step_ms=20, gpu_share=0.7)
+    found = reported(run, tmp_path / "run")
+    assert not found["findings"] and not found["spans"]
+    idle = found["gpu_time_est"]["0"]
+    launch, sync = (percent(100 * idle[name] / found["wall_s"]) for name in ("idle_launch", "idle_sync"))
+    assert f"; no single cause explains it: {launch} launching, {sync} synchronization; " in found["verdict"]
+    assert "other work of the host" not in found["verdict"], "under a twentieth"
+
+
 def test_a_busy_gpu_and_a_run_of_steps_are():
     busy = run_of([GPU], gpu_share=0.97).diagnose()["verdict"]
     assert busy.startswith("Nothing held training back") and "active 9" in busy

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import A_FEW
+from gpu_util_callback.diagnosis.thresholds import A_FEW, Constant
 from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import (
     SourceCopies,
@@ -137,6 +137,36 @@ class TracedGpu:
 
     def per_step_ms(self, category: str) -> float:
         return self.ns[category] / max(1, self.steps) / 1e6
+
+
+UNLIKE = Constant(0.15, "of the run: windows that show this much more computing than NVML do not represent it")
+
+
+def extrapolated(
+    traced_gpu: TracedGpu | None, times: Mapping[str, float], wall_s: float | None, active_pct: float | None
+) -> dict[str, float]:
+    """Return the estimated seconds of a run's steps per category of a GPU; empty if its windows do not represent them.
+
+    Idling for input never exceeds the training thread's wait for it, in whatever steps the windows
+    lie; windows in steps far busier than the run, as measured by NVML, are not extrapolated.
+
+    Args:
+        times: the host account of the run, in seconds.
+    """
+    if not wall_s or traced_gpu is None or not traced_gpu.duration_ns:
+        return {}
+    waited = times.get("input_wait")
+    in_steps = min(wall_s, float(times.get("step") or 0) + float(waited or 0))
+    # NVML counts every kernel, however few cores it takes, and copies: it never shows less than the kernels do.
+    computing = in_steps / wall_s * (traced_gpu.share("kernel") + traced_gpu.share("collective"))
+    if active_pct is not None and computing > active_pct / 100 + UNLIKE:
+        return {}
+    seconds = {name: in_steps * traced_gpu.share(name) for name in CATEGORIES}
+    other_s = in_steps - seconds["idle_input"]
+    if waited is not None and seconds["idle_input"] > waited and other_s > 0:
+        scale = (in_steps - waited) / other_s
+        seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
+    return seconds
 
 
 class Windows:
