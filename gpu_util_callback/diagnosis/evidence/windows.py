@@ -3,14 +3,16 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.samples import link_bytes_per_s
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS, Source, Windows
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, AGAIN, MOSTLY, SIGNIFICANT
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, AGAIN, MOSTLY, SIGNIFICANT, Constant
 
 IN_A_ROW = AGAIN  # windows in a row that differ from the rest: a single one may have met a checkpoint
 
@@ -259,11 +261,22 @@ _HELPER = re.compile(
 )
 
 
-def fill(run: Run, gpu: int, at_least: int) -> tuple[float, float] | None:
-    """Return NVML's GPU active over the steps, and GPM's SM active of the time in which kernels ran, %.
+class Fill(NamedTuple):
+    """How much of a GPU its kernels fill, %.
 
-    None if the GPU has no GPM values, or too few of them.
+    Attributes:
+        active_pct: NVML's utilization over the steps: kernels and copies.
+        kernels_pct: of it kernels, at least.
+        sm_active_pct: GPM's SM active of the time of the kernels.
     """
+
+    active_pct: float
+    kernels_pct: float
+    sm_active_pct: float
+
+
+def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
+    """Return how much of a GPU its kernels fill; None if it has no GPM values, or too few of them."""
     if not len(run.steps):
         return None
     active, sm = (
@@ -271,9 +284,30 @@ def fill(run: Run, gpu: int, at_least: int) -> tuple[float, float] | None:
     )
     if active is None or sm is None:
         return None
+    kernels = max(0.0, active.value - _copying_pct(run, gpu))
     # GPM averages over all the time; occupancy refers to the time in which kernels run.
-    full = min(100.0, 100 * sm.value / max(1.0, active.value))
-    return active.value, full
+    return Fill(active.value, kernels, min(100.0, 100 * sm.value / max(1.0, kernels)))
+
+
+DELIVERED = Constant(0.75, "of its nominal rate, at least, a PCIe link delivers to copies; an H200's 87 %")
+
+
+def _copying_pct(run: Run, gpu: int) -> float:
+    """Return the share of the steps in which a GPU can have run nothing but copies, at most, %.
+
+    As profiler windows show it; without them it copied in all the time that its PCIe traffic takes.
+    """
+    exposed = share_of(run, "copy_h2d", "copy_d2h", "copy_d2d")
+    if exposed is not None:
+        return exposed.pct
+    facts = run.gpu(gpu)
+    generation, width = (
+        run.highest(gpu, f"pcie_{name}") or facts.get(f"pcie_{name}_max") or np.nan for name in ("generation", "width")
+    )
+    [link] = link_bytes_per_s(np.array([generation]), np.array([width]))
+    ways = (run.gpu_mean(gpu, f"pcie_{way}_bytes_per_s", *run.steps.extent_ns) for way in ("rx", "tx"))
+    rate = max((mean.value for mean in ways if mean is not None), default=0.0)
+    return min(100.0, 100 * rate / (DELIVERED * link)) if np.isfinite(link) else 0.0
 
 
 def needed_vram(run: Run, gpu: int) -> float | None:

@@ -32,7 +32,9 @@ class CpuFallback(Rule):
         "GPU utilization and memory (for GPUs it lists and does not use)",
     )
     thresholds: ClassVar = {
-        "gpu_active_pct": Threshold(1, "the driver counts in whole percents: kernels now and then make one"),
+        "gpu_active_pct": Threshold(
+            1, "the driver counts in whole percents: a kernel or a copy now and then makes one"
+        ),
         "memory_mib": Threshold(100, "a CUDA context alone takes more, and nothing runs without one"),
         "min_samples": Threshold(50, "five seconds of them: not a model that is still being built"),
     }

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, NO_WORK_PCT, Lim
 
 
 class GpusUnused(Rule):
-    """The framework holds several GPUs and at least one hardly runs a kernel while another works.
+    """The framework holds several GPUs and at least one is hardly active while another works.
 
     GPUs hidden from the framework are no evidence, nor are those of other ranks: only the GPUs in
     use by a process on its own are judged.

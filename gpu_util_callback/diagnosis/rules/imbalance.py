@@ -185,7 +185,7 @@ class Imbalance(Rule):
                 continue
             low, high = gpus[least], gpus[busiest]
             text = (
-                f"{_with_replica(run, high)} works {spread.max():.0f} % of the time, "
+                f"{_with_replica(run, high)} is active {spread.max():.0f} % of the time, "
                 f"{_with_replica(run, low)} {spread.min():.0f} %, and every step waits for the "
                 "busiest. Give each the same share of the batch, and keep other work off "
                 "the busiest."

@@ -31,15 +31,18 @@ def empty_gpus(run: Run, limits: Limits) -> Iterator[tuple[int, dict[str, Any]]]
     """Yield the GPUs that are busy but empty, with the evidence for it."""
     for gpu in run.working_gpus:
         mean = fill(run, gpu, int(limits["min_samples"]))
-        if mean is None:
+        if mean is None or mean.kernels_pct < limits["gpu_active_pct"]:
             continue
-        active, sm_active = mean
-        if active >= limits["gpu_active_pct"] and sm_active < limits["sm_active_pct"]:
-            yield gpu, {"gpu": gpu, "gpu_active_pct": round(active, 1), "sm_active_pct": round(sm_active, 1)}
+        if mean.sm_active_pct < limits["sm_active_pct"]:
+            active, sm_active = round(mean.active_pct, 1), round(mean.sm_active_pct, 1)
+            yield gpu, {"gpu": gpu, "gpu_active_pct": active, "sm_active_pct": sm_active}
 
 
 class SmallBatch(Rule):
     """Kernels run all the time, most SMs have nothing to do, and most of the VRAM is free.
+
+    NVML's utilization counts copies as well. Those that profiler windows show without a kernel are
+    subtracted; without windows, the time that the PCIe traffic can have taken.
 
     The gain of a larger batch cannot be known from one batch size, so no loss is claimed.
     """
@@ -47,7 +50,7 @@ class SmallBatch(Rule):
     cause = "small_batch"
     title = "Batch too small for this GPU"
     look = "▫", "teal"
-    sources = ("GPM SM active", "GPU utilization", "allocator peak", "batch size")
+    sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "allocator peak", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
     unknown = "SM activity (GPM, Hopper and newer) or the allocator's peak was not measured"
 

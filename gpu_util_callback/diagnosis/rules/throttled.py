@@ -34,8 +34,9 @@ class Throttled(Rule):
 
     The power cap is the normal state of a data-centre GPU at full load: it counts only if the
     limit was lowered below the board's own. The loss is the missing share of the clock while
-    kernels ran: an estimate, since memory-bound kernels do not follow the core clock. Of several
-    GPUs the slowest sets the pace, so that GPUs that are hot together lose time once.
+    kernels or copies ran: an estimate, since copies and memory-bound kernels do not follow the core
+    clock. Of several GPUs the slowest sets the pace, so that GPUs that are hot together lose time
+    once.
     """
 
     cause = "throttled"

@@ -37,14 +37,16 @@ class TransferBound(Rule):
     """Profiler windows show exposed copies; or PCIe traffic fills the link for a while.
 
     A link below its best generation or width is normal at idle, and irrelevant while little is
-    copied:
-    it is reported only if the traffic fills it.
+    copied: it is reported only if the traffic fills it. NVML's utilization counts copies as it
+    counts kernels, so time at a full link is lost while the SMs have no work (GPM); where that was
+    not sampled, only while not even copies run, which leaves out whatever one copy after another
+    costs.
     """
 
     cause = "transfer_bound"
     title = "Transfer-bound"
     look = "⇄", "orange"
-    sources = ("profiler windows", "or: PCIe traffic and link of the GPU")
+    sources = ("profiler windows", "or: PCIe traffic and link of the GPU, and GPM SM active or GPU utilization")
     thresholds: ClassVar = {
         "exposed_copy_pct": TRACED_PCT,
         "link_used_pct": Threshold(70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"),
@@ -127,6 +129,7 @@ class TransferBound(Rule):
                     "gb_per_s": round(float(np.nanmean(link.rate[full])) / 1e9, 2),
                     "link_gb_per_s": round(float(np.nanmean(link.limit[mask])) / 1e9, 2),
                     "gpu_active_pct": round(float(np.mean(link.active[mask])), 1),
+                    "sm_active_pct": _mean(link.sm_active[mask]),
                     "pcie_link": degraded,
                 },
                 threshold=chosen(limits, "link_used_pct"),
@@ -150,15 +153,26 @@ def _copied(source: Source) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A GPU's PCIe link per sample: in use (%), actual and possible traffic (bytes per second)."""
+    """A GPU's PCIe link per sample: in use (%), actual and possible traffic (bytes per second).
+
+    Attributes:
+        active: NVML's utilization, kernels and copies alike, %.
+        sm_active: share of the SMs with work, %; NaN = not sampled.
+    """
 
     samples: Sampled
     use: np.ndarray
     rate: np.ndarray
     limit: np.ndarray
     active: np.ndarray
+    sm_active: np.ndarray
     full: np.ndarray
     lost: np.ndarray
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Return the mean of what was sampled."""
+    return round(float(np.nanmean(values)), 1) if np.isfinite(values).any() else None
 
 
 def _or(values: np.ndarray, best: float | None) -> np.ndarray:
@@ -181,9 +195,11 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     if not full.any():
         return None
     active = np.nan_to_num(samples.at("utilization_pct"), nan=100.0)
-    # Copies run concurrently with kernels: only idle time can have been lost to them.
-    lost = np.where(full, samples.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
-    return _Link(samples, use, rate, limit, active, full, lost)
+    sm_active = samples.at("sm_active_pct")
+    # Copies run concurrently with kernels: only time without kernels can have been lost to them.
+    kernels = np.clip(np.where(np.isnan(sm_active), active, sm_active), 0, 100)
+    lost = np.where(full, samples.length_ns * (1 - kernels / 100), 0)
+    return _Link(samples, use, rate, limit, active, sm_active, full, lost)
 
 
 def _degraded(run: Run, gpu: int) -> str | None:

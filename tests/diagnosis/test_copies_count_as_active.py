@@ -1,0 +1,64 @@
+"""NVML's utilization counts copies: what rests on kernels asks GPM, profiler windows or the PCIe traffic."""
+
+import pytest
+from generated_runs import GPU, Generated
+
+CARD = GPU | {"pcie_generation_max": 5, "pcie_width_max": 16}  # 63 GB/s
+
+
+def causes(found):
+    return [claim["cause"] for claim in (*found["findings"], *found["spans"])]
+
+
+def copying(gb_per_s: float, active: float, sm: float | None) -> dict:
+    """A training without profiler windows whose batches are copied at this rate."""
+    run = Generated(seed=3, gpus=[CARD])
+    run.steps(1500, step_ms=10, gpu_share=active)
+    seconds = (run.now - run.facts["started_ns"]) / 1e9
+    run.gpu_value("pcie_rx_bytes_per_s", seconds, gb_per_s * 1e9)
+    run.gpu_value("allocator_peak_bytes", seconds, 0.1 * GPU["memory_total_bytes"])
+    if sm is not None:
+        run.gpu_value("sm_active_pct", seconds, sm)
+    return run.diagnose()
+
+
+def test_copies_one_after_another_lose_the_time_in_which_no_sm_works():
+    """Pinned copies to an H200: utilization 100 %, and no kernel runs."""
+    found = copying(55, 1.0, 2.6)
+    assert causes(found) == ["transfer_bound"]
+    [finding] = [*found["findings"], *found["spans"]]
+    assert finding["lost_s"] == pytest.approx(0.97 * 15, rel=0.05)
+    assert finding["evidence"]["sm_active_pct"] == pytest.approx(2.6, abs=0.1)
+    assert finding["evidence"]["gpu_active_pct"] > 95
+
+
+def test_copies_behind_kernels_lose_nothing():
+    assert "transfer_bound" not in causes(copying(55, 1.0, 97))
+
+
+def test_without_gpm_only_time_without_copies_is_known_to_be_lost():
+    assert causes(copying(55, 1.0, None)) == []
+    found = copying(55, 0.4, None)
+    [finding] = [claim for claim in (*found["findings"], *found["spans"]) if claim["cause"] == "transfer_bound"]
+    assert finding["lost_s"] == pytest.approx(0.6 * 15, rel=0.1)
+    assert "sm_active_pct" not in {name for name, value in finding["evidence"].items() if value is not None}
+
+
+def test_a_gpu_that_copies_is_no_empty_one():
+    assert causes(copying(0.2, 1.0, 8)) == ["small_batch"]
+    # 36 % of the link's nominal rate is 48 % of what it delivers.
+    assert "small_batch" not in causes(copying(23, 0.98, 8))
+
+
+@pytest.mark.parametrize(("copies", "empty"), [(0.0, True), (0.5, False)])
+def test_profiler_windows_tell_copies_from_kernels(copies, empty):
+    run = Generated(seed=3, gpus=[CARD])
+    run.steps(700, step_ms=10)
+    run.trace(8, 10, copy_h2d=copies)
+    run.steps(700, step_ms=10)
+    seconds = (run.now - run.facts["started_ns"]) / 1e9
+    run.gpu_value("sm_active_pct", seconds, 8)
+    run.gpu_value("allocator_peak_bytes", seconds, 0.1 * GPU["memory_total_bytes"])
+    found = causes(run.diagnose())
+    assert ("small_batch" in found) is empty
+    assert ("transfer_bound" in found) is not empty
