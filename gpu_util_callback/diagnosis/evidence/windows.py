@@ -262,7 +262,7 @@ _HELPER = re.compile(
 
 
 class Fill(NamedTuple):
-    """How much of a GPU its kernels fill, %.
+    """Part of a GPU that its kernels fill, %.
 
     Attributes:
         active_pct: NVML's utilization over the steps: kernels and copies.
@@ -276,7 +276,7 @@ class Fill(NamedTuple):
 
 
 def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
-    """Return how much of a GPU its kernels fill; None if it has no GPM values, or too few of them."""
+    """Return the part of a GPU that its kernels fill; None if it has no GPM values, or too few of them."""
     if not len(run.steps):
         return None
     active, sm = (
