@@ -16,7 +16,7 @@ class SmallModel(Rule):
     cause = "small_model"
     title = "Model too small for this GPU"
     look = "▵", "grey"
-    sources = ("GPM SM active", "GPU utilization", "model parameters", "batch size")
+    sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "model parameters", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY
     unknown = "SM activity (GPM, Hopper and newer), model or batch size are not known"
 
