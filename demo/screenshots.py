@@ -1,15 +1,12 @@
 """Take the screenshots of the tab, from the runs that `make demo` recorded.
 
     make screenshots     # after DEMO_SERVE=0 make demo
-    python demo/screenshots.py --trace FILE     # of a profiler's trace of a GPU
 
-The GPU's lanes of docs/tab.md are those of PyTorch's public sample of a ResNet-50 on a V100:
-`tb_plugin/samples/resnet50_num_workers_0` of pytorch/kineto.
+Those of the README and of docs/tab.md are of a run that was recorded on an NVIDIA H200.
 """
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,13 +15,14 @@ sys.path[:0] = [str(HERE.parent / "tests" / "support"), str(HERE.parent / "tests
 
 RUN = "2-slow-map"
 OTHER = "1-healthy"
+RECORDED = Path("h200-jax", "slow-input")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trace", metavar="FILE", type=Path, help="a profiler's trace of a GPU")
-    trace = parser.parse_args(argv).trace
-    return of_trace(trace) if trace else of_demo()
+    parser.parse_args(argv)
+    of_recorded()
+    return of_demo()
 
 
 def of_demo() -> int:
@@ -54,9 +52,6 @@ def of_demo() -> int:
             tab.page.screenshot(path=out / f"tab-{scheme}.png")
             print(out / f"tab-{scheme}.png")
             if scheme == "light":
-                tab.page.screenshot(path=out / "tab.png", clip=_first_lanes(tab))
-                print(out / "tab.png")
-            if scheme == "light":
                 tab.find(".chooser-button").click()
                 other = tab.find(f".choice:has(.run-name:has-text('{OTHER}'))")
                 other.locator("input").check()
@@ -76,29 +71,23 @@ def _first_lanes(tab) -> dict[str, float]:
     return {"x": 0, "y": top, "width": width, "height": lane["y"] + lane["height"] - top}
 
 
-def of_trace(trace: Path) -> int:
+def of_recorded() -> None:
+    """Photograph a run of an H200, `demo/recorded`: `tab-gpu.png`, and its first lanes, `tab.png`."""
     from chromium import FLAGS, find
     from gpu_tab import Tab, new_page
     from playwright.sync_api import sync_playwright
     from tensorboard_server import TensorBoardServer
 
-    from gpu_util_callback.cli import main as gpu_util
-
-    path = HERE / "screenshots" / "tab-gpu.png"
-    with tempfile.TemporaryDirectory() as logs:
-        name = trace.name.partition(".")[0]
-        if gpu_util(["trace", str(trace), "--log-dir", str(Path(logs, name))]):
-            return 2
-        with TensorBoardServer(Path(logs), load_fast=True) as server, sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=find(), args=FLAGS)
-            page = new_page(browser, viewport={"width": 1440, "height": 900})
-            tab = Tab(page, server.url, host=True)
-            tab.open()
-            tab.settle()
-            tab.page.screenshot(path=path)
-            browser.close()
-    print(path)
-    return 0
+    out = HERE / "screenshots"
+    with TensorBoardServer(HERE / "recorded" / RECORDED, load_fast=True) as server, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find(), args=FLAGS)
+        tab = Tab(new_page(browser, viewport={"width": 1440, "height": 900}), server.url, host=True)
+        tab.open()
+        tab.settle()
+        tab.page.screenshot(path=out / "tab-gpu.png")
+        tab.page.screenshot(path=out / "tab.png", clip=_first_lanes(tab))
+        browser.close()
+    print(out / "tab-gpu.png", out / "tab.png", sep="\n")
 
 
 if __name__ == "__main__":

@@ -35,11 +35,12 @@ def on_files(files, config):
 
 
 def _demo() -> str:
-    """Return the offline page of the demo's runs, as the tab of this version shows them.
+    """Return the offline page of the demo's runs and of those on an H200, as the tab of this version shows them.
 
     The folders `plugins` of `python demo/train.py --redact --no-serve --log-dir DIR` are kept here.
     """
-    return html_report(read_recordings(REPOSITORY / "docs" / "try" / "recordings"), "demo/logs")
+    folders = REPOSITORY / "docs" / "try" / "recordings", REPOSITORY / "demo" / "recorded"
+    return html_report([recording for folder in folders for recording in read_recordings(folder)], "demo/logs")
 
 
 def _notes() -> dict[str, str]:

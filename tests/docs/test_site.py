@@ -89,7 +89,7 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 def test_there_is_a_tab_to_try(site):
     page = (site / "try" / "demo.html").read_text(encoding="utf-8")
-    for run in ("1-healthy", "2-slow-map", "3-long-validation"):
+    for run in ("1-healthy", "2-slow-map", "3-long-validation", "h200-jax/slow-input"):
         assert f'"run":"{run}"' in page
     assert 'href="try/demo.html"' in (site / "index.html").read_text(encoding="utf-8")
     assert not (site / "try" / "recordings").exists()

@@ -12,13 +12,14 @@ from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 
 HERE = Path(__file__).parent / "h200"
-RUNS = sorted(str(folder.parent.relative_to(HERE)) for folder in HERE.glob("*/*/manifest.json"))
+RECORDED = Path(__file__).resolve().parents[2] / "demo" / "recorded"
+RUNS = sorted(str(file.parent.relative_to(RECORDED)) for file in RECORDED.glob("h200-*/*/truth.json"))
 
 
 @pytest.fixture
 def recording(tmp_path):
     def read(name):
-        shutil.copytree(HERE / name, tmp_path / "plugins" / "gpu_utilization" / "h200")
+        shutil.copytree(RECORDED / name, tmp_path / "run")
         return next(iter(read_recordings(str(tmp_path))))
 
     return read
@@ -30,13 +31,13 @@ def test_the_cause_that_was_put_in_is_found_and_no_other(recording, name):
     report = run_report(recording(name))
     causes = {one["cause"] for one in (*report["findings"], *report["spans"])}
     # Dispatching small layers from Python does leave the GPU idle there, for 18 % of a step.
-    also = {"launch_bound"} if name == "torch/full-memory" else set()
+    also = {"launch_bound"} if name == "h200-torch/full-memory" else set()
     assert scenario.expected <= causes <= scenario.expected | scenario.allowed | also
 
 
 def test_mfu_is_that_of_the_counted_products(recording):
     """Three products for each of the forward pass: itself, and the gradients of its two factors."""
-    report = run_report(recording("jax/healthy-defaults"))
+    report = run_report(recording("h200-jax/healthy-defaults"))
     dense = 128 * 8192 + 5 * 8192**2 + 8192 * 8
     convolutions = 256 * 9 * 128 * (1 + 128)
     tflops = 6 * (dense + convolutions) * report["samples_per_s"] / 1e12
@@ -44,7 +45,7 @@ def test_mfu_is_that_of_the_counted_products(recording):
     assert gpu["mfu_pct"] == pytest.approx(100 * tflops / 989.5, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["jax/healthy-defaults", "jax/competitor"])
+@pytest.mark.parametrize("name", ["h200-jax/healthy-defaults", "h200-jax/competitor"])
 def test_energy_by_counter_and_by_power_samples_agree(recording, name):
     read = recording(name)
     block = read.samples["gpu0"]
@@ -54,7 +55,7 @@ def test_energy_by_counter_and_by_power_samples_agree(recording, name):
 
 
 def test_a_copy_that_the_host_prepares_is_not_the_host_s_idling(capsys):
-    assert main(["trace", str(HERE / "jax" / "copies.xplane.pb")]) == 0
+    assert main(["trace", str(HERE / "jax-copies.xplane.pb")]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Copies that nothing hides take 96 % of the step")
     assert "batch_size" not in said

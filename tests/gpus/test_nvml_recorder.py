@@ -12,7 +12,7 @@ from nvml import GIB, Scenario, environment
 from nvml_recorder import Recorder, Recording
 
 TIMES = np.arange(0, 4, 0.1)
-H200 = Path(__file__).parents[1] / "evidence" / "h200" / "jax" / "competitor.nvml"
+H200 = Path(__file__).parents[1] / "evidence" / "h200" / "jax-competitor.nvml"
 
 
 def original():
