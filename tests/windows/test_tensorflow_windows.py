@@ -3,6 +3,7 @@
 import json
 import subprocess
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras runs on another backend here", allow_module_level=True)
 
 from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
-from gpu_util_callback.backends.tensorflow.profiler import SESSION  # noqa: E402
+from gpu_util_callback.backends.tensorflow.profiler import SESSION, TensorFlowProfiler  # noqa: E402
 from gpu_util_callback.profiling.session import ProfilerBusy  # noqa: E402
 from gpu_util_callback.profiling.window_reader import AllocatorCurve, WindowRows  # noqa: E402
 from gpu_util_callback.traces import read_trace  # noqa: E402
@@ -56,6 +57,20 @@ def profiles(log_dir):
 
 def gone(recording, source="profiler windows"):
     return [entry for entry in recording.facts["unavailable"] if entry["source"] == source]
+
+
+def test_with_a_gpu_the_training_thread_waits_for_it_and_stops_the_profiler(tmp_path, monkeypatch):
+    """As on a GPU, but that there is none to wait for."""
+    stopped_on = []
+    stop = TensorFlowProfiler._stop
+    monkeypatch.setattr(TensorFlowProfiler, "traces_device", property(lambda session: True))
+    monkeypatch.setattr(
+        TensorFlowProfiler, "_stop", lambda *args: (stopped_on.append(threading.current_thread()), stop(*args))
+    )
+    recording = fit(tmp_path, [(3, 5), (8, 10)])
+    assert stopped_on == [threading.main_thread()] * 2
+    assert [window["first_step"] for window in recording.facts["windows"]] == [3, 8]
+    assert len(profiles(tmp_path)) == 2
 
 
 @pytest.mark.timed
