@@ -819,3 +819,40 @@ def test_parallel_calls_of_a_random_map_draw_other_numbers(facts, changes):
     assert "num_parallel_calls=tf.data.AUTOTUNE" in advice["code"]
     assert advice["changes"].startswith(changes) and bool(advice["changes"]) == bool(changes)
     assert advice["changes"] in advice["text"]
+
+
+def timed(kind: str, framework: dict, wall_ms: float, **facts) -> Generated:
+    """A run whose `Images.__getitem__` takes so long of each wait of 30 ms, and computes for half of that."""
+    entry = {"name": "Images.__getitem__", "calls": 400, "timed": 25, "wall_ms": wall_ms, "cpu_ms": wall_ms / 2}
+    return waits(framework=framework, **PYDATASET | {"input_kind": kind, "input_calls": [entry]} | facts)
+
+
+@pytest.mark.parametrize("kind", ["PyDataset", "generator"])
+@pytest.mark.parametrize("framework", [JAX, KERAS_TORCH])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_workers_are_offered_where_a_batch_is_made_at_once(kind, framework, workers):
+    """Keras copied 256 MB a batch for 100 ms, and `__getitem__` took 6 µs of them, on an H200."""
+    run = timed(kind, framework, 0.006, input_workers=workers)
+    finding = found(run, "input_bound", COMPUTING)
+    advice = finding["advice"]
+    assert advice["text"].startswith("Images.__getitem__ returns at once; then Keras converts each batch")
+    assert (advice["code"], advice["question"], finding["saves_s"]) == ("", False, 0)
+    on_torch = framework["backend"] == "torch"
+    assert ("torch.from_numpy" in advice["text"]) == ("copies it to the GPU" in advice["text"]) == on_torch
+    assert "Keras converts each batch" in run.diagnose()["verdict"]
+
+
+def test_what_keras_does_with_a_batch_limits_what_workers_gain():
+    gains = [
+        found(timed("PyDataset", KERAS_TORCH, wall_ms), "input_bound", WAITING)["saves_range_s"][1]
+        for wall_ms in (30.0, 15.0)
+    ]
+    assert gains[1] < 0.8 * gains[0]
+
+
+def test_batches_that_are_slow_in_a_part_of_the_run_are_not_made_at_once():
+    entry = {"name": "Images.__getitem__", "calls": 1000, "timed": 75, "wall_ms": 3.0, "cpu_ms": 0.1}
+    run = run_of(framework=KERAS_TORCH, **PYDATASET | {"input_calls": [entry]})
+    run.steps(900, step_ms=10, wait_ms=0.05, gpu_share=0.9)
+    run.steps(100, step_ms=10, wait_ms=30, gpu_share=0.3)
+    assert "dataset.workers" in found(run, "input_bound", WAITING)["advice"]["code"]

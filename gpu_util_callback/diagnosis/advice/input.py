@@ -43,7 +43,8 @@ def advise_kind(wait: InputWait) -> Advice | None:
     """
     for word, table in _OF_FIT:
         if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE):
-            return choose(table, wait) or first_holding(loaders.LIMITS, wait)
+            remedies = () if wait.made_at_once else table
+            return choose(remedies, wait) or first_holding(loaders.LIMITS, wait)
     if wait.stage is not None or wait.kind == "tf.data":
         return None
     if wait.kind or wait.run.custom_loop or wait.run.framework == "jax":

@@ -217,11 +217,33 @@ class InputWait:
         return max(0.0, self.cpu_ms) / max(0.3, self.own_cores)
 
     @functools.cached_property
+    def _timed_calls(self) -> Sequence[Mapping[str, Any]]:
+        calls = self.run.fit.get("input_calls") or []
+        return [call for call in calls if call.get("timed") and call.get("wall_ms")]
+
+    @property
     def call(self) -> Mapping[str, Any] | None:
         """The Python function of the input that takes most of the time; None = not timed."""
-        calls = self.run.fit.get("input_calls") or []
-        timed = [call for call in calls if call.get("timed") and call.get("wall_ms")]
-        return max(timed, key=lambda call: call["calls"] * call["wall_ms"], default=None)
+        return max(self._timed_calls, key=lambda call: call["calls"] * call["wall_ms"], default=None)
+
+    @property
+    def handling_ms(self) -> float:
+        """The part of the wait in which Keras converts the batch of a PyDataset or a generator, and copies it.
+
+        The functions that make the batch were timed: it is what they leave of the wait. 0 = little, or not known.
+        """
+        waited_ms = self.run.steps.total("input_wait_ns") / 1e6
+        of_keras = self.kind.startswith(("pydataset", "sequence", "generator"))
+        if not self._timed_calls or not waited_ms or not of_keras or self.workers > 1:
+            return 0.0
+        made_ms = sum(call["calls"] * call["wall_ms"] for call in self._timed_calls)
+        share = 1 - made_ms / waited_ms  # of the whole run: its calls are not known step by step
+        return share * self.lost_ms if share > LITTLE else 0.0
+
+    @property
+    def made_at_once(self) -> bool:
+        """True if nearly all of the wait is what Keras does with a finished batch: no worker can help."""
+        return self.handling_ms > (1 - LITTLE) * self.lost_ms
 
     @property
     def call_cpu_share(self) -> float | None:
@@ -498,6 +520,16 @@ class InputWait:
         return f"{maker} makes one batch at a time"
 
     @property
+    def handles(self) -> str:
+        """The handling of a finished batch in words, after "Keras"."""
+        return f"converts each batch{' and copies it to the GPU' if self.handling_copies else ''}"
+
+    @property
+    def handling_copies(self) -> bool:
+        """True if Keras' handling of a batch includes its copy to the GPU; JAX copies behind the loop's back."""
+        return self.run.framework == "torch" and self.run.device == "gpu"
+
+    @property
     def cores(self) -> str:
         """The busy cores in words, with the share of other programs."""
         count = "the only core is" if self.cpus == 1 else f"all {self.cpus or ''} cores are"
@@ -513,6 +545,8 @@ class InputWait:
     @property
     def limit(self) -> str:
         """The limit of the input, for a headline without a remedy; "" if it is not known."""
+        if self.made_at_once:
+            return f"Keras {self.handles}, before the step"
         who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
         if self.cores_full and self.waits is not True:
             mine = self.stage is not None and self.other_cpus < LITTLE * self.cpus

@@ -19,6 +19,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.windows import share_of
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
     MEASURED,
@@ -646,6 +647,9 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
         evidence["model_alone_ms"] = round(waiting.model_alone_ns / 1e6, 3)
     if waiting.clean_step_ns is not None:
         evidence["unstarved_steps_elsewhere_ms"] = round(waiting.clean_step_ns / 1e6, 3)
+    copied = share_of(wait.run, "copy_h2d") if wait.made_at_once and wait.handling_copies else None
+    if copied is not None:
+        evidence["to_gpu_ms_per_step"] = round(copied.ms_per_step, 3)
     evidence["promise_rests_on"] = waiting.rests_on
     evidence["step_here_without_its_wait_ms"] = round(waiting.needed_ms, 3)
     return evidence | _stage_evidence(wait)
