@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu, explains_idle, extrapolated
-from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
+from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
     A_FIFTH,
     A_TENTH,
     A_TWENTIETH,
@@ -450,7 +451,17 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if idle.active_pct < BUSY_PCT.default:
         parts = _idle_parts_of_run(run, idle)
         return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
+    kernels = _kernels_at_least(run, idle)
+    if kernels is not None and kernels < BUSY_PCT.default:
+        ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"
+        return f"{UNKNOWN}: {clear}, {gpu} active {active}; {ran}."
     return f"{nothing}: {clear}, {gpu} active {active}."
+
+
+def _kernels_at_least(run: Run, idle: Idle) -> float | None:
+    """Return the time in which kernels ran on the GPU with fewest, %; None where GPM did not measure it."""
+    filled = [part for gpu in idle.gpus if (part := fill(run, gpu, A_FEW)) is not None]
+    return min((part.kernels_pct for part in filled), default=None)
 
 
 def _not_measured(run: Run, waits: bool) -> str:

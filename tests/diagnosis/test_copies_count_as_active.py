@@ -50,6 +50,15 @@ def test_a_gpu_that_copies_is_no_empty_one():
     assert "small_batch" not in causes(copying(23, 0.98, 8))
 
 
+def test_a_gpu_that_may_only_copy_is_no_proof_of_health():
+    assert copying(0.2, 1.0, 60)["verdict"].startswith("Nothing held training back")
+    assert copying(23, 1.0, 85)["verdict"].startswith("Nothing held training back")
+    verdict = copying(23, 1.0, 8)["verdict"]
+    assert verdict.startswith("No bottleneck was established: ")
+    assert verdict.endswith("kernels ran for at least 50 %, the rest may be copies.")
+    assert copying(23, 1.0, None)["verdict"].startswith("Nothing held training back")
+
+
 @pytest.mark.parametrize(("copies", "empty"), [(0.0, True), (0.5, False)])
 def test_profiler_windows_tell_copies_from_kernels(copies, empty):
     run = Generated(seed=3, gpus=[CARD])

@@ -284,7 +284,7 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
     )
     if active is None or sm is None:
         return None
-    kernels = max(0.0, active.value - _copying_pct(run, gpu))
+    kernels = max(sm.value, active.value - _copying_pct(run, gpu))  # SMs work only while kernels run
     # GPM averages over all the time; occupancy refers to the time in which kernels run.
     return Fill(active.value, kernels, min(100.0, 100 * sm.value / max(1.0, kernels)))
 
