@@ -1,7 +1,8 @@
 """Profiler windows of a fit: opens and closes them, and has their files read.
 
-A `Window` has a thread of its own, which stops the profiler, publishes the file and has it read;
-`WindowResult` is what comes of it, for the recording and the scalars.
+A `Window` has a thread of its own, which stops the profiler (with a GPU the training thread does),
+publishes the file and has it read; `WindowResult` is what comes of it, for the recording and the
+scalars.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ log = logging.getLogger("gpu_util_callback")
 
 SOURCE = "profiler windows"
 # Assumed cost of the first window, before one was measured. Measured without a GPU: 0.15 to
-# 0.3 s, most of it the start of the reading process. Attaching to a GPU loads libraries and slows
-# its steps.
+# 0.3 s, most of it the start of the reading process; on an H200, whose profiler loads libraries,
+# 0.4 to 1.5 s in 19 trainings.
 FIRST_GUESS_S = 0.6
-FIRST_GUESS_GPU_S = 3.0
+FIRST_GUESS_GPU_S = 1.5
 _NONE = Action.NONE
 STOP_WAIT_S = 5.0  # how long a named window waits for the previous one to be stopped
 
