@@ -44,6 +44,8 @@ SOURCE = "profiler windows"
 FIRST_GUESS_S = 0.6
 FIRST_GUESS_GPU_S = 1.5
 _NONE = Action.NONE
+# Some 5 us each of the training's time where its thread stops the profiler: PyTorch's, also to write.
+HELD_UP_EVENTS = 10_000
 STOP_WAIT_S = 5.0  # how long a named window waits for the previous one to be stopped
 
 # Of a window that `gpu-util look` asks for: its events grow with them, and so does the delay.
@@ -120,7 +122,7 @@ class ProfilerWindows:
             _abandon_left_over(self._thread_id)
             on_device = self.session.traces_device
             planner = Planner(
-                _cut(self._schedule, self.session.max_events),
+                _cut(self._schedule) if self.session.holds_up else self._schedule,
                 self._share,
                 first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
                 warmup=1 if on_device else 0,
@@ -269,7 +271,7 @@ class ProfilerWindows:
             return
         window = Window(self, planner, folder, began_ns)
         wait_began = time.perf_counter()
-        self._settle()
+        self.session.settle()
         waited = time.perf_counter() - wait_began
         planner.waited(int(waited * 1e9))
         before += waited
@@ -289,6 +291,7 @@ class ProfilerWindows:
         try:
             window.thread.start()
         except BaseException:  # no more threads, or Ctrl+C: nothing else would stop the profiler
+            self._settle()
             self.session.halt(folder)
             self.session.stop(folder)
             window.discard()
@@ -300,11 +303,8 @@ class ProfilerWindows:
             self._marker = self.session.mark(step)
 
     def _settle(self) -> None:
-        try:
-            if not self._abandoned:  # else the GPU may have failed, and never answer
-                self.session.settle()
-        except Exception as error:  # a window that misses some work is better than none
-            log.debug("gpu_util_callback: %s", error, exc_info=True)
+        if not self._abandoned:  # else the GPU may have failed, and never answer
+            self.session.settle()
 
     def _close_window(self, planned: PlannedWindow | None) -> None:
         if planned is None:
@@ -352,6 +352,7 @@ class ProfilerWindows:
         self._switch_off()
         if window is not None:
             try:
+                self._settle()
                 self.session.halt(window.folder)
             finally:
                 window.closing.set()  # never leave the profiler running
@@ -384,11 +385,11 @@ def requested(data: bytes) -> tuple[str, int]:
     return str(request["look"])[:64], min(max(int(request["steps"]), 1), MOST_LOOK_STEPS)
 
 
-def _cut(schedule: TraceSchedule, max_events: int | None) -> TraceSchedule:
-    """Apply the profiler's own event limit to a schedule without an explicit one."""
-    if max_events is None or schedule.max_events != TraceSchedule.max_events:
+def _cut(schedule: TraceSchedule) -> TraceSchedule:
+    """Apply the event limit of windows that hold up the training to a schedule without an explicit one."""
+    if schedule.max_events != TraceSchedule.max_events:
         return schedule
-    return replace(schedule, max_events=max_events)
+    return replace(schedule, max_events=HELD_UP_EVENTS)
 
 
 def _abandon_left_over(thread_id: int) -> None:

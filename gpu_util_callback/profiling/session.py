@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -11,6 +12,8 @@ from pathlib import Path
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
+
+log = logging.getLogger("gpu_util_callback")
 
 
 class ProfilerBusy(Exception):
@@ -57,9 +60,6 @@ class ProfilerSession:
     profiling callback would fail, because of us, in its own code.
     """
 
-    # Below a schedule's default where stopping or writing holds up the training.
-    max_events: int | None = None
-
     def __init__(self) -> None:
         self._lock = threading.RLock()  # held while stopping, so that nothing starts in between
         self._folder: Path | None = None  # not None = a window of ours is open
@@ -90,13 +90,19 @@ class ProfilerSession:
         """End the recording that was started into `folder`; `stop` follows, on another thread.
 
         On the training thread, which launches nothing meanwhile: XLA's profiler unloads CUPTI as it
-        stops, and unloading it beside launches destroyed 5 of 8 trainings (JAX on an H200).
+        stops, and unloading it beside launches destroyed 5 of 8 trainings (JAX on an H200). Only of
+        a fit that ended without notice on the window's thread. Never raises.
         """
-        if self.traces_device:
-            try:
-                self._halted[folder] = self._end(folder)
-            except ProfilerFailed as error:
-                self._halted[folder] = error
+        if not self.holds_up:
+            return
+        try:
+            self._halted[folder] = self._end(folder)
+        except ProfilerFailed as error:
+            self._halted[folder] = error
+        except Exception as error:
+            self._halted[folder] = ProfilerFailed(
+                f"{type(error).__name__}: {one_line(error)}", 'trace="off" trains without profiler windows'
+            )
 
     def stop(self, folder: Path) -> Path | None:
         """Stop the profile that was started into `folder`, and return its file.
@@ -136,6 +142,8 @@ class ProfilerSession:
                 return
             self._folder = self._running = None
             self._unwatch()
+            if self.holds_up:
+                self.settle()
             try:
                 self._drop()
             except Exception:  # already gone: nothing to end
@@ -143,6 +151,17 @@ class ProfilerSession:
             yielded = self._yielded
         if yielded is not None:
             yielded()
+
+    def settle(self) -> None:
+        """Wait until the GPU has done what was launched so far. Never raises.
+
+        For frameworks whose host runs ahead of the GPU: work launched before the profiler started
+        is never traced, and work still unfinished when it stops is lost.
+        """
+        try:
+            self._settle()
+        except Exception as error:  # a window that misses some work is better than none
+            log.debug("gpu_util_callback: %s", error, exc_info=True)
 
     def _watch(self) -> None:
         wrappers: dict[int, object] = {}
@@ -178,6 +197,11 @@ class ProfilerSession:
         """Return whether a GPU is traced, to which the profiler has to attach."""
         raise NotImplementedError
 
+    @property
+    def holds_up(self) -> bool:
+        """Return whether the training thread itself has to stop the profiler."""
+        return self.traces_device
+
     def mark(self, step: int) -> Marker:
         """Mark a training step that begins. On the training thread."""
         raise NotImplementedError
@@ -186,12 +210,8 @@ class ProfilerSession:
         """Annotate a wait for a batch; None = the trace contains it already. On the training thread."""
         return None
 
-    def settle(self) -> None:
-        """Wait until the GPU has done what was launched so far. On the training thread.
-
-        For frameworks whose host runs ahead of the GPU: work launched before the profiler started
-        is never traced, and work still unfinished when it stops is lost.
-        """
+    def _settle(self) -> None:
+        """Wait for the GPU; nothing where the host does not run ahead of it."""
 
     def server(self) -> str | None:
         """Return the profiler server in this process that waits for capture requests, if any."""

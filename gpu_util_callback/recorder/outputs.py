@@ -676,7 +676,7 @@ class ScalarPoints:
             power = means.get("power_mw", means.get("power_energy_mw"))
             if used is not None:
                 values[f"gpu_util/{gpu}/utilization_pct"] = used
-                values[f"gpu_util/{gpu}/active_time_est_ms"] = used / 100 * step_ms
+                values[f"gpu_util/{gpu}/kernel_time_est_ms"] = used / 100 * step_ms
             if memory is not None:
                 values[f"gpu_util/{gpu}/memory_used_mib"] = memory / 2**20
             if power is not None:

@@ -238,7 +238,7 @@ def test_uneven_gpus_of_one_process(tmp_path):
     assert len(found) == 1 and found[0]["gpus"] == [0, 1]
     assert found[0]["evidence"]["busiest"] == "gpu0 (replica 1)"
     assert found[0]["evidence"]["least_busy"] == "gpu1 (replica 0)"
-    assert "gpu0 (replica 1) works 9" in found[0]["advice"]["text"]
+    assert "gpu0 (replica 1) is active 9" in found[0]["advice"]["text"]
 
 
 def mirrored(*groups: str) -> dict:

@@ -25,6 +25,10 @@ def recording(tmp_path):
     return read
 
 
+def test_all_recordings_are_there():
+    assert len(RUNS) == 8
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_cause_that_was_put_in_is_found_and_no_other(recording, name):
     scenario = named(Path(name).name)
@@ -46,7 +50,7 @@ def test_mfu_is_that_of_the_counted_products(recording):
 
 
 @pytest.mark.parametrize("name", ["h200-jax/healthy-defaults", "h200-jax/competitor"])
-def test_energy_by_counter_and_by_power_samples_agree(recording, name):
+def test_power_by_the_energy_counter_and_by_power_samples_agree(recording, name):
     read = recording(name)
     block = read.samples["gpu0"]
     counted, gauged = block["power_energy_mw"], block["power_mw"]

@@ -100,7 +100,7 @@ def test_utilization_is_weighted_by_time():
     ((_, found, _),) = points.add_steps(steps(0, [400]))
     assert found["gpu_util/gpu0/utilization_pct"] == pytest.approx(25)  # 0.1 of 0.4 s at 100
     assert found["gpu_util/gpu0/memory_used_mib"] == pytest.approx(2.5)
-    assert found["gpu_util/gpu0/active_time_est_ms"] == pytest.approx(100)
+    assert found["gpu_util/gpu0/kernel_time_est_ms"] == pytest.approx(100)
     assert not any("host" in tag for tag in found)
 
 

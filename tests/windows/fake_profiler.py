@@ -41,7 +41,7 @@ class FakeProfiler(ProfilerSession):
     def traces_device(self):
         return self.device
 
-    def settle(self):
+    def _settle(self):
         self.doings.append("settle")
         time.sleep(self.settle_s)
         if self.fails == "settle":
@@ -86,6 +86,8 @@ class FakeProfiler(ProfilerSession):
         self.door.running = None
         if self.fails == "stop":
             raise ProfilerFailed("it wrote nothing", "make room")
+        if self.fails == "full":
+            raise OSError(28, "No space left on device")
         run = folder / "plugins" / "profile" / "now"
         run.mkdir(parents=True)
         (run / "host.xplane.pb").write_bytes(b"")

@@ -59,27 +59,42 @@ def test_with_a_gpu_the_training_thread_stops_the_profiler(make):
     assert [result.profile is not None for result in windows.drain()] == [True, True]
 
 
-def test_with_a_gpu_a_profiler_that_writes_nothing_is_reported(make):
-    profiler = FakeProfiler(Door(), device=True, fails="stop")
+@pytest.mark.parametrize(
+    ("fails", "reason"), [("stop", "it wrote nothing"), ("full", "OSError: [Errno 28] No space left on device")]
+)
+def test_with_a_gpu_a_profiler_that_cannot_be_stopped_is_reported(make, fails, reason):
+    profiler = FakeProfiler(Door(), device=True, fails=fails)
     windows, _ = make(trace=[(1, 3)], profiler=profiler)
     windows.begin()
     train(windows, 8)
     windows.close(5)
     assert profiler.stopped_on == [threading.main_thread()]
-    assert [entry["reason"] for entry in windows.unavailable] == ["it wrote nothing"]
+    assert [entry["reason"] for entry in windows.unavailable] == [reason]
     assert windows.drain() == []
 
 
-def test_a_profiler_has_a_limit_of_events_of_its_own(make):
-    def limit(**kwargs):
-        profiler = FakeProfiler(Door())
-        profiler.max_events = 100
+def test_with_a_gpu_other_code_gets_the_profiler_once_the_gpu_has_been_waited_for(make):
+    profiler = FakeProfiler(Door(), device=True)
+    windows, _ = make(trace=[(1, 9)], profiler=profiler)
+    windows.begin()
+    train(windows, 3)
+    profiler.doings.clear()
+    profiler.door.start("theirs")
+    assert profiler.door.running == "theirs"
+    assert profiler.doings[0] == "settle"
+    windows.close(5)
+
+
+def test_windows_that_hold_up_the_training_have_a_limit_of_events_of_their_own(make):
+    def limit(device=True, **kwargs):
+        profiler = FakeProfiler(Door(), device=device)
         windows, _ = make(trace=TraceSchedule(first=3, **kwargs), profiler=profiler)
         windows.begin()
         return windows.planner.schedule.max_events
 
-    assert limit() == 100
+    assert limit() == 10_000
     assert limit(max_events=70_000) == 70_000
+    assert limit(device=False) == TraceSchedule.max_events
 
 
 def test_several_batches_in_a_call_share_their_kernel_time(make):

@@ -61,14 +61,15 @@ def gone(recording, source="profiler windows"):
 
 def test_with_a_gpu_the_training_thread_waits_for_it_and_stops_the_profiler(tmp_path, monkeypatch):
     """As on a GPU, but that there is none to wait for."""
-    stopped_on = []
-    stop = TensorFlowProfiler._stop
+    done = []
+    stop, wait = TensorFlowProfiler._stop, tf.test.experimental.sync_devices
     monkeypatch.setattr(TensorFlowProfiler, "traces_device", property(lambda session: True))
-    monkeypatch.setattr(
-        TensorFlowProfiler, "_stop", lambda *args: (stopped_on.append(threading.current_thread()), stop(*args))
-    )
+    monkeypatch.setattr(TensorFlowProfiler, "_stop", lambda *args: (done.append(("stop", thread())), stop(*args)))
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", lambda: (done.append(("wait", thread())), wait()))
+    thread = threading.current_thread
     recording = fit(tmp_path, [(3, 5), (8, 10)])
-    assert stopped_on == [threading.main_thread()] * 2
+    # Before a window begins, and before it is stopped.
+    assert done == [(what, threading.main_thread()) for what in ("wait", "wait", "stop")] * 2
     assert [window["first_step"] for window in recording.facts["windows"]] == [3, 8]
     assert len(profiles(tmp_path)) == 2
 

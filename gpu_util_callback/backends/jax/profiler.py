@@ -48,6 +48,10 @@ class JaxProfiler(ProfilerSession):
     def traces_device(self) -> bool:
         return jax.default_backend() != "cpu"
 
+    @property
+    def holds_up(self) -> bool:
+        return jax.default_backend() == "gpu"  # on a TPU there is no CUPTI
+
     def mark(self, step: int) -> Marker:
         if self._queue is not None:
             self._queue.keep_one()
@@ -57,7 +61,7 @@ class JaxProfiler(ProfilerSession):
     def wait(self) -> Marker:
         return Marker(jax.profiler.TraceAnnotation(INPUT_WAIT))
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         if self.traces_device:
             if self._folder is None:  # a window is about to open
                 self._queue = _Queue()

@@ -47,7 +47,7 @@ class TensorFlowProfiler(ProfilerSession):
         # `_r=1` makes it the root of a step; without it the Profile tab finds no step markers.
         return Marker(tf.profiler.experimental.Trace("train", step_num=step, _r=1))
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         if self.traces_device:
             tf.test.experimental.sync_devices()
 

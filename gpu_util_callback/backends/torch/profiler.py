@@ -51,8 +51,6 @@ class TorchProfiler(ProfilerSession):
     that other code starts on another thread.
     """
 
-    max_events = 10_000  # some 5 us each of the training's time, to stop and to write
-
     def __init__(self) -> None:
         super().__init__()
         self._profile: profile | None = None  # recording
@@ -72,6 +70,10 @@ class TorchProfiler(ProfilerSession):
         # Initialised by the training itself: workers forked later could no longer use it.
         return torch.cuda.is_initialized() and torch.cuda.is_available()
 
+    @property
+    def holds_up(self) -> bool:
+        return True
+
     def mark(self, step: int) -> Marker:
         self._keep_one()
         return Marker(torch.profiler.record_function(f"ProfilerStep#{step}"))
@@ -79,7 +81,7 @@ class TorchProfiler(ProfilerSession):
     def wait(self) -> Marker:
         return Marker(torch.profiler.record_function(waits.INPUT_WAIT))
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         if self.traces_device:
             torch.cuda.synchronize()
             self._behind = None
