@@ -105,6 +105,7 @@ class UtilizationBuffer(_Source):
         self._ever = False
         self._apart: deque[int] = deque(maxlen=64)  # ns between the ring's samples
         self._polled = Refreshes()
+        self._pending: list[tuple[int, Sequence[float]]] = []  # polled since the ring's newest sample
 
     def poll(self, time_ns: int, polled: Sequence[float]) -> None:
         """Take (utilization, memory utilization) of this tick where the driver's buffer has no samples."""
@@ -112,9 +113,12 @@ class UtilizationBuffer(_Source):
             return
         absent = self._gate.lacks("nvmlDeviceGetSamples", self._key)
         dry = absent or time_ns - self._newest_ns > 2 * BUFFER_S * 1e9
-        for stamp_ns, values in self._polled.rows(time_ns, polled):
-            if dry and stamp_ns >= self._newest_ns:
-                self._store.add(self._key + "/utilization", self.columns, stamp_ns, list(values))
+        self._pending += self._polled.rows(time_ns, polled)
+        if dry:
+            for stamp_ns, values in self._pending:
+                if stamp_ns >= self._newest_ns:
+                    self._store.add(self._key + "/utilization", self.columns, stamp_ns, list(values))
+            self._pending.clear()
 
     def read(self) -> None:
         """Drain the ring."""
@@ -132,6 +136,8 @@ class UtilizationBuffer(_Source):
                 self._ever = True
                 self._newest_ns = max(self._newest_ns, time_ns)
                 self._store.add(group, self.columns, time_ns, rows[stamp_us])
+        # What was polled of a time that the ring has samples of.
+        self._pending = [row for row in self._pending if row[0] >= self._newest_ns]
         if any(row[0] == row[0] for row in rows.values()):
             self._name_polled()
 
@@ -285,7 +291,7 @@ class Counters(_Source):
         self._prepare()
 
     def read(self, now_s: float) -> list[float]:
-        """Return [float] * len(columns): rates since the last read; but for traffic, once in `BATCH_S`."""
+        """Return [float] * len(columns): traffic at each call, the other counters once in `BATCH_S`."""
         row = self._empty[:]
         uncounted = self._uncounted
         fields = self._traffic
@@ -313,7 +319,7 @@ class Counters(_Source):
 
     def _prepare(self) -> None:
         """Compute everything that depends on the remaining fields."""
-        # Its counters may wrap, and are cheap to read.
+        # Counters of traffic may wrap within a second, and are cheap to read.
         self._traffic = [field for field in self._fields if field.wraps and not field.spans]
         counted = {field.column for field in self._fields}
         self._uncounted = [column for column in _SHARES if column not in counted]
@@ -370,8 +376,11 @@ class Counters(_Source):
             return
         self._fields.remove(field)
         self._prepare()
-        no_links = code == NOT_SUPPORTED and field.scope == _ALL_LINKS  # nothing is missing
-        if not no_links and all(other.column != field.column for other in self._fields):
+        # A lone GPU has no other to be linked to: nothing is missing.
+        no_links = code == NOT_SUPPORTED and field.scope == _ALL_LINKS
+        if no_links and self._gate.ask("nvmlDeviceGetCount") == 1:
+            return
+        if all(other.column != field.column for other in self._fields):
             self._name_missing(field.column, *_gate.explain(code))
 
     def _drop_all(self) -> None:
@@ -918,7 +927,7 @@ class GpuReader:
         return facts | ({"utilization_refresh_ms": round(refresh_ns / 1e6)} if refresh_ns else {})
 
     def read(self, now_s: float) -> None:
-        """Read whatever is due; now_s: `time.perf_counter()`."""
+        """Read whatever is due; now_s: `time.perf_counter()`, at the end infinite."""
         memory = self._gate.memory
         retry_at = memory.gone.get(self.key)
         if retry_at is not None:

@@ -1,5 +1,6 @@
 """The sampler: GPU and host metrics, read in daemon threads."""
 
+import math
 import os
 import threading
 import time
@@ -86,7 +87,7 @@ class Worker(threading.Thread):
                 handed_over = [reader for reader in self.readers if reader not in self.stuck]
                 self.readers = list(self.stuck)
                 self._close(handed_over)
-        self._close(self.readers)
+        self._close(self.readers, at_end=True)
         if self._xid is not None:
             self._xid.close()
         self.cpu_s = time.thread_time()
@@ -111,9 +112,11 @@ class Worker(threading.Thread):
             due = max(due + pace.period_s, now)
             self._stopped.wait(due - now)
 
-    def _close(self, readers: Sequence[GpuReader]) -> None:
+    def _close(self, readers: Sequence[GpuReader], at_end: bool = False) -> None:
         for reader in readers:
             try:
+                if at_end:
+                    reader.read(math.inf)  # what was counted since counters were read
                 reader.close()
             except Retired:  # its last call hung as well
                 continue

@@ -88,7 +88,7 @@ def test_a_counter_of_32_bits_that_begins_again_loses_nothing(step, tmp_path):
 
 
 def test_a_counter_that_was_reset_costs_its_one_interval_no_more(step, tmp_path):
-    """The driver was reloaded: the drop is no wrap, which would be 4 MJ in 0.2 s."""
+    """The driver was reloaded: the drop is no wrap, which would be 4 MJ in a second."""
     scenario = Scenario()
     gpu = scenario.gpu("h100").curve("power_mw", 500_000)
     points = [(0, 1e9), (29.9, 1e9 + 29.9 * 500_000), (29.9001, 0), (60, 30.1 * 500_000)]
@@ -223,3 +223,10 @@ def test_energy_between_two_reads_of_a_counter_goes_where_power_was_sampled():
 def test_a_counter_that_was_not_read_for_long_measures_nothing_meanwhile():
     found = counted([([0, 0.1, 0.2, 100, 100.1], [np.nan, 100, 100, 100, 100], [100] * 5)])
     assert found["gpus"][0]["measured_s"] == pytest.approx(0.2)
+
+
+def test_power_that_is_unknown_at_first_counts_from_its_first_sample():
+    ticks, power = [0, 0.5, 1, 1.5, 2], [np.nan, np.nan, 100, 100, 100]
+    whole = counted([(ticks, [np.nan] * 5, power)])
+    assert whole["total_j"] == pytest.approx(100)
+    assert counted([(ticks[:2], [np.nan] * 2, power[:2]), (ticks[2:], [np.nan] * 3, power[2:])]) == whole

@@ -80,7 +80,7 @@ class EnergyUse:
     """Energy of the GPUs over a run, and what the training thread did while it was used.
 
     From the driver's energy counter, sampled as the mean power since the reading before: nothing
-    between two readings is missed. Without a counter it is the integral of the power samples, an
+    between two readings is missed, and it is spread over that time as power was sampled. Without a counter it is the integral of the power samples, an
     estimate. Longer than `GAP_NS` between two samples, nothing is measured.
 
     Args:
@@ -114,7 +114,7 @@ class EnergyUse:
         if not is_valid.any():
             return
         times = np.asarray(block["time_ns"], np.int64)
-        before_ns, before = self._newest.get(group, (int(times[0]), np.nan))
+        before_ns, before = self._newest.get(group, (int(times[is_valid][0]), np.nan))
         at = np.concatenate([[before_ns], times[is_valid]])
         power = np.concatenate([[before], power[is_valid]])
         self._newest[group] = int(at[-1]), float(power[-1])
