@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -173,7 +174,10 @@ def trained(card: RecordedGpu, stepped: Any, log_dir: Path, *, hz: float = 10, p
         read(now_s)
 
     stepped.reader.read = read_again
-    blocks = stepped.at(*np.arange(start_s + phase_s, end_s, 1 / hz))
+    for at_s in (*np.arange(start_s + phase_s, end_s, 1 / hz), end_s):
+        stepped.library.set_time(at_s)
+        stepped.reader.read(at_s if at_s < end_s else math.inf)
+    blocks = stepped.drain()
 
     def ns(seconds: Any) -> Any:
         return begin + np.rint(np.asarray(seconds) * SECOND).astype(np.int64)
