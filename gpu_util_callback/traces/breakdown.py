@@ -2,8 +2,9 @@
 
 Ten disjoint categories per GPU and step that sum to the step exactly. Work comes first (`kernel`,
 then copies and communication only where nothing before them hides it). An idle gap that a copy to
-the GPU ends belongs to `copy_h2d`, too, while the host makes that copy ready. The rest of the step is
-idle, and every idle gap is explained by the host's activity before the work that ended it:
+the GPU ends belongs to `copy_h2d`, too, while the host makes that copy ready, if the process has one
+GPU: for which of several it is made ready is not in a trace. The rest of the step is idle, and every
+idle gap is explained by the host's activity before the work that ended it:
 
 * `idle_input`: the host waited for the next batch.
 * `idle_launch`: the launch itself (call and start-up of the kernel), or the host issuing one
@@ -237,7 +238,9 @@ def _input(process: Process, before: Intervals) -> Intervals:
 
 
 def _staging(process: Process) -> Intervals:
-    """Return the times in which any thread of the host made a copy to a GPU ready."""
+    """Return the times in which any thread of the host made a copy to the process's only GPU ready."""
+    if sum(len(device.events) > 0 for device in process.devices) > 1:
+        return EMPTY
     rows = process.events.kind == HostKind.STAGING
     return union(process.events.start_ps[rows], process.events.end_ps[rows])
 

@@ -73,6 +73,24 @@ def test_making_a_copy_ready_explains_no_idle_time_before_a_kernel(explain):
     assert found["idle_host"] > 0.7
 
 
+def test_a_copy_made_ready_for_another_gpu_explains_no_idle_time(explain):
+    """Threads make the batch of one GPU after the other ready, and no event says for which it is."""
+    space, _, first = marked(10, 10_000)
+    second = Gpu(space, 1, space.host.line("tf_Compute/2", 4))
+    worker = space.host.line("pjrt_async_work_runner/1", 3)
+    for step in range(10):
+        at = step * 10_000
+        worker.event("H2D Dispatch", at + 100, 7_800)
+        for gpu in (first, second):
+            gpu.copy("H2D", at + 7_995, at + 8_000, 10, size=1 << 10)
+            gpu.launch("nvjet_hsh_128", at + 8_005, at + 8_015, 1_900)
+    result = explain(space)
+    for index in (0, 1):
+        found = shares(result, index)
+        assert found["copy_h2d"] < 0.01
+        assert found["idle_host"] > 0.7
+
+
 def test_copies_behind_kernels_cost_nothing(explain):
     space, _, gpu = marked(5, 10_000)
     for step in range(5):
