@@ -11,8 +11,8 @@ MS, S = 1_000_000, 1_000_000_000
 NAN = float("nan")
 HOST = -1  # in place of a GPU's index
 START_NS = 1_750_000_000 * S
-# How often the recorder reads what, in seconds.
-BATCH_S, PROCESSES_S, HEALTH_S, GPM_S, HOST_S, FLUSH_S = 1.0, 1.0, 10.0, 0.18, 1.0, 2.0
+# How often the recorder reads what, in seconds: PCIe traffic and event reasons, the driver's other counters, …
+REASONS_S, BATCH_S, PROCESSES_S, HEALTH_S, GPM_S, HOST_S, FLUSH_S = 0.18, 1.0, 1.0, 10.0, 0.18, 1.0, 2.0
 
 
 @dataclass
@@ -160,12 +160,9 @@ class Gauges:
         """Add the columns that are read less often than the others."""
         board, rng, n = self.board, self.rng, len(times)
         paced = (
-            (
-                BATCH_S,
-                "throttle",
-                {"throttle_thermal_pct": 0, "throttle_power_pct": 0, "throttle_other_pct": 0, "event_reasons": 0},
-            ),
-            (BATCH_S, "pcie", {"pcie_rx_bytes_per_s": 2e8, "pcie_tx_bytes_per_s": 3e7}),
+            (BATCH_S, "throttle", {"throttle_thermal_pct": 0, "throttle_power_pct": 0, "throttle_other_pct": 0}),
+            (REASONS_S, "throttle", {"event_reasons": 0}),
+            (REASONS_S, "pcie", {"pcie_rx_bytes_per_s": 2e8, "pcie_tx_bytes_per_s": 3e7}),
             (
                 PROCESSES_S,
                 "processes",
@@ -191,7 +188,7 @@ class Gauges:
             ),
         )
         for period, source, defaults in paced:
-            if source in self.without or (not board.counters and period == BATCH_S):
+            if source in self.without or (not board.counters and source in ("throttle", "pcie")):
                 continue
             due = (times - START_NS) // round(period * S)
             read = np.diff(due, prepend=-1) > 0
