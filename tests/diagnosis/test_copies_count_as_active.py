@@ -32,8 +32,16 @@ def test_copies_one_after_another_lose_the_time_in_which_no_sm_works():
     assert finding["evidence"]["gpu_active_pct"] > 95
 
 
-def test_copies_behind_kernels_lose_nothing():
-    assert "transfer_bound" not in causes(copying(55, 1.0, 97))
+@pytest.mark.parametrize("sm", [97, 40, 8])
+def test_copies_behind_kernels_lose_nothing(sm):
+    """However few SMs the kernels take: how many work is no share of time."""
+    assert "transfer_bound" not in causes(copying(55, 1.0, sm))
+
+
+def test_beside_kernels_a_full_link_loses_the_time_in_which_nothing_runs():
+    found = copying(55, 0.4, 20)
+    [finding] = [claim for claim in (*found["findings"], *found["spans"]) if claim["cause"] == "transfer_bound"]
+    assert finding["lost_s"] == pytest.approx(0.6 * 15, rel=0.1)
 
 
 def test_without_gpm_only_time_without_copies_is_known_to_be_lost():

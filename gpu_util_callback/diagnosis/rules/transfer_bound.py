@@ -38,9 +38,9 @@ class TransferBound(Rule):
 
     A link below its best generation or width is normal at idle, and irrelevant while little is
     copied: it is reported only if the traffic fills it. NVML's utilization counts copies as it
-    counts kernels, so time at a full link is lost while the SMs have no work (GPM); where that was
-    not sampled, only while not even copies run, which leaves out whatever one copy after another
-    costs.
+    counts kernels, so time at a full link is lost while hardly any SM has work (GPM). Otherwise, or
+    where that was not sampled, it is lost only while not even copies run: GPM's mean over all SMs
+    does not show for how long kernels ran.
     """
 
     cause = "transfer_bound"
@@ -50,6 +50,9 @@ class TransferBound(Rule):
     thresholds: ClassVar = {
         "exposed_copy_pct": TRACED_PCT,
         "link_used_pct": Threshold(70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"),
+        "copies_alone_sm_pct": Threshold(
+            5, "copies alone keep up to 2.6 % of an H200's SMs active; where more are, kernels run for an unknown time"
+        ),
         "idle_pct": Threshold(MATTERS_PCT.default, "of the time, with a full link: as much matters anywhere"),
         "min_s": MIN_S,
         **SIGNIFICANT,
@@ -157,7 +160,7 @@ class _Link:
 
     Attributes:
         active: NVML's utilization, kernels and copies alike, %.
-        sm_active: share of the SMs with work, %; NaN = not sampled.
+        sm_active: mean share of the SMs with work, %, which is no share of time; NaN = not sampled.
     """
 
     samples: Sampled
@@ -197,8 +200,8 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     active = np.nan_to_num(samples.at("utilization_pct"), nan=100.0)
     sm_active = samples.at("sm_active_pct")
     # Copies run concurrently with kernels: only time without kernels can have been lost to them.
-    kernels = np.clip(np.where(np.isnan(sm_active), active, sm_active), 0, 100)
-    lost = np.where(full, samples.length_ns * (1 - kernels / 100), 0)
+    at_work = np.where(sm_active < limits["copies_alone_sm_pct"], 0, np.clip(active, 0, 100))
+    lost = np.where(full, samples.length_ns * (1 - at_work / 100), 0)
     return _Link(samples, use, rate, limit, active, sm_active, full, lost)
 
 
