@@ -20,8 +20,6 @@ H200 = GPU | {
     "sm_clock_max_mhz": 1980,
     "power_limit_mw": 700_000,
     "power_default_mw": 700_000,
-    "pcie_generation_max": 5,
-    "pcie_width_max": 16,
     "compute_capability": "9.0",
 }
 
@@ -110,6 +108,8 @@ def gpu_cases() -> Iterator[Case]:
         def build(run: Generated) -> None:
             run.steps(2000, step_ms=10)
             run.gpu_value("sm_active_pct", 30, sm)
+            run.gpu_value("pcie_rx_bytes_per_s", 30, 2e8)
+            run.gpu_value("pcie_tx_bytes_per_s", 30, 3e7)
             run.gpu_value("allocator_peak_bytes", 30, peak * GPU["memory_total_bytes"])
 
         return build

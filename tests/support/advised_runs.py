@@ -88,6 +88,8 @@ def nearly_empty(used: float, **facts) -> Generated:
     run = run_of(**facts)
     run.steps(2000, step_ms=10, gpu_share=0.97)
     run.gpu_value("sm_active_pct", 30, 8)
+    run.gpu_value("pcie_rx_bytes_per_s", 30, 2e8)
+    run.gpu_value("pcie_tx_bytes_per_s", 30, 3e7)
     run.gpu_value("allocator_peak_bytes", 30, used * GPU["memory_total_bytes"])
     return run
 

@@ -118,7 +118,7 @@ def explains_idle(facts: Mapping) -> bool:
 
 
 # Columns of a window: the number of its steps, and what is summed over them.
-_SUMS = ("steps", "duration_ns", "kernels", "kernel_busy_ns", *(f"{name}_ns" for name in CATEGORIES))
+_SUMS = ("steps", "duration_ns", "kernels", "kernel_busy_ns", "any_busy_ns", *(f"{name}_ns" for name in CATEGORIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Windows:
     """Windows of one GPU, in the order of the steps: `windows["kernel_ns"]` has shape `(n,)`.
 
     Columns: "first_step" and "end_step" of each, the number of its "steps", and sums over them:
-    "duration_ns", "kernels", "kernel_busy_ns" and the time of each category.
+    "duration_ns", "kernels", "kernel_busy_ns", "any_busy_ns" and the time of each category.
     """
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
@@ -205,7 +205,7 @@ class Windows:
 
     def total(self, weights: np.ndarray | int = 1) -> TracedGpu:
         """Return the sums over all windows, each with its weight."""
-        steps, duration_ns, kernels, busy_ns, *ns = (round((weights * self[name]).sum()) for name in _SUMS)
+        steps, duration_ns, kernels, busy_ns, _, *ns = (round((weights * self[name]).sum()) for name in _SUMS)
         return TracedGpu(steps, duration_ns, kernels, busy_ns, dict(zip(CATEGORIES, ns, strict=True)))
 
 

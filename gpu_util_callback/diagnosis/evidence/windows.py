@@ -266,7 +266,7 @@ class Fill(NamedTuple):
 
     Attributes:
         active_pct: NVML's utilization over the steps: kernels and copies.
-        kernels_pct: of it kernels, at least.
+        kernels_pct: of it kernels, at least; nothing but `sm_active_pct` shows them where copies are not known.
         sm_active_pct: GPM's SM active of the time of the kernels.
     """
 
@@ -284,7 +284,9 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
     )
     if active is None or sm is None:
         return None
-    kernels = max(sm.value, active.value - _copying_pct(run, gpu))  # SMs work only while kernels run
+    copying = copying_pct(run, gpu)
+    known = 0.0 if copying is None else active.value - copying
+    kernels = max(sm.value, known)  # SMs work only while kernels run
     # GPM averages over all the time; occupancy refers to the time in which kernels run.
     return Fill(active.value, kernels, min(100.0, 100 * sm.value / max(1.0, kernels)))
 
@@ -292,22 +294,29 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
 DELIVERED = Constant(0.75, "of its nominal rate, at least, a PCIe link delivers to copies; an H200's 87 %")
 
 
-def _copying_pct(run: Run, gpu: int) -> float:
-    """Return the share of the steps in which a GPU can have run nothing but copies, at most, %.
+def copying_pct(run: Run, gpu: int) -> float | None:
+    """Return the share of the steps in which a GPU can have run nothing but copies, %; None if that is not known.
 
-    As profiler windows show it; without them it copied in all the time that its PCIe traffic takes.
+    As profiler windows show it; without them it copied in all the time that its PCIe traffic takes,
+    one way after the other.
     """
-    exposed = share_of(run, "copy_h2d", "copy_d2h", "copy_d2d")
-    if exposed is not None:
-        return exposed.pct
+    if not len(run.steps):
+        return None
+    if gpu in traced_gpus(run) and len(windows := _windows_of(run, gpu, None)):
+        # Not the category of copies: the time in which one is made ready belongs to it, and NVML counts that as idle.
+        alone_ns = np.maximum(windows["any_busy_ns"] - windows["kernel_busy_ns"], 0)
+        _, spent_ns, _ = _stood_for(run, gpu, None)
+        alone = float(np.average(alone_ns / np.maximum(windows["duration_ns"], 1), weights=spent_ns))
+        return 100 * min(alone, _idle_at_most(run, gpu, None))
     facts = run.gpu(gpu)
     generation, width = (
         run.highest(gpu, f"pcie_{name}") or facts.get(f"pcie_{name}_max") or np.nan for name in ("generation", "width")
     )
     [link] = link_bytes_per_s(np.array([generation]), np.array([width]))
-    ways = (run.gpu_mean(gpu, f"pcie_{way}_bytes_per_s", *run.steps.extent_ns) for way in ("rx", "tx"))
-    rate = max((mean.value for mean in ways if mean is not None), default=0.0)
-    return min(100.0, 100 * rate / (DELIVERED * link)) if np.isfinite(link) else 0.0
+    ways = [run.gpu_mean(gpu, f"pcie_{way}_bytes_per_s", *run.steps.extent_ns) for way in ("rx", "tx")]
+    rate = sum(mean.value if mean is not None else np.nan for mean in ways)
+    busy = float(100 * rate / (DELIVERED * link))
+    return None if np.isnan(busy) else min(100.0, busy)
 
 
 def needed_vram(run: Run, gpu: int) -> float | None:

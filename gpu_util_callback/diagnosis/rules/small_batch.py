@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.windows import fill, needed_vram
+from gpu_util_callback.diagnosis.evidence.windows import copying_pct, fill, needed_vram
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
 
@@ -27,6 +27,11 @@ def model_is_small(run: Run, limits: Limits) -> bool:
     return bool(tiny and batch is not None and batch >= limits["large_batch"])
 
 
+def fill_is_known(run: Run, gpu: int) -> bool:
+    """Return whether SM activity was sampled, and it is known for how long the GPU may only have copied."""
+    return bool(run.column(gpu, "sm_active_pct")) and copying_pct(run, gpu) is not None
+
+
 def empty_gpus(run: Run, limits: Limits) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the GPUs that are busy but empty, with the evidence for it."""
     for gpu in run.working_gpus:
@@ -42,7 +47,8 @@ class SmallBatch(Rule):
     """Kernels run all the time, most SMs have nothing to do, and most of the VRAM is free.
 
     NVML's utilization counts copies as well. Those that profiler windows show without a kernel are
-    subtracted; without windows, the time that the PCIe traffic can have taken.
+    subtracted; without windows, the time that the PCIe traffic can have taken. Without either it is
+    not known that kernels ran.
 
     The gain of a larger batch cannot be known from one batch size, so no loss is claimed.
     """
@@ -52,10 +58,12 @@ class SmallBatch(Rule):
     look = "▫", "teal"
     sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "allocator peak", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
-    unknown = "SM activity (GPM, Hopper and newer) or the allocator's peak was not measured"
+    unknown = (
+        "SM activity (GPM, Hopper and newer), copies (windows, PCIe traffic) or the allocator's peak are not known"
+    )
 
     def missing(self, run: Run) -> bool:
-        return not any(run.column(gpu, "sm_active_pct") and needed_vram(run, gpu) for gpu in run.used_gpus)
+        return not any(fill_is_known(run, gpu) and needed_vram(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if model_is_small(run, limits):

@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import command, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
-from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, empty_gpus, model_is_small
+from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, empty_gpus, fill_is_known, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 
@@ -18,12 +18,12 @@ class SmallModel(Rule):
     look = "▵", "grey"
     sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "model parameters", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY
-    unknown = "SM activity (GPM, Hopper and newer), model or batch size are not known"
+    unknown = "SM activity (GPM, Hopper and newer), copies (windows, PCIe traffic), model or batch size are not known"
 
     def missing(self, run: Run) -> bool:
         has_parameters = run.model.get("parameters") is not None
         sized = run.fit.get("batch_size") is not None
-        is_sampled = any(run.column(gpu, "sm_active_pct") for gpu in run.used_gpus)
+        is_sampled = any(fill_is_known(run, gpu) for gpu in run.used_gpus)
         return not (has_parameters and sized and is_sampled)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
