@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.samples import HOLD_NS, RARE_NS, Sampled, sampled, shared_spans
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     A_FIFTH_PCT,
@@ -79,7 +79,7 @@ class Throttled(Rule):
             for stretch in shared_spans(losses_by_gpu, enter=least / 100, min_s=limits["min_s"]):
                 gpu_slowed = next(gpu_slowed for gpu_slowed in slowed if gpu_slowed.gpu == stretch.gpus[0])
                 mask = stretch.inside
-                time, share = gpu_slowed.samples.length_ns[mask], gpu_slowed.samples.at(column)[mask]
+                time, share = gpu_slowed.samples.length_ns[mask], gpu_slowed.shares[column][mask]
                 throttled = float(np.average(np.nan_to_num(share), weights=time))
                 if throttled < limits["throttled_pct"]:
                     continue
@@ -109,25 +109,25 @@ class Throttled(Rule):
 
 @dataclass(frozen=True, slots=True)
 class _Slowed:
-    """A GPU's clock, its expected clock, and the loss by column for that reason."""
+    """A GPU's clock, its expected clock, and by column the share of throttled time (%) and the loss for that reason."""
 
     gpu: int
     samples: Sampled
     clock: np.ndarray
     full: float
+    shares: dict[str, np.ndarray]
     lost: dict[str, np.ndarray]
 
 
 def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     """Return None if the GPU was not slowed down, or its clock is not known."""
     reasons = [column for column in _REASONS if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]
-    samples = next(
-        (column_samples for column in reasons if (column_samples := sampled(run, gpu, column)) is not None), None
-    )
-    if samples is None:
+    # The clock is read more often than the counters of throttled time.
+    samples = sampled(run, gpu, "sm_clock_mhz")
+    if not reasons or samples is None:
         return None
     clock, use = samples.at("sm_clock_mhz"), samples.at("utilization_pct")
-    shares = {column: samples.at(column) for column in reasons}
+    shares = {column: _share_until_read(run, gpu, column, samples) for column in reasons}
     if "throttle_power_pct" in shares:
         power = np.where(_lowered(run, gpu, samples), shares["throttle_power_pct"], 0)
         shares["throttle_power_pct"] = power
@@ -140,9 +140,18 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     lost = samples.length_ns * deficit * np.clip(use, 0, 100) / 100
     # A slow clock is counted once: for the reason that held most of the time.
     first = np.argmax(np.nan_to_num(reason_shares), axis=0)
-    return _Slowed(
-        gpu, samples, clock, full, {column: np.where(first == place, lost, 0) for place, column in enumerate(shares)}
-    )
+    lost_by_reason = {column: np.where(first == place, lost, 0) for place, column in enumerate(shares)}
+    return _Slowed(gpu, samples, clock, full, shares, lost_by_reason)
+
+
+def _share_until_read(run: Run, gpu: int, column: str, samples: Sampled) -> np.ndarray:
+    """Return a column of throttled time at each sample, NaN = not known: a counter covers the time before its read."""
+    reads = sampled(run, gpu, column)
+    if reads is None:
+        return np.full(len(samples), np.nan)
+    following = np.minimum(np.searchsorted(reads.start_ns, samples.start_ns), len(reads) - 1)
+    ahead_ns = reads.start_ns[following] - samples.start_ns
+    return np.where((ahead_ns >= 0) & (ahead_ns <= HOLD_NS), reads.at(column)[following], np.nan)
 
 
 def _lowered(run: Run, gpu: int, samples: Sampled) -> np.ndarray:
