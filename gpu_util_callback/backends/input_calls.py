@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import random
 import threading
 import time
 from collections import deque
@@ -19,6 +20,11 @@ from gpu_util_callback.steps.frames import uncounted
 # call costs 1.6 µs, another 0.2 µs. Whether it queued for a core costs 20 to 40 µs more to read, so
 # that is read in one of four timed calls.
 FIRST, EVERY, QUEUED_EVERY = 16, 16, 64
+# Numbers of the timed calls, modulo `_CYCLE`: one at a random place in each `EVERY` calls, since each
+# tenth call may be a slow one. They are drawn from a generator of its own, not from the user's.
+_CYCLE = 256 * EVERY
+_places = random.Random(56)
+TIMED = frozenset((first + _places.randrange(EVERY)) % _CYCLE for first in range(1, _CYCLE + 1, EVERY))
 
 
 def queued_ns() -> int | None:
@@ -53,14 +59,14 @@ class CallTimer:
         Args:
             first: called with the result of the first call.
         """
-        numbers, took = self._numbers, self._took
+        numbers, took, timed_numbers = self._numbers, self._took, TIMED
         clock, thread_clock = time.perf_counter_ns, time.thread_time_ns
 
         def timed(*args: object, **kwargs: object) -> object:
             self.calls = number = next(numbers)
-            if number > FIRST and number % EVERY:
+            if number > FIRST and number % _CYCLE not in timed_numbers:
                 return function(*args, **kwargs)
-            look = number <= FIRST or not number % QUEUED_EVERY
+            look = number <= FIRST or (number - 1) % QUEUED_EVERY < EVERY
             queued = queued_ns() if look else None
             began, used = clock(), thread_clock()
             result = function(*args, **kwargs)
