@@ -100,7 +100,7 @@ def _leaves(nest: object) -> Iterator[object]:
 def _described(array: Any) -> InputArray:
     """Return an entry of `input_first`."""
     dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
-    entry: InputArray = {"dtype": dtype}
+    entry: InputArray = {"dtype": dtype, "type": _type(array)}
     try:
         shape = tuple(map(int, array.shape))
     except (AttributeError, TypeError, ValueError):  # ragged, or not known
@@ -125,6 +125,18 @@ def _described(array: Any) -> InputArray:
         whole = values.dtype.kind != "f" or bool((values == np.floor(values)).all())
         entry |= {"min": lowest, "max": highest, "integers": whole}
     return entry
+
+
+def _type(array: object) -> str:
+    """Return the type of an array on the host, as the manifest has it."""
+    if not isinstance(array, np.ndarray):
+        return "torch" if type(array).__module__ == "torch" else "tensorflow"
+    part: object = array
+    while isinstance(part, np.ndarray):
+        if getattr(part, "_mmap", None) is not None:  # None where a memmap's values were copied
+            return "memmap"
+        part = part.base
+    return "numpy"
 
 
 def _on_host(array: Any) -> bool:

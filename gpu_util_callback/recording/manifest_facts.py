@@ -158,10 +158,12 @@ class InputCall(TypedDict, total=False):
 class InputArray(TypedDict, total=False):
     """An array given to `fit`, or one of the first batch; its values are those of its first rows.
 
-    `integers`: all of them are whole numbers.
+    `integers`: all of them are whole numbers. `type`: numpy, memmap (NumPy's: on disk until its
+    values are needed), torch, tensorflow.
     """
 
     dtype: Required[str]
+    type: str
     rank: Count
     rows: Count
     bytes: Count

@@ -827,19 +827,52 @@ def timed(kind: str, framework: dict, wall_ms: float, **facts) -> Generated:
     return waits(framework=framework, **PYDATASET | {"input_kind": kind, "input_calls": [entry]} | facts)
 
 
+HANDLED = [
+    (JAX, "numpy", "Keras copies each batch to the GPU (jax.device_put)"),
+    (KERAS_TORCH, "numpy", "Keras converts each batch and copies it to the GPU"),
+    (KERAS_TORCH, "torch", "Keras copies each batch to the GPU"),
+    (TF_KERAS, "numpy", "Keras has tf.data convert each batch (from_generator), on a thread beside the steps"),
+]
+
+
 @pytest.mark.parametrize("kind", ["PyDataset", "generator"])
-@pytest.mark.parametrize("framework", [JAX, KERAS_TORCH])
+@pytest.mark.parametrize(("framework", "given", "handling"), HANDLED)
 @pytest.mark.parametrize("workers", [0, 1])
-def test_no_workers_are_offered_where_a_batch_is_made_at_once(kind, framework, workers):
+def test_no_workers_are_offered_where_the_wait_is_for_a_finished_batch(kind, framework, given, handling, workers):
     """Keras copied 256 MB a batch for 100 ms, and `__getitem__` took 6 µs of them, on an H200."""
-    run = timed(kind, framework, 0.006, input_workers=workers)
+    run = timed(kind, framework, 0.006, input_workers=workers, input_first=[ARRAY | {"type": given}])
     finding = found(run, "input_bound", COMPUTING)
     advice = finding["advice"]
-    assert advice["text"].startswith("Images.__getitem__ returns at once; then Keras converts each batch")
+    assert advice["text"].startswith(
+        f"Images.__getitem__ takes 6 µs a batch; then {handling}, with or without workers: "
+    )
     assert (advice["code"], advice["question"], finding["saves_s"]) == ("", False, 0)
-    on_torch = framework["backend"] == "torch"
-    assert ("torch.from_numpy" in advice["text"]) == ("copies it to the GPU" in advice["text"]) == on_torch
-    assert "Keras converts each batch" in run.diagnose()["verdict"]
+    assert ("torch.from_numpy" in advice["text"]) == (framework is KERAS_TORCH and given == "numpy")
+    assert run.diagnose()["verdict"].endswith(f"{handling}.")
+
+
+@pytest.mark.parametrize("first", [[], [ARRAY | {"type": "torch"}], [ARRAY | {"type": "memmap"}]])
+def test_tensors_are_advised_where_arrays_were_seen(first):
+    advice = found(timed("PyDataset", KERAS_TORCH, 0.3, input_first=first), "input_bound", COMPUTING)["advice"]
+    assert advice["text"].startswith("Images.__getitem__ takes 0.3 ms a batch; then Keras ")
+    assert "torch.from_numpy" not in advice["text"]
+    of_disk = bool(first) and first[0]["type"] == "memmap"
+    assert ("read from disk" in advice["text"]) is of_disk is ("fewer bytes" not in advice["text"])
+
+
+@pytest.mark.parametrize(
+    ("framework", "facts"),
+    [
+        (JAX, {"gpus": []}),
+        (KERAS_TORCH, {"gpus": [], "input_first": [ARRAY | {"type": "torch"}]}),
+        (TORCH, LOOP),
+        (JAX, LOOP),
+    ],
+)
+def test_nothing_is_said_of_a_handling_that_keras_does_not_do(framework, facts):
+    run = timed("PyDataset", framework, 0.006, **facts)
+    told = [found(run, "input_bound", COMPUTING)["advice"]["text"], run.diagnose()["verdict"]]
+    assert not any("with or without workers" in text or "Keras co" in text for text in told)
 
 
 def test_what_keras_does_with_a_batch_limits_what_workers_gain():
@@ -856,3 +889,16 @@ def test_batches_that_are_slow_in_a_part_of_the_run_are_not_made_at_once():
     run.steps(900, step_ms=10, wait_ms=0.05, gpu_share=0.9)
     run.steps(100, step_ms=10, wait_ms=30, gpu_share=0.3)
     assert "dataset.workers" in found(run, "input_bound", WAITING)["advice"]["code"]
+
+
+@pytest.mark.parametrize("wall_ms", [0.1, 63.0], ids=["missed by the timed calls", "seen"])
+def test_where_every_tenth_batch_is_slow_workers_are_offered(wall_ms):
+    """A generator opens a file for each tenth batch: the others come at once."""
+    entry = {"name": "Images.__getitem__", "calls": 1000, "timed": 77, "wall_ms": wall_ms, "cpu_ms": 0.05}
+    run = run_of(framework=KERAS_TORCH, **PYDATASET | {"input_calls": [entry]})
+    for _ in range(100):
+        run.steps(1, step_ms=10, wait_ms=630, gpu_share=0.3)
+        run.steps(9, step_ms=10, wait_ms=0.3, gpu_share=0.9)
+    finding = found(run, "input_bound", WAITING)
+    assert "dataset.workers" in finding["advice"]["code"]
+    assert "with or without" not in finding["advice"]["text"] + run.diagnose()["verdict"]

@@ -359,14 +359,35 @@ def first_of(folder, *given):
 def test_values_of_the_arrays_that_fit_is_given(tmp_path, dtype):
     pixels = PIXELS.astype(dtype)
     assert first_of(tmp_path / "whole", pixels, LABELS) == [
-        {"dtype": dtype, "rank": 4, "rows": 64, "bytes": pixels.nbytes, "min": 0, "max": 255, "integers": True},
-        {"dtype": "int64", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9, "integers": True},
+        {
+            "dtype": dtype,
+            "type": "numpy",
+            "rank": 4,
+            "rows": 64,
+            "bytes": pixels.nbytes,
+            "min": 0,
+            "max": 255,
+            "integers": True,
+        },
+        {"dtype": "int64", "type": "numpy", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9, "integers": True},
     ]
     scaled = first_of(tmp_path / "scaled", SCALED, LABELS)[0]
     assert (scaled["min"], scaled["max"], scaled["integers"]) == (0, 1, False)
     broken = SCALED.copy()
     broken[0, 0, 0, 0] = np.nan
     assert "min" not in first_of(tmp_path / "nan", broken, LABELS)[0], "nothing is invented"
+
+
+def test_arrays_that_are_read_from_disk_as_they_are_used(tmp_path):
+    SCALED.tofile(tmp_path / "pixels")
+    mapped = np.memmap(tmp_path / "pixels", SCALED.dtype, "r", shape=SCALED.shape)
+    for name, given, told in (
+        ("mapped", mapped, "memmap"),
+        ("view", np.asarray(mapped[1:]), "memmap"),
+        ("chosen", mapped[[2, 1]], "numpy"),
+        ("copied", np.array(mapped), "numpy"),
+    ):
+        assert first_of(tmp_path / name, given, LABELS[: len(given)])[0]["type"] == told, name
 
 
 def test_values_of_the_first_batch_that_python_makes(tmp_path):

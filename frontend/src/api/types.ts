@@ -204,9 +204,10 @@ export interface InputCall {
   queued_ms?: number | null;
 }
 
-/** An array given to `fit`, or one of the first batch; its values are those of its first rows. `integers`: all of them are whole numbers. */
+/** An array given to `fit`, or one of the first batch; its values are those of its first rows. `integers`: all of them are whole numbers. `type`: numpy, memmap (NumPy's: on disk until its values are needed), torch, tensorflow. */
 export interface InputArray {
   dtype: string;
+  type?: string | null;
   rank?: number | null;
   rows?: number | null;
   bytes?: number | null;

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -227,14 +229,28 @@ class InputWait:
         return max(self._timed_calls, key=lambda call: call["calls"] * call["wall_ms"], default=None)
 
     @property
-    def handling_ms(self) -> float:
-        """The part of the wait in which Keras converts the batch of a PyDataset or a generator, and copies it.
+    def waits_evenly(self) -> bool:
+        """True if the steps wait about equally long, so that no few batches hold the wait: by the median block.
 
-        The functions that make the batch were timed: it is what they leave of the wait. 0 = little, or not known.
+        The longest wait of each block is left out.
+        """
+        steps = self.run.steps
+        rows, waits_ns = steps["rows"], steps["wait_ns"]
+        several = rows > 1
+        if not several.any():
+            return False
+        usual_ns = np.median((waits_ns - steps["top_wait_ns"])[several] / (rows[several] - 1))
+        return bool(usual_ns >= MOSTLY * waits_ns.sum() / rows.sum())
+
+    @property
+    def handling_ms(self) -> float:
+        """The part of the wait in which the batch of a PyDataset or a generator is handled once it is made.
+
+        The functions that make the batch were timed: it is what they leave of the wait. 0 = little, or not
+        known: of calls of which few take long, the timed ones say too little.
         """
         waited_ms = self.run.steps.total("input_wait_ns") / 1e6
-        of_keras = self.kind.startswith(("pydataset", "sequence", "generator"))
-        if not self._timed_calls or not waited_ms or not of_keras or self.workers > 1:
+        if not self._timed_calls or not waited_ms or not self.handling or self.workers > 1 or not self.waits_evenly:
             return 0.0
         made_ms = sum(call["calls"] * call["wall_ms"] for call in self._timed_calls)
         share = 1 - made_ms / waited_ms  # of the whole run: its calls are not known step by step
@@ -242,7 +258,7 @@ class InputWait:
 
     @property
     def made_at_once(self) -> bool:
-        """True if nearly all of the wait is what Keras does with a finished batch: no worker can help."""
+        """True if nearly all of the wait is the handling of finished batches: no worker can help."""
         return self.handling_ms > (1 - LITTLE) * self.lost_ms
 
     @property
@@ -520,14 +536,37 @@ class InputWait:
         return f"{maker} makes one batch at a time"
 
     @property
-    def handles(self) -> str:
-        """The handling of a finished batch in words, after "Keras"."""
-        return f"converts each batch{' and copies it to the GPU' if self.handling_copies else ''}"
+    def first_types(self) -> set[str]:
+        """The types of the arrays in the first batch; empty if not known."""
+        return {str(array.get("type")) for array in self.run.fit.get("input_first") or []}
+
+    @property
+    def handling(self) -> str:
+        """What Keras' `fit` does with a finished batch before a step gets it, as a clause; "" = little.
+
+        Read in Keras 3.15. JAX on a CPU takes arrays as they are, and so does PyTorch take tensors.
+        """
+        if self.run.custom_loop or not self.kind.startswith(("pydataset", "sequence", "generator")):
+            return ""
+        if self.run.framework == "tensorflow":
+            return "Keras has tf.data convert each batch (from_generator), on a thread beside the steps"
+        to_gpu = "to the GPU" if self.run.device == "gpu" else ""
+        if self.run.framework == "jax":
+            return f"Keras copies each batch {to_gpu} (jax.device_put)" if to_gpu else ""
+        if self.first_types == {"torch"}:
+            return f"Keras copies each batch {to_gpu}" if to_gpu else ""
+        return f"Keras converts each batch{f' and copies it {to_gpu}' if to_gpu else ''}"
 
     @property
     def handling_copies(self) -> bool:
-        """True if Keras' handling of a batch includes its copy to the GPU; JAX copies behind the loop's back."""
-        return self.run.framework == "torch" and self.run.device == "gpu"
+        """True if the handling of a batch includes its copy to the GPU."""
+        return "to the GPU" in self.handling
+
+    @property
+    def call_takes(self) -> str:
+        """Duration of a call of the function that makes the input, in words."""
+        ms = self.call["wall_ms"] if self.call else 0.0
+        return brief(ms) if ms >= 0.1 else f"{max(1, round(1e3 * ms))} µs"
 
     @property
     def cores(self) -> str:
@@ -546,7 +585,7 @@ class InputWait:
     def limit(self) -> str:
         """The limit of the input, for a headline without a remedy; "" if it is not known."""
         if self.made_at_once:
-            return f"Keras {self.handles}, before the step"
+            return self.handling
         who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
         if self.cores_full and self.waits is not True:
             mine = self.stage is not None and self.other_cpus < LITTLE * self.cpus
