@@ -13,6 +13,7 @@ from advised_runs import (
     LOOP,
     PASCAL,
     PYDATASET,
+    TENSORFLOW,
     TF_KERAS,
     TORCH,
     TURING,
@@ -301,8 +302,15 @@ def test_compiling_what_python_starts_promises_no_upper_end():
     assert 0 == little["saves_range_s"][0] < little["saves_range_s"][1] <= little["lost_s"], "up to"
 
 
-def test_keras_on_torch_compiles_with_torch_and_nothing_is_promised():
-    finding = found(traced("idle_launch", framework=KERAS_TORCH), "launch_bound")
-    assert finding["advice"]["question"] and finding["saves_range_s"] is None
-    assert "torch.compile" in finding["advice"]["text"] and "XLA" not in finding["advice"]["text"]
+@pytest.mark.parametrize(
+    "facts",
+    [{"framework": KERAS_TORCH}, *({"framework": made, **LOOP} for made in (TORCH, JAX, TENSORFLOW))],
+    ids=["Keras on torch", "torch loop", "JAX loop", "TensorFlow loop"],
+)
+def test_compiling_a_step_that_nobody_measured_on_a_gpu_promises_nothing(facts):
+    run = traced("idle_launch", **facts)
+    finding = found(run, "launch_bound")
+    assert finding["advice"]["question"] and finding["saves_range_s"] is None and finding["advice"]["code"]
+    assert ("torch.compile" in finding["advice"]["text"]) == (facts["framework"] is KERAS_TORCH)
+    assert "XLA" not in finding["advice"]["text"] and "faster." not in run.diagnose()["verdict"]
     assert "the first steps take long while it compiles" in finding["advice"]["text"]

@@ -312,12 +312,13 @@ def _advice(run: Run, per_step: int) -> Advice:
     if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
         says += "The step is compiled already. "
         return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
+    asks = "Do steps get faster when many of them are fused into few? If so, "  # not measured on a GPU
     if has_keras_fit(run) and run.framework == "torch":
         return Advice(
-            f"{says}Do steps get faster when many of them are fused into few? If so, let Keras call torch.compile; the "
-            "first steps take long while it compiles, more than 30 s for 40 small layers.",
+            f"{says}{asks}let Keras call torch.compile; the first steps take long while it compiles, more than 30 s "
+            "for 40 small layers.",
             "model.compile(..., jit_compile=True)",
-            0.0,  # not measured
+            0.0,
             question=True,
         )
     if has_keras_fit(run):
@@ -336,7 +337,9 @@ def _advice(run: Run, per_step: int) -> Advice:
         )
     if not compiled:
         return enlarge_batch(run, says, "Give each more to do with a larger batch.")
-    return Advice(f"{says}Compiling the step fuses many of them into few.", compiled)
+    return Advice(
+        f"{says}{asks}compile the step; the first steps take long while it compiles.", compiled, 0.0, question=True
+    )
 
 
 def _threads_compete(run: Run) -> bool:
