@@ -19,6 +19,7 @@ from gpu_util_callback.recording.manifest_facts import (
     MemoryUse,
     Model,
     Number,
+    OpenBounds,
     Overhead,
     PeakFacts,
     Percent,
@@ -186,7 +187,7 @@ class Since(TypedDict):
     id: str
     run: str
     gone: list[str]  # causes that this run does not have
-    estimated: Bounds  # gains: times as fast
+    estimated: OpenBounds  # gains: times as fast; the most is null where it has no upper end
     promised_up_to: float
     got: float
 

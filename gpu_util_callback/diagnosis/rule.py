@@ -48,7 +48,8 @@ class Advice:
         leaves_out: the advice is to do measured work less often, which saves that work's time; else
             it makes work faster, and a model predicts how long the rest takes then.
         frees_cores: the input computes next to nothing afterwards: steps on a CPU get quicker, too.
-        compiles: it replaces Python that starts each operation: the gain has no upper end that a run shows.
+        compiles: it replaces Python code that starts each operation. A run does not show how much faster
+            the steps can get then: their gain has no upper end.
         otherwise: the advice if this one is not worth altering the training for.
     """
 

@@ -46,7 +46,7 @@ _WENT_INTO = {
 }
 
 
-OPEN_GAIN = Constant(100, "times faster: nobody measured what limits a larger promise, so that it has no upper end")
+OPEN_GAIN = Constant(100, "times faster: no run shows what would limit a larger gain, so only its lower end is printed")
 
 
 def is_unknown(verdict: str) -> bool:
@@ -399,7 +399,7 @@ def _idle_parts(runs: Sequence[Run]) -> str:
 
 
 def _idle_parts_of_run(run: Run, idle: Idle) -> str:
-    """Return the same of a run as its windows show it, by the numbers of its account."""
+    """Return the large parts of a run's idle time, after a colon: its windows' shares, scaled to its account."""
     if not explains_idle(run.manifest):
         return ""
     times, wall_s, steps = run.account["time_s"], run.wall_ns / 1e9, run.steps.total_rows

@@ -81,6 +81,7 @@ Status = Literal["live", "ended", "interrupted", "lost"]
 Value = Signed | str | bool | None
 # The least and the most.
 Bounds = Annotated[list[Number], Exactly(2)]
+OpenBounds = Annotated[list[Number | None], Exactly(2)]
 
 
 class Framework(TypedDict, total=False):

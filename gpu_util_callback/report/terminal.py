@@ -1,5 +1,6 @@
 """Runs in the terminal: one screen of any width, with or without colour; several as a table."""
 
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -305,7 +306,8 @@ def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
 
 def since_text(since: Mapping) -> str:
     """Format the gain that a later run was estimated to have; "" where none was promised."""
-    span = factors_text(*since["estimated"])
+    least, most = since["estimated"]
+    span = factors_text(least, math.inf if most is None else most)
     return f"estimated gain {span}, " if span else ""
 
 

@@ -54,6 +54,25 @@ def test_the_next_run_of_the_job_says_what_was_promised_and_got(before_and_after
     assert "Since before/run: Input-bound gone; estimated gain 1.5 to 2×, measured 2×." in text
 
 
+def test_a_gain_without_an_upper_end_has_none_in_json(tmp_path):
+    for place, (step_ms, lost) in enumerate([(10, 0.9), (1, 0.0)]):
+        run = Generated(
+            seed=1,
+            gpus=[GPU],
+            at_s=100 * place,
+            model={"name": "resnet", "parameters": 25_000_000},
+            fit={"batch_size": 32, "input_kind": "numpy", "run_eagerly": bool(lost)},
+        )
+        run.steps(300, step_ms=step_ms, gpu_share=0.9 - 0.8 * bool(lost))
+        run.trace(8, step_ms, kernels=500, idle_launch=lost)
+        run.steps(600, step_ms=step_ms, gpu_share=0.9 - 0.8 * bool(lost))
+        write(run, tmp_path / str(place))
+    _, second = logdir_report(read_recordings(tmp_path))["runs"]
+    assert second["since"]["gone"] == ["launch_bound"]
+    assert second["since"]["estimated"] == [pytest.approx(6.8, abs=0.1), None]
+    assert "launch-bound gone; estimated gain at least 6.8×" in render({"runs": [second]}).lower().replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     "jobs, sources, same",
     [

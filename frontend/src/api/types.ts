@@ -525,8 +525,8 @@ export interface Since {
   run: string;
   /** causes that this run does not have */
   gone: string[];
-  /** gains: times as fast */
-  estimated: [number, number];
+  /** gains: times as fast; the most is null where it has no upper end */
+  estimated: [number | null, number | null];
   promised_up_to: number;
   got: number;
 }

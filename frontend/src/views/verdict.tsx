@@ -97,7 +97,7 @@ function Since() {
   };
   return (
     <p class={since.got > 1 ? 'since' : undefined}>
-      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {since.estimated[1] >= 1.05 && `estimated gain ${gain(1, since.estimated.map((factor) => 1 - 1 / factor) as [number, number])}, `}
+      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {(since.estimated[1] ?? Infinity) >= 1.05 && `estimated gain ${gain(1, since.estimated.map((factor) => 1 - 1 / (factor ?? Infinity)) as [number, number])}, `}
       measured <b>{times(since.got)}</b>.{' '}
       {there && !compared && (
         <button type="button" class="linklike" onClick={compare}>
