@@ -80,8 +80,9 @@ class EnergyUse:
     """Energy of the GPUs over a run, and what the training thread did while it was used.
 
     From the driver's energy counter, sampled as the mean power since the reading before: nothing
-    between two readings is missed, and it is spread over that time as power was sampled. Without a counter it is the integral of the power samples, an
-    estimate. Longer than `GAP_NS` between two samples, nothing is measured.
+    between two readings is missed, and it is spread over that time as power was sampled. Without a
+    counter it is the integral of the power samples, an estimate. Longer than `GAP_NS` between two
+    samples, nothing is measured.
 
     Args:
         start_ns: of the run, None = not known.
