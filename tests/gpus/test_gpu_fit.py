@@ -85,4 +85,5 @@ def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_pat
     for i in rows:
         start, end = phases["start_ns"][i], phases["end_ns"][i]
         assert end - start > 0.5e9
-        assert not ((t >= start) & (t < end)).any()
+        # The counters are read once more as a fit ends.
+        assert not ((t >= start + 0.2e9) & (t < end)).any()
