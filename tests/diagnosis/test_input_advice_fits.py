@@ -831,7 +831,7 @@ HANDLED = [
     (JAX, "numpy", "Keras copies each batch to the GPU (jax.device_put)"),
     (KERAS_TORCH, "numpy", "Keras converts each batch and copies it to the GPU"),
     (KERAS_TORCH, "torch", "Keras copies each batch to the GPU"),
-    (TF_KERAS, "numpy", "Keras has tf.data convert each batch (from_generator), on a thread beside the steps"),
+    (TF_KERAS, "numpy", "Keras has tf.data convert each batch (from_generator), on another thread"),
 ]
 
 

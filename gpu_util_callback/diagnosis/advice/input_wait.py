@@ -542,14 +542,14 @@ class InputWait:
 
     @property
     def handling(self) -> str:
-        """What Keras' `fit` does with a finished batch before a step gets it, as a clause; "" = little.
+        """Handling of a finished batch by Keras' `fit` before a step gets it, as a clause; "" = little.
 
         Read in Keras 3.15. JAX on a CPU takes arrays as they are, and so does PyTorch take tensors.
         """
         if self.run.custom_loop or not self.kind.startswith(("pydataset", "sequence", "generator")):
             return ""
         if self.run.framework == "tensorflow":
-            return "Keras has tf.data convert each batch (from_generator), on a thread beside the steps"
+            return "Keras has tf.data convert each batch (from_generator), on another thread"
         to_gpu = "to the GPU" if self.run.device == "gpu" else ""
         if self.run.framework == "jax":
             return f"Keras copies each batch {to_gpu} (jax.device_put)" if to_gpu else ""
