@@ -312,15 +312,8 @@ def _advice(run: Run, per_step: int) -> Advice:
     if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
         says += "The step is compiled already. "
         return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
-    asks = "Do steps get faster when many of them are fused into few? If so, "  # not measured on a GPU
     if has_keras_fit(run) and run.framework == "torch":
-        return Advice(
-            f"{says}{asks}let Keras call torch.compile; the first steps take long while it compiles, more than 30 s "
-            "for 40 small layers.",
-            "model.compile(..., jit_compile=True)",
-            0.0,
-            question=True,
-        )
+        return _fuse(says, "let Keras call torch.compile", "model.compile(..., jit_compile=True)")
     if has_keras_fit(run):
         # Keras compiles by itself where it can: it is switched off, or a layer does not support it.
         return Advice(
@@ -337,8 +330,17 @@ def _advice(run: Run, per_step: int) -> Advice:
         )
     if not compiled:
         return enlarge_batch(run, says, "Give each more to do with a larger batch.")
+    return _fuse(says, "compile the step", compiled)
+
+
+def _fuse(says: str, how: str, code: str) -> Advice:
+    """Return the question whether fused kernels help, without a gain: nobody measured one on a GPU."""
     return Advice(
-        f"{says}{asks}compile the step; the first steps take long while it compiles.", compiled, 0.0, question=True
+        f"{says}Do steps get faster when many of them are fused into few? If so, {how}; the first steps take long "
+        "while it compiles.",
+        code,
+        saves=0.0,
+        question=True,
     )
 
 
