@@ -80,7 +80,8 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     whole = lead if lead and fix and finding["id"] in ids else finding  # a fix of all its spans
     saves_s = whole.get("saves_range_s") or ()
     wall_s = finding.get("of_s") or run["wall_s"] or 0.0  # of all fits of the script, for what holds them all up
-    gain = tuple(wall_s / max(1e-3 * wall_s, wall_s - saved) for saved in saves_s)
+    most_s = [wall_s if saved is None else saved for saved in saves_s]
+    gain = tuple(wall_s / max(1e-3 * wall_s, wall_s - saved) for saved in most_s)
     return First(
         cause=finding["cause"],
         title=finding["title"],

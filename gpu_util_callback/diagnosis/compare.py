@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, Ru
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
 from gpu_util_callback.diagnosis.thresholds import LEAST_S, MOSTLY
-from gpu_util_callback.diagnosis.verdict import OPEN_GAIN, gain_of, saves_range
+from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
 
 
@@ -106,12 +106,12 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
     # The old run at the new pace: only the parts that were promised to change are replaced.
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
-    least, most = (gain_of(whole, bound) or 1.0 for bound in saves_range(resolved))
+    gains = (gain_of(whole, bound) for bound in saves_range(resolved))
     return {
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
-        "estimated": [round(least, 2), None if most >= OPEN_GAIN else round(most, 2)],
+        "estimated": [None if gain is None else round(gain, 2) for gain in gains],
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }

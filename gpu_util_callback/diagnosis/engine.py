@@ -195,7 +195,7 @@ def _object(finding: Finding, run: Run) -> AnyFinding:
         **place,
         "lost_s": None if lost is None else _seconds(lost, run),
         "saves_s": None if finding.saves_ns is None else _seconds(finding.saves_ns, run),
-        "saves_range_s": span and [_seconds(ns, run) for ns in span],
+        "saves_range_s": span and [None if ns is None else _seconds(ns, run) for ns in span],
         "severity": None if severity is None else round(min(1.0, severity), _SHARE_DIGITS[exact]),
         "confidence": finding.confidence,
         "evidence": {

@@ -19,7 +19,6 @@ from gpu_util_callback.recording.manifest_facts import (
     MemoryUse,
     Model,
     Number,
-    OpenBounds,
     Overhead,
     PeakFacts,
     Percent,
@@ -187,7 +186,7 @@ class Since(TypedDict):
     id: str
     run: str
     gone: list[str]  # causes that this run does not have
-    estimated: OpenBounds  # gains: times as fast; the most is null where it has no upper end
+    estimated: Bounds  # gains: times as fast; the most is null where it has no upper end
     promised_up_to: float
     got: float
 

@@ -9,16 +9,7 @@ from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import (
-    A_FEW,
-    A_FIFTH,
-    A_TENTH,
-    A_TWENTIETH,
-    BUSY_PCT,
-    FOUR_FIFTHS,
-    SMALL_US,
-    Constant,
-)
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
@@ -44,9 +35,6 @@ _WENT_INTO = {
     "other": "passed between the steps",
     "unkept": "into steps that came too fast to be recorded",  # a part of "other"
 }
-
-
-OPEN_GAIN = Constant(100, "times faster: no run shows what would limit a larger gain, so only its lower end is printed")
 
 
 def is_unknown(verdict: str) -> bool:
@@ -172,7 +160,7 @@ def order(finding: Mapping) -> tuple:
         lost_s is None,
         -least_s,
         -(saves_s or 0.0),
-        -if_yes[1] if if_yes else 0.0,
+        -(if_yes[1] or lost_s or 0.0) if if_yes else 0.0,
         -(lost_s or 0.0),
     )
 
@@ -198,14 +186,13 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | No
         titles.setdefault(finding["title"], []).append(finding)
     groups = sorted(titles.values(), key=lambda group: order_of_all(group[0], group))
     lead = [finding for group in groups for finding in group]
-    up_to = gain_of(wall_s, saves_range(lead)[1])
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
         "ids": [finding["id"] for finding in lead],
         **sums(lead),
         "all_saves_s": sums(findings)["saves_s"],
-        "faster_up_to": None if up_to is None or up_to >= OPEN_GAIN else up_to,
+        "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
     }
 
 
@@ -218,24 +205,30 @@ def sums(findings: Sequence[Mapping]) -> LossSums:
     """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
     lost = [finding["lost_s"] for finding in findings if finding.get("lost_s") is not None]
     saves_s = round(sum(finding.get("saves_s") or 0.0 for finding in findings), 6)
-    spans = [finding["saves_range_s"] for finding in findings if finding.get("saves_range_s")]
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
         "saves_s": saves_s,
-        "saves_range_s": [round(bound, 6) for bound in saves_range(findings)]
-        if saves_s
-        else [round(sum(span[i] for span in spans), 6) for i in (0, 1)],
+        "saves_range_s": list(saves_range(findings) if saves_s else range_if_yes(findings)),
     }
 
 
-def saves_range(findings: Iterable[Mapping]) -> tuple[float, float]:
+def saves_range(findings: Iterable[Mapping]) -> tuple[float, float | None]:
     """Return the least and the most that the advice of findings saves together, in seconds."""
-    least_s = most_s = 0.0
-    for finding in findings:
-        if finding.get("saves_s"):
-            span = finding.get("saves_range_s") or [finding["saves_s"]] * 2
-            least_s, most_s = least_s + span[0], most_s + span[1]
-    return least_s, most_s
+    saving = (finding for finding in findings if finding.get("saves_s"))
+    return _together(finding.get("saves_range_s") or [finding["saves_s"]] * 2 for finding in saving)
+
+
+def range_if_yes(findings: Iterable[Mapping]) -> tuple[float, float | None]:
+    """Return the same if the answer to each question is yes."""
+    return _together(finding["saves_range_s"] for finding in findings if finding.get("saves_range_s"))
+
+
+def _together(spans: Iterable[Sequence]) -> tuple[float, float | None]:
+    """Return the sum of ranges; without an upper end where one of them has none."""
+    ranges = list(spans)
+    least_s = sum(least for least, _ in ranges)
+    open_ended = any(most is None for _, most in ranges)
+    return round(least_s, 6), None if open_ended else round(sum(most for _, most in ranges), 6)
 
 
 def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None) -> str:
@@ -267,20 +260,20 @@ def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:
     return round(wall_s / max(1e-9, wall_s - min(saves_s, 0.999 * wall_s)), 4)
 
 
-def gain_text(wall_s: float | None, span_s: Sequence[float] | None) -> str:
+def gain_text(wall_s: float | None, span_s: Sequence[float | None] | None) -> str:
     """Format the gain of a saving: `1.5 to 2.7×`, `up to 1.6×`, `at least 7×`; "" where it is little or unknown.
 
     Args:
-        span_s: the least and the most that is saved, in seconds.
+        span_s: the least and the most that is saved, in seconds; the most is None where it has no upper end.
     """
     least, most = (gain_of(wall_s, saved) for saved in span_s or (None, None))
-    return "" if least is None or most is None else factors_text(least, most)
+    return "" if least is None else factors_text(least, most)
 
 
-def factors_text(least: float, most: float) -> str:
+def factors_text(least: float, most: float | None) -> str:
     """Format a gain between two factors as `gain_text` does."""
-    if most >= OPEN_GAIN and least >= LEAST_GAIN:
-        return f"at least {times(least)}"
+    if most is None:
+        return f"at least {times(least)}" if least >= LEAST_GAIN else ""
     if most < LEAST_GAIN:
         return ""
     if least < LEAST_GAIN:
@@ -289,7 +282,7 @@ def factors_text(least: float, most: float) -> str:
     return high if low == high else f"{low.removesuffix('×')} to {high}"
 
 
-def promise(wall_s: float, span_s: Sequence[float] | None, saves_s: float | None, what: str = "run") -> str:
+def promise(wall_s: float, span_s: Sequence[float | None] | None, saves_s: float | None, what: str = "run") -> str:
     """Return the sentence on what fixing a cause gains, after a space; "" if that is little.
 
     Args:

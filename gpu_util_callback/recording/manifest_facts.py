@@ -79,9 +79,8 @@ GpuIndex = Annotated[int, Within(0, MOST_GPUS - 1)]
 Status = Literal["live", "ended", "interrupted", "lost"]
 # Of a piece of evidence.
 Value = Signed | str | bool | None
-# The least and the most.
-Bounds = Annotated[list[Number], Exactly(2)]
-OpenBounds = Annotated[list[Number | None], Exactly(2)]
+# The least and the most; null where it has no upper end.
+Bounds = Annotated[list[Number | None], Exactly(2)]
 
 
 class Framework(TypedDict, total=False):
@@ -445,7 +444,7 @@ class Claim(TypedDict, total=False):
     lost_s: Required[Number | None]  # seconds that it cost; no second is counted twice within a run
     saves_s: Number | None  # seconds that following the advice saves, at most
     # The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is
-    # the duration of the steps where nothing tells how much they can shrink.
+    # null where nothing tells how much the steps can shrink.
     saves_range_s: Bounds | None
     # Duration of the script with several fits that it is about; absent where it is about this recording alone.
     of_s: Number

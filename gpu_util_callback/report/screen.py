@@ -13,7 +13,7 @@ from typing import Any
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 from gpu_util_callback.diagnosis.rules import RULES, cause_beside, part_of
-from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all
+from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all, range_if_yes
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -335,18 +335,17 @@ def _ending(text: str, room: int) -> str:
 def _saving(group: Group, run: Mapping | None) -> str:
     """Return the gain of following the advice; "" if unknown (same wording as the tab)."""
     question = group.first["advice"].get("question")
-    spans = [member["saves_range_s"] for member in group.members if member.get("saves_range_s")]
     # During training the elapsed time is newer than the diagnosis.
     if run is None or run["status"] == "live" or not (group.total("saves_s") or question):
         return ""
-    saves = [sum(span[i] for span in spans) for i in (0, 1)]
+    saves = range_if_yes(group.members)
     script, subject = Script.of(run.get("process")), "run"
     if group.first.get("of_s"):
         subject, gain = "script", gain_text(group.first["of_s"], saves)
     elif script is None:
         gain = gain_text(run["wall_s"], saves)
     else:
-        subject, whole = "script", [script.saves(run["wall_s"], bound) or 0.0 for bound in saves]
+        subject, whole = "script", [script.saves(run["wall_s"], bound) for bound in saves]
         gain = gain_text(script.wall_s, whole)
     return "" if not gain else f"{'If so, this' if question else 'This'} {subject} gets {gain} faster."
 

@@ -1,6 +1,5 @@
 """Runs in the terminal: one screen of any width, with or without colour; several as a table."""
 
-import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -306,8 +305,7 @@ def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
 
 def since_text(since: Mapping) -> str:
     """Format the gain that a later run was estimated to have; "" where none was promised."""
-    least, most = since["estimated"]
-    span = factors_text(least, math.inf if most is None else most)
+    span = factors_text(*since["estimated"])
     return f"estimated gain {span}, " if span else ""
 
 

@@ -503,7 +503,7 @@ export interface Energy {
 export interface Headline {
   lost_s: number | null;
   saves_s: number;
-  saves_range_s?: [number, number];
+  saves_range_s?: [number | null, number | null];
   cause: string;
   title: string;
   /** of its findings */
@@ -574,8 +574,8 @@ export interface WordedFinding {
   lost_s?: number | null;
   /** seconds that following the advice saves, at most */
   saves_s?: number | null;
-  /** The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is the duration of the steps where nothing tells how much they can shrink */
-  saves_range_s?: [number, number] | null;
+  /** The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is null where nothing tells how much the steps can shrink */
+  saves_range_s?: [number | null, number | null] | null;
   /** Duration of the script with several fits that it is about; absent where it is about this recording alone */
   of_s?: number | null;
   /** share of its time that was lost */

@@ -1,6 +1,6 @@
 /** Findings as people act on them: those with one cause and one remedy are one thing to do. Pure. */
 import type { WordedFinding, JobReply, WordedReport } from '../api/types.ts';
-import { ordinal } from '../math/format.ts';
+import { type Bounds, ordinal } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { findingId } from './spans.ts';
 
@@ -19,7 +19,7 @@ export interface Group {
   lost: number | null;
   saves: number | null;
   /** The least and the most that the remedy saves; of a question, if the answer is yes. */
-  range: [number, number] | null;
+  range: Bounds | null;
 }
 
 const sum = (list: Listed[], of: 'lost_s' | 'saves_s'): number | null => {
@@ -27,9 +27,11 @@ const sum = (list: Listed[], of: 'lost_s' | 'saves_s'): number | null => {
   return known.length > 0 ? known.reduce((all, one) => all + one, 0) : null;
 };
 
-function rangeOf(list: Listed[]): [number, number] | null {
+/** The sum of the ranges, without an upper end where one of them has none. */
+function rangeOf(list: Listed[]): Bounds | null {
   const ranges = list.map(({ item }) => item.saves_range_s).filter((range) => !!range);
-  return ranges.length > 0 ? [0, 1].map((i) => ranges.reduce((all, range) => all + (range[i] ?? 0), 0)) as [number, number] : null;
+  const add = (a: number | null, b: number | null): number | null => (a === null || b === null ? null : a + b);
+  return ranges.length > 0 ? ranges.reduce((all, range) => [add(all[0], range[0]), add(all[1], range[1])]) : null;
 }
 
 /** The server's order: by what is surely saved, then by what is saved and lost; unknown costs and unnamed time last. */
@@ -67,7 +69,7 @@ export function grouped(list: readonly Listed[], lead: readonly string[] = []): 
 }
 
 /** What mends the finding `item` of a row: the remedy of the costliest that it mends as well, and what it saves of them all. */
-export function remedyOf({ list }: Group, item: WordedFinding): { item: WordedFinding; range: [number, number] | null } {
+export function remedyOf({ list }: Group, item: WordedFinding): { item: WordedFinding; range: Bounds | null } {
   // The server's key of the remedy: numbers in its text and code vary from one span to the next.
   const keyOf = ({ fix, advice }: WordedFinding): string => fix ?? JSON.stringify([advice?.text, advice?.code]);
   const mended = list.filter((one) => keyOf(one.item) === keyOf(item));

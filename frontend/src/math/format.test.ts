@@ -15,8 +15,8 @@ test('what is unknown is never shown as zero', () => {
 test('a gain is a range, or nothing where it is little', () => {
   assert.equal(gain(10, [3.25, 6.3]), '1.5 to 2.7×');
   assert.equal(gain(10, [0, 6.3]), 'up to 2.7×');
-  assert.equal(gain(10, [8, 10]), 'at least 5×');
-  assert.deepEqual([gain(10, [0, 0.2]), gain(null, [1, 2]), gain(10, null)], ['', '', '']);
+  assert.equal(gain(10, [8, null]), 'at least 5×');
+  assert.deepEqual([gain(10, [0, 0.2]), gain(10, [0, null]), gain(null, [1, 2]), gain(10, null)], ['', '', '', '']);
 });
 
 test('ordinals', () => {

@@ -132,18 +132,24 @@ export const percent = (value: number | null | undefined): string =>
 /** A factor of at most so much: two digits, for it is an upper bound. 3.97 -> "4×". */
 export const times = (value: number | null | undefined): string => (known(value) ? `${Number(value.toPrecision(2))}×` : UNKNOWN);
 
-/** How many times faster a run of `wall` seconds gets: [1, 2] of 3 -> "1.5 to 3×", [2, 3] -> "at least 3×"; empty where that is little. */
-export function gain(wall: number | null | undefined, saved: readonly [number, number] | null | undefined): string {
+/** The least and the most that something gains or saves; the most is null where it has no upper end. */
+export type Bounds = readonly [number | null, number | null];
+
+/** How many times faster a run of `wall` seconds gets: [1, 2] of 3 -> "1.5 to 3×", [2, null] -> "at least 3×"; empty where that is little. */
+export function gain(wall: number | null | undefined, saved: Bounds | null | undefined): string {
   if (!known(wall) || !saved || wall <= 0) return '';
-  const [least, most] = saved.map((seconds) => wall / Math.max(1e-9, wall - Math.min(seconds, 0.999 * wall))) as [number, number];
+  const factor = (seconds: number): number => wall / Math.max(1e-9, wall - Math.min(seconds, 0.999 * wall));
+  return factorsText([factor(saved[0] ?? 0), saved[1] === null ? null : factor(saved[1])]);
+}
+
+/** A gain between two factors: "1.5 to 3×", "up to 3×", "at least 3×"; empty where that is little. */
+export function factorsText([low, most]: Bounds): string {
+  const least = low ?? 1;
+  if (most === null) return least < WORTH_A_WORD ? '' : `at least ${times(least)}`;
   if (most < WORTH_A_WORD) return '';
-  if (most >= OPEN && least >= WORTH_A_WORD) return `at least ${times(least)}`;
   if (least < WORTH_A_WORD) return `up to ${times(most)}`;
   return times(least) === times(most) ? times(most) : `${times(least).slice(0, -1)} to ${times(most)}`;
 }
-
-/** From here on a gain has no upper end: the same as `OPEN_GAIN` of the diagnosis. */
-const OPEN = 100;
 
 /** A gain of less is not worth printing. */
 export const WORTH_A_WORD = 1.05;

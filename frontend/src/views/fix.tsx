@@ -1,7 +1,7 @@
 /** What to change about a finding, and what that is worth. */
 import { useState } from 'preact/hooks';
 import type { WordedFinding, WordedReport } from '../api/types.ts';
-import { gain } from '../math/format.ts';
+import { type Bounds, gain } from '../math/format.ts';
 import { asDiff, clean, cleanCode, held } from '../math/text.ts';
 import { causeStyle } from '../words/causes.ts';
 import { useTab } from './hooks.ts';
@@ -9,7 +9,7 @@ import { useTab } from './hooks.ts';
 interface Props {
   item: WordedFinding;
   /** Seconds that the remedy saves of all findings that it mends: the least and the most. */
-  saves: readonly [number, number] | null;
+  saves: Bounds | null;
   /** Seconds of the run; null while it goes on. */
   wall: number | null;
 }

@@ -2,7 +2,7 @@
 import type { WordedFinding, JobReply, WordedReport } from '../api/types.ts';
 import { headlineOf, jobFindings, namedGpus } from '../lanes/findings.ts';
 import { MANY_GPUS } from '../lanes/layout.ts';
-import { count as counted, gain, plural, times } from '../math/format.ts';
+import { count as counted, factorsText, plural, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { gpuActive, gpuCategories, hostSlices, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
@@ -91,13 +91,14 @@ function Since() {
   const there = useApp((state) => !!since && (state.runs?.recordings.some(({ id }) => id === since.id) ?? false));
   const compared = useApp((state) => !!since && state.compare.includes(since.id));
   if (!since) return null;
+  const estimated = factorsText(since.estimated);
   const compare = (): void => {
     app.compareWith(since.id, true);
     refresh();
   };
   return (
     <p class={since.got > 1 ? 'since' : undefined}>
-      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {(since.estimated[1] ?? Infinity) >= 1.05 && `estimated gain ${gain(1, since.estimated.map((factor) => 1 - 1 / (factor ?? Infinity)) as [number, number])}, `}
+      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {estimated && `estimated gain ${estimated}, `}
       measured <b>{times(since.got)}</b>.{' '}
       {there && !compared && (
         <button type="button" class="linklike" onClick={compare}>
