@@ -172,7 +172,7 @@ class Account:
     """Sums rows up as they come; `result` may be called at any time."""
 
     def __init__(self) -> None:
-        self._ns = dict.fromkeys(ACCOUNTS, 0)
+        self._ns = dict.fromkeys(ACCOUNTS[:-1], 0)  # all but the remainder
         self._between_ns = 0  # between the fits of a series: not part of the training
         self._stopped_ns = 0  # in which the process was stopped
 
@@ -194,39 +194,29 @@ class Account:
         if len(kinds):
             self._between_ns += int(spent[kinds == FIT_GAP].sum())
             self._stopped_ns += int(spent[kinds == STOPPED].sum())
-        for category in ACCOUNTS:
+        for category in self._ns:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())
 
     def result(self, start_ns: int, end_ns: int) -> AccountFacts:
-        """Return the account of a run; see `account_of`."""
-        return account_of(self._ns, self._between_ns, self._stopped_ns, end_ns - start_ns)
+        """Return seconds by category, and the wall time of a run, to which the categories sum.
 
+        The wall time is that of the training: of all fits of a series together. The time between them
+        is "between_fits_s", and that in which the process was stopped "stopped_s", outside all
+        categories.
 
-def account_of(spent_ns: Mapping[str, int], between_ns: int, stopped_ns: int, length_ns: int) -> AccountFacts:
-    """Return seconds by category, and the wall time, to which the categories sum.
-
-    The wall time is that of the training: of all fits of a series together. The time between them
-    is "between_fits_s", and that in which the process was stopped "stopped_s", outside all
-    categories.
-
-    `other` is the remainder. Rows that overlap by mistake could make it negative; it is then not
-    hidden, so that checks see it.
-
-    Args:
-        spent_ns: time by category, of steps and phases.
-        length_ns: from the start of the run to its end.
-    """
-    wall = max(0, length_ns - between_ns - stopped_ns)
-    ns_by_account = {name: spent_ns[name] for name in ACCOUNTS if name != "other"}
-    other = wall - sum(ns_by_account.values())
-    times = {name: value / 1e9 for name, value in ns_by_account.items()}
-    result: AccountFacts = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
-    if between_ns:
-        result["between_fits_s"] = between_ns / 1e9
-    if stopped_ns:
-        result["stopped_s"] = stopped_ns / 1e9
-    return result
+        `other` is the remainder. Rows that overlap by mistake could make it negative; it is then not
+        hidden, so that checks see it.
+        """
+        wall = max(0, end_ns - start_ns - self._between_ns - self._stopped_ns)
+        times = {name: ns / 1e9 for name, ns in self._ns.items()}
+        times["other"] = (wall - sum(self._ns.values())) / 1e9
+        result: AccountFacts = {"wall_s": wall / 1e9, "time_s": times}
+        if self._between_ns:
+            result["between_fits_s"] = self._between_ns / 1e9
+        if self._stopped_ns:
+            result["stopped_s"] = self._stopped_ns / 1e9
+        return result
 
 
 def account(steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int) -> AccountFacts:

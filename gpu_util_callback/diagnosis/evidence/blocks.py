@@ -9,7 +9,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
 from gpu_util_callback.recording.fold import FAR, Fold
-from gpu_util_callback.recording.schema import ACCOUNTS, STEP_PARTS
 
 FLOOR_NS = Count(200_000, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait")
 # Number of shapes remembered; a run with more compiles all the time anyway.
@@ -63,13 +62,6 @@ class StepBlocks:
 
     def total(self, name: str) -> int:
         return int(self[name].sum())
-
-    def spent_ns(self) -> dict[str, int]:
-        """Return the time of all steps by category of the host account."""
-        spent = dict.fromkeys(ACCOUNTS, 0)
-        for column, category in STEP_PARTS.items():
-            spent[category] += self.total(column)
-        return spent
 
     @property
     def extent_ns(self) -> tuple[int, int]:
@@ -307,10 +299,6 @@ class Phases:
             for (kind, name, where), group in self._groups.items()
             if kind in kinds and (account is None or where == account)
         }
-
-    def spent_ns(self, account: str) -> int:
-        """Return the time counted in a category of the host account."""
-        return sum(group.self_ns for (_, _, where), group in self._groups.items() if where == account)
 
     def accounted_ns(self, times: np.ndarray) -> np.ndarray:
         """Return the time outside steps that phases account for before each of `times`, ns."""

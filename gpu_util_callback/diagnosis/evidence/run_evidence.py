@@ -27,7 +27,7 @@ from gpu_util_callback.recording.manifest_facts import (
 )
 from gpu_util_callback.recording.schema import ACCOUNTS, PAUSES, STOPPED, TABLES
 from gpu_util_callback.recording.segments import AnyTables, complete
-from gpu_util_callback.recording.summary import account_of
+from gpu_util_callback.recording.summary import Account
 
 AROUND_NS = 500_000_000
 
@@ -62,6 +62,7 @@ class Evidence:
         self.traced = Traced()
         self.energy = EnergyUse(started_ns)
         self.accelerator = AcceleratorUse()
+        self.account = Account()
         self.samples: dict[str, SampleBins] = {}
         self.errors: dict[str, dict[int, int]] = {}
         self.memory: dict[str, MemoryTrack] = {}
@@ -76,10 +77,12 @@ class Evidence:
         if "steps" in full:
             self.steps.add(full["steps"])
             self.accelerator.add(full["steps"])
+            self.account.add_steps(full["steps"])
         if "validation_steps" in full:
             self.validation.add(complete("steps", full["validation_steps"]))
         if "phases" in full:
             self.phases.add(full["phases"])
+            self.account.add_phases(full["phases"])
         if "pipeline" in full:
             self.pipeline.add(full["pipeline"])
         if "traced_steps" in full:
@@ -158,7 +161,7 @@ class Run(Gauges):
         self.energy, self.accelerator = evidence.energy, evidence.accelerator
         self.now_ns = now_ns
         self.ended = ended
-        self._stored_account = account
+        self._account, self._stored_account = evidence.account, account
 
     @property
     def over(self) -> bool:
@@ -224,13 +227,11 @@ class Run(Gauges):
     @property
     @cached
     def account(self) -> AccountFacts:
-        """The training thread's time by category; see `account_of`. From damaged rows, without its parts."""
-        if self._stored_account is not None and self._stored_account["time_s"].keys() >= {*ACCOUNTS}:
-            return self._stored_account
-        spent_ns = {name: ns + self.phases.spent_ns(name) for name, ns in self.steps.spent_ns().items()}
-        between, stopped = (sum(pause.self_ns for pause in self.phases.of(kind).values()) for kind in PAUSES)
-        length_ns = (self.now_ns or self.end_ns) - self.start_ns
-        return with_known_parts(account_of(spent_ns, between, stopped, length_ns))
+        """The training thread's time by category; see `Account`. From damaged rows, without its parts."""
+        stored = self._stored_account
+        if stored is not None and stored["time_s"].keys() >= {*ACCOUNTS}:
+            return stored
+        return with_known_parts(self._account.result(self.start_ns, self.now_ns or self.end_ns))
 
     @property
     def _pauses(self) -> list[Occurrences]:
