@@ -1,6 +1,5 @@
 """Stages of the input pipeline: their times, and how they are written."""
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FOUR_FIFTHS
+from gpu_util_callback.recording.fold import FAR, Fold
 
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
@@ -80,58 +80,65 @@ def chain_ms(stages: Sequence[Stage], changed: Stage | None = None, changed_ms: 
     return parts[0], max([alone, *parts[1:]])
 
 
-class Pipeline:
-    """Readings of the pipeline's model, folded by two when there are too many to keep.
+# Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
+_Written = tuple[str, str, str]
+_Node = tuple[str, str, str, _Written | None]
 
-    A reading covers each stage's work since the previous one. Stages are keyed by (place, name,
-    operation), since ids may change from one iterator to the next.
+
+class Pipeline:
+    """Readings of the pipeline's model; neighbours are joined when there are too many to keep.
+
+    A reading covers each stage's work since the previous one. Stages are told apart by name and
+    operation, since ids may change from one iterator to the next.
     """
 
     CAPACITY = 256
 
     def __init__(self) -> None:
-        self._readings: list[_Reading] = []
-        self._per_reading = 1
-        self._open: _Reading | None = None
+        self._fold = Fold(self.CAPACITY)  # by the number of a reading
+        self._readings = 0
+        self._last_ns = -1  # of the newest one
+        self._nodes: dict[_Node, str] = {}  # -> the name of its columns
         self._caches: dict[str, bool] = {}  # "train" or "validation": whether it has a cache
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `pipeline` table; the rows of one reading share `time_ns`."""
-        openers, cached, elements = _openers(table), _cached(table), _elements(table)
-        for i in range(len(table["time_ns"])):
-            phase = str(table["which"][i]) or "train"
-            cache = "Cache" in str(table["op"][i])
-            self._caches[phase] = self._caches.get(phase, False) or cache
-            if phase != "train":
-                continue
-            time_ns = int(table["time_ns"][i])
-            if self._open is None or self._open.last_ns != time_ns:
-                self._begin(time_ns)
-            assert self._open is not None
-            self._open.add(
-                stage=str(table["stage"][i]),
-                op=str(table["op"][i]),
-                flags=str(table["flags"][i]) + cached[i],
-                inside=openers[i],
-                batches=int(table["elements"][i]) if int(table["parent"][i]) == -1 else 0,
-                elements=elements[i],
-                work_ns=max(0, int(table["processing_ns"][i])),
-                parallelism=_parallelism(table, i),
-            )
-
-    def _begin(self, time_ns: int) -> None:
-        if self._open is not None and self._open.readings < self._per_reading:
-            self._open.next(time_ns)
+        phases = [str(which) or "train" for which in table["which"]]
+        for phase, op in zip(phases, table["op"], strict=True):
+            self._caches[phase] = self._caches.get(phase, False) or "Cache" in str(op)
+        rows = np.array([row for row, phase in enumerate(phases) if phase == "train"], np.int64)
+        if not len(rows):
             return
-        if len(self._readings) == self.CAPACITY:
-            self._readings = [a.joined(b) for a, b in zip(self._readings[::2], self._readings[1::2], strict=True)]
-            self._per_reading *= 2
-        since_ns = self._open.last_ns if self._open is not None else time_ns
-        self._open = _Reading(time_ns, since_ns)
-        self._readings.append(self._open)
+        time_ns = table["time_ns"][rows]
+        before = np.concatenate([[self._last_ns], time_ns[:-1]])
+        begins, at = time_ns != before, np.arange(len(rows))
+        number = self._readings - 1 + np.cumsum(begins)
+        self._readings, self._last_ns = int(number[-1]) + 1, int(time_ns[-1])
+        node = self._named(table, rows)
+        columns = list(self._nodes.values())
+        own = node == np.array(columns)[:, np.newaxis]
+        work_ns, made = (np.maximum(table[name][rows], 0) for name in ("processing_ns", "elements"))
+        parallelism = table["parallelism"][rows]
+        sums = own * work_ns, own * np.array(_elements(table))[rows], made * (table["parent"][rows] == -1)
+        place = np.where(own, at - np.maximum.accumulate(np.where(begins, at, 0)), FAR)
+        self._fold.add(
+            number,
+            sum=([*columns, *(f"{name} elements" for name in columns), "batches"], np.vstack(sums)),
+            total=(columns, own * np.where(parallelism >= 0, parallelism, 1.0)),
+            count=(columns, own),
+            first=([*columns, "since_ns"], np.vstack([place, np.where(before < 0, time_ns, before)])),
+            last=(("last_ns",), time_ns[np.newaxis]),
+        )
 
-    def __bool__(self) -> bool:
-        return bool(self._readings)
+    def _named(self, table: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
+        """Return the names of these rows' columns."""
+        cached, openers = _cached(table), _openers(table)
+        names = []
+        for row in rows.tolist():
+            stage, op, flags = (str(table[name][row]) for name in ("stage", "op", "flags"))
+            node = stage, op, flags + cached[row], openers[row]
+            names.append(self._nodes.setdefault(node, str(len(self._nodes))))
+        return np.array(names)
 
     def has_cache(self, phase: str) -> bool | None:
         """Return whether the pipeline of "train" or "validation" has a cache; None = not read."""
@@ -143,14 +150,49 @@ class Pipeline:
         A reading covers the time since the previous one, so the first one after the end of the
         range is used when none lies inside.
         """
-        chosen = self._chosen(start_ns, end_ns)
-        return functools.reduce(_Reading.joined, chosen).stages() if chosen else []
+        if not self._readings:
+            return []
+        chosen, columns = self._chosen(start_ns, end_ns), list(self._nodes.values())
+        work_ns, elements, parallelism, rows = (
+            self._fold.matrix(part, names)[:, chosen].sum(axis=1).tolist()
+            for part, names in (
+                ("sum", columns),
+                ("sum", [f"{name} elements" for name in columns]),
+                ("total", columns),
+                ("count", columns),
+            )
+        )
+        places = self._fold.matrix("first", columns)[:, chosen].min(axis=1)
+        batches = int(self._fold.of("sum", "batches")[chosen].sum()) or max(elements)
+        stages = []
+        for at, (name, op, flags, inside) in enumerate(self._nodes):
+            if not rows[at] or not batches:
+                continue
+            threads = max(1.0, parallelism[at] / rows[at])
+            per_batch = work_ns[at] / batches / 1e6
+            stages.append(
+                Stage(
+                    name,
+                    op,
+                    per_batch,
+                    per_batch / threads,
+                    threads,
+                    _flags(flags),
+                    elements[at] / batches,
+                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, _flags(inside[2])),
+                    int(places[at]),
+                )
+            )
+        return sorted(stages, key=lambda stage: (-stage.ms_per_batch, stage.name))
 
-    def _chosen(self, start_ns: int, end_ns: int) -> list["_Reading"]:
-        inside = [r for r in self._readings if start_ns < r.last_ns <= end_ns]
+    def _chosen(self, start_ns: int, end_ns: int) -> np.ndarray:
+        """Return the numbers of the readings that describe a range."""
+        ends = self._fold.of("last", "last_ns")
+        inside = np.flatnonzero((start_ns < ends) & (ends <= end_ns))
         # The first reading inside a span mostly describes the time before it.
         chosen = inside[1:] if len(inside) > 2 else inside
-        return chosen or [r for r in self._readings if r.last_ns > end_ns][:1] or self._readings
+        later = np.flatnonzero(ends > end_ns)[:1]
+        return next((some for some in (chosen, later) if len(some)), np.arange(len(ends)))
 
     def reads_elsewhere(self, batches: int, start_ns: int, end_ns: int) -> bool:
         """Return whether much of what `stages` returns was read of other batches than these.
@@ -160,86 +202,15 @@ class Pipeline:
         Args:
             batches: number of them in this time.
         """
+        if not self._readings:
+            return False
         chosen = self._chosen(start_ns, end_ns)
         # Some batches of the time before belong to any reading.
-        if sum(reading.batches for reading in chosen) > (1 + A_QUARTER) * batches:
+        if self._fold.of("sum", "batches")[chosen].sum() > (1 + A_QUARTER) * batches:
             return True
-        took = sum(reading.last_ns - reading.since_ns for reading in chosen)
-        inside = sum(max(0, min(reading.last_ns, end_ns) - max(reading.since_ns, start_ns)) for reading in chosen)
-        return inside < FOUR_FIFTHS * took
-
-
-# Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
-_Written = tuple[str, str, str]
-_Node = tuple[str, str, str, _Written | None]
-
-
-class _Reading:
-    __slots__ = ("batches", "last_ns", "nodes", "readings", "since_ns")
-
-    def __init__(self, time_ns: int, since_ns: int):
-        self.last_ns = time_ns
-        self.since_ns = since_ns  # that of the reading before; its own time if it is the first
-        self.readings = 1
-        self.batches = 0
-        # key -> [work_ns, elements, parallelism, rows]
-        self.nodes: dict[_Node, list[float]] = {}
-
-    def next(self, time_ns: int) -> None:
-        self.last_ns, self.readings = time_ns, self.readings + 1
-
-    def add(
-        self,
-        *,
-        stage: str,
-        op: str,
-        flags: str,
-        inside: _Written | None,
-        batches: int,
-        elements: int,
-        work_ns: int,
-        parallelism: float,
-    ) -> None:
-        self.batches += max(0, batches)
-        node = self.nodes.setdefault((stage, op, flags, inside), [0.0] * 4)
-        node[0] += work_ns
-        node[1] += elements
-        node[2] += parallelism
-        node[3] += 1
-
-    def joined(self, other: "_Reading") -> "_Reading":
-        reading = _Reading(max(self.last_ns, other.last_ns), min(self.since_ns, other.since_ns))
-        reading.readings = self.readings + other.readings
-        reading.batches = self.batches + other.batches
-        for nodes in (self.nodes, other.nodes):
-            for key, node in nodes.items():
-                mine = reading.nodes.setdefault(key, [0.0] * 4)
-                reading.nodes[key] = [a + b for a, b in zip(mine, node, strict=True)]
-        return reading
-
-    def stages(self) -> list[Stage]:
-        batches = self.batches or max((node[1] for node in self.nodes.values()), default=0)
-        stages = []
-        for place, ((name, op, flags, inside), node) in enumerate(self.nodes.items()):
-            if not batches:
-                continue
-            work, elements, parallelism, times_read = node
-            threads = max(1.0, parallelism / max(1.0, times_read))
-            per_batch = work / batches / 1e6
-            stages.append(
-                Stage(
-                    name,
-                    op,
-                    per_batch,
-                    per_batch / threads,
-                    threads,
-                    _flags(flags),
-                    elements / batches,
-                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, _flags(inside[2])),
-                    place,
-                )
-            )
-        return sorted(stages, key=lambda stage: (-stage.ms_per_batch, stage.name))
+        since, last = self._fold.of("first", "since_ns")[chosen], self._fold.of("last", "last_ns")[chosen]
+        inside = np.maximum(np.minimum(last, end_ns) - np.maximum(since, start_ns), 0)
+        return bool(inside.sum() < FOUR_FIFTHS * (last - since).sum())
 
 
 def _flags(text: str) -> frozenset[str]:
@@ -296,8 +267,3 @@ def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
             below = np.flatnonzero(same_time & (table["parent"] == table["node"][i]))
             worked[i] = max((counts[row] for row in below), default=counts[i])
     return worked
-
-
-def _parallelism(table: Mapping[str, np.ndarray], row: int) -> float:
-    value = float(table["parallelism"][row])
-    return 1.0 if np.isnan(value) or value < 0 else value
