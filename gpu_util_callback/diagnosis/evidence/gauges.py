@@ -129,19 +129,6 @@ class Mean(NamedTuple):
     reach: float
 
 
-class _BinsInRange(NamedTuple):
-    """Part of some bins inside a range, shared by all columns sampled in them."""
-
-    places: slice  # of those bins, the ones in the range
-    head: int  # first and last of them
-    tail: int
-    covered_each: np.ndarray  # ns of the range that each covers
-    covered: float  # their sum
-    before: float  # share of the first one before the range
-    beyond: float  # and of the last one after it
-    reach: float
-
-
 class SampleBins:
     """Sum and count per time bin and column of one group of samples, and each column's maximum.
 
@@ -164,7 +151,6 @@ class SampleBins:
         self._places: list[np.ndarray] = []
         self._means_by_column: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._covered_by_bins: dict[int, np.ndarray] = {}
-        self._cut: tuple[np.ndarray, int, int, _BinsInRange | None] | None = None
 
     def __contains__(self, column: str) -> bool:
         """Return whether this column has at least one value."""
@@ -195,7 +181,7 @@ class SampleBins:
         newest = int(offsets.max())
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
-        self._places, self._means_by_column, self._covered_by_bins, self._cut = [], {}, {}, None
+        self._places, self._means_by_column, self._covered_by_bins = [], {}, {}
         names = list(columns)
         values = np.array([columns[name] for name in names], dtype=np.float64)
         is_sampled = np.isfinite(values.reshape(len(names), len(times)))
@@ -242,50 +228,29 @@ class SampleBins:
         dense while a GPU works and sparse while it idles. Bins across an end count with the share
         inside.
         """
-        if column not in self:
+        if column not in self or self.origin_ns is None or end_ns <= start_ns:
             return None
         at, means = self.means(column)
-        # Columns that were sampled together are queried one after the other.
-        if self._cut is None or self._cut[0] is not at or self._cut[1:3] != (start_ns, end_ns):
-            self._cut = at, start_ns, end_ns, self._part(at, start_ns, end_ns)
-        part = self._cut[3]
-        if part is None:
-            return None
-        count = self._bins.of("count", column)[part.head : part.tail + 1]
-        samples = float(np.add.reduce(count))
-        samples -= float(count[0]) * part.before + float(count[-1]) * part.beyond
-        mean = float(part.covered_each @ means[part.places]) / part.covered
-        return Mean(mean, max(1, round(samples)), part.reach)
-
-    def _part(self, at: np.ndarray, start_ns: int, end_ns: int) -> _BinsInRange | None:
-        if self.origin_ns is None or end_ns <= start_ns:
-            return None
         first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
         last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
         a, b = at.searchsorted((first, last)).tolist()
         if a >= b:
             return None
-        covered_each = self._covered_each(at)[a:b].copy()
+        covered = self._covered_each(at)[a:b].copy()
         head, tail = int(at[a]), int(at[b - 1])
         # Nothing is known about the time before the first bin; both ends may lie within a bin.
         since = min((head - first + 1) * self.bin_ns, self._hold_ns)
         right = self.origin_ns + (head + 1) * self.bin_ns
         newest = self.origin_ns + (tail + 1) * self.bin_ns
-        covered_each[0] = right - max(right - since, start_ns)
-        covered_each[-1] -= max(0, newest - end_ns)
+        covered[0] = right - max(right - since, start_ns)
+        covered[-1] -= max(0, newest - end_ns)
+        count = self._bins.of("count", column)[head : tail + 1]
         before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
         beyond = max(0, newest - end_ns) / self.bin_ns
+        samples = float(count.sum()) - (float(count[0]) * before + float(count[-1]) * beyond)
         spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
-        return _BinsInRange(
-            slice(a, b),
-            head,
-            tail,
-            covered_each,
-            float(covered_each.sum()),
-            before,
-            beyond,
-            spoken / (end_ns - start_ns),
-        )
+        mean = float(covered @ means[a:b]) / float(covered.sum())
+        return Mean(mean, max(1, round(samples)), spoken / (end_ns - start_ns))
 
     @property
     def _hold_ns(self) -> int:
