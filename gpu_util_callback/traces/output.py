@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -11,17 +12,18 @@ from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessA
 from gpu_util_callback.traces.breakdown import longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
 from gpu_util_callback.traces.trace_types import (
-    OfProcess,
     Row,
     StepGpu,
     TraceDevice,
     TraceKernel,
+    TraceProcess,
     TraceReport,
     TraceStep,
     Version,
 )
 
 VERSION: Version = 1
+_AnyRow = TypeVar("_AnyRow", bound=Mapping[str, object])
 
 
 def _ms(ps: float) -> float:
@@ -31,42 +33,50 @@ def _ms(ps: float) -> float:
 def trace_json(analysis: Analysis) -> TraceReport:
     """Return an analysis as plain JSON, as `gpu-util trace --json` prints it."""
     trace, processes = analysis.trace, analysis.processes
-    origins: list[OfProcess] = [{"process": i} if len(processes) > 1 else {} for i in range(len(processes))]
-    of_process = list(zip(processes, origins, strict=True))
+
+    def of_processes(rows: Callable[[ProcessAnalysis], Iterable[_AnyRow]]) -> list[_AnyRow]:
+        """Return the rows of all processes, with the number of theirs where there are several."""
+        numbered = [(row, number) for number, p in enumerate(processes) for row in rows(p)]
+        return [cast(_AnyRow, {**row, "process": number} if len(processes) > 1 else row) for row, number in numbered]
+
+    def of_devices(rows: Callable[[DeviceAnalysis], Iterable[_AnyRow]]) -> list[_AnyRow]:
+        return [row for d in analysis.devices for row in rows(d)]
+
     return {
         "version": VERSION,
         "format": trace.format,
         "paths": trace.paths,
-        "start_ns": next((p.process.epoch_ns for p in analysis.processes), None),
-        "processes": [
-            {
-                "host": p.process.host,
-                "pid": p.process.pid,
-                "rank": p.process.rank,
-                "steps_from": p.steps.basis,
-                "steps": len(p.steps),
-                "steps_judged": p.has_steps,
-                "idle_judged": p.idle_judged,
-                "devices": [d.index for d in p.devices],
-                "unused_devices": p.unused_devices,
-            }
-            for p in analysis.processes
-        ],
-        "devices": [{**_device(d), **origin} for p, origin in of_process for d in p.devices],
-        "steps": [{**row, **origin} for p, origin in of_process for row in _steps(p)],
-        "kernels": [row for d in analysis.devices for row in _kernels(d)],
-        "copies": [row for d in analysis.devices for row in _copies(d)],
+        "start_ns": next((p.process.epoch_ns for p in processes), None),
+        "processes": list(map(_process, processes)),
+        "devices": of_processes(lambda p: map(_device, p.devices)),
+        "steps": of_processes(_steps),
+        "kernels": of_devices(_kernels),
+        "copies": of_devices(_copies),
         "launches": list(map(_launches, analysis.devices)),
-        "gaps": [row for d in analysis.devices for row in _gaps(d)],
-        "counters": [{**row, **origin} for p, origin in of_process for row in _counters(p)],
-        "memory": [{**row, **origin} for p, origin in of_process for row in _memory(p)],
-        "host_ops": [{**row, **origin} for p, origin in of_process for row in _host_ops(p)],
-        "pipeline": [{**row, **origin} for p, origin in of_process for row in _pipeline(p)],
+        "gaps": of_devices(_gaps),
+        "counters": of_processes(_counters),
+        "memory": of_processes(_memory),
+        "host_ops": of_processes(_host_ops),
+        "pipeline": of_processes(_pipeline),
         "verdict": analysis.verdict,
         "findings": analysis.findings,
         "thresholds": analysis.thresholds,
         "silent": analysis.silent,
         "problems": analysis.problems,
+    }
+
+
+def _process(p: ProcessAnalysis) -> TraceProcess:
+    return {
+        "host": p.process.host,
+        "pid": p.process.pid,
+        "rank": p.process.rank,
+        "steps_from": p.steps.basis,
+        "steps": len(p.steps),
+        "steps_judged": p.has_steps,
+        "idle_judged": p.idle_judged,
+        "devices": [d.index for d in p.devices],
+        "unused_devices": p.unused_devices,
     }
 
 

@@ -153,55 +153,67 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
     zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
 
+    reader = _EventReader(data, names, zero_ns)
     process = Process(
         host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [], epoch_ns=epoch(zero_ns)
     )
-    shapes = Shapes()
-    host_parts: list[HostEvents] = []
-    allocator_parts: list[AllocatorEvents] = []
-    implausible = 0
-
-    def batches(plane: _Plane, lines: list[_Line]) -> Iterator[tuple[PlaneEvents, list]]:
-        nonlocal implausible
-        for batch_of_lines in _batches(lines):
-            batch, dropped = _decode(data, batch_of_lines, plane.metadata, zero_ns, names)
-            implausible += dropped
-            yield batch, batch_of_lines
-
+    host_parts: list[tuple[HostEvents, AllocatorEvents]] = []
     for plane in planes:
-        if plane.name == "Task Environment" and not absolute:
-            start = plane.metadata.facts("profile_start_time").get("profile_start_time")
-            process.epoch_ns = epoch(start)
         device = _DEVICE_PLANE.match(plane.name)
         index = ordinal(device[1]) if device else None
-        if device and index is None:
-            problems.append("the events of a GPU with an impossible number were left out")
         if index is not None:
-            lines = [ln for ln in plane.lines if not _derived(ln)]
-            parts: list[Columns] = [device_columns(b, shapes) for b, _ in batches(plane, lines)]
-            stats = plane.metadata.facts(*_DEVICE_STATS)
-            facts = _device_facts(stats)
-            events = _sorted(DeviceEvents.concat(parts))
-            process.devices.append(Device(index, _device_name(facts, stats), events, facts))
+            process.devices.append(reader.device(plane, index))
+        elif device:
+            problems.append("the events of a GPU with an impossible number were left out")
         elif plane.name in _HOST_PLANES:
-            base = len(process.threads)
+            host_parts += reader.host(plane, len(process.threads))
             process.threads.extend(ln.name for ln in plane.lines)
-            numbers = {id(ln): base + i for i, ln in enumerate(plane.lines)}
-            for batch, batch_of_lines in batches(plane, plane.lines):
-                threads = np.array([numbers[id(ln)] for ln, _, _ in batch_of_lines])
-                events, allocations = host_columns(batch, threads)
-                host_parts.append(events)
-                allocator_parts.append(allocations)
+        elif plane.name == "Task Environment" and not absolute:
+            start = plane.metadata.facts("profile_start_time").get("profile_start_time")
+            process.epoch_ns = epoch(start)
     process.devices.sort(key=lambda d: d.index)
     process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
-    process.events = _sorted(HostEvents.concat(host_parts))
+    process.events = _sorted(HostEvents.concat([events for events, _ in host_parts]))
     _leave_out_background_waits(process.events, names)
-    allocator = AllocatorEvents.concat(allocator_parts)
+    allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts])
     process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
-    process.shapes = shapes.all()
-    if implausible:
-        problems.append(f"{implausible} events with impossible times were left out")
+    process.shapes = reader.shapes.all()
+    if reader.implausible:
+        problems.append(f"{reader.implausible} events with impossible times were left out")
     return process, problems
+
+
+class _EventReader:
+    """Reads the events of a file's planes.
+
+    Attributes:
+        shapes: of the kernels read so far.
+        implausible: number of events left out so far, whose times are impossible.
+    """
+
+    def __init__(self, data: bytes, names: Names, zero_ns: int):
+        self._data, self._names, self._zero_ns = data, names, zero_ns
+        self.shapes = Shapes()
+        self.implausible = 0
+
+    def device(self, plane: _Plane, index: int) -> Device:
+        lines = [ln for ln in plane.lines if not _derived(ln)]
+        parts: list[Columns] = [device_columns(batch, self.shapes) for batch, _ in self._decoded(plane, lines)]
+        stats = plane.metadata.facts(*_DEVICE_STATS)
+        facts = _device_facts(stats)
+        return Device(index, _device_name(facts, stats), _sorted(DeviceEvents.concat(parts)), facts)
+
+    def host(self, plane: _Plane, first_thread: int) -> Iterator[tuple[HostEvents, AllocatorEvents]]:
+        """Yield the events of threads that are numbered from `first_thread` on."""
+        numbers = {id(ln): first_thread + i for i, ln in enumerate(plane.lines)}
+        for batch, lines in self._decoded(plane, plane.lines):
+            yield host_columns(batch, np.array([numbers[id(ln)] for ln, _, _ in lines]))
+
+    def _decoded(self, plane: _Plane, lines: list[_Line]) -> Iterator[tuple[PlaneEvents, list[tuple[_Line, int, int]]]]:
+        for batch_of_lines in _batches(lines):
+            batch, dropped = _decode(self._data, batch_of_lines, plane.metadata, self._zero_ns, self._names)
+            self.implausible += dropped
+            yield batch, batch_of_lines
 
 
 def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
