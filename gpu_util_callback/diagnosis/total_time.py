@@ -23,6 +23,7 @@ from gpu_util_callback.diagnosis.report_types import (
     Part,
     Restarts,
     Spent,
+    TopCause,
     TotalCause,
     TotalGoodput,
     TotalSums,
@@ -308,16 +309,7 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
     """Return a training with its ranks and restarts as one object."""
     last, rows = training.starts[-1], training.rows
     first = last.first
-    lost = (sums.gpu if gpus else sums.run).lost
     causes = sums.causes(gpus)
-    top = max(causes, key=lambda cause: lost[cause][1] if cause in lost else 0.0, default=None)
-    title, advice = "", None
-    if top is not None:
-        claims = [row for row in rows if top in row["lost"]]
-        best = max(claims, key=lambda row: row["lost"][top]["saves_s"] or 0.0, default=None)
-        title = REPEATED_TITLE if best is None else best["lost"][top]["title"]
-        advice = None if best is None else best["advice"].get(top)
-    status = first["status"]
     return {
         "run": first["run"],
         "logdir": first["logdir"],
@@ -328,7 +320,7 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
         "user": first["user"],
         "hosts": sorted({row["host"] for row in rows if row["host"]}),
         "scheduler": first["scheduler"],
-        "status": status,
+        "status": first["status"],
         "start_ns": training.starts[0].start_ns,
         "end_ns": last.end_ns,
         "wall_s": round(sum(start.first["wall_s"] or 0.0 for start in training.starts), 6),
@@ -344,10 +336,22 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
         "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),
         "saves_gpu_hours": sums.gpu.saved_hours(),
         "saves_hours": sums.run.saved_hours(),
-        "top": None if top is None else {"cause": top, "title": title, "advice": advice},
+        "top": _top_cause(rows, causes, (sums.gpu if gpus else sums.run).lost),
         "since": None,
         "goodput": _goodput(training),
     }
+
+
+def _top_cause(rows: Sequence[Row], causes: Sequence[str], lost: Mapping[str, Sequence[float]]) -> TopCause | None:
+    """Return the cause whose fix saves most, with the title and the advice of the run that it helps most."""
+    if not causes:
+        return None
+    cause = max(causes, key=lambda name: lost[name][1] if name in lost else 0.0)
+    claims = [row for row in rows if cause in row["lost"]]
+    if not claims:
+        return {"cause": cause, "title": REPEATED_TITLE, "advice": None}
+    best = max(claims, key=lambda row: row["lost"][cause]["saves_s"] or 0.0)
+    return {"cause": cause, "title": best["lost"][cause]["title"], "advice": best["advice"].get(cause)}
 
 
 def _gpu_active(rows: Iterable[Row]) -> GpuActive:

@@ -79,10 +79,7 @@ def _flat(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | f
     step_ms, spent = results.get("step_ms") or {}, results.get("time_s") or {}
     wall = results.get("wall_s")
     mfu = results.get("mfu") or {}
-    findings = all_findings(results) if "findings" in results else []
-    groups = grouped(findings)
-    first: Mapping = groups[0].first if groups else {}
-    advice = first.get("advice") or {}
+    findings = all_findings(results) if "findings" in results else None
     gpus = [gpu for gpu in results.get("gpus", ()) if gpu["used_by_framework"]]
     memory = [gpu["memory_used_bytes"]["max"] for gpu in gpus]
     return {
@@ -101,12 +98,22 @@ def _flat(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | f
         "flops_per_sample": (results.get("work") or {}).get("flops_per_sample"),
         "gpu_utilization_pct": active_pct(results) if gpus else None,
         "gpu_memory_used_bytes": max((used_bytes for used_bytes in memory if used_bytes is not None), default=None),
-        "findings": len(findings) if "findings" in results else None,
-        "cause": first.get("cause"),
-        "title": first.get("title"),
-        "lost_s": groups[0].total("lost_s") if groups else None,
-        "advice": advice.get("text"),
-        "advice_code": advice.get("code"),
+        "findings": None if findings is None else len(findings),
+        **_to_fix_first(findings or ()),
+    }
+
+
+def _to_fix_first(findings: Iterable[Mapping]) -> dict[str, str | float | None]:
+    groups = grouped(findings)
+    if not groups:
+        return dict.fromkeys(("cause", "title", "lost_s", "advice", "advice_code"))
+    first = groups[0].first
+    return {
+        "cause": first["cause"],
+        "title": first["title"],
+        "lost_s": groups[0].total("lost_s"),
+        "advice": first["advice"]["text"],
+        "advice_code": first["advice"]["code"],
     }
 
 

@@ -141,22 +141,28 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
     several = len({run["logdir"] for run in report["runs"]}) > 1
     entries = sorted(by_fix.items(), key=lambda entry: -sum(run[saves] for run in entry[1]))
     for place, ((_, fix), runs) in enumerate(entries[:top], 1):
-        first, again = runs[0], sum(len(run["restarts"]) for run in runs)
-        whole = sum(run[unit]["total"] for run in runs)
-        about = [f"saves up to {amount(sum(run[saves] for run in runs))} of {amount(whole)}"]
-        about += [_count(again, "restart")] if again else []
-        about += [UNFINISHED[first["status"]]] if first["status"] in UNFINISHED and len(runs) == 1 and not again else []
-        name = name_of(first, several) if len(runs) == 1 else _count(len(runs), "run")
-        lines += pen.wrap(f"{place}. {name}: {'; '.join(about)}", "     ", "  ")
-        lines += [pen.dim(line) for line in pen.wrap(f"{first['top']['title']}. {fix}", "     ", "     ")]
+        names = [name_of(run, several) for run in runs]
+        name = names[0] if len(runs) == 1 else _count(len(runs), "run")
+        lines += pen.wrap(f"{place}. {name}: {_savings(runs, unit)}", "     ", "  ")
+        details = [f"{runs[0]['top']['title']}. {fix}"]
         if len(runs) > 1:
-            shown = [name_of(run, several) for run in runs[:_NAMED]]
-            shown += [f"{len(runs) - _NAMED:,} more"] if len(runs) > _NAMED else []
-            lines += [pen.dim(line) for line in pen.wrap(", ".join(shown), "     ", "     ")]
-    more = sum(len(runs) for _, runs in entries[top:])
-    if more:
-        lines.append(f"  … and {more:,} more (--top N, --html and --json have them)")
+            more = [f"{len(runs) - _NAMED:,} more"] if len(runs) > _NAMED else []
+            details.append(", ".join(names[:_NAMED] + more))
+        lines += [pen.dim(line) for detail in details for line in pen.wrap(detail, "     ", "     ")]
+    more_runs = sum(len(runs) for _, runs in entries[top:])
+    if more_runs:
+        lines.append(f"  … and {more_runs:,} more (--top N, --html and --json have them)")
     return lines
+
+
+def _savings(runs: Sequence[Mapping], unit: str) -> str:
+    """Return what one fix of these runs saves, with the restarts or the end of a single one."""
+    saved, whole = sum(run[f"saves_{unit}"] for run in runs), sum(run[unit]["total"] for run in runs)
+    text = f"saves up to {amount(saved)} of {amount(whole)}"
+    restarts, status = sum(len(run["restarts"]) for run in runs), runs[0]["status"]
+    if restarts:
+        return f"{text}; {_count(restarts, 'restart')}"
+    return f"{text}; {UNFINISHED[status]}" if len(runs) == 1 and status in UNFINISHED else text
 
 
 def fix_of(run: Mapping) -> str:
