@@ -19,7 +19,8 @@ import numpy as np
 from harness.fuzz import recordings
 from harness.fuzz.fuzzer import Format
 
-# Ways to show a log directory, one of which each input is shown in.
+# Ways to show a log directory, one of which each input is shown in: a number's last digit is 0 for a command, 1
+# for the page, else for the plugin; the rest of it is the option, or the query.
 _WAYS = 10
 # Accounted to the run as it is judged anew: what a good one's report says, whoever is beside it.
 SAID = ("time_s", "wall_s", "steps", "step_ms", "gpus", "findings", "spans", "verdict", "problems")
@@ -128,6 +129,7 @@ def _look(logdir: Path, numbers: Iterable[int]) -> str:
     render(report, 100)
     failures(report, Check())
     failures(report, Check(max_input_wait=5.0, min_utilization=50.0, max_lost=10.0))
+    of_plugin = []
     for number in numbers:
         match number % _WAYS:
             case 0:
@@ -135,7 +137,9 @@ def _look(logdir: Path, numbers: Iterable[int]) -> str:
             case 1:
                 _html(logdir, found)
             case _:
-                _plugin(logdir, number // _WAYS)
+                of_plugin.append(number // _WAYS)
+    if of_plugin:
+        _plugin(logdir, of_plugin)
     return "problem" if found.problems else "read"
 
 
@@ -207,7 +211,25 @@ def answer(routes: dict[str, Any], route: str, query: str, **options: Any) -> tu
     return reply, body
 
 
-def _plugin(logdir: Path, number: int) -> None:
+def _queries(number: int) -> list[tuple[str, str]]:
+    """What a number asks about each recording: its facts, one reply more, two views."""
+    asked = (
+        ("/job", ""),
+        ("/steps", "&first=0&last=99"),
+        ("/window", "&window=0"),
+        ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"),
+        ("/export.json", ""),
+    )
+    views = (("step", 0), ("step", 3), ("time", 24), ("time", 30))
+    lanes = "steps,gpu0:utilization_pct,pipeline"
+    tiles = [
+        ("/tiles", f"&axis={axis}&level={level}&first=0&count=128&lanes={lanes}")
+        for axis, level in (views[number % 4], views[number // 4 % 4])
+    ]
+    return [("/recording", ""), asked[number % len(asked)], *tiles]
+
+
+def _plugin(logdir: Path, numbers: list[int]) -> None:
     from tile_reply import decode_tile
 
     routes = app(logdir)
@@ -215,30 +237,18 @@ def _plugin(logdir: Path, number: int) -> None:
     assert reply.status_code == 200, f"/runs: {reply.status_code}"
     listing = json.loads(body, parse_constant=refuse)
     assert any(one["run"] == "good" for one in listing["recordings"]), "the good one is not listed"
+    queries = dict.fromkeys(query for number in numbers for query in _queries(number))
     for one in listing["recordings"]:
-        id = one["id"]
-        asked = (
-            ("/job", ""),
-            ("/steps", "&first=0&last=99"),
-            ("/window", "&window=0"),
-            ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"),
-            ("/export.json", ""),
-        )
-        for route, query in (("/recording", ""), asked[number % len(asked)]):
-            reply, body = answer(routes, route, f"id={id}{query}")
+        for route, query in queries:
+            reply, body = answer(routes, route, f"id={one['id']}{query}")
             fine = (200, 404) if route == "/window" else (200,)
             assert reply.status_code in fine, f"{route}: {reply.status_code} {body[:200]!r}"
-            if route != "/export.csv":
+            if route == "/tiles":
+                for values in decode_tile(body).series.values():
+                    for part in values:
+                        assert not np.isinf(part).any(), "an infinite value in a tile"
+            elif route != "/export.csv":
                 json.loads(body, parse_constant=refuse)
-        views = (("step", 0), ("step", 3), ("time", 24), ("time", 30))
-        for axis, level in (views[number % 4], views[number // 4 % 4]):
-            query = f"axis={axis}&level={level}&first=0&count=128&lanes=steps,gpu0:utilization_pct"
-            reply, body = answer(routes, "/tiles", f"id={id}&{query},pipeline")
-            assert reply.status_code == 200, f"/tiles: {reply.status_code}"
-            tile = decode_tile(body)
-            for values in tile.series.values():
-                for part in values:
-                    assert not np.isinf(part).any(), "an infinite value in a tile"
 
 
 _TABLES = ("steps", "phases", "pipeline", "kernels", "traced_steps", "validation_steps", "clock")

@@ -38,7 +38,7 @@ def check(data, folder):
     return word
 
 words = b"read read hang memory endless die raise warn odd".split()
-bounds = {"seconds": 0.5, "memory": 32 << 20}
+bounds = {"seconds": 0.2, "memory": 32 << 20}
 toy = fuzzer.Format("toy", lambda random: random.choice(words), check, **bounds)
 report = fuzzer.run(toy, 1, range(40))
 again = fuzzer.run(toy, 1, range(40))
@@ -81,10 +81,15 @@ def test_the_corpus_is_small():
     assert all(path.stat().st_size <= 2048 for path in CORPUS)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_some_new_inputs(name):
-    inputs = "100" if name == "recording" else "300"  # each is read, reported and served
-    done = python("-m", "harness.fuzz", "--format", name, "--inputs", inputs, "--seed", "1")
+@pytest.mark.parametrize(
+    ("names", "inputs"),
+    # They reach 98 in 100 of the package's lines that twice as many reach; a recording is read, reported and served.
+    [(["recording"], 75), ([name for name in FORMATS if name != "recording"], 150)],
+    ids=["recording", "others"],
+)
+def test_some_new_inputs(names, inputs):
+    chosen = [part for name in names for part in ("--format", name)]
+    done = python("-m", "harness.fuzz", *chosen, "--inputs", str(inputs), "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

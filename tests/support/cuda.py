@@ -8,28 +8,37 @@ prepend(env, "PYTHONPATH", fake_tensorflow(tmp_path, gpus=1))
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent / "cuda_standin.c"
 
 
-def build_cuda(folder: str | os.PathLike, libraries: Sequence[str] = (), driver: bool = True) -> Path:
-    """A folder with libcuda.so.1 (unless driver=False) and empty `libraries`; skips without cc."""
+@cache
+def _compiled(source: str) -> bytes:
+    """A shared library without a name of its own; skips without a compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         import pytest
 
         pytest.skip("no C compiler to build the stand-in CUDA libraries with")
+    with tempfile.NamedTemporaryFile(suffix=".so") as built:
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-x", "c", "-o", built.name, "-"], input=source, text=True, check=True
+        )
+        return Path(built.name).read_bytes()
+
+
+def build_cuda(folder: str | os.PathLike, libraries: Sequence[str] = (), driver: bool = True) -> Path:
+    """A folder with libcuda.so.1 (unless driver=False) and empty `libraries`."""
     target = Path(folder) / "cuda-lib"
     target.mkdir(parents=True, exist_ok=True)
-    empty = target / "empty.c"
-    empty.write_text("int standin;\n")
-    wanted = [(name, empty) for name in libraries] + ([("libcuda.so.1", SOURCE)] if driver else [])
-    for name, source in wanted:
-        subprocess.run(
-            [compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(target / name), str(source)], check=True
-        )
+    for name in libraries:
+        (target / name).write_bytes(_compiled("int standin;\n"))
+    if driver:
+        (target / "libcuda.so.1").write_bytes(_compiled(SOURCE.read_text()))
     return target
 
 
