@@ -13,10 +13,7 @@ from processes import shared
 
 # What holds measured waits against injected ones, alone on the machine; and what counts, in another
 # process beside other tests.
-MEASURED = {
-    "jax": ("waits", "stages", "hidden", "executions", "epochs", "behind"),
-    "torch": ("waits", "stages", "epochs"),
-}
+MEASURED = {"jax": ("waits", "stages", "hidden", "executions", "epochs", "behind"), "torch": ("waits", "epochs")}
 COUNTED = {
     "jax": ("regrouped", "shapes", "nests", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
     "torch": ("nests", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
@@ -99,9 +96,10 @@ def test_steps_that_the_device_has_yet_to_do_are_no_validation():
 
 
 @pytest.mark.timed  # the pipelines are read at intervals
-def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(measured):
+def test_stages_of_tf_data_are_read_outside_of_tensorflow_too():
+    """Beside PyTorch, too: `test_loops.py`."""
     need("tensorflow")
-    one = measured["stages"]
+    one = run("jax", *MEASURED["jax"])["stages"]
     summed_up(one)
     assert ["train", "map(decode)"] in one["found"]
     assert ["validation", "map(decode)"] in one["found"]

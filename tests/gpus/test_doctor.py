@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from cuda import build_cuda, fake_framework, prepend
+from cuda import TENSORFLOW, build_cuda, fake_framework, prepend
 from nvml import GIB, Scenario, environment
 
 from gpu_util_callback.cli import main
@@ -25,22 +25,6 @@ LIBRARIES = [
     "libcupti.so.12",
 ]
 
-TENSORFLOW = """
-import types
-_BUILD = {build}
-class _Gpu:
-    def __init__(self, i):
-        self.name = f"/physical_device:GPU:{{i}}"
-_GPUS = [_Gpu(i) for i in range({gpus})]
-sysconfig = types.SimpleNamespace(get_build_info=lambda: _BUILD)
-config = types.SimpleNamespace(
-    list_physical_devices=lambda kind: _GPUS,
-    experimental=types.SimpleNamespace(
-        get_memory_growth=lambda gpu: False,
-        get_device_details=lambda gpu: {{"device_name": "H100", "compute_capability": (9, 0)}},
-    ),
-)
-"""
 CUDA_BUILD = {
     "is_cuda_build": True,
     "cuda_version": "12.5.1",

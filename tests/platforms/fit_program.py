@@ -1,8 +1,9 @@
 """A fit, its report and the doctor on what looks like another system with a poor console.
 
-python fit_program.py LOGDIR
+python fit_program.py LOGDIR FOLDER: the doctor imports TensorFlow from FOLDER
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -37,4 +38,5 @@ assert len(history.history["samples_per_s"]) == 2
 assert ours.summary()["steps"] == 120, ours.summary()
 assert main(["report", sys.argv[1]]) == 0
 assert main(["report", sys.argv[1], "--json"]) == 0
+os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[2], os.environ["PYTHONPATH"]])
 assert main(["doctor", "--framework", "tensorflow", "--timeout", "120"]) == 0

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cuda import TENSORFLOW, fake_framework
 from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
@@ -36,11 +37,12 @@ def run(*command: str, encoding: str = "cp1252") -> subprocess.CompletedProcess:
 )
 def test_a_fit_without_proc_and_fork_on_a_console_of_few_characters(encoding, tmp_path):
     pytest.importorskip("tensorflow")
-    done = run(str(HERE / "fit_program.py"), str(tmp_path), encoding=encoding)
+    imported = fake_framework(tmp_path / "fake", "tensorflow", "2.21.0", TENSORFLOW.format(build={}, gpus=0))
+    done = run(str(HERE / "fit_program.py"), str(tmp_path / "logs"), str(imported), encoding=encoding)
     said, warned = done.stdout.decode(encoding), done.stderr.decode(encoding, "replace")
     assert done.returncode == 0, said[-3000:] + warned[-3000:]
     assert "Traceback" not in warned, warned[-3000:]
-    (recording,) = read_recordings(tmp_path)
+    (recording,) = read_recordings(tmp_path / "logs")
     assert recording.status == "ended" and not recording.problems
     account = recording.account
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], abs=0.001)

@@ -14,6 +14,23 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent / "cuda_standin.c"
+# Of a TensorFlow, as far as the doctor looks: its build, and how many GPUs it sees.
+TENSORFLOW = """
+import types
+_BUILD = {build}
+class _Gpu:
+    def __init__(self, i):
+        self.name = f"/physical_device:GPU:{{i}}"
+_GPUS = [_Gpu(i) for i in range({gpus})]
+sysconfig = types.SimpleNamespace(get_build_info=lambda: _BUILD)
+config = types.SimpleNamespace(
+    list_physical_devices=lambda kind: _GPUS,
+    experimental=types.SimpleNamespace(
+        get_memory_growth=lambda gpu: False,
+        get_device_details=lambda gpu: {{"device_name": "H100", "compute_capability": (9, 0)}},
+    ),
+)
+"""
 
 
 @cache
