@@ -168,3 +168,25 @@ def browser():
         started = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
         yield started
         started.close()
+
+
+@pytest.fixture
+def open_file(browser):
+    """`open_file(path, width, height) -> page`: fails on every message, and on requests for anything but the file."""
+    contexts, problems = [], []
+
+    def open_(path: Path, width: int = 1440, height: int = 900):
+        contexts.append(browser.new_context(viewport={"width": width, "height": height}))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
+        page.on("console", lambda message: problems.append(message.text))
+        page.on(
+            "request", lambda request: request.url.startswith((path.as_uri(), "blob:")) or problems.append(request.url)
+        )
+        page.goto(path.as_uri())
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert not problems, problems

@@ -11,13 +11,14 @@ import math
 import select
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
 from gpu_util_callback.backends.input_calls import InputCalls
+from gpu_util_callback.backends.inputs import leaves
 from gpu_util_callback.recording.manifest_facts import InputArray, InputMap
 from gpu_util_callback.steps.rows import HandedOver
 
@@ -73,28 +74,17 @@ class FirstArrays:
         """Hold a batch, unless one was noted; on the training thread."""
         if not self._noted:
             self._noted = True
-            leaves = itertools.islice(_leaves(batch), _MOST_ARRAYS)
-            self._leaves_held = [leaf for leaf in leaves if _on_host(leaf)]
+            self._leaves_held = [leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]
 
     def look(self) -> None:
         """Inspect the arrays that are held, and free them; on any other thread."""
-        leaves, self._leaves_held = self._leaves_held, []
-        if leaves:
-            self._entries = [_described(array) for array in leaves]
+        arrays, self._leaves_held = self._leaves_held, []
+        if arrays:
+            self._entries = [_described(array) for array in arrays]
 
     def facts(self) -> list[InputArray]:
         """Return the manifest's `input_first`; empty where nothing was seen."""
         return self._entries
-
-
-def _leaves(nest: object) -> Iterator[object]:
-    if isinstance(nest, Mapping):
-        nest = tuple(nest.values())
-    if isinstance(nest, (tuple, list)):
-        for part in nest:
-            yield from _leaves(part)
-    elif nest is not None:
-        yield nest
 
 
 def _described(array: Any) -> InputArray:

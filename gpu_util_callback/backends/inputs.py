@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
 
@@ -282,7 +282,7 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
     spec = getattr(adapter, "_output_signature", None)
     if spec is None:
         spec = getattr(getattr(adapter, "_dataset", None), "element_spec", None)
-    parts = list(_leaves(spec))
+    parts = list(leaves(spec, sorted))
     if any(type(part).__name__ != "TensorSpec" for part in parts):
         return None, None  # a ragged or sparse tensor is stamped with the sizes of its own parts
     try:
@@ -299,13 +299,17 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
     return None, math.prod(varying[0][1:])
 
 
-def _leaves(nest: object) -> Iterator[Any]:
-    """Yield the leaves of a nest in TensorFlow's order."""
-    if isinstance(nest, dict):
-        nest = [nest[key] for key in sorted(nest)]
+def leaves(nest: object, in_order: Callable[[Mapping], list] = list) -> Iterator[Any]:
+    """Yield the leaves of a nest, without None.
+
+    Args:
+        in_order: orders the keys of a mapping; TensorFlow's order is `sorted`.
+    """
+    if isinstance(nest, Mapping):
+        nest = [nest[key] for key in in_order(nest)]
     if isinstance(nest, (tuple, list)):
         for part in nest:
-            yield from _leaves(part)
+            yield from leaves(part, in_order)
     elif nest is not None:
         yield nest
 

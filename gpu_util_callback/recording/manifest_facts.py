@@ -328,7 +328,6 @@ class OutOfMemoryFacts(TypedDict, total=False):
     shapes: list[str]
     asked_bytes: Annotated[int, Within(0, MOST_NS)]
     free_bytes: Annotated[int, Within(0, MOST_NS)]
-    others_bytes: Annotated[int, Within(0, MOST_NS)]
     reserved_bytes: Annotated[int, Within(0, MOST_NS)]
     stacks: str  # a file beside the manifest: who held the memory
     time_ns: Time

@@ -17,39 +17,23 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def open_file(browser):
-    """`open_file(path) -> page`: refuses every request but the file itself, fails on errors."""
-    pages, problems = [], []
+def open_report(open_file):
+    """`open_report(path) -> page`: once it shows values."""
 
     def open_(path):
-        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-        pages.append(page)
-        page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on(
-            "request",
-            lambda request: (
-                problems.append(f"asked for {request.url}")
-                if not request.url.startswith((path.as_uri(), "blob:"))
-                else None
-            ),
-        )
-        page.goto(path.as_uri())
+        page = open_file(path)
         page.locator(".tl-value:not(:empty)").first.wait_for(state="attached")
         return page
 
-    yield open_
-    for page in pages:
-        page.context.close()
-    assert not problems, "\n".join(problems)
+    return open_
 
 
-def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
+def test_the_tab_saves_itself_as_a_file(tab, open_report, tmp_path):
     verdict = tab.text("h1")
     mean = tab.find(".tl-value").first.inner_text()
     path = tmp_path / "saved.html"
     tab.export("This tab as one file").save_as(path)
-    page = open_file(path)
+    page = open_report(path)
     assert page.locator("h1").inner_text().replace("\u00a0", " ") == verdict
     # The same lanes with the same values; only the finest zoom levels stay on the server.
     wait_until(lambda: page.locator(".tl-value").first.inner_text() == mean, what=f"mean {mean}")
@@ -75,7 +59,7 @@ def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
     wait_until(lambda: re.search(r"\d", shown.inner_text()), what="values on the time axis")
 
 
-def test_runs_that_are_compared_are_saved_together(tab, open_file, tmp_path):
+def test_runs_that_are_compared_are_saved_together(tab, open_report, tmp_path):
     tab.find(".chooser-button").click()
     tab.find(".choice-compare input").first.check()
     tab.page.keyboard.press("Escape")
@@ -91,16 +75,16 @@ def test_runs_that_are_compared_are_saved_together(tab, open_file, tmp_path):
     steps = list(csv.DictReader(saved("Steps of this view", "steps.csv").open(newline="")))
     assert list(dict.fromkeys(row["run"] for row in steps)) == ids
     assert len({(row["run"], row["step"]) for row in steps}) == len(steps) == 2400 + 600
-    page = open_file(saved("This tab as one file", "both.html"))
+    page = open_report(saved("This tab as one file", "both.html"))
     page.locator(".compare tbody tr").nth(1).wait_for()
     assert page.locator(".compare tbody th").all_inner_texts() == names
 
 
-def test_the_command_writes_all_runs_into_one_file(logdir, open_file, tmp_path, capsys):
+def test_the_command_writes_all_runs_into_one_file(logdir, open_report, tmp_path, capsys):
     path = tmp_path / "report.html"
     assert main(["report", str(logdir), "--html", str(path)]) == 0
     assert str(path) in capsys.readouterr().err
-    page = open_file(path)
+    page = open_report(path)
     page.locator(".chooser-button").click()
     assert page.locator(".choice").count() == 3
     assert page.locator(".sums h1").inner_text().startswith("3 trainings, ")
@@ -115,7 +99,7 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(logdir, tmp_path, capsy
     assert "cannot write" in error and "\n" not in error
 
 
-def test_names_cannot_break_out_of_the_file(open_file, tmp_path):
+def test_names_cannot_break_out_of_the_file(open_report, tmp_path):
     make_recording(tmp_path / "run", "thirds", steps=300, gpus=1)
     manifest = next(tmp_path.glob("run/plugins/*/*/manifest.json"))
     host = read_recordings(tmp_path)[0].facts["host"]
@@ -125,17 +109,17 @@ def test_names_cannot_break_out_of_the_file(open_file, tmp_path):
     manifest.write_text(text)
     path = tmp_path / "nasty.html"
     path.write_text(html_report(read_recordings(tmp_path)), encoding="utf-8")
-    page = open_file(path)
+    page = open_report(path)
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.querySelectorAll('script').length") == 2
     assert "</script>" in page.locator(".facts").first.inner_text(), "shown as the text it is"
 
 
-def test_profiler_windows_are_in_the_file(open_file, tmp_path):
+def test_profiler_windows_are_in_the_file(open_report, tmp_path):
     make_recording(tmp_path / "run", "healthy", steps=300, gpus=1, windows=((20, 26),))
     path = tmp_path / "report.html"
     path.write_text(html_report(read_recordings(tmp_path)), encoding="utf-8")
-    page = open_file(path)
+    page = open_report(path)
     page.locator(".window-button").click()
     wait_until(lambda: page.locator(".traced h2").count() == 1)
     assert page.locator(".traced h2").inner_text() == "Step 20"

@@ -14,7 +14,7 @@ COPIES = 10_000
 
 
 @pytest.fixture
-def page(browser, tmp_path, capsys):
+def page(open_file, tmp_path, capsys):
     for name, scenario in (("first", "slow"), ("second", "healthy"), ("third", "host_stall")):
         make_recording(tmp_path / "logs" / name, scenario, steps=200, gpus=3, scalars=False)
     path = tmp_path / "total.html"
@@ -27,17 +27,9 @@ def page(browser, tmp_path, capsys):
         row = json.dumps(next(row for row in rows if "first" in row["id"]))
         rows += [json.loads(row.replace("first", f"copy{at}")) for at in range(COPIES)]
     path.write_text(text.replace(data, json.dumps(shown)))
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    page = context.new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("request", lambda request: request.url == path.as_uri() or problems.append(request.url))
-    page.goto(path.as_uri())
+    page = open_file(path)
     page.locator(".choice").first.wait_for()
-    yield page
-    context.close()
-    assert not problems, problems
+    return page
 
 
 def names(page):
