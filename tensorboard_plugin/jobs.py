@@ -15,13 +15,15 @@ from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from tensorboard_plugin.replies import worded
 from tensorboard_plugin.reply_types import JobReply, WaitRow, Waits, WorkerClock
-from tensorboard_plugin.tiles.recording_tiles import TopTiles, View
+from tensorboard_plugin.tiles.recording_tiles import Recent, TopTiles, View
 
 # Beyond this many workers the reports of all would take too long: they are judged by what each
 # stored about itself, without a comparison. Their list is complete anyway.
 MAX_WORKERS = 256
 # How many earlier fits of the same model are searched for one that trained.
 MAX_EARLIER = 8
+# Sessions whose clocks are kept.
+MAX_SESSIONS = 64
 # Cells of a worker's row of waits, and of all rows together.
 CELLS = 128
 ALL_CELLS = 4096
@@ -30,21 +32,17 @@ ALL_CELLS = 4096
 class SessionClocks:
     """Clocks of sessions, estimated again only when their recordings have grown considerably."""
 
-    MOST = 64
-
     def __init__(self) -> None:
-        self._clocks_by_workers: dict[tuple[str, ...], tuple[int, Clocks]] = {}
+        self._clocks_by_workers: Recent[tuple[int, Clocks]] = Recent(MAX_SESSIONS)
 
     def __call__(self, workers: Sequence[Recording]) -> Clocks:
         """Return the clocks of the recordings of one session."""
         key = tuple(worker.id for worker in workers)
         steps = sum(worker.step_count for worker in workers)
-        before, clocks = self._clocks_by_workers.get(key, (-1, None))
+        before, clocks = self._clocks_by_workers.get(key) or (-1, None)
         if clocks is None or not before <= steps <= 1.25 * before:
             clocks = session_clocks(workers)
-            self._clocks_by_workers[key] = (steps, clocks)
-            while len(self._clocks_by_workers) > self.MOST:
-                self._clocks_by_workers.pop(next(iter(self._clocks_by_workers)), None)
+            self._clocks_by_workers.put(key, (steps, clocks))
         return clocks
 
 

@@ -397,18 +397,17 @@ def gather_stages(recording: Recording) -> None:
     _gathered(recording).update(recording, YIELD_S)
 
 
-def stage_ranges(recording: Recording, axis: str, level: int, first: int, count: int) -> list[tuple[str, Range]]:
-    """Return each series' name and (min, max, mean: float32[count]) of buckets of 2^level."""
+def stage_ranges(recording: Recording, axis: str, buckets: np.ndarray) -> list[tuple[str, Range]]:
+    """Return each series' name and (min, max, mean: float32[count]) of buckets, given their edges."""
     readings = _gathered(recording).readings
     if readings is None:
         return []
     edges = readings.edges[axis]
     has_length = np.flatnonzero(np.diff(edges) > 0)  # readings with a length on this axis
-    shape = (len(readings.stages), count)
+    shape = (len(readings.stages), len(buckets) - 1)
     low, high, mean = (np.full(shape, np.nan, np.float32) for _ in range(3))
     if len(has_length):
         edges, ms = np.append(edges[has_length], edges[-1]), readings.ms[:, has_length]
-        buckets = np.arange(first, first + count + 1) * 2.0**level
         # Readings [begin, end) reach into a bucket.
         begin = np.searchsorted(edges[1:], buckets[:-1], "right")
         end = np.searchsorted(edges[:-1], buckets[1:], "left")

@@ -37,6 +37,7 @@ from tensorboard_plugin.replies import (
 )
 from tensorboard_plugin.reply_types import LogDirectory, RunsHead
 from tensorboard_plugin.runs import OpenedRecording, RunIndex, local_directories, log_directory, run_directories
+from tensorboard_plugin.tiles.recording_tiles import Recent
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -98,7 +99,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # Computed once, however many requests wait for it.
         self._totalling = threading.Lock()
         self._reporting: dict[str, threading.Lock] = {}
-        self._reports: dict[str, tuple[Recording, str, RunReport]] = {}
+        self._reports: Recent[tuple[Recording, str, RunReport]] = Recent(MAX_REPORTS)
         self._patience = Deadline()
         # Made once: while TensorBoard reads event files in Python, each file opened during its
         # plugin listing waits milliseconds for the interpreter.
@@ -361,9 +362,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         if cached is None or cached[0] is not recording or cached[1] != revision:
             # Applying newer rules to ten million steps takes too long: long runs keep older ones.
             cached = (recording, revision, run_report(recording, recompute=not is_long(recording)))
-            self._reports[recording.id] = cached
-            while len(self._reports) > MAX_REPORTS:
-                self._reports.pop(next(iter(self._reports)), None)  # unless another request has
+            self._reports.put(recording.id, cached)
         return cached[2]
 
 

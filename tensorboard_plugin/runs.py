@@ -50,16 +50,20 @@ def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str
     return {name: paths_by_run[name] for name in names if name in paths_by_run}
 
 
+def _listed(spec: str) -> list[str]:
+    """Return what may be the directories of `--logdir_spec`: `name:path` or `path`, separated by commas."""
+    return [end for entry in spec.split(",") for end in (entry, entry.partition(":")[2]) if end]
+
+
 def log_directory(logdir: str, spec: str, path: str) -> str:
     """Return the log directory that contains a run's directory `path`: the only one, or of a list.
 
     Args:
-        spec: `--logdir_spec`: `name:path` or `path`, separated by commas.
+        spec: `--logdir_spec`.
     """
     if logdir:
         return logdir
-    directories = (end for entry in spec.split(",") for end in (entry, entry.partition(":")[2]) if end)
-    logdirs = [os.path.realpath(os.path.expanduser(directory)) for directory in directories]  # noqa: PTH111
+    logdirs = [os.path.realpath(os.path.expanduser(directory)) for directory in _listed(spec)]  # noqa: PTH111
     return max((directory for directory in logdirs if Path(path).is_relative_to(directory)), key=len, default=path)
 
 
@@ -69,9 +73,7 @@ def local_directories(logdir: str, spec: str) -> list[str]:
     Args:
         logdir, spec: as for `log_directory`.
     """
-    directories = (
-        [logdir] if logdir else [end for entry in spec.split(",") for end in (entry, entry.partition(":")[2]) if end]
-    )
+    directories = [logdir] if logdir else _listed(spec)
     return [
         os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100, PTH111
         for directory in directories

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -251,7 +251,7 @@ class RecordingTiles:
     def __init__(self, recording: Recording, jobs: Jobs | None):
         self.recording = recording
         self._jobs = jobs
-        self._cached = Recent(KEPT_BYTES)
+        self._cached: Recent[Any] = Recent(KEPT_BYTES)
         self._loading = threading.Lock()
         self._tops: tuple[str, TopTiles] | None = None  # the recording's revision, and its top
 
@@ -259,7 +259,7 @@ class RecordingTiles:
     def nbytes(self) -> int:
         """Return about how much memory this takes."""
         top = self._tops
-        return self._cached.nbytes + (0 if top is None else top[1].top.nbytes)
+        return self._cached.size + (0 if top is None else top[1].top.nbytes)
 
     # --- following the recording ------------------------------------------------------------------
 
@@ -490,16 +490,23 @@ def _decoded(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, 
     return {**columns_read, "": rows["time_ns"]}
 
 
-class Recent:
-    """Values by key, the least recently used of which are dropped beyond a size; thread safe."""
+T = TypeVar("T")
 
-    def __init__(self, most_bytes: int):
-        self._most = most_bytes
+
+class Recent(Generic[T]):
+    """Values by key, the least recently used of which are dropped beyond a size; thread safe.
+
+    Args:
+        most: the sum of their sizes, or how many they are.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
         self._lock = threading.Lock()
-        self._cached: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self.nbytes = 0
+        self._cached: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self.size = 0
 
-    def get(self, key: Hashable) -> Any:
+    def get(self, key: Hashable) -> T | None:
         """Return the value of a key, None where there is none."""
         with self._lock:
             if key not in self._cached:
@@ -507,12 +514,13 @@ class Recent:
             self._cached.move_to_end(key)
             return self._cached[key][0]
 
-    def put(self, key: Hashable, value: object, nbytes: int) -> None:
+    def put(self, key: Hashable, value: T, size: int = 1) -> None:
         with self._lock:
-            self.nbytes += nbytes - self._cached.pop(key, (None, 0))[1]
-            self._cached[key] = value, nbytes
-            while self.nbytes > self._most and len(self._cached) > 1:
-                self.nbytes -= self._cached.popitem(last=False)[1][1]
+            before = self._cached.pop(key, None)
+            self.size += size - (0 if before is None else before[1])
+            self._cached[key] = value, size
+            while self.size > self._most and len(self._cached) > 1:
+                self.size -= self._cached.popitem(last=False)[1][1]
 
 
 logger = logging.getLogger("gpu_util_callback")

@@ -69,14 +69,14 @@ class TileServer:
         for lane in lanes:
             if lane == LANE:
                 finest = self._stages_are_gathered(recording)
-                stages = stage_ranges(recording, axis, level, first, count)
+                stages = stage_ranges(recording, axis, view.edges)
                 series += [({"lane": lane, "name": name}, ranges) for name, ranges in stages]
             else:
                 finest = not any(group in answer.coarse for _, group, _, _ in _answered(lane, answer))
                 series += _lane_series(lane, answer)
             if not finest and lane not in refining:
                 refining.append(lane)
-        edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
+        edges = view.edges[:-1].astype(np.float64)
         header = {
             "axis": axis,
             "level": level,

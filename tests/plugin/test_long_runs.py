@@ -336,7 +336,7 @@ def test_what_is_kept_of_the_rows_is_bounded(recording, monkeypatch):
     monkeypatch.setattr(recording_tiles, "KEPT_BYTES", 1 << 20)
     run, wanted = RecordingTiles(recording, None), {"steps": ["body_ns", "input_wait_ns"]}
     whole = run.answer(recording.revision, wanted, View("step", 2, 0, 15_000)).ranges["steps"]
-    assert 0 < run._cached.nbytes <= 1 << 20
+    assert 0 < run._cached.size <= 1 << 20
     steps = recording.steps
     truth = reduced(steps["step"], steps["body_ns"].astype(float), 2, 0, 15_000)
     np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
@@ -350,9 +350,9 @@ def test_what_was_used_lately_stays():
     recent.put("d", "d", 30)
     assert [recent.get(key) for key in "abcd"] == ["a", None, "c", "d"]
     recent.put("c", "C", 10)
-    assert recent.nbytes == 70
+    assert recent.size == 70
     recent.put("e", "e", 1_000)
-    assert (recent.get("a"), recent.get("e"), recent.nbytes) == (None, "e", 1_000)
+    assert (recent.get("a"), recent.get("e"), recent.size) == (None, "e", 1_000)
 
 
 def test_a_slow_disk_holds_up_no_request(recording, monkeypatch):

@@ -16,6 +16,7 @@ from gpu_util_callback.recording import RecordingWriter
 from gpu_util_callback.recording import writer as writer_module
 from tensorboard_plugin import lanes
 from tensorboard_plugin.lanes import LANE, lanes_of, stage_lane, stage_ranges
+from tensorboard_plugin.tiles.recording_tiles import View
 from tensorboard_plugin.tiles.server import TileServer
 
 
@@ -44,7 +45,7 @@ def test_the_stage_with_most_work_comes_first(recording):
 @pytest.mark.parametrize("level", [0, 3, 5])
 def test_each_reading_holds_for_the_steps_before_it(recording, level):
     count = -(-200 >> level)
-    (name, (low, high, mean)), *_ = stage_ranges(recording, "step", level, 0, count)
+    (name, (low, high, mean)), *_ = stage_ranges(recording, "step", View("step", level, 0, count).edges)
     assert name == "0"
     size = 2**level
     for k in range(count):
@@ -52,14 +53,14 @@ def test_each_reading_holds_for_the_steps_before_it(recording, level):
         assert (low[k], high[k]) == (min(inside), max(inside))
         assert abs(mean[k] - np.mean(inside)) < 1e-4
     # Beyond the last reading nothing is known; a part is the same as that part of the whole.
-    (_, (_, _, beyond)), *_ = stage_ranges(recording, "step", 0, 195, 10)
+    (_, (_, _, beyond)), *_ = stage_ranges(recording, "step", View("step", 0, 195, 10).edges)
     assert np.isfinite(beyond[:5]).all() and np.isnan(beyond[5:]).all()
 
 
 def test_on_the_time_axis_too(recording):
     length = recording.end_ns - recording.start_ns
     level = length.bit_length() - 5
-    (_, (_, _, mean)), *_ = stage_ranges(recording, "time", level, 0, 32)
+    (_, (_, _, mean)), *_ = stage_ranges(recording, "time", View("time", level, 0, 32).edges)
     known = mean[np.isfinite(mean)]
     assert known[0] == 5 and known[-1] == 40 and (np.diff(known) >= 0).all()
 
@@ -113,7 +114,7 @@ def test_a_long_run_has_the_lane_too(tmp_path, monkeypatch):
             grown = refined(server, live, number * 100 + 100)
             monkeypatch.setattr(lanes, "MOST_STEPS", 1 << 40)
             whole.refresh()
-            truth = stage_ranges(whole, "step", 4, 0, 300)
+            truth = stage_ranges(whole, "step", View("step", 4, 0, 300).edges)
             assert [name for name, _ in grown] == [name for name, _ in truth]
             for (_, found), (_, expected) in zip(grown, truth, strict=True):
                 np.testing.assert_allclose(np.stack(found), np.stack(expected), rtol=1e-5)
@@ -142,7 +143,9 @@ def test_a_run_of_days_is_drawn_without_going_through_its_readings(recording, mo
     made = lanes._Readings(["a", "b"], ms, {"step": edges})
     monkeypatch.setattr(lanes, "_gathered", lambda one: SimpleNamespace(readings=made))
     for level, first, count in ((0, 950, 400), (3, 0, 1_300), (7, 2, 60), (12, 0, 4)):
-        for row, (_, (low, high, mean)) in enumerate(stage_ranges(recording, "step", level, first, count)):
+        for row, (_, (low, high, mean)) in enumerate(
+            stage_ranges(recording, "step", View("step", level, first, count).edges)
+        ):
             for bucket in range(0, count, 7):
                 begin, end = (first + bucket) << level, (first + bucket + 1) << level
                 share = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
@@ -161,4 +164,4 @@ def test_without_readings_there_is_no_lane(tmp_path):
     run.steps(50, step_ms=10)
     write(run, tmp_path)
     (recording,) = read_recordings(tmp_path)
-    assert stage_lane(recording) is None and stage_ranges(recording, "step", 0, 0, 50) == []
+    assert stage_lane(recording) is None and stage_ranges(recording, "step", View("step", 0, 0, 50).edges) == []
