@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.steps.compilations import CompileClock
 
 if TYPE_CHECKING:
@@ -133,8 +134,7 @@ class Adapter:
     counts_work: bool = False  # whether `work` may know
     has_stages: bool = True  # whether the input pipeline may have stages that can be read
     will_fail: tuple[str, str] | None = None  # (what of Keras' own fit will fail, what to do)
-    # (source, reason, cure): what cannot be measured here
-    unavailable: list[tuple[str, str, str]] = field(default_factory=list)
+    unavailable: list[Unavailable] = field(default_factory=list)  # what cannot be measured here
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         """A fit begins.
@@ -170,8 +170,8 @@ class Adapter:
         """Return the facts of framework, model and fit for the manifest."""
         return {}
 
-    def problems(self) -> list[tuple[str, str, str]]:
-        """(source, reason, cure) of all that turned out not to be measurable so far."""
+    def problems(self) -> list[Unavailable]:
+        """Return all that turned out not to be measurable so far."""
         return list(self.unavailable)
 
     def work(self, batch: int | None) -> CountedWork | None:
@@ -217,11 +217,11 @@ def adapter_for(backend: str) -> Adapter:
     if backend not in BACKENDS:
         adapter = Adapter(name=backend)
         adapter.unavailable.append(
-            (
-                "input wait",
-                f"batches are not timed on the {backend} backend",
-                "train on the TensorFlow backend to see the input wait",
-            )
+            {
+                "source": "input wait",
+                "reason": f"batches are not timed on the {backend} backend",
+                "cure": "train on the TensorFlow backend to see the input wait",
+            }
         )
         return adapter
     return framework_module(backend, "backend").adapter()

@@ -19,7 +19,7 @@ import numpy as np
 from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.inputs import leaves
-from gpu_util_callback.recording.manifest_facts import InputArray, InputMap
+from gpu_util_callback.recording.manifest_facts import InputArray, InputMap, Unavailable
 from gpu_util_callback.steps.rows import HandedOver
 
 
@@ -142,22 +142,22 @@ def _on_host(array: Any) -> bool:
 # ---- tf.data, on any framework ---------------------------------------------------------------
 
 
-HIDDEN = (
-    "pipeline",
-    "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow does "
+HIDDEN: Unavailable = {
+    "source": "pipeline",
+    "reason": "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow does "
     "not report the stages before that",
-    "train once without the strategy to see the slowest stage",
-)
+    "cure": "train once without the strategy to see the slowest stage",
+}
 
 
 class TfDataPipelines:
     """Weak references to the newest iterator of each pipeline, whose stages are read.
 
     Args:
-        unavailable: (source, reason, cure) are added to it where stages cannot be read.
+        unavailable: the reason is added to it where stages cannot be read.
     """
 
-    def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
+    def __init__(self, unavailable: list[Unavailable]) -> None:
         self._iterators: dict[str, weakref.ref] = {}
         self._readers: dict[str, Any] = {}  # of TensorFlow's `written_stages`
         self._unread: dict[str, object] = {}  # datasets, until they were looked at

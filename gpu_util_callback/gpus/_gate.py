@@ -24,6 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpu_util_callback.recording.manifest_facts import Unavailable
+
 UNINITIALIZED = 1
 NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, raised by the binding
 NOT_SUPPORTED = 3
@@ -51,7 +53,7 @@ class Memory:
     def __init__(self) -> None:
         self.blocked: dict[tuple[str, str], float] = {}  # key -> perf seconds of the next try
         self._failures: dict[tuple[str, str], int] = {}
-        self._reasons: dict[tuple[str, str], dict[str, str]] = {}
+        self._reasons: dict[tuple[str, str], Unavailable] = {}
         self.gone: dict[str, float] = {}  # GPU key -> perf seconds of the next try
         self._gone_failures: dict[str, int] = {}
         self.modes: dict[str, str] = {}  # GPU key -> "MIG", "vGPU", "WSL": why calls are missing
@@ -112,7 +114,7 @@ class Memory:
         self._failures.pop(key, None)
         self._reasons.pop(key, None)
 
-    def reason(self, symbol: str, gpu: str) -> dict[str, str] | None:
+    def reason(self, symbol: str, gpu: str) -> Unavailable | None:
         """Return why a value is missing; None if it is not, or was forgotten."""
         return self._reasons.get((symbol, gpu))
 
@@ -121,9 +123,9 @@ class Memory:
         self._reasons.pop((symbol, gpu), None)
 
     @property
-    def unavailable(self) -> list[dict[str, str]]:
-        """Everything that is missing: [{"source", "reason", "cure"}]."""
-        return list({reason["source"]: dict(reason) for reason in list(self._reasons.values())}.values())
+    def unavailable(self) -> list[Unavailable]:
+        """All that is missing."""
+        return list({reason["source"]: reason.copy() for reason in list(self._reasons.values())}.values())
 
 
 class Gate:
@@ -280,7 +282,7 @@ _started_in: int | None = None
 _starting_since: float | None = None  # perf seconds
 
 
-def open_nvml() -> tuple[Any, dict[str, str] | None]:
+def open_nvml() -> tuple[Any, Unavailable | None]:
     """Return (the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
     global _started_in, _starting_since
     try:
@@ -354,7 +356,7 @@ def code_of(binding: ModuleType, error: Exception) -> int:
     return -1
 
 
-def _problem(reason: str, cure: str) -> dict[str, str]:
+def _problem(reason: str, cure: str) -> Unavailable:
     return {"source": "NVML", "reason": reason, "cure": cure}
 
 

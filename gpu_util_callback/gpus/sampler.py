@@ -14,6 +14,7 @@ from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._reader import GpuReader, XidWatch
 from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.manifest_facts import Unavailable
 
 HANG_S = 1.0
 WATCH_S = 0.5
@@ -345,7 +346,7 @@ class Sampler:
         return host_facts()
 
     @property
-    def unavailable(self) -> list[dict[str, str]]:
+    def unavailable(self) -> list[Unavailable]:
         """Values that could not be measured: [{"source", "reason", "cure"}]."""
         return self._memory.unavailable
 

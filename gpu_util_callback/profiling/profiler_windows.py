@@ -28,7 +28,8 @@ from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner,
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFailed, ProfilerSession, profile_claims
 from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.segments import Tables
+from gpu_util_callback.recording.manifest_facts import Unavailable
+from gpu_util_callback.recording.segments import Tables, concatenate
 from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.redaction import redacted_file
 
@@ -97,7 +98,7 @@ class ProfilerWindows:
         self._running: list[Window] = []
         self._latest: Window | None = None
         self._results: list[WindowResult] = []
-        self._unavailable: dict[tuple[str, str], dict[str, str]] = {}
+        self._unavailable: dict[tuple[str, str], Unavailable] = {}
         self._off = False
         self._over = False
         self._abandoned = False
@@ -239,7 +240,7 @@ class ProfilerWindows:
         return bool(self._running)
 
     @property
-    def unavailable(self) -> list[dict[str, str]]:
+    def unavailable(self) -> list[Unavailable]:
         """Return why windows, or parts of them, are missing: source, reason, cure."""
         with self._lock:
             return list(self._unavailable.values())
@@ -724,14 +725,9 @@ class WindowResult:
         }
         rows_by_table: Mapping[str, Mapping] = {"phases": phases, **self.tables}
         for name, rows in rows_by_table.items():
-            if not rows or not len(next(iter(rows.values()))):
-                continue
-            earlier = tables.get(name)
-            tables[name] = (
-                {column: np.asarray(values) for column, values in rows.items()}
-                if earlier is None
-                else {c: np.concatenate([earlier[c], np.asarray(rows[c])]) for c in earlier}
-            )
+            if rows and len(next(iter(rows.values()))):
+                earlier = [tables[name]] if name in tables else []
+                tables[name] = concatenate(name, [*earlier, {c: np.asarray(values) for c, values in rows.items()}])
         for curve in self.allocators:
             samples.append(
                 SampleBlock(

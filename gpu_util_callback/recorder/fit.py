@@ -23,6 +23,7 @@ from gpu_util_callback.recorder.model_work import TRAINING
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.recording.work import mfu_of
 from gpu_util_callback.steps.callback_list import (
@@ -38,14 +39,12 @@ from gpu_util_callback.steps.frames import FitWatch, calling_fit, given_adapter,
 if TYPE_CHECKING:
     from gpu_util_callback.gpus import SampleBlock
 
-WORKERS_HAVE_NO_STAGES = (
-    "pipeline",
-    "Keras runs the workers of a PyDataset itself and turns tf.data's own statistics off for it",
-    "",
-)
-
-
-NO_LIST = {
+WORKERS_HAVE_NO_STAGES: Unavailable = {
+    "source": "pipeline",
+    "reason": "Keras runs the workers of a PyDataset itself and turns tf.data's own statistics off for it",
+    "cure": "",
+}
+NO_LIST: Unavailable = {
     "source": "callback times",
     "reason": "the list of callbacks could not be found",
     "cure": "pass GpuUtilCallback to fit directly, not inside another callback",

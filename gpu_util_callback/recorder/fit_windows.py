@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpu_util_callback.backends.base import profiler_session_for
 from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
 from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.redaction import hashed_host
 from gpu_util_callback.steps.timeline import Timeline
 
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 # A PyTorch profile can only be stopped by the training thread itself, which it holds up, and two
 # at a time crash the process: not to be done to a training without the user's request.
-ASKED_FOR_ON_TORCH = {
+ASKED_FOR_ON_TORCH: Unavailable = {
     "source": "profiler windows",
     "reason": "on PyTorch they are taken only on request: each delays training by some 10 to 100 ms",
     "cure": "trace=[(100, 105)] takes these steps",
 }
-ASKED_FOR_ON_GPUS = {
+ASKED_FOR_ON_GPUS: Unavailable = {
     "source": "profiler windows",
     "reason": "JAX's profiler has crashed processes with several GPUs as it stopped (jax#40260): "
     "with several they are taken only on request",

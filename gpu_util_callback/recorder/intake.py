@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from gpu_util_callback import daemon
 from gpu_util_callback.backends.base import Adapter, Failed, ListedGpu
 from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segments import Tables
+from gpu_util_callback.recording.segments import Tables, joined
 from gpu_util_callback.steps.assemble import Assembler, Item
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations
@@ -99,7 +100,7 @@ class Intake:
                 self.on_rows(parts[-1], samples)
             samples = [*self._early_samples, *samples]
             self._early_rows, self._early_samples = [], []
-        return parts[0] if len(parts) == 1 else _joined(parts), samples
+        return joined([(part, {}) for part in parts])[0], samples
 
     def catch_up(self) -> None:
         """Take everything up to now and show it to `on_rows`; on the training thread."""
@@ -160,24 +161,12 @@ class Intake:
                 self._lose("step times", error)
             if complete:
                 break
-        return _joined(parts)
+        return joined([(part, {}) for part in parts])[0]
 
     def _lose(self, source: str, error: Exception) -> None:
         """Note that rows were lost: an account without them tells nothing."""
         self._fail(source, error)
         self._distrust(error)
-
-
-def _joined(parts: list[Tables]) -> Tables:
-    """Return the rows of all parts by table."""
-    rows = defaultdict[str, list[dict[str, np.ndarray]]](list)
-    for part in parts:
-        for name, table in part.items():
-            rows[name].append(table)
-    return {
-        name: {column: np.concatenate([table[column] for table in columns_of_rows]) for column in columns_of_rows[0]}
-        for name, columns_of_rows in rows.items()
-    }
 
 
 class GpuSamples:
@@ -281,7 +270,7 @@ class GpuSamples:
         return self._facts
 
     @property
-    def unavailable(self) -> list[dict[str, str]]:
+    def unavailable(self) -> list[Unavailable]:
         """Return what cannot be sampled; in one line where there is no GPU at all."""
         if self._sampler is None:
             return []

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import Adapter, NotCounted
 from gpu_util_callback.backends.inputs import batch_shape
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.segments import AnyTables
 from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
 from gpu_util_callback.steps.rows import seen_batch_size
@@ -87,7 +88,7 @@ class ModelWork:
         self._flops_given = flops_given
         self.sizes: BatchSizes | None = None
         self.rates: dict[str, float] = {}
-        self.unavailable: list[dict[str, str]] = []
+        self.unavailable: list[Unavailable] = []
         self._work: dict[str, object] | None = None
         if flops_given is not None:
             self._work = {"flops_per_sample": flops_given, "source": "given"}
@@ -177,7 +178,7 @@ class ModelWork:
         self._settled = True
 
     def _miss(self, reason: str, source: str = "model FLOPs", cure: str = CURE) -> None:
-        entry = {"source": source, "reason": reason, "cure": cure}
+        entry: Unavailable = {"source": source, "reason": reason, "cure": cure}
         if entry not in self.unavailable:
             self.unavailable.append(entry)
 

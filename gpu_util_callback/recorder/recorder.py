@@ -25,6 +25,7 @@ from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
 from gpu_util_callback.recorder.process_time import ProcessTime, reading, stop_between
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.schema import FIT_GAP, STOPPED
 from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.redaction import error_text, printable
@@ -132,7 +133,7 @@ class Recorder:
             self.settings = replace(self.settings, log_dir=home)
         self.watch = FitWatch(None)
         self._enter(State.RECORDING)
-        self.unavailable: list[dict[str, str]] = []
+        self.unavailable: list[Unavailable] = []
         self._outputs = Outputs(
             self.settings,
             self.clock,
@@ -763,9 +764,12 @@ class Recorder:
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes)}
-            unavailable = list(self.unavailable)
-            for source, reason, cure in [*self.adapter.problems(), *self._lost(steps)]:
-                unavailable.append({"source": source, "reason": reason, "cure": cure})
+            unavailable = [
+                *self.unavailable,
+                *self.adapter.problems(),
+                *self._unkept(steps),
+                *self._without_input(steps),
+            ]
             if self.windows is not None:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
                 facts["windows"] = self.facts.get("windows", [])
@@ -797,7 +801,7 @@ class Recorder:
             self._compiled = times, ns
             _process.compiled(times - before[0], ns - before[1])
 
-    def _in_own_words(self, missing: dict[str, str]) -> dict[str, str]:
+    def _in_own_words(self, missing: Unavailable) -> Unavailable:
         """Return the cures in their wording for a custom loop."""
         if (self.facts.get("fit") or {}).get("loop") != "custom":
             return missing
@@ -817,21 +821,18 @@ class Recorder:
             facts["training_cpu_s"] = round(cpu_s, 6)
         return facts
 
-    def _lost(self, steps: int) -> list[tuple[str, str, str]]:
-        return [*self._unkept(steps), *self._without_input(steps)]
-
-    def _unkept(self, steps: int) -> list[tuple[str, str, str]]:
+    def _unkept(self, steps: int) -> list[Unavailable]:
         if not self._skipped:
             return []
         reason = f"{self._skipped:,} of {steps:,} steps have none: they came faster than they could be recorded"
-        return [("step times", reason, "")]
+        return [{"source": "step times", "reason": reason, "cure": ""}]
 
-    def _without_input(self, steps: int) -> list[tuple[str, str, str]]:
+    def _without_input(self, steps: int) -> list[Unavailable]:
         lost = self.intake.assembler.lost_rows if self.intake.assembler is not None else 0
-        if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
+        if not lost or any(entry["source"] == "input wait" for entry in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
         reason = f"it is missing for {lost} of {steps} steps: the train function's records do not match its calls"
-        return [("input wait", reason, "")]
+        return [{"source": "input wait", "reason": reason, "cure": ""}]
 
     def _own_us(self) -> float | None:
         """Return our own time on the training thread per step, as its sampled steps took it."""
@@ -872,8 +873,8 @@ class Recorder:
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
-        for source, reason, cure in self._unkept(self.intake.steps):
-            warn(source, reason, cure)
+        for entry in self._unkept(self.intake.steps):
+            warn(entry["source"], entry["reason"])
 
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:

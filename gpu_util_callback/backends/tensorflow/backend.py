@@ -27,6 +27,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.steps.frames import given_dataset, is_tf_keras, uncounted
 from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED, Timeline
@@ -258,11 +259,11 @@ class TensorFlowAdapter(KerasAdapter):
         if not reason:
             return "graph"
         self.unavailable.append(
-            (
-                "input wait in the graph",
-                f"this TensorFlow does not let batches be timed ({reason})",
-                "report it with the version of TensorFlow; step times are measured without it",
-            )
+            {
+                "source": "input wait in the graph",
+                "reason": f"this TensorFlow does not let batches be timed ({reason})",
+                "cure": "report it with the version of TensorFlow; step times are measured without it",
+            }
         )
         return "none"
 
@@ -291,12 +292,12 @@ class TensorFlowAdapter(KerasAdapter):
         elif self._test is not None:
             self._test.armed = False
 
-    def problems(self) -> list[tuple[str, str, str]]:
-        problems = list(self.unavailable)
-        for batches in self._batches:
-            if batches.queue is not None and batches.queue.failure:
-                problems.append(("input wait", batches.queue.failure, "report it"))
-        return problems
+    def problems(self) -> list[Unavailable]:
+        failures = [batches.queue.failure for batches in self._batches if batches.queue is not None]
+        return [
+            *self.unavailable,
+            *(Unavailable(source="input wait", reason=failure, cure="report it") for failure in failures if failure),
+        ]
 
     def work(self, batch: int | None) -> CountedWork | None:
         if self._way == "eager":

@@ -11,6 +11,7 @@ from gpu_util_callback.backends.input_calls import WatchedIterable
 from gpu_util_callback.backends.input_watch import finished_batches
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.runtime import RUNTIME, probe
+from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.steps.frames import given_adapter, uncounted
 from gpu_util_callback.steps.rows import Stamp
 from gpu_util_callback.steps.timeline import Timeline
@@ -74,11 +75,11 @@ class LoaderTimer:
             timeline.input_work("end of data", start, end)
 
 
-NOT_FOUND = (
-    "input wait",
-    "the data loader that Keras made could not be found",
-    "call model.fit directly to see the input wait",
-)
+NOT_FOUND: Unavailable = {
+    "source": "input wait",
+    "reason": "the data loader that Keras made could not be found",
+    "cure": "call model.fit directly to see the input wait",
+}
 
 
 class TorchAdapter(PythonAdapter):
