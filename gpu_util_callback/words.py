@@ -328,6 +328,17 @@ def times(factor: float) -> str:
     return f"{float(f'{factor:.2g}'):g}×"
 
 
+def times_between(least: float, most: float) -> str:
+    """Format a range of factors: `1.5 to 2.7×`; one factor where both print alike."""
+    low, high = times(least), times(most)
+    return high if low == high else f"{low.removesuffix('×')} to {high}"
+
+
+def counted(number: int, singular: str) -> str:
+    """Format a count with its noun: `1 step`, `1,200 steps`."""
+    return f"{number:,} {singular}{'' if number == 1 else 's'}"
+
+
 def what_to_do(advice: Mapping[str, str]) -> str:
     """Return the advice in one line: its code if that is one line with an effect, else its text."""
     lines = advice["code"].splitlines()

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, framework_module, runtime_of
-from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction
+from gpu_util_callback.backends.functions import Batches, FirstCall, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
@@ -105,6 +105,7 @@ class PythonAdapter(KerasAdapter):
         super().__init__(name, timing, runtime)
         self.compile_clock = runtime.compile_clock()
         self._timeline: Timeline | None = None
+        self._first: FirstCall | None = None
 
     def _begin(
         self,
@@ -112,16 +113,20 @@ class PythonAdapter(KerasAdapter):
         timeline: Timeline,
         stale: Callable[[], None],
         failed: Failed,
+        first: FirstCall | None,
         batches: Batches,
         test_batches: Batches,
     ) -> None:
         """Begin a fit: the part common to all such backends.
 
         Args:
+            first: looks at the first call of the train function; None where nothing can be seen in it.
             batches: of the train function.
             test_batches: of the test function.
         """
-        self._model, self._timeline = model, timeline
+        self._model, self._timeline, self._first = model, timeline, first
+        if first is not None:
+            first.attach()
         try:
             self.compile_clock.start()
         except Exception as error:  # private to the framework, or moved
@@ -138,15 +143,21 @@ class PythonAdapter(KerasAdapter):
         self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
         self._time_input(failed)
+        self._watch("train", given_adapter())
 
     def test_begin(self) -> None:
         super().test_begin()
-        iterator = getattr(self._model, "_eval_epoch_iterator", None)
-        self._watch("validation", getattr(iterator, "data_adapter", None))
+        self._watch("validation", self._test_adapter())
+
+    def _test_adapter(self) -> object | None:
+        """Return the data adapter of the validation that begins."""
+        return getattr(getattr(self._model, "_eval_epoch_iterator", None), "data_adapter", None)
 
     def end(self) -> None:
         super().end()
         self.compile_clock.stop()
+        if self._first is not None:
+            self._first.detach()
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""

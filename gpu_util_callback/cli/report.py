@@ -24,6 +24,7 @@ from gpu_util_callback.report.ci import junit, markdown
 from gpu_util_callback.report.energy_sentences import Prices
 from gpu_util_callback.report.screen import strip_control
 from gpu_util_callback.report.terminal import render, rules_text
+from gpu_util_callback.words import counted
 
 MAX_SLOWDOWN_PCT = 5.0
 FAILED, NOT_COMPARABLE = 1, 3  # exit codes
@@ -214,7 +215,7 @@ def _add_cost(runs: Iterable[RunReport], prices: Prices) -> None:
 
 
 def _within(count: int) -> str:
-    return f"{count} {'run' if count == 1 else 'runs'} within the limits"
+    return f"{counted(count, 'run')} within the limits"
 
 
 def _with_logdir_names(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:

@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import math
 import sys
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.manifest import plain
 from gpu_util_callback.report.terminal import rules_text
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
@@ -73,25 +73,10 @@ def run(args: argparse.Namespace) -> int:
         for path in written:
             print(f"written: {path}", file=sys.stderr)
     if args.json:
-        text = _json(trace_json(analysis))
+        # Complete or not at all: a truncated document is of no use.
+        text = json.dumps(plain(trace_json(analysis)), allow_nan=False, indent=1) + "\n"
     else:
         color, unicode = options.color(args.color), options.unicode()
         text = render(analysis, options.width(args.width), color, unicode, options.detail(args))
     sys.stdout.write(text)
     return 0
-
-
-def _json(tree: object) -> str:
-    """Return the document as JSON, complete or not at all: a truncated one is of no use."""
-    try:
-        return json.dumps(tree, allow_nan=False, indent=1) + "\n"
-    except ValueError:  # an infinite number: unknown, null in JSON
-        return json.dumps(_finite(tree), allow_nan=False, indent=1) + "\n"
-
-
-def _finite(tree: object) -> object:
-    if isinstance(tree, dict):
-        return {key: _finite(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_finite(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

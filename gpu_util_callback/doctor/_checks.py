@@ -23,6 +23,7 @@ from pathlib import Path
 from gpu_util_callback.doctor.probe import MARK, ProbeAnswer
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.unused_gpu import INSTALL
+from gpu_util_callback.words import counted
 
 # framework -> the distributions that provide it
 FRAMEWORKS = {
@@ -325,7 +326,7 @@ def _cuda_state(cuda: ProbeAnswer, nvml: ProbeAnswer) -> tuple[str, str, str]:
     if code != 0:
         return PROBLEM, *_CUDA_CODES.get(code or -1, (f"cuInit fails with code {code}", "see `dmesg`"))
     count = len(cuda.get("gpus", ()))
-    return OK, f"{cuda.get('library')}, {count} GPU{'s' * (count != 1)}", ""
+    return OK, f"{cuda.get('library')}, {counted(count, 'GPU')}", ""
 
 
 def check_gpus(nvml: ProbeAnswer) -> list[Line]:
@@ -696,7 +697,7 @@ class Report:
         if self.status == OK:
             return "No problems found."
         parts = [
-            f"{count[status]} {word}{'s' if count[status] > 1 else ''}"
+            counted(count[status], word)
             for status, word in ((PROBLEM, "problem"), (WARNING, "warning"))
             if count[status]
         ]

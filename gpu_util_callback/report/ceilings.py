@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.recording.work import another_batch_size
-from gpu_util_callback.words import rate, times
+from gpu_util_callback.words import rate, times, times_between
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import CeilingRow, CeilingWords, RunReport  # with all rules
@@ -155,19 +155,14 @@ def _instead_verdict(measured: Ceilings) -> list[str]:
         return []
     least, most = measured.instead_gains
     if least > 1 + _ALIKE:
-        text = f"The other input makes training {_range(least, most)} faster."
+        text = f"The other input makes training {times_between(least, most)} faster."
     elif most < 1 / (1 + _ALIKE):
-        text = f"The other input makes training {_range(1 / most, 1 / least)} slower."
+        text = f"The other input makes training {times_between(1 / most, 1 / least)} slower."
     else:
         text = f"The other input makes no clear difference: {least:.2f} to {most:.2f} times as fast, measured in turns."
     if not measured.instead.passed:
         text += " Its first pass was not over: a cache would show only after it. Give more seconds."
     return [text]
-
-
-def _range(least: float, most: float) -> str:
-    low, high = times(least), times(most)
-    return low if low == high else f"{low[:-1]} to {high}"
 
 
 def _rows(measured: Ceilings) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from gpu_util_callback.recording.discovery import read_recordings
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import printable
 from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, strip_control, where
-from gpu_util_callback.words import HOST_TIME, duration, percent
+from gpu_util_callback.words import HOST_TIME, counted, duration, percent
 
 __all__ = ["Summary", "card"]
 
@@ -179,7 +179,7 @@ def _text(text: object) -> str:
 
 def _subtitle(run: RunReport) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
-    parts.append(f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}")
+    parts.append(counted(run["steps"], "step"))
     if run["wall_s"]:
         parts.append(duration(run["wall_s"]))
     median = run["step_ms"]["p50"]

@@ -41,7 +41,18 @@ from gpu_util_callback.report.screen import (
     missing_lines,
     without_escapes,
 )
-from gpu_util_callback.words import GPU_TIME, duration, gpu_names, percent, precise, rate, times, what_to_do, workers
+from gpu_util_callback.words import (
+    GPU_TIME,
+    counted,
+    duration,
+    gpu_names,
+    percent,
+    precise,
+    rate,
+    times,
+    what_to_do,
+    workers,
+)
 
 _SHOWN_ROWS = 20  # of the table
 _SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
@@ -239,7 +250,7 @@ def two_lines(run: Mapping) -> str:
         step = run["step_ms"]["p50"]
         pace = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
         fits = run.get("fits") or 1
-        second = f"{_step_count(run)}{f' in {fits:,} fits' if fits > 1 else ''}, {pace}."
+        second = f"{counted(run['steps'], 'step')}{f' in {fits:,} fits' if fits > 1 else ''}, {pace}."
     elif group is not None and is_unnamed(group.first):
         second = f"To see what it is: {what_to_do(group.first['advice'])}"
     elif group is not None and not small:
@@ -332,7 +343,7 @@ def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
         parts.append(f"{workers_:,} workers; rank {run['rank']} is shown")
     elif run.get("rank"):
         parts.append(f"rank {run['rank']}")
-    parts.append(_step_count(run))
+    parts.append(counted(run["steps"], "step"))
     if run.get("stopped_s"):
         parts.append(f"not counting {duration(run['stopped_s'])} in which its process was stopped")
     step = run["step_ms"]
@@ -358,10 +369,6 @@ def _fits(run: Mapping) -> str:
     between = run.get("between_fits_s")
     apart = f" ({duration(between)} between them)" if between else ""
     return f"fits {first:,} to {first + fits - 1:,}{apart}"
-
-
-def _step_count(run: Mapping) -> str:
-    return f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}"
 
 
 def _step_time(ms: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
 from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, without_escapes
-from gpu_util_callback.words import GPU_TIME, duration, percent, what_to_do
+from gpu_util_callback.words import GPU_TIME, counted, duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
 PARTS: tuple[tuple[Part, str, str], ...] = (
@@ -50,16 +50,12 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     return pen.finish(lines)
 
 
-def _count(number: int, singular: str) -> str:
-    return f"{number:,} {singular}{'' if number == 1 else 's'}"
-
-
 def headline(report: Mapping) -> str:
     """Return where the time went in one sentence."""
     unit = report["unit"]
     hours = report[unit]
     whole = hours["total"]
-    text = f"{_count(report['trainings'], 'training')}, {amount(whole)} of "
+    text = f"{counted(report['trainings'], 'training')}, {amount(whole)} of "
     text += "GPU time" if unit == "gpu_hours" else "training (no run held a GPU)"
     if whole and hours["lost"]:
         saves = sum(cause[f"saves_{unit}"] for cause in report["causes"])
@@ -142,7 +138,7 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
     entries = sorted(by_fix.items(), key=lambda entry: -sum(run[saves] for run in entry[1]))
     for place, ((_, fix), runs) in enumerate(entries[:top], 1):
         names = [name_of(run, several) for run in runs]
-        name = names[0] if len(runs) == 1 else _count(len(runs), "run")
+        name = names[0] if len(runs) == 1 else counted(len(runs), "run")
         lines += pen.wrap(f"{place}. {name}: {_savings(runs, unit)}", "     ", "  ")
         details = [f"{runs[0]['top']['title']}. {fix}"]
         if len(runs) > 1:
@@ -161,7 +157,7 @@ def _savings(runs: Sequence[Mapping], unit: str) -> str:
     text = f"saves up to {amount(saved)} of {amount(whole)}"
     restarts, status = sum(len(run["restarts"]) for run in runs), runs[0]["status"]
     if restarts:
-        return f"{text}; {_count(restarts, 'restart')}"
+        return f"{text}; {counted(restarts, 'restart')}"
     return f"{text}; {UNFINISHED[status]}" if len(runs) == 1 and status in UNFINISHED else text
 
 
@@ -233,8 +229,8 @@ def notes(report: Mapping) -> list[str]:
         notes.append(f"The GPUs were active {share} of the time: {GPU_TIME['gpu_active'].explanation}.")
     if again["restarts"]:
         note = (
-            f"{_count(again['trainings'], 'training')} continued after "
-            f"{_count(again['restarts'], 'restart')}: "
+            f"{counted(again['trainings'], 'training')} continued after "
+            f"{counted(again['restarts'], 'restart')}: "
             f"{again['steps_done_again']:,} steps were done again."
         )
         if again["unknown"]:
@@ -243,7 +239,7 @@ def notes(report: Mapping) -> list[str]:
     bare = report["without_gpu"]
     if unit == "gpu_hours" and bare["recordings"]:
         notes.append(
-            f"{_count(bare['recordings'], 'recording')} held no GPU and is not counted: "
+            f"{counted(bare['recordings'], 'recording')} held no GPU and is not counted: "
             f"{amount(bare['hours'])} of training."
             if bare["recordings"] == 1
             else f"{bare['recordings']:,} recordings held no GPU and are not counted: "
@@ -252,7 +248,7 @@ def notes(report: Mapping) -> list[str]:
     older = report["read"]["older_rules"]
     if older:
         notes.append(
-            f"{_count(older, 'recording')} {'was' if older == 1 else 'were'} judged by other "
+            f"{counted(older, 'recording')} {'was' if older == 1 else 'were'} judged by other "
             "versions of the rules; gpu-util total --rejudge judges them by the current ones."
         )
     return notes

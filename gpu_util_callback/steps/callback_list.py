@@ -132,6 +132,14 @@ class HookSums:
         self.count = self.total = self.start = self.end = 0
         self._count = self._total = 0  # already taken
 
+    def add(self, start: int, end: int) -> None:
+        """Add a call of the hook."""
+        if not self.count:
+            self.start = start
+        self.end = end
+        self.total += end - start
+        self.count += 1
+
     def take(self, calls: int) -> list[Phase]:
         """Return a row of what was added since the last call, if anything. On any thread."""
         total, count = self.total, self.count
@@ -331,13 +339,8 @@ class CallbackTimer(Wrappers):
         write = timeline.phase
 
         def add(start: int, end: int) -> None:
-            spent = end - start
-            if spent < LONG_NS:
-                if not sums.count:
-                    sums.start = start
-                sums.end = end
-                sums.total += spent
-                sums.count += 1
+            if end - start < LONG_NS:
+                sums.add(start, end)
             else:  # part of its step (or validation): a detail, not an account
                 write(sums.kind, sums.name, start, end, "")
 

@@ -262,19 +262,14 @@ class Loop:
 
     def _sum_up(self, phase: _OpenPhase, now: int) -> None:
         """Record a phase within a step: short ones are summed by name, as batch hooks are."""
-        spent = now - phase.start
-        if spent >= LONG_NS:
+        if now - phase.start >= LONG_NS:
             self.timeline.phase(phase.kind, phase.name, phase.start, now, "")
             return
         sums = self._sums.get(phase.name)
         if sums is None:
             sums = self._sums[phase.name] = HookSums(phase.name, phase.kind)
             self.sums.append(sums)
-        if not sums.count:
-            sums.start = phase.start
-        sums.end = now
-        sums.total += spent
-        sums.count += 1
+        sums.add(phase.start, now)
 
     def leave(self) -> None:
         """Leave the monitored block: end what is still open. May be called more than once."""

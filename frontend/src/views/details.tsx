@@ -12,6 +12,7 @@ import { Fix, wallOf } from './fix.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
+import { Heads } from './table.tsx';
 import { TracedWindow } from './window.tsx';
 
 /** Longer values stand below their label. */
@@ -97,13 +98,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Wo
       {rows.length > 0 && (
         <table class="evidence">
           <caption>Evidence</caption>
-          <thead>
-            <tr>
-              <th scope="col">what</th>
-              <th scope="col">seen</th>
-              <th scope="col">rule</th>
-            </tr>
-          </thead>
+          <Heads of={['what', 'seen', 'rule']} />
           <tbody>
             {rows.map((row) => {
               const label = (

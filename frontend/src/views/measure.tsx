@@ -10,6 +10,7 @@ import { seriesTitle, stepsText } from '../words/labels.ts';
 import { useEffect } from 'preact/hooks';
 import { useApp, useSelect, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
+import { Heads } from './table.tsx';
 
 export function Measure() {
   const { app, timeline } = useTab();
@@ -90,12 +91,7 @@ function Means({ frame, source, one, range }: { frame: Frame; source: Source; on
       </table>
       <table class="evidence">
         <caption>{caption('Meanwhile', 'Averages in the range')}</caption>
-        <thead>
-          <tr>
-            <th scope="col">lane</th>
-            <th scope="col">avg, min–max</th>
-          </tr>
-        </thead>
+        <Heads of={['lane', 'avg, min–max']} />
         <tbody>
           {lanes
             .filter(({ kind }) => kind !== 'stack')

@@ -9,6 +9,7 @@ import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
 import { laneTitle, seriesTitle, stepsText } from '../words/labels.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
+import { ScrolledTable } from './table.tsx';
 
 const ROWS = 20;
 const PHASES = 100;
@@ -39,39 +40,22 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
   const findings = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
   if (spans.length + findings.length === 0) return null;
   return (
-    <div class="table-scroll" tabIndex={0} role="region" aria-label="Bottlenecks as a table">
-      <table>
-        <caption>Bottlenecks</caption>
-        <thead>
-          <tr>
-            <th scope="col">cause</th>
-            <th scope="col" class="words">
-              what
-            </th>
-            <th scope="col">steps</th>
-            <th scope="col">from</th>
-            <th scope="col">length</th>
-            <th scope="col">lost</th>
-          </tr>
-        </thead>
-        <tbody>
-          {[...spans, ...findings].map(({ item, id }) => (
-            <tr key={id} aria-current={id === selected}>
-              <td class="words">{causeStyle(item.cause).title}</td>
-              <th scope="row">
-                <button type="button" class="linklike" onClick={() => timeline.choose(id)}>
-                  <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
-                </button>
-              </th>
-              <td>{stepsText(item) || 'whole run'}</td>
-              <td>{typeof item.start_ns === 'number' ? nanoseconds(item.start_ns - recording.extent.start_ns) : ''}</td>
-              <td>{typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? nanoseconds(item.end_ns - item.start_ns) : ''}</td>
-              <td>{duration(item.lost_s)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <ScrolledTable name="Bottlenecks" caption="Bottlenecks" heads={['cause', 'what', 'steps', 'from', 'length', 'lost']} words={['what']}>
+      {[...spans, ...findings].map(({ item, id }) => (
+        <tr key={id} aria-current={id === selected}>
+          <td class="words">{causeStyle(item.cause).title}</td>
+          <th scope="row">
+            <button type="button" class="linklike" onClick={() => timeline.choose(id)}>
+              <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
+            </button>
+          </th>
+          <td>{stepsText(item) || 'whole run'}</td>
+          <td>{typeof item.start_ns === 'number' ? nanoseconds(item.start_ns - recording.extent.start_ns) : ''}</td>
+          <td>{typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? nanoseconds(item.end_ns - item.start_ns) : ''}</td>
+          <td>{duration(item.lost_s)}</td>
+        </tr>
+      ))}
+    </ScrolledTable>
   );
 }
 
@@ -81,29 +65,17 @@ function PhaseTable({ recording }: { recording: RecordingReply }) {
   const shown = [...drawn].sort((a, b) => b.end_ns - b.start_ns - a.end_ns + a.start_ns).slice(0, PHASES).sort((a, b) => a.start_ns - b.start_ns);
   if (shown.length === 0) return null;
   return (
-    <div class="table-scroll" tabIndex={0} role="region" aria-label="Phases as a table">
-      <table>
-        <caption>Phases{drawn.length > PHASES && `, the ${PHASES} longest of ${count(drawn.length)}`}</caption>
-        <thead>
-          <tr>
-            <th scope="col">phase</th>
-            <th scope="col">from</th>
-            <th scope="col">length</th>
-          </tr>
-        </thead>
-        <tbody>
-          {shown.map((phase, i) => (
-            <tr key={i}>
-              <th scope="row">
-                <bdi>{phaseTitle(phase)}</bdi>
-              </th>
-              <td>{nanoseconds(phase.start_ns - recording.extent.start_ns)}</td>
-              <td>{nanoseconds(phase.end_ns - phase.start_ns)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <ScrolledTable name="Phases" caption={`Phases${drawn.length > PHASES ? `, the ${PHASES} longest of ${count(drawn.length)}` : ''}`} heads={['phase', 'from', 'length']}>
+      {shown.map((phase, i) => (
+        <tr key={i}>
+          <th scope="row">
+            <bdi>{phaseTitle(phase)}</bdi>
+          </th>
+          <td>{nanoseconds(phase.start_ns - recording.extent.start_ns)}</td>
+          <td>{nanoseconds(phase.end_ns - phase.start_ns)}</td>
+        </tr>
+      ))}
+    </ScrolledTable>
   );
 }
 
@@ -122,35 +94,19 @@ function BucketTable() {
     return lane.kind === 'stack' ? [{ key, lane, title: laneTitle(lane), series: lane.series }, ...each] : each;
   });
   const length = span(view) / ROWS;
+  const caption = `What is in view, in ${ROWS} equal parts: averages over ${axis === 'step' ? `${count(Math.round(length * 10) / 10)} steps` : nanoseconds(length)}`;
   const rows = Array.from({ length: ROWS }, (_, i) => ({ start: view.start + i * length, end: view.start + (i + 1) * length }));
   return (
-    <div class="table-scroll" tabIndex={0} role="region" aria-label="Visible lanes as a table">
-      <table>
-        <caption>
-          What is in view, in {ROWS} equal parts: averages over {axis === 'step' ? `${count(Math.round(length * 10) / 10)} steps` : nanoseconds(length)}
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col">{axis === 'step' ? 'from step' : 'from'}</th>
-            {columns.map(({ key, title }) => (
-              <th scope="col" key={key}>
-                {title}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((range, i) => (
-            <tr key={i}>
-              <th scope="row">{axisLabel(frame, range.start, Math.min(1e9, length))}</th>
-              {columns.map(({ key, lane, series }) => {
-                const means = series.flatMap(({ name }) => valueOver(source.tiles, axis, level, lane, name, range)?.mean ?? []);
-                return <td key={key}>{means.length > 0 && withUnit(means.reduce((sum, one) => sum + one, 0), lane.unit)}</td>;
-              })}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <ScrolledTable name="Visible lanes" caption={caption} heads={[axis === 'step' ? 'from step' : 'from', ...columns.map(({ title }) => title)]}>
+      {rows.map((range, i) => (
+        <tr key={i}>
+          <th scope="row">{axisLabel(frame, range.start, Math.min(1e9, length))}</th>
+          {columns.map(({ key, lane, series }) => {
+            const means = series.flatMap(({ name }) => valueOver(source.tiles, axis, level, lane, name, range)?.mean ?? []);
+            return <td key={key}>{means.length > 0 && withUnit(means.reduce((sum, one) => sum + one, 0), lane.unit)}</td>;
+          })}
+        </tr>
+      ))}
+    </ScrolledTable>
   );
 }

@@ -10,6 +10,7 @@ import { addressWindow, type OpenWindow } from '../state/hash.ts';
 import { hostStepCategories, tracedCategories, type Category } from '../words/accounts.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
+import { Heads } from './table.tsx';
 
 const LISTED = 60;
 
@@ -186,16 +187,7 @@ function Breakdown({ rows }: { rows: TracedStep[] }) {
             {host ? 'Where the step went, on the host: no GPU was traced' : 'Where the step went, on each GPU'}
             {batches && batches > 1 ? ` (one call, ${count(batches)} batches)` : ''}
           </caption>
-          <thead>
-            <tr>
-              <th scope="col">what</th>
-              {columns.map((row) => (
-                <th scope="col" key={row.gpu}>
-                  {name(row)}
-                </th>
-              ))}
-            </tr>
-          </thead>
+          <Heads of={['what', ...columns.map(name)]} />
           <tbody>
             {categories.map((category) => (
               <tr key={category.key} class={columns.every((row) => !value(row, category)) ? 'none' : undefined}>

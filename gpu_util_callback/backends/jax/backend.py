@@ -16,7 +16,7 @@ from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted
 from gpu_util_callback.backends.functions import FirstCall, KerasModel, PythonBatches
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.jax.runtime import RUNTIME, distribution, on_cpu
-from gpu_util_callback.steps.frames import given_adapter, uncounted
+from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 
@@ -33,26 +33,20 @@ class JaxAdapter(PythonAdapter):
     def __init__(self) -> None:
         super().__init__("jax", "python", RUNTIME)
         self._distribution: object = None
-        self._eager = False
-        self._first: FirstCall | None = None
         self._probe = OutputProbe()
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         self._distribution = keras.distribution.distribution()  # each thread has its own
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         # An accelerator keeps working while Keras fetches the next batch of the same call.
-        timeline.serial = on_cpu() or bool(getattr(model, "run_eagerly", False))
-        self._eager = bool(getattr(model, "run_eagerly", False))
-        self._first = FirstCall(model, _first_step)
-        if not self._eager:
-            self._first.attach()
+        eager = bool(getattr(model, "run_eagerly", False))
+        timeline.serial = on_cpu() or eager
         clock = self.compile_clock
         batches = [
             PythonBatches(clock, inside=True, probe=self._probe, first=self.first_batch.note),
             PythonBatches(clock, inside=True),
         ]
-        self._begin(model, timeline, stale, failed, *batches)
-        self._watch("train", given_adapter())
+        self._begin(model, timeline, stale, failed, None if eager else FirstCall(model, _first_step), *batches)
 
     def test_begin(self) -> None:
         super().test_begin()
@@ -74,16 +68,11 @@ class JaxAdapter(PythonAdapter):
         self._timeline.steps_computed(start, time.perf_counter_ns())
 
     def work(self, batch: int | None) -> CountedWork | None:
-        function = jitted_in(self._first.function) if self._first is not None else None
-        if self._eager or function is None:
+        first = self._first
+        function = jitted_in(first.function) if first is not None else None
+        if first is None or function is None:
             raise NotCounted("the model is not compiled")
-        assert self._first is not None
-        return None if self._first.observed is None else count(function, self._first.observed)
-
-    def end(self) -> None:
-        super().end()
-        if self._first is not None:
-            self._first.detach()
+        return None if first.observed is None else count(function, first.observed)
 
     def fit_facts(self) -> dict[str, object]:
         return distribution(self._distribution)

@@ -89,21 +89,18 @@ class TorchAdapter(PythonAdapter):
         super().__init__("torch", "loader", RUNTIME)
         self._train_loader: LoaderTimer | None = None
         self._test_loader: LoaderTimer | None = None
-        self._first: FirstCall | None = None
         self._compiled = False
         self._batches: dict[str, PythonBatches] = {}
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
         self._compiled = is_compiled(model)
-        self._first = FirstCall(model, counted)
-        if not self._compiled:
-            self._first.attach()
         clock = self.compile_clock
         self._batches = {
             "train": PythonBatches(clock, inside=False, probe=probe(), first=self.first_batch.note),
             "validation": PythonBatches(clock, inside=False),
         }
-        self._begin(model, timeline, stale, failed, *self._batches.values())
+        first = None if self._compiled else FirstCall(model, counted)
+        self._begin(model, timeline, stale, failed, first, *self._batches.values())
         self._train_loader = self._time_loader("train", given_adapter())
         if self._train_loader is None:
             self.timing = "hooks"
@@ -117,22 +114,18 @@ class TorchAdapter(PythonAdapter):
         timeline = self._timeline
         if not hasattr(data_adapter, _GET) or not timeline:
             return None
-        self._watch(phase, data_adapter)
         loader = LoaderTimer(data_adapter, self._batches[phase], timeline, phase == "train")
         loader.attach()
         return loader
 
     def test_begin(self) -> None:
         super().test_begin()
-        iterator = getattr(self._model, "_eval_epoch_iterator", None)
-        data_adapter = getattr(iterator, "data_adapter", None)
+        data_adapter = self._test_adapter()
         if self._test_loader is None or self._test_loader.data_adapter is not data_adapter:
             self._test_loader = self._time_loader("validation", data_adapter)
 
     def end(self) -> None:
         super().end()
-        if self._first is not None:
-            self._first.detach()
         for loader in (self._train_loader, self._test_loader):
             if loader is not None:
                 loader.detach()
