@@ -30,7 +30,7 @@ from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.segments import Tables, concatenate
-from gpu_util_callback.recording.storage import storage_for
+from gpu_util_callback.recording.storage import put, storage_for
 from gpu_util_callback.redaction import redacted_file
 
 if TYPE_CHECKING:
@@ -460,11 +460,8 @@ def keep(file: Path, log_dir: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    storage, root = storage_for(log_dir)
     host, _, kind = file.name.partition(".pt.")
-    with contextlib.suppress(FileExistsError):
-        storage.make_folder(root)
-    storage.write(storage.join(root, f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"), file.read_bytes())
+    put(log_dir, f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}", file.read_bytes())
 
 
 def _without_names(data: bytes) -> bytes:

@@ -10,6 +10,7 @@ is ever appended, because object stores cannot.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import stat
@@ -59,6 +60,14 @@ def storage_for(path: str | os.PathLike, within: str | os.PathLike | None = None
     except Exception as error:  # an unknown protocol, or the error of a library
         raise _oserror(f"{text}: {error}") from None
     return RemoteStorage(fs), root.rstrip("/")
+
+
+def put(folder: str | os.PathLike, name: str, data: bytes) -> None:
+    """Write a file into a folder, which is made where it is missing. Raises: OSError."""
+    storage, root = storage_for(folder)
+    with contextlib.suppress(FileExistsError):
+        storage.make_folder(root)
+    storage.write(storage.join(root, name), data)
 
 
 class LocalStorage:

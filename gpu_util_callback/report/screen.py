@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
-from gpu_util_callback.diagnosis.rules import RULES, cause_beside, part_of
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, cause_beside, part_of
 from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all, range_if_yes
 from gpu_util_callback.words import (
     GPU_TIME,
@@ -433,3 +433,20 @@ def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: s
             text += f" → {entry['cure']}"
         lines += pen.wrap(text, "    ", "  - ")
     return lines
+
+
+def not_checked_lines(silent: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
+    """Return the causes that could not be checked: in a line, or each with its reason."""
+    titles = [RULE_OF[entry["cause"]].title for entry in silent]
+    if not detail.evidence:
+        return folded("Not checked", titles, pen, " (--evidence)")
+    lines = [pen.bold("Not checked")] if silent else []
+    for title, entry in zip(titles, silent, strict=True):
+        lines += pen.wrap(f"{title}: {entry['reason']}", "    ", "  - ")
+    return lines
+
+
+def thresholds_lines(limits: Mapping[str, float], pen: Pen) -> list[str]:
+    """Return the thresholds that differ from the defaults."""
+    settings = ", ".join(f"{name}={value:g}" for name, value in limits.items())
+    return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {settings}.")] if settings else []

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rule import all_findings
-from gpu_util_callback.diagnosis.rules import RULE_OF, title_of
+from gpu_util_callback.diagnosis.rules import title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (
     BLOCKING,
@@ -39,6 +39,8 @@ from gpu_util_callback.report.screen import (
     folded,
     grouped,
     missing_lines,
+    not_checked_lines,
+    thresholds_lines,
     without_escapes,
 )
 from gpu_util_callback.words import (
@@ -169,8 +171,10 @@ def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | N
     for sentence in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
         lines += pen.wrap(sentence, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
-    notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)
-    notes += _thresholds_set(run, pen) + _overhead(run, pen)
+    if any(gpu["used_by_framework"] for gpu in run["gpus"]):  # most causes need a GPU in use
+        notes += not_checked_lines(run.get("silent", ()), pen, detail)
+    notes += _clocks(unit, pen, detail)
+    notes += thresholds_lines(run.get("thresholds_set") or {}, pen) + _overhead(run, pen)
     lines += ["", *notes] if notes else []
     for problem in run.get("problems", ()):
         lines += [pen.paint(line, "33") for line in pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]
@@ -483,25 +487,6 @@ def _gpu(kind: Sequence[Mapping]) -> str:
     if None not in peaks:
         text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (f" of {total / 2**30:.0f} GiB" if total else " GiB")
     return text
-
-
-def _not_judged(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
-    """List the causes that could not be checked; none without a GPU in use (most of them)."""
-    silent = run.get("silent", ())
-    if not silent or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
-        return []
-    if not detail.evidence:
-        return folded("Not checked", [RULE_OF[entry["cause"]].title for entry in silent], pen, " (--evidence)")
-    lines = [pen.bold("Not checked")]
-    for entry in silent:
-        lines += pen.wrap(f"{RULE_OF[entry['cause']].title}: {entry['reason']}", "    ", "  - ")
-    return lines
-
-
-def _thresholds_set(run: Mapping, pen: Pen) -> list[str]:
-    limits = run.get("thresholds_set") or {}
-    settings = ", ".join(f"{name}={value:g}" for name, value in limits.items())
-    return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {settings}.")] if settings else []
 
 
 def _overhead(run: Mapping, pen: Pen) -> list[str]:

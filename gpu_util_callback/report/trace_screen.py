@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.report.screen import (
     COMPARING,
@@ -13,9 +12,10 @@ from gpu_util_callback.report.screen import (
     Pen,
     account_lines,
     finding_lines,
-    folded,
     grouped,
+    not_checked_lines,
     strip_control,
+    thresholds_lines,
 )
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.model import PS_PER_MS
@@ -48,8 +48,7 @@ def render(
         more = len(analysis.processes) - len(shown)
         lines += ["", f"… and {more:,} more processes (--all)"]
     notes = _silent(analysis, pen, detail)
-    limits = ", ".join(f"{name}={value:g}" for name, value in analysis.thresholds_set.items())
-    notes += pen.wrap(f"Thresholds set: {limits}.") if limits else []
+    notes += thresholds_lines(analysis.thresholds_set, pen)
     problems = [strip_control(problem) for problem in analysis.problems]
     most = len(problems) if detail.evidence or detail.all else _NOTES
     for problem in problems[:most]:
@@ -229,13 +228,4 @@ def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
     """List the causes that could not be checked; imbalance is omitted for a single GPU."""
     alone = len(analysis.devices) < 2
     silent = [entry for entry in analysis.silent if entry["cause"] not in COMPARING or not alone]
-    if not silent or not analysis.devices:
-        return []
-    titles = [RULE_OF[entry["cause"]].title for entry in silent]
-    if not detail.evidence:
-        return folded("Not checked", titles, pen, " (--evidence)")
-    return [
-        line
-        for title, entry in zip(titles, silent, strict=True)
-        for line in pen.wrap(f"{title}: {entry['reason']}", "    ", "  - ")
-    ]
+    return not_checked_lines(silent, pen, detail) if analysis.devices else []

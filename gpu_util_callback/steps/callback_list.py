@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, MethodType
 from typing import Protocol
 
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import epoch_iterator, uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
 # Hooks that run once a batch: summed by name. All others get a row each.
@@ -436,13 +436,13 @@ class InputTimer(Wrappers):
     @uncounted
     def attach(self, frame: FrameType | None) -> None:
         """Start timing the input of the fit in `frame`."""
-        iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
+        iterator = epoch_iterator(frame)
         adapter = getattr(iterator, "data_adapter", None)
         if adapter is None:
             return
         self._time(adapter, "on_epoch_end", "input: end of epoch")
         get = getattr(iterator, "_get_iterator", None)
-        if get is not None and "_get_iterator" not in iterator.__dict__:
+        if get is not None and "_get_iterator" not in vars(iterator):
             timeline = self._timeline
             self._replace(iterator, "_get_iterator", lambda: _TimedIterable(get(), timeline))
 

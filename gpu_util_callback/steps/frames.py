@@ -96,18 +96,19 @@ def calling_fit(depth: int = 15) -> FrameType | None:
     return None
 
 
+def epoch_iterator(frame: FrameType | None) -> object | None:
+    """Return what the `fit` in `frame` iterates over in each epoch."""
+    return frame.f_locals.get("epoch_iterator") if frame is not None else None
+
+
 def given_adapter() -> object | None:
     """Return the data adapter of the `fit` that is calling us: Keras' own view of its input."""
-    frame = calling_fit()
-    iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
-    return getattr(iterator, "data_adapter", None)
+    return getattr(epoch_iterator(calling_fit()), "data_adapter", None)
 
 
 def given_dataset() -> object | None:
     """Return what the `fit` that is calling us iterates over, on the TensorFlow backend."""
-    frame = calling_fit()
-    iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
-    return getattr(iterator, "_distributed_dataset", None)
+    return getattr(epoch_iterator(calling_fit()), "_distributed_dataset", None)
 
 
 def is_tf_keras(model: object) -> bool:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gpu_util_callback.diagnosis import RULES, Evidence, Run, judge, judge_together, thresholds_in_force, thresholds_set
+from gpu_util_callback.recording.storage import put
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, measure
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
 from gpu_util_callback.traces.read import Progress, read_trace
@@ -278,22 +278,12 @@ def trace_handler(
                 path = Path(scratch) / f"{worker}.pt.trace.json.gz"
                 profiler.export_chrome_trace(str(path))
                 if keep_trace:
-                    _keep(path, log_dir)
+                    put(log_dir, path.name, path.read_bytes())
                 import_trace(path, log_dir, thresholds=thresholds)
         except Exception as error:  # profiling must not end a training
             logger.warning("the profiler's trace was not imported: %s", error)
 
     return handle
-
-
-def _keep(file: Path, log_dir: str | os.PathLike[str]) -> None:
-    """Copy a file into a log directory, local or not."""
-    from gpu_util_callback.recording.storage import storage_for
-
-    storage, root = storage_for(log_dir)
-    with contextlib.suppress(FileExistsError):
-        storage.make_folder(root)
-    storage.write(storage.join(root, file.name), file.read_bytes())
 
 
 def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
@@ -321,8 +311,8 @@ def _run(analysis: Analysis, p: ProcessAnalysis) -> Run:
     evidence.add(
         {
             "steps": step_rows(p, 0),
-            "traced_steps": traced_rows(p, 0, 0, lambda d: d.index),
-            "kernels": kernel_rows(p, 0, lambda d: d.index),
+            "traced_steps": traced_rows(p, 0, lambda d: d.index),
+            "kernels": kernel_rows(p, lambda d: d.index),
         }
     )
     return Run(facts(p, analysis.trace.names, analysis.wording), evidence, ended=True)

@@ -30,15 +30,15 @@ def _own_index(d: DeviceAnalysis) -> int:
 
 
 def recording_tables(
-    analysis: Analysis, window: int = 0, process: int = 0, epoch_ns: int | None = None
+    analysis: Analysis, process: int = 0, epoch_ns: int | None = None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return a process's rows of the recording's tables, of one profiler window."""
+    """Return a process's rows of the recording's tables, as its profiler window 0."""
     p = analysis.processes[process]
     zero = epoch_ns if epoch_ns is not None else (p.process.epoch_ns or 0)
     return {
-        "traced_steps": traced_rows(p, window, zero),
-        "kernels": kernel_rows(p, window),
-        "step_kernels": step_kernels(p, analysis.trace.names, window),
+        "traced_steps": traced_rows(p, zero),
+        "kernels": kernel_rows(p),
+        "step_kernels": step_kernels(p, analysis.trace.names),
     }
 
 
@@ -79,7 +79,7 @@ def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
     return [*result, total - before]
 
 
-def traced_rows(p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _own_index) -> dict[str, np.ndarray]:
+def traced_rows(p: ProcessAnalysis, zero_ns: int, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `traced_steps`: the account of each step on each GPU.
 
     Args:
@@ -97,7 +97,7 @@ def traced_rows(p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _o
                 "gpu": np.full(n, gpu, np.int64),
                 "start_ns": start + zero_ns,
                 "duration_ns": duration,
-                "window": np.full(n, window, np.int64),
+                "window": np.zeros(n, np.int64),
                 **columns,
             }
         )
@@ -125,7 +125,7 @@ def traced_rows(p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _o
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
-def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> dict[str, np.ndarray]:
+def kernel_rows(p: ProcessAnalysis, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `kernels`; `index` as for `traced_rows`."""
     kernels: dict[str, list[object]] = {column: [] for column in TABLES["kernels"]}
 
@@ -135,7 +135,7 @@ def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> d
     for d in p.devices:
         for k in d.kernels:
             row: tuple[object, ...] = (
-                window,
+                0,  # the window
                 index(d),
                 k.name,
                 k.op,
@@ -156,7 +156,7 @@ def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> d
         nan = float("nan")
         for o in p.host_ops:
             spent = (o.total_ps // PS_PER_NS, -1, o.max_ps // PS_PER_NS)  # the least is not kept
-            row = (window, -1, o.name, o.kind, o.count, *spent, nan, nan, nan, nan, "")
+            row = (0, -1, o.name, o.kind, o.count, *spent, nan, nan, nan, nan, "")
             for key, value in zip(kernels, row, strict=True):
                 kernels[key].append(value)
     return {k: np.array(v, object if TABLES["kernels"][k] == "text" else None) for k, v in kernels.items()}
@@ -166,7 +166,7 @@ def kernel_rows(p: ProcessAnalysis, window: int, index: Index = _own_index) -> d
 LIMIT = 40
 
 
-def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.ndarray]:
+def step_kernels(p: ProcessAnalysis, names: Names) -> dict[str, np.ndarray]:
     """Return rows of the recording's table `step_kernels`; {} without steps.
 
     An event belongs to the step in which it began.
@@ -183,7 +183,7 @@ def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.
         parts.append(_by_step(p, p.process.events, rows, text, -1))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     size = len(joined["step"])
-    return {"window": np.full(size, window, np.int64), **joined} if size else {}
+    return {"window": np.zeros(size, np.int64), **joined} if size else {}
 
 
 def _by_step(

@@ -18,14 +18,14 @@ CPU = "xplane/cpu_tf221_inputbound_10steps.xplane.pb"
 def test_times_are_those_of_the_events_that_began_in_the_step(reference, name):
     analysis = analyse(read_trace(reference(name)))
     (p,) = [one for one in analysis.processes if len(one.steps)]
-    table = step_kernels(p, analysis.trace.names, 3)
+    table = step_kernels(p, analysis.trace.names)
     if p.devices:
         events = p.devices[0].device.events
         chosen = np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
     else:
         events = p.process.events
         chosen = events.kind == HostKind.OP
-    assert set(table["window"]) == {3} and set(table["step"]) <= set(p.steps.label.tolist())
+    assert set(table["window"]) == {0} and set(table["step"]) <= set(p.steps.label.tolist())
     for at in (0, len(p.steps) - 1):
         low, high = p.steps.start_ps[at], p.steps.end_ps[at]
         true: dict[str, list[int]] = {}

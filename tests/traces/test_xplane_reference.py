@@ -133,19 +133,19 @@ def test_little_is_unexplained(trace_json, name):
 
 @pytest.mark.parametrize("name", [_BERT, _LEGACY, _RAW, _SYNTHETIC, _CPU])
 def test_recording_rows_sum_to_the_nanosecond(reference, name):
-    tables = recording_tables(analyse(read_trace(reference(f"xplane/{name}.xplane.pb"))), window=3)
+    tables = recording_tables(analyse(read_trace(reference(f"xplane/{name}.xplane.pb"))))
     steps = tables["traced_steps"]
     total = sum(steps[f"{c}_ns"] for c in CATEGORIES)
     assert total.tolist() == steps["duration_ns"].tolist()
     assert min(int(steps[f"{c}_ns"].min()) for c in CATEGORIES) >= 0
-    assert set(steps["window"].tolist()) == {3}
+    assert set(steps["window"].tolist()) == {0}
     lengths = {len(column) for column in tables["kernels"].values()}
     assert len(lengths) == 1
 
 
 def test_rows_of_the_host_alone_hold_its_busiest_ops(reference):
     analysis = analyse(read_trace(reference(f"xplane/{_CPU}.xplane.pb")))
-    kernels = recording_tables(analysis, window=3)["kernels"]
+    kernels = recording_tables(analysis)["kernels"]
     ops = analysis.processes[0].host_ops
     assert kernels["name"].tolist() == [op.name for op in ops]
     assert kernels["op"].tolist() == [op.kind for op in ops]
