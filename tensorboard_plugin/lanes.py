@@ -4,18 +4,15 @@ Those are drawn as work per batch of each stage, reading by reading.
 """
 
 import math
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gpu_util_callback.recording.fold import FAR
 from gpu_util_callback.recording.manifest_facts import Gpu, MemoryGrowthFacts
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.segments import Segment, SegmentInfo
+from gpu_util_callback.recording.top import PIPELINE, STAGE
 from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.words import GPU_TIME, capitalized
 from tensorboard_plugin.reply_types import LaneInfo, SeriesInfo
@@ -345,12 +342,6 @@ def _gpu(recording: Recording, head: str) -> Gpu | None:
 LANE = "pipeline"
 # Stages with most work that are drawn; more lines are unreadable.
 SHOWN = 6
-# Readings are taken every few seconds; those of longer runs are gathered in the background.
-MOST_STEPS = 200_000
-# Segments searched for the stages; the newest may hold validation's only.
-NEWEST = 4
-# Between two segments, requests go first.
-YIELD_S = 0.003
 
 Range = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -360,20 +351,20 @@ class _Readings:
     """Milliseconds per batch of each stage, over the stretch before each reading.
 
     Attributes:
-        stages: names, in descending order of work.
+        stages: (name of the series, of the stage), in descending order of work.
         ms: float64[stages, readings]; NaN where a stage was not read.
         edges: by axis: float64[readings + 1], steps or ns since the recording's start.
     """
 
-    stages: list[str]
+    stages: list[tuple[str, str]]
     ms: np.ndarray
     edges: Mapping[str, np.ndarray]
 
 
 def stage_lane(recording: Recording) -> LaneInfo | None:
     """Return the lane's description for the tab; None where no pipeline was read."""
-    stages = _gathered(recording).stages
-    if not stages:
+    readings = _readings(recording)
+    if readings is None:
         return None
     return {
         "id": LANE,
@@ -383,23 +374,35 @@ def stage_lane(recording: Recording) -> LaneInfo | None:
         "kind": "band",
         "max": None,
         "note": "own work of each stage of the input pipeline for a batch, over all its threads",
-        "series": [{"name": str(i), "title": name[:60]} for i, name in enumerate(stages)],
+        "series": [{"name": name, "title": stage[:60]} for name, stage in readings.stages],
     }
 
 
-def stages_are_gathered(recording: Recording) -> bool:
-    """Return whether `stage_ranges` has all readings; if not, call `gather_stages`."""
-    return _gathered(recording).revision == recording.revision
+def _readings(recording: Recording) -> _Readings | None:
+    """Return what the recording's top has of the readings; None where it has none."""
+    fold = recording.top.samples(PIPELINE)
+    if fold is None or not fold.used:
+        return None
+    has_readings = fold.of("first", "time") < FAR
 
+    def means(columns: Sequence[str]) -> np.ndarray:
+        total, count = (fold.matrix(part, columns)[:, has_readings] for part in ("total", "count"))
+        return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
-def gather_stages(recording: Recording) -> None:
-    """Read the new readings; takes seconds for a run of days."""
-    _gathered(recording).update(recording, YIELD_S)
+    columns = [column for column in fold.columns("total") if column.startswith(STAGE)]
+    work, (batches,) = means(columns), means(["batches"])
+    busiest = np.argsort(-np.nansum(work, axis=1), kind="stable")[:SHOWN]
+    ms = np.full((len(busiest), len(batches)), np.nan)
+    np.divide(work[busiest] / 1e6, batches, out=ms, where=batches > 0)
+    since = np.maximum.accumulate(fold.of("first", "time")[has_readings]).astype(float)
+    steps = np.maximum.accumulate(fold.matrix("high", ["step"])[0, has_readings]).astype(float)
+    stages = [(str(at), columns[at].removeprefix(STAGE)) for at in busiest.tolist()]
+    return _Readings(stages, ms, {"step": np.append(0.0, steps), "time": np.append(0.0, since)})
 
 
 def stage_ranges(recording: Recording, axis: str, buckets: np.ndarray) -> list[tuple[str, Range]]:
     """Return each series' name and (min, max, mean: float32[count]) of buckets, given their edges."""
-    readings = _gathered(recording).readings
+    readings = _readings(recording)
     if readings is None:
         return []
     edges = readings.edges[axis]
@@ -418,7 +421,7 @@ def stage_ranges(recording: Recording, axis: str, buckets: np.ndarray) -> list[t
             low[:, filled] = np.fmin.reduceat(padded, pairs, axis=1)[:, ::2]
             high[:, filled] = np.fmax.reduceat(padded, pairs, axis=1)[:, ::2]
         mean[:] = _means(edges, ms, buckets)
-    return [(str(row), (low[row], high[row], mean[row])) for row in range(shape[0])]
+    return [(name, (low[row], high[row], mean[row])) for row, (name, _) in enumerate(readings.stages)]
 
 
 def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray:
@@ -433,120 +436,3 @@ def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray
         is_covered = covered > 1e-9 * (buckets[1] - buckets[0])
         means[row, is_covered] = np.diff(np.interp(buckets, edges, total))[is_covered] / covered[is_covered]
     return means
-
-
-_by_recording: "WeakKeyDictionary[Recording, _Gathered]" = WeakKeyDictionary()
-
-
-def _gathered(recording: Recording) -> "_Gathered":
-    """Return a recording's readings: all of a short run's, those that are gathered of a long one's."""
-    gathered, is_long = _by_recording.get(recording), recording.step_count > MOST_STEPS
-    if gathered is None or (not gathered.stages and gathered.revision != recording.revision):
-        gathered = _by_recording[recording] = _Gathered(_newest_stages(recording), recording.revision)
-    if not is_long and gathered.revision != recording.revision:
-        gathered.update(recording)
-    return gathered
-
-
-def _newest_stages(recording: Recording) -> list[str]:
-    """Return the stages with most work in the newest of the segments that have readings."""
-    for info in reversed(recording.having("pipeline")[-NEWEST:]):
-        segment = recording.open_segment(info)
-        part = _part(recording, info, segment) if segment is not None else None
-        if part is not None:
-            return _busiest(part)
-    return []
-
-
-class _Gathered:
-    """Readings of a run, gathered segment by segment; its stages are known before.
-
-    Attributes:
-        readings: None until the first `update` is complete.
-        revision: of the recording at that time; of one without stages, when that was seen.
-    """
-
-    def __init__(self, stages: list[str], revision: str):
-        self.stages = stages
-        self.readings: _Readings | None = None
-        self.revision: str | None = None if stages else revision
-        self._lock = threading.Lock()
-        self._parts: list[_TablePart] = []  # of the segments up to number `_covered`
-        self._covered = -1
-
-    def update(self, recording: Recording, pause_s: float = 0.0) -> None:
-        """Read what is new, with a pause after each segment."""
-        with self._lock:
-            revision = recording.revision
-            for info, segment in recording.opened(self._covered, "pipeline"):
-                part = _part(recording, info, segment)
-                if part is not None and self._parts:
-                    part = part.after(self._parts[-1].times[-1])  # small segments may be sealed
-                if part is not None and len(part.times):
-                    self._parts.append(part)
-                self._covered = info.last
-                time.sleep(pause_s)
-            if self._parts and self.stages:
-                self.readings = _put_together(self._parts, self.stages, recording.start_ns)
-            self.revision = revision
-
-
-@dataclass(frozen=True)
-class _TablePart:
-    """Readings of a part of the table: their times, steps and numbers of batches.
-
-    `spent`: stage -> float64[n] its work since the previous reading, ns; NaN where not read.
-    """
-
-    times: np.ndarray
-    steps: np.ndarray
-    batches: np.ndarray
-    spent: dict[str, np.ndarray]
-
-    def after(self, time_ns: int) -> "_TablePart":
-        """Return the readings taken after a time."""
-        new = self.times > time_ns
-        spent = {name: row[new] for name, row in self.spent.items()}
-        return _TablePart(self.times[new], self.steps[new], self.batches[new], spent)
-
-
-def _part(recording: Recording, info: SegmentInfo, segment: Segment) -> _TablePart | None:
-    """Return a segment's readings of the training's pipeline; None without any."""
-    tables, _ = segment.readable(("pipeline",), partial(recording.damaged, info.name))
-    table = tables.get("pipeline", {})
-    train = np.asarray(table.get("which", ())) == "train"
-    if not train.any():
-        return None
-    times, at = np.unique(table["time_ns"][train], return_inverse=True)
-    stage, work = table["stage"][train].astype(str), table["processing_ns"][train]
-    root = table["parent"][train] < 0
-    batches, steps = np.zeros(len(times)), np.zeros(len(times))
-    np.maximum.at(batches, at[root], table["elements"][train][root])
-    np.maximum.at(steps, at, table["step"][train])
-    names, named = np.unique(stage, return_inverse=True)
-    spent = np.zeros((len(names), len(times)))
-    is_read = np.zeros((len(names), len(times)), bool)
-    np.add.at(spent, (named, at), np.maximum(work, 0))
-    is_read[named, at] = True
-    spent[~is_read] = np.nan
-    rows = {str(name): row for name, row in zip(names, spent, strict=True)}
-    return _TablePart(times, steps, batches, rows)
-
-
-def _busiest(part: _TablePart) -> list[str]:
-    work = {name: float(np.nansum(row)) for name, row in part.spent.items()}
-    return sorted(work, key=lambda name: -work[name])[:SHOWN]
-
-
-def _put_together(parts: Sequence[_TablePart], stages: list[str], start_ns: int) -> _Readings:
-    batches = np.concatenate([part.batches for part in parts])
-    spent = np.stack(
-        [np.concatenate([part.spent.get(name, np.full(len(part.times), np.nan)) for part in parts]) for name in stages]
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ms = np.where(batches > 0, spent / 1e6 / batches, np.nan)
-    times = np.concatenate([part.times for part in parts])
-    since = np.maximum.accumulate(np.maximum(times - start_ns, 0)).astype(float)
-    steps = np.maximum.accumulate(np.concatenate([part.steps for part in parts]))
-    edges = {"step": np.append(0.0, steps), "time": np.append(0.0, since)}
-    return _Readings(stages, ms, edges)

@@ -146,23 +146,18 @@ class RecordingFiles:
         message = f"missing; {gap_text}: {remedy(FileNotFoundError())}"
         self._problem(self._storage.join(self.path, gap.name), message)
 
-    def opened(
-        self, after: int = -1, table: str | None = None, last: int | None = None
-    ) -> Iterator[tuple[SegmentInfo, Segment]]:
+    def opened(self, last: int | None = None) -> Iterator[tuple[SegmentInfo, Segment]]:
         """Open the segments one after the other; those that cannot be read are left out.
 
         Args:
-            after: skip the segments up to this flush, counted from 0.
-            table: skip the segments known to hold no rows of it.
-            last: skip the segments after this flush.
+            last: skip the segments after this flush, counted from 0.
         """
-        for info in self.segments if table is None else self.having(table):
+        for info in self.segments:
             if last is not None and info.last > last:
                 break
-            if info.last > after:
-                segment = self.open_segment(info)
-                if segment is not None:
-                    yield info, segment
+            segment = self.open_segment(info)
+            if segment is not None:
+                yield info, segment
 
     def open_segment(self, info: SegmentInfo) -> Segment | None:
         """Return one segment, or None (and a problem) where it cannot be read."""
@@ -564,10 +559,10 @@ class Recording(RecordingFiles):
         return top
 
     def _rows_of(self, segment: Segment | None, info: SegmentInfo) -> Part:
-        """Return steps, phases and samples of a segment."""
+        """Return what the top has of a segment's rows."""
         if segment is None:
             return {}, {}
-        return segment.readable(("steps", "phases"), partial(self.damaged, info.name))
+        return segment.readable(("steps", "phases", "pipeline"), partial(self.damaged, info.name))
 
     def __repr__(self) -> str:
         return (

@@ -1,8 +1,9 @@
 """Summary of a run at a fixed size, however long it is: `top.npz`.
 
-It has the run's steps and samples in a few thousand cells, their distributions, the longest phases
-and the list of segments, and is rewritten when a segment is sealed: the first view of a long run
-reads the manifest and this file alone. A reader adds the rows of newer segments.
+It has the run's steps, samples and readings of the input pipeline in a few thousand cells, the
+distributions of steps and samples, the longest phases and the list of segments, and is rewritten
+when a segment is sealed: the first view of a long run reads the manifest and this file alone. A
+reader adds the rows of newer segments.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +33,32 @@ MOST_COLUMNS = 4096
 # What a fold keeps of measured columns, and of the place of its rows.
 _STATS = ("low", "high", "total", "count")
 _PLACES = {"first": ("step", "start"), "last": ("step", "end")}
+
+
+# Readings of the training's input pipeline, folded as samples are: the work of each stage since the
+# reading before, in ns, by the stage's name after `STAGE`; "batches" made in that time; "step".
+PIPELINE, STAGE = "pipeline", "stage "
+
+
+def pipeline_readings(tables: Tables) -> Tables:
+    """Return the readings among new rows as samples; {} without any."""
+    rows = tables.get("pipeline")
+    train = np.zeros(0, bool) if rows is None else rows["which"] == "train"
+    if rows is None or not train.any():
+        return {}
+    times, at = np.unique(rows["time_ns"][train], return_inverse=True)
+    names, named = np.unique(rows["stage"][train].astype(str), return_inverse=True)
+    work, is_read = np.zeros((len(names), len(times))), np.zeros((len(names), len(times)), bool)
+    np.add.at(work, (named, at), np.maximum(rows["processing_ns"][train], 0))
+    is_read[named, at] = True
+    batches, step = np.zeros((2, len(times)))
+    root = rows["parent"][train] < 0
+    np.maximum.at(batches, at[root], rows["elements"][train][root])
+    np.maximum.at(step, at, rows["step"][train])
+    stages = zip(names.tolist(), np.where(is_read, work, np.nan), strict=True)
+    return {
+        PIPELINE: {"time_ns": times, "batches": batches, "step": step} | {f"{STAGE}{name}": row for name, row in stages}
+    }
 
 
 def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:
@@ -133,12 +160,12 @@ class Top:
     # --- adding rows ------------------------------------------------------------------------------
 
     def add(self, tables: Tables, samples: Tables) -> None:
-        """Add rows that follow those added before; of the tables, only steps are used."""
+        """Add rows that follow those added before."""
         self.summary.add(tables, samples)
-        self.fold(tables, samples)
+        self.fold(tables, {**samples, **pipeline_readings(tables)})
 
     def fold(self, tables: Tables, samples: Tables) -> None:
-        """Add rows to the cells alone."""
+        """Add rows to the cells alone; of the tables, only steps are used."""
         self._add_steps(tables)
         for group, columns in samples.items():
             if len(columns["time_ns"]) and len(columns) > 1:
@@ -181,6 +208,7 @@ class Top:
         other._add_steps(tables)
         if self.phases is not None and "phases" in tables:
             other.phases = concatenate("phases", [self.phases, tables["phases"]])
+        samples = {**samples, **pipeline_readings(tables)}
         other._samples = {}
         other._stored = {
             group: partial(self._later, group, samples) for group in dict.fromkeys([*self.groups, *samples])

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
-from tensorboard_plugin.lanes import LANE, STACK, gather_stages, stage_ranges, stages_are_gathered
+from tensorboard_plugin.lanes import LANE, STACK, stage_ranges
 from tensorboard_plugin.tiles.recording_tiles import Answer, Jobs, RecordingTiles, View
 
 MAX_COUNT = 4096
@@ -68,13 +68,12 @@ class TileServer:
         refining: list[str] = []
         for lane in lanes:
             if lane == LANE:
-                finest = self._stages_are_gathered(recording)
                 stages = stage_ranges(recording, axis, view.edges)
                 series += [({"lane": lane, "name": name}, ranges) for name, ranges in stages]
-            else:
-                finest = not any(group in answer.coarse for _, group, _, _ in _answered(lane, answer))
-                series += _lane_series(lane, answer)
-            if not finest and lane not in refining:
+                continue
+            series += _lane_series(lane, answer)
+            coarse = any(group in answer.coarse for _, group, _, _ in _answered(lane, answer))
+            if coarse and lane not in refining:
                 refining.append(lane)
         edges = view.edges[:-1].astype(np.float64)
         header = {
@@ -93,15 +92,6 @@ class TileServer:
     def prepare(self, recording: Recording) -> None:
         """Begin to read what the tiles of a recording need."""
         self._of(recording).prepare()
-
-    def _stages_are_gathered(self, recording: Recording) -> bool:
-        """Return whether all readings of the pipeline are in memory; if not, gather them."""
-        if not stages_are_gathered(recording):
-            if not self._patient:
-                self._jobs_of(recording).do(f"{recording.id} stages", lambda: gather_stages(recording))
-                return False
-            gather_stages(recording)
-        return True
 
     def _jobs_of(self, recording: Recording) -> Jobs:
         if not recording.remote:
