@@ -27,12 +27,11 @@ from gpu_util_callback.recording.segments import (
     concatenate,
     joined,
     list_segments,
-    longest,
     stored_index,
 )
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import account
-from gpu_util_callback.recording.top import Top, stretch_name
+from gpu_util_callback.recording.top import Top, longest, stretch_name
 
 __all__ = ["Recording"]
 
@@ -452,12 +451,11 @@ class Recording(RecordingFiles):
         return self.table("phases")
 
     def longest_phases(self, count: int) -> dict[str, np.ndarray]:
-        """Return the `count` longest phases (at most `sealed.LONGEST`), in chronological order.
+        """Return the `count` longest phases (at most `top.LONGEST`), in chronological order.
 
         Reads no more than `top` does.
         """
-        stored = self.top.phases
-        return longest(self.phases if stored is None else stored, count)
+        return longest(self.top.phases, count)
 
     @property
     def validation_steps(self) -> dict[str, np.ndarray]:

@@ -326,9 +326,6 @@ def _gap(first: int, last: int, index: Index) -> SegmentInfo:
     )
 
 
-# This many of the longest phases are kept where the first view finds them.
-LONGEST = 2048
-
 _MASKS = {table: 1 << at for at, table in enumerate(TABLES)}
 
 
@@ -344,7 +341,6 @@ class SealedIndex:
     def __init__(self) -> None:
         self.entries: list[list[int]] = []
         self.stretches: list[list[int]] = []
-        self._phases: dict[str, np.ndarray] = {}
 
     def add(self, first: int, last: int, size: int, tables: Tables, samples: Tables) -> None:
         """Add the segment of numbers `first` to `last`, sealed with these rows."""
@@ -356,38 +352,12 @@ class SealedIndex:
         start, end = extent(tables, samples)
         holds = sum(_MASKS[table] for table in tables)
         self.entries.append([first, last, size, rows, first_step, last_step, start, end, holds])
-        if "phases" in tables:
-            earlier = [self._phases] if self._phases else []
-            self._phases = longest(concatenate("phases", [*earlier, tables["phases"]]), LONGEST)
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return (index, arrays) to be stored in `top.npz`."""
-        frame, planes = encode_frame(self._phases, TABLES["phases"])
         segments = np.array(self.entries, np.int64).reshape(-1, 9)
         stretches = np.array(self.stretches, np.int64).reshape(-1, 2)
-        about = {"tables": list(TABLES), "phases": frame}
-        return about, {"phases": planes, "segments": segments, "stretches": stretches}
-
-
-def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Return the `count` longest phases, in their original order."""
-    lengths = rows["end_ns"] - rows["start_ns"]
-    if len(lengths) <= count:
-        return rows
-    rows_kept = np.sort(np.argsort(-lengths, kind="stable")[:count])
-    return {name: values[rows_kept] for name, values in rows.items()}
-
-
-def stored_phases(container: Container) -> dict[str, np.ndarray]:
-    """Return the longest phases of a `top.npz`. Raises: Damaged, KeyError."""
-    frame = checked_frame("phases", container.index["phases"], TABLES["phases"])
-    try:
-        rows = decode_frame(frame, container.array("phases"))
-    except FrameError as error:
-        raise Damaged(f"phases: {error}") from error
-    if rows and set(rows) != set(TABLES["phases"]):
-        raise Damaged("phases: columns are missing")
-    return rows or complete("phases", {})
+        return {"tables": list(TABLES)}, {"segments": segments, "stretches": stretches}
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
+from gpu_util_callback.recording.container import (
+    Container,
+    Damaged,
+    FrameError,
+    OtherFormat,
+    checked_ns,
+    decode_frame,
+    encode_frame,
+    pack,
+)
 from gpu_util_callback.recording.fold import REDUCTIONS, Fold
 from gpu_util_callback.recording.manifest_facts import encodable
-from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
-from gpu_util_callback.recording.segments import Tables, concatenate, stored_phases
+from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES, TABLES
+from gpu_util_callback.recording.segments import Tables, checked_frame, complete, concatenate
 from gpu_util_callback.recording.summary import ColumnDistributions, step_series
 
 
@@ -30,6 +39,7 @@ STEP_CELLS = 8192
 SAMPLE_CELLS = 2048
 SAMPLE_NS = 1 << 16  # of a cell of samples, at first
 MOST_COLUMNS = 4096
+LONGEST = 2048  # phases
 # What a fold keeps of measured columns, and of the place of its rows.
 _STATS = ("low", "high", "total", "count")
 _PLACES = {"first": ("step", "start"), "last": ("step", "end")}
@@ -81,7 +91,7 @@ class Top:
 
     Attributes:
         values: number of values added.
-        phases: the longest ones; None in one that was made of rows.
+        phases: the longest ones, in chronological order.
         covered: number of the last segment in it; -1 = none.
     """
 
@@ -90,7 +100,7 @@ class Top:
         self.steps = Fold(STEP_CELLS, first=None)
         self.summary = ColumnDistributions()
         self.values = 0
-        self.phases: dict[str, np.ndarray] | None = None
+        self.phases = complete("phases", {})
         self.covered = -1
         self._cells: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
         self._samples: dict[str, Fold] = {}
@@ -162,7 +172,12 @@ class Top:
     def add(self, tables: Tables, samples: Tables) -> None:
         """Add rows that follow those added before."""
         self.summary.add(tables, samples)
+        self._add_phases(tables)
         self.fold(tables, {**samples, **pipeline_readings(tables)})
+
+    def _add_phases(self, tables: Tables) -> None:
+        if "phases" in tables:
+            self.phases = longest(concatenate("phases", [self.phases, tables["phases"]]), LONGEST)
 
     def fold(self, tables: Tables, samples: Tables) -> None:
         """Add rows to the cells alone; of the tables, only steps are used."""
@@ -206,8 +221,7 @@ class Top:
         other.steps, other.summary = deepcopy(self.steps), self.summary.copy()
         other.summary.add(tables, samples)
         other._add_steps(tables)
-        if self.phases is not None and "phases" in tables:
-            other.phases = concatenate("phases", [self.phases, tables["phases"]])
+        other._add_phases(tables)
         samples = {**samples, **pipeline_readings(tables)}
         other._samples = {}
         other._stored = {
@@ -225,14 +239,16 @@ class Top:
 
     def pack(self, index: dict[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> bytes:
         """Return the bytes of `top.npz`; `index` and arrays `beside` are stored with it."""
+        phases, planes = encode_frame(self.phases, TABLES["phases"])
         about: dict[str, Any] = {
             "format": FORMAT_MAJOR,
+            "phases": phases,
             "origin_ns": self.origin_ns,
             "summary": self.summary.state(),
             "folds": {},
             **index,
         }
-        arrays: dict[str, np.ndarray] = dict(beside or {})
+        arrays: dict[str, np.ndarray] = {"phases": planes, **(beside or {})}
         for name in ["steps", *self.groups]:
             fold = self.steps if name == "steps" else self.samples(name)
             if fold is None or not fold.used:
@@ -264,8 +280,7 @@ class Top:
         try:
             top = cls(checked_ns(index["origin_ns"]))
             top.summary = ColumnDistributions.restore(index["summary"])
-            if "phases" in index:
-                top.phases = stored_phases(container)
+            top.phases = _phases_of(container)
             folds = {encodable(str(name)): _checked(about) for name, about in index["folds"].items()}
             if "steps" in folds:
                 top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS)
@@ -317,3 +332,24 @@ def _samples_of(
     except (Damaged, KeyError, ValueError, TypeError) as error:
         on_damage(error if isinstance(error, Damaged) else Damaged(f"{name[:40]}: {error!r}"))
         return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None)
+
+
+def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Return the `count` longest phases, in their original order."""
+    lengths = rows["end_ns"] - rows["start_ns"]
+    if len(lengths) <= count:
+        return rows
+    rows_kept = np.sort(np.argsort(-lengths, kind="stable")[:count])
+    return {name: values[rows_kept] for name, values in rows.items()}
+
+
+def _phases_of(container: Container) -> dict[str, np.ndarray]:
+    """Return the longest phases as stored. Raises: Damaged, KeyError."""
+    frame = checked_frame("phases", container.index["phases"], TABLES["phases"])
+    try:
+        rows = decode_frame(frame, container.array("phases"))
+    except FrameError as error:
+        raise Damaged(f"phases: {error}") from error
+    if rows and set(rows) != set(TABLES["phases"]):
+        raise Damaged("phases: columns are missing")
+    return rows or complete("phases", {})
