@@ -421,14 +421,20 @@ function partsText({ training, parts }: Row): string {
   return said.join(', ') || plural(parts.length, 'recording');
 }
 
+function Glyph({ cause }: { cause: string }) {
+  const { colour, glyph } = causeStyle(cause);
+  return (
+    <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${colour})` }}>
+      {glyph}{' '}
+    </span>
+  );
+}
+
 function Cause({ cause, others }: { cause: string; others: string[] }) {
-  const { colour, glyph, title } = causeStyle(cause);
   return (
     <span class="clip" title={[cause, ...others].map((one) => causeStyle(one).title).join('\n')}>
-      <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${colour})` }}>
-        {glyph}{' '}
-      </span>
-      {title}
+      <Glyph cause={cause} />
+      {causeStyle(cause).title}
       {others.length > 0 && <small class="dim"> +{others.length}</small>}
     </span>
   );
@@ -465,9 +471,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
         refresh();
       }}
     >
-      <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${causeStyle(top ?? '').colour})` }}>
-        {causeStyle(top ?? '').glyph}{' '}
-      </span>
+      <Glyph cause={top ?? ''} />
       <bdi class="clip">{runName(known.get(id)?.run)}</bdi> <span class="dim">{what}</span>
     </button>
   );
@@ -505,9 +509,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
         {causes.map(({ cause: one, title, hours }) => (
           <li key={one}>
             <button type="button" class="small" aria-pressed={cause === one} title={`Show the runs it was found in${cause === one ? '' : ' alone'}`} onClick={() => byCause(cause === one ? '' : one)}>
-              <span class="glyph" aria-hidden="true" style={{ '--cause': `var(--${causeStyle(one).colour})` }}>
-                {causeStyle(one).glyph}{' '}
-              </span>
+              <Glyph cause={one} />
               {clean(title, 60)} <b>{hoursText(hours)}</b>
             </button>
           </li>
