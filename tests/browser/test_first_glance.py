@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from five_tasks import Hand
 from gallery import HOT_GPU, ODD_SEED, REFERENCE, SCENES, STARVING_RANK
-from gpu_tab import routed
 from tensorboard_server import TensorBoardServer
 from test_tab_access import violations
 from waiting import wait_until
@@ -43,57 +42,18 @@ def in_sight(tab, selector) -> bool:
     return box["y"] >= 0 and box["y"] + box["height"] <= size["height"] and box["x"] >= 0
 
 
-def test_the_cause_of_a_straggling_job(open_tab, scene):
+def test_another_rank_of_a_straggling_job(open_tab, scene):
     tab = open_tab(scene("workers"))
     hand = Hand(tab)
-    holds = f"Worker {STARVING_RANK} holds the others back"
-    wait_until(lambda: tab.text("h1").startswith(holds), what="the job's verdict as the headline")
-    wait_until(lambda: f"rank {STARVING_RANK}" in tab.text(".chooser-button"), what="its rank")
+    wait_until(lambda: f"rank {STARVING_RANK}" in tab.text(".chooser-button"), what="the worst rank")
     tab.settle()
-    assert "Worker 2 waits 21" in tab.text(".details .advice p")
-    assert "Rank 2: The input pipeline starves the GPU" in tab.text(".verdict-facts")
-    assert "✓" not in tab.text(".about")
-    # The worst rank first; the others in one line, and their clocks in another.
     ranks = tab.find(".ranks > li")
-    assert ranks.first.inner_text().split() == ["rank", "2", "13", "s", "lost"]
-    others = ranks.nth(1).locator("summary").inner_text()
-    assert re.fullmatch("7 alike: ranks 0, 1, 3–7, waiting for worker 2 in 3[3-6].* of the time", others), others
     assert not ranks.nth(1).locator(".window-button").first.is_visible()
-    assert "of 8 worker clocks aligned" in tab.text("details.clock summary")
-    assert hand.did == []
     hand.click("the alike ranks", ranks.nth(1).locator("summary"))
     hand.click("rank 5", ranks.nth(1).get_by_text("rank 5", exact=True))
     wait_until(lambda: "rank 5" in tab.text(".chooser-button"), what="another rank")
-    assert tab.text("h1").startswith(holds), "the job's verdict stays"
+    assert tab.text("h1").startswith(f"Worker {STARVING_RANK} holds"), "the job's verdict stays"
     assert len(hand.did) <= MOST_ACTIONS
-
-
-def test_a_rank_that_was_linked_stays_open(open_tab, scene):
-    tab = open_tab(scene("workers"))
-    wait_until(lambda: f"rank {STARVING_RANK}" in tab.text(".chooser-button"), what="the worst")
-    tab.settle()
-    runs = tab._json(f"{tab.url}/data/plugin/gpu_utilization/runs")["recordings"]
-    healthy = next(one["id"] for one in runs if one["rank"] == 0)
-    tab.open(f"&p.gpu_utilization.id={healthy}")
-    wait_until(lambda: tab.text("h1").startswith("Worker 2 holds"), what="the job's verdict")
-    tab.settle()
-    assert tab.link()["id"] == healthy
-
-
-def test_the_ceilings_that_were_measured_and_the_accelerator_utilization(open_tab, scene):
-    tab = open_tab(scene("ceilings"))
-    tab.settle()
-    said = " ".join(tab.text(".ceilings summary").split())
-    assert said.startswith("Ceilings measured The input is the ceiling: a perfect one makes")
-    assert in_sight(tab, ".ceilings") and in_sight(tab, ".tl-surface")
-    tab.find(".ceilings summary").click()
-    assert tab.find(".ceilings dt").all_inner_texts() == ["input alone", "model alone", "this run"]
-    assert tab.text(".ceilings dl > div:nth-child(2)").split("\n")[-1] == ("102 batches/s 3,264 samples/s")
-    width = [bar.bounding_box()["width"] for bar in tab.find(".ceilings i").all()]
-    assert width[0] / width[1] == pytest.approx(34 / 102, rel=0.03)
-    tab.find(".account summary").first.click()
-    assert " ".join(tab.text(".au").split()) == "AU 25 % MLPerf Storage asks for 90 % or 70 %"
-    assert "3D U-Net" in tab.find(".au").get_attribute("title")
 
 
 def test_the_cause_on_one_of_many_gpus(open_tab, scene):
@@ -183,6 +143,7 @@ def test_every_scene_in_every_frame(open_tab, scene, name):
     tab = open_tab(scene(name))
     wait_until(lambda: not tab.text("h1").startswith("Comparing"), what="the verdict")
     assert not violations(tab)
+    assert name != "ceilings" or (in_sight(tab, ".ceilings") and in_sight(tab, ".tl-surface"))
     if name in ("demo", "two", "eight", "workers", "gpus"):
         for size in WIDE:
             tab.resize(*size)
@@ -289,35 +250,5 @@ def test_from_the_verdict_to_the_fix_in_three_actions(open_tab, scene, size):
     assert tab.view()[0] < first["start_step"] < first["end_step"] < tab.view()[1]
     hand.click("“copy code”", tab.button("copy code"))
     assert tab.evaluate("navigator.clipboard.readText()") in [one["advice"]["code"] for one in spans]
+    assert tab.button("copied ✓").count() == 1
     assert len(hand.did) <= 3
-
-
-@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the public reference traces are not there")
-def test_a_title_does_not_break_before_its_unit(open_tab, scene):
-    tab = open_tab(scene("traces"))
-    tab.settle()
-    assert "87\u00a0% of the time" in tab.find(".details h2").first.inner_text()
-    assert tab.text(".details .facts").startswith("Input-bound · "), "its cause by the one name that it has"
-
-
-def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
-    def answer(route):
-        reply = route.fetch()
-        body = reply.json()
-        for span in body["report"]["spans"]:
-            span["advice"] |= {"before": "ds = ds.map(decode)", "code": "ds = ds.map(decode, 4)\nds = ds.batch(8)"}
-        route.fulfill(response=reply, json=body)
-
-    tab = open_tab(scene("demo"), before=routed("recording", answer))
-    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    tab.settle()
-    assert tab.text(".details pre del").strip() == "- ds = ds.map(decode)"
-    added = tab.find(".details pre ins").all_inner_texts()
-    assert [line.strip() for line in "\n".join(added).splitlines() if line.strip()] == [
-        "+ ds = ds.map(decode, 4)",
-        "+ ds = ds.batch(8)",
-    ]
-    tab.button("copy code").click()
-    wait_until(lambda: tab.find("button:has-text('copied')").count() == 1, what="copying")
-    copied = tab.evaluate("navigator.clipboard.readText()")
-    assert copied == "ds = ds.map(decode, 4)\nds = ds.batch(8)"

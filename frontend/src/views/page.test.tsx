@@ -1,0 +1,136 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { WordedReport } from '../api/types.ts';
+import ceilingsReplies from './replies/ceilings.json';
+import workersReplies from './replies/workers.json';
+import { pasted } from './fix.tsx';
+import { elements, opened, text, texts, type Replies } from './testing.tsx';
+
+const ceilings = (): Replies => structuredClone(ceilingsReplies) as unknown as Replies;
+const workers = (): Replies => structuredClone(workersReplies) as unknown as Replies;
+
+/** Replies about one recording, whose report is changed. */
+function changed(change: (report: WordedReport) => Partial<WordedReport>): Replies {
+  const replies = ceilings();
+  for (const one of Object.values(replies.recording)) Object.assign(one.report, change(one.report));
+  return replies;
+}
+
+test('a job opens at its worst worker; whoever looks at another one still reads of it', async () => {
+  const app = await opened(workers());
+  assert.match(text('verdict'), /^Worker 2 holds the others back/);
+  assert.match(text('verdict-facts'), /Rank 2: The input pipeline starves the GPU/);
+  assert.match(text('chooser-button'), /rank 2/);
+  assert.match(text('advice'), /Worker 2 waits 21/);
+  assert.doesNotMatch(text('about'), /✓/);
+  // The worst rank first; the others in one line, and their clocks in another.
+  assert.match(text('ranks'), /^rank 2 13 s lost 7 alike: ranks 0, 1, 3–7, waiting for worker 2 in 3[3-6] % of the time/);
+  assert.doesNotMatch(elements('ranks')[0] ?? '', /<details open/);
+  assert.match(text('clock'), /of 8 worker clocks aligned/);
+  const other = Object.entries(workers().recording).find(([, { report }]) => report.rank === 5);
+  assert.ok(other);
+  app.choose(other[0]);
+  app.state.set({ recordings: new Map([other]) });
+  assert.match(text('verdict'), /^Worker 2 holds the others back/, "the job's verdict stays");
+  assert.match(text('chooser-button'), /rank 5/);
+  assert.match(elements('ranks')[0] ?? '', /<details open/);
+  await opened(workers(), other[0]);
+  assert.match(text('chooser-button'), /rank 5/, 'a rank that was linked stays open');
+});
+
+test('ceilings that were measured, and the accelerator utilization', async () => {
+  await opened(ceilings());
+  assert.match(text('ceilings'), /^Ceilings measured The input is the ceiling: a perfect one makes .* input alone .* model alone 102 batches\/s 3,264 samples\/s this run/);
+  const [input = NaN, model = NaN] = [...(elements('ceilings')[0] ?? '').matchAll(/width: ?([\d.]+)%/g)].map(([, width]) => Number(width));
+  assert.ok(Math.abs(input / model - 34 / 102) < 0.001);
+  assert.equal(text('au'), 'AU 25 % MLPerf Storage asks for 90 % or 70 %');
+  assert.match(elements('au')[0] ?? '', /title="[^"]*3D U-Net/);
+  await opened(changed(() => ({ ceilings: null, au: null })));
+  assert.deepEqual([elements('ceilings'), elements('au')], [[], []], 'neither is known');
+});
+
+test('a title does not break before its unit, and its cause has one name', async () => {
+  await opened(changed(({ spans }) => ({ spans: (spans ?? []).map((span) => ({ ...span, title: 'The GPU waits for input 75 % of the time' })) })));
+  assert.match(elements('selected')[0] ?? '', /<h2>.*75\u00a0% of the time/);
+  assert.match(text('selected'), /Input-bound · /);
+});
+
+test('a change is shown as a diff, and copied as code', async () => {
+  const advice = { before: 'ds = ds.map(decode)', code: 'ds = ds.map(decode, 4)\nds = ds.batch(8)' };
+  await opened(changed(({ spans }) => ({ spans: (spans ?? []).map((span) => ({ ...span, advice: { ...span.advice, ...advice } as typeof span.advice })) })));
+  const shown = elements('advice')[0] ?? '';
+  assert.equal([...shown.matchAll(/<del\b.*?<\/del>/g)].length, 1);
+  assert.equal([...shown.matchAll(/<ins\b.*?<\/ins>/g)].length, 2);
+  assert.match(text('code'), /^- ds = ds.map\(decode\)\+ ds = ds.map\(decode, 4\)\+ ds = ds.batch\(8\)/);
+  assert.equal(pasted('- ds = ds.map(decode)\n+ ds = ds.map(decode, 4)\n+ ds = ds.batch(8)'), advice.code);
+});
+
+test('an advice says what it saves, as the verdict does', async () => {
+  const { job: _, ...alone } = workers();
+  await opened(alone, Object.keys(alone.recording).find((id) => alone.recording[id]?.report.rank === 2));
+  const [, gain] = /make this run (.*× faster)/.exec(text('verdict')) ?? [];
+  assert.ok(gain && text('saving').includes(`run gets ${gain}`), text('verdict'));
+});
+
+test('what no cause explains is not called healthy', async () => {
+  await opened(changed(() => ({ spans: [], findings: [], headline: null, verdict: 'The GPU idles, and no single cause explains it.' })));
+  assert.deepEqual(elements('calm'), []);
+  assert.match(text('about'), /No single cause explains the loss\./);
+  await opened(changed(() => ({ spans: [], findings: [], headline: null, verdict: 'Nothing held training back.' })));
+  assert.match(text('calm'), /No bottleneck was found/);
+});
+
+test('messages show code as code, and the remedy after it', async () => {
+  const missing = { source: 'nvml', reason: 'no driver <b>here</b>', cure: 'pass `--gpus all` to it' };
+  await opened(changed(() => ({ gpus: [], gpu_time_est: {}, unavailable: [missing] })));
+  assert.match(text('card'), /no driver <b>here<\/b>/);
+  assert.equal(text('cure'), '→ pass --gpus all to it');
+  assert.match(elements('cure')[0] ?? '', /<code>--gpus all<\/code>/);
+});
+
+test('the cost of recording explains itself', async () => {
+  await opened(changed((report) => ({ overhead: { ...report.overhead, callback_us_per_step: 48, sampler_cpu_pct: 0.3 } })));
+  assert.match(text('cost'), /48 µs a step.*0\.1 % of one.*overhead_budget/);
+});
+
+test('a recording with damaged parts says so over its lanes', async () => {
+  const replies = ceilings();
+  const damaged = { path: 'segment-000001.npz', message: 'segment-000001.npz is damaged' };
+  for (const one of Object.values(replies.recording)) one.problems = [damaged, damaged];
+  await opened(replies);
+  assert.equal(text('trouble'), '⚠ segment-000001.npz is damaged, and 1 other problem. What could be read is shown.');
+  const page = elements('page')[0] ?? '';
+  assert.ok(page.indexOf('class="trouble"') < page.indexOf('class="content"'));
+});
+
+test('a recording that was damaged, or is newer, says so in the list', async () => {
+  const replies = workers();
+  const [hurt] = replies.runs.recordings;
+  assert.ok(hurt);
+  replies.runs.problems = [
+    { path: `/logs/plugins/${hurt.id.split('/').pop()}`, message: 'cut off: <b>copy</b> again' },
+    { path: '/logs/new/x', message: 'format 99: upgrade gpu-util-callback' },
+  ];
+  const app = await opened(replies);
+  app.openList(true);
+  const said = texts('choice-verdict');
+  assert.equal(said.filter((one) => one.includes('⚠ cut off: <b>copy</b> again')).length, 1);
+  assert.ok(said.some((one) => !one.includes('⚠')));
+  assert.match(texts('missing').join(' '), /\/new\/.*upgrade gpu-util-callback/);
+});
+
+test('what cannot be shown is named', async () => {
+  await opened({});
+  assert.match(text('state'), /could not be listed.*the disk is on <b>fire<\/b>.*Try again/);
+  await opened(ceilings(), 'gone/gone');
+  assert.match(text('state'), /could not be opened.*the disk is on <b>fire<\/b>/);
+});
+
+test('without a recording it says what was looked for and what to add', async () => {
+  const { runs } = ceilings();
+  const empty = { ...runs, recordings: [], tensorboard_runs: [], logdir: '/home/me/no-logs' };
+  await opened({ runs: { ...empty, logdir_exists: false } });
+  assert.match(text('state'), /callbacks=\[GpuUtilCallback\(.*\/home\/me\/no-logs .*plugins\/gpu_utilization.*there is no such directory.*checks again every 15 seconds/);
+  await opened({ runs: empty });
+  assert.match(text('state'), /TensorBoard has not found any in this directory/);
+});

@@ -1,0 +1,46 @@
+"""Record what the server replies about some scenes of the gallery, for the tab's own tests of its texts.
+
+`python tests/browser/replies.py` writes `frontend/src/views/replies/`; `test_recorded_replies.py` fails where they
+are no longer what the server says.
+"""
+
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+FOLDER = TESTS.parent / "frontend" / "src" / "views" / "replies"
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "support"), str(TESTS / "browser")]
+
+from gallery import SCENES, STARVING_RANK  # noqa: E402
+from plugin_app import PluginApp  # noqa: E402
+
+# The ranks whose recordings are kept; the other scenes have one.
+RECORDED = {"workers": (0, STARVING_RANK, 5), "ceilings": (0,)}
+
+
+def record(name: str, root: Path) -> str:
+    """The replies about a scene as JSON, by route; those about a recording by its id."""
+    SCENES[name](root)
+    app = PluginApp(root)
+    runs = app.json("/runs")
+    kept = [one["id"] for one in runs["recordings"] if one["rank"] in RECORDED[name]]
+    replies: dict[str, Any] = {
+        "runs": runs,
+        "total": app.json("/total"),
+        "recording": {id: app.json("/recording", id=id) for id in kept},
+        "job": app.json("/job", id=kept[0]),
+    }
+    text = json.dumps(replies, ensure_ascii=False).replace(str(root), "/logs").replace(f"-{os.getpid()}", "-1")
+    return re.sub(r'"revision": "\w+"', '"revision": "1"', text) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for scene in RECORDED:
+        with tempfile.TemporaryDirectory() as folder:
+            (FOLDER / f"{scene}.json").write_text(record(scene, Path(folder) / "logs"))
