@@ -22,12 +22,10 @@ from gpu_util_callback.recording.segments import (
     Part,
     Segment,
     SegmentInfo,
-    StoredIndex,
     complete,
     concatenate,
     joined,
     list_segments,
-    stored_index,
 )
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import account
@@ -49,7 +47,7 @@ class RecordingFiles:
         # Results computed from the files, until they change; and the computations under way.
         self._cache: dict[str, Any] = {}
         self._making: dict[str, threading.RLock] = {}
-        self._top_file: tuple[Any, StoredIndex] | None = None  # and the number of segments that it covers
+        self._top_file: tuple[Any, Top] | None = None  # and the number of segments that it covers
         self.unanswered = False
 
     @property
@@ -57,7 +55,7 @@ class RecordingFiles:
         """True if reading may be slow, or never end."""
         return self._storage.remote
 
-    def _stored_top(self) -> StoredIndex | None:
+    def _stored_top(self) -> Top | None:
         """Return `top.npz`, kept until it is written again; None where there is none."""
         covered = self._covered
         current = self._top_file
@@ -72,9 +70,11 @@ class RecordingFiles:
         """The number of segments that `top.npz` covers; None without a manifest."""
         return self.facts.get("covered")
 
-    def _read_top(self) -> StoredIndex | None:
+    def _read_top(self) -> Top | None:
         try:
-            return stored_index(Container(self._read("top.npz")))
+            return Top.unpack(
+                Container(self._read("top.npz")), partial(self._damaged, "top.npz", "the first view lacks it")
+            )
         except Damaged as error:
             self._top_problem(error)
         except OSError as error:
@@ -98,16 +98,9 @@ class RecordingFiles:
             damaged(error)
             return None
 
-    def _holding(self, table: str) -> dict[tuple[int, int], bool]:
-        """Return (first, last) of the sealed segments -> True if they have rows of a table."""
-        stored = self._stored_top()
-        holds = {} if stored is None else stored.tables
-        return {segment: table in tables for segment, tables in holds.items()}
-
     def having(self, table: str) -> list[SegmentInfo]:
         """Return the segments that have, or may have, rows of a table."""
-        holding = self._holding(table)
-        return [segment for segment in self.segments if holding.get((segment.first, segment.last), True)]
+        return [segment for segment in self.segments if segment.may_hold(table)]
 
     def _damaged(self, name: str, consequence: str, error: Exception) -> None:
         """Record a damaged file that can be done without as a problem."""
@@ -129,7 +122,7 @@ class RecordingFiles:
         for _ in range(2):  # a list made while files are sealed may have neither
             infos, gaps = list_segments(
                 self._storage.names(self.path),
-                {} if stored is None else stored.entries,
+                () if stored is None else stored.segments,
                 written=self.facts.get("sealed") or 0,
             )
             if not gaps:
@@ -254,7 +247,7 @@ class Recording(RecordingFiles):
         self._stamp: tuple | None = None
         self._changed_at: float | None = None  # when the manifest was last seen to change
         self._refreshing = threading.Lock()
-        self._of_stored: tuple[StoredIndex | None, Any, Top] | None = None
+        self._top_of_rows: tuple[Any, Top] | None = None  # where none is stored, for as many segments
         self._newest: dict[str, Part] = {}  # of the segments after those
         self.refresh()
 
@@ -525,11 +518,11 @@ class Recording(RecordingFiles):
 
     def _top(self) -> Top:
         """Return the stored first view with the rows of newer segments added."""
-        stored, covered = self._stored_top(), self._covered
-        current = self._of_stored
-        if current is None or current[0] is not stored or current[1] != covered or covered is None:
-            current = self._of_stored = (stored, covered, self._top_of_stored(stored))
-        top = current[2]
+        top = self._stored_top()
+        if top is None:
+            if self._top_of_rows is None or self._top_of_rows[0] != self._covered or self._covered is None:
+                self._top_of_rows = self._covered, self._folded()
+            top = self._top_of_rows[1]
         # A live run writes a small segment at each flush.
         parts, newest = [], {}
         for info in self.segments:
@@ -540,14 +533,8 @@ class Recording(RecordingFiles):
         self._newest = newest
         return top.with_rows(*joined(parts)) if parts else top
 
-    def _top_of_stored(self, stored: StoredIndex | None) -> Top:
-        if stored is not None:
-            try:
-                top = Top.unpack(stored.container, partial(self._damaged, "top.npz", "the first view lacks it"))
-                top.covered = stored.covered
-                return top
-            except Damaged as error:
-                self._top_problem(error)
+    def _folded(self) -> Top:
+        """Return a top of all rows but those of newer segments."""
         top = Top(self.start_ns)
         covered = self._covered
         last = max((i.last for i in self.segments), default=-1) if covered is None else covered - 1

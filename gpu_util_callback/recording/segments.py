@@ -1,11 +1,7 @@
-"""Segments: the rows of a stretch of time, all tables and groups in one file, and their index.
-
-The index lists the sealed segments and their contents; it is a part of `top.npz`.
-"""
+"""Segments: the rows of a stretch of time, all tables and groups in one file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +10,6 @@ from gpu_util_callback.recording.container import (
     Damaged,
     FrameError,
     OtherFormat,
-    checked_ns,
     decode_frame,
     encode_frame,
     pack,
@@ -260,39 +255,54 @@ def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, 
     return frame
 
 
-@dataclass(frozen=True)
-class SegmentInfo:
+class SegmentInfo(NamedTuple):
     """The known facts of a segment without opening it; step and time -1/0 where unknown."""
 
     first: int
     last: int
+    size: int = 0  # of its file, bytes
     steps: int = -1  # rows of the steps table; -1: unknown until it is opened
     first_step: int = -1
     last_step: int = -1
     start_ns: int = 0
     end_ns: int = 0
+    holds: int = -1  # a bit for each of the schema's tables: whether it may have rows of it
+
+    @classmethod
+    def of(cls, first: int, last: int, size: int, tables: Tables, samples: Tables) -> "SegmentInfo":
+        """Return the facts of a segment with these rows."""
+        steps = tables["steps"]["step"].tolist() if "steps" in tables else []
+        ends = steps[0] if steps else -1, steps[-1] if steps else -1
+        holds = sum(1 << _PLACES[table] for table in tables)
+        return cls(first, last, size, len(steps), *ends, *extent(tables, samples), holds)
 
     @property
     def name(self) -> str:
         return segment_name(self.first, self.last)
 
+    def may_hold(self, table: str) -> bool:
+        """Return whether it has, or may have, rows of a table."""
+        return bool(self.holds >> _PLACES[table] & 1)
 
-# (first, last) -> its entry as in `SealedIndex.entries`
-Index = Mapping[tuple[int, int], Sequence[int]]
+
+_PLACES = {table: at for at, table in enumerate(TABLES)}
 
 
-def list_segments(names: Iterable[str], index: Index, written: int) -> tuple[list[SegmentInfo], list[SegmentInfo]]:
+def list_segments(
+    names: Iterable[str], known: Sequence[SegmentInfo], written: int
+) -> tuple[list[SegmentInfo], list[SegmentInfo]]:
     """Order the segments among a folder's files.
 
     Args:
         names: the folder's files.
-        index: the stored index's entries of the sealed segments.
+        known: the sealed segments that the top lists.
         written: number of segments according to the manifest.
 
     Returns:
         (the segments, the missing ones). A small segment whose rows are in a sealed one, but whose
         file was not removed yet, is in neither.
     """
+    by_range = {(info.first, info.last): info for info in known}
     ranges = (span for name in names if (span := segment_range(name)))
     infos: list[SegmentInfo] = []
     gaps: list[SegmentInfo] = []
@@ -301,108 +311,26 @@ def list_segments(names: Iterable[str], index: Index, written: int) -> tuple[lis
         if last <= covered:
             continue
         if first > covered + 1:
-            gaps.append(_gap(covered + 1, first - 1, index))
+            gaps.append(_gap(covered + 1, first - 1, known))
         covered = last
-        entry = index.get((first, last))
-        infos.append(SegmentInfo(first, last, *(entry or ())[3:8]))
+        infos.append(by_range.get((first, last)) or SegmentInfo(first, last))
     if covered < written - 1:
-        gaps.append(_gap(covered + 1, written - 1, index))
+        gaps.append(_gap(covered + 1, written - 1, known))
     return infos, gaps
 
 
-def _gap(first: int, last: int, index: Index) -> SegmentInfo:
+def _gap(first: int, last: int, known: Sequence[SegmentInfo]) -> SegmentInfo:
     """Return the known facts of the missing segments first to last."""
-    entries = [entry for entry in index.values() if first <= entry[0] and entry[1] <= last and entry[3] > 0]
-    if not entries:
+    missing = [info for info in known if first <= info.first and info.last <= last and info.steps > 0]
+    if not missing:
         return SegmentInfo(first, last)
     return SegmentInfo(
         first,
         last,
-        steps=sum(entry[3] for entry in entries),
-        first_step=min(entry[4] for entry in entries),
-        last_step=max(entry[5] for entry in entries),
-        start_ns=min(entry[6] for entry in entries),
-        end_ns=max(entry[7] for entry in entries),
+        steps=sum(info.steps for info in missing),
+        first_step=min(info.first_step for info in missing),
+        last_step=max(info.last_step for info in missing),
     )
-
-
-_MASKS = {table: 1 << at for at, table in enumerate(TABLES)}
-
-
-class SealedIndex:
-    """The list that grows with every sealed segment.
-
-    Attributes:
-        entries: [first, last, bytes, steps, first_step, last_step, start_ns, end_ns, holds] of each;
-            `holds` has a bit for each table with rows.
-        stretches: [first, last] segment of each stretch of a long run, which has a top of its own.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[list[int]] = []
-        self.stretches: list[list[int]] = []
-
-    def add(self, first: int, last: int, size: int, tables: Tables, samples: Tables) -> None:
-        """Add the segment of numbers `first` to `last`, sealed with these rows."""
-        first_step = last_step = -1
-        rows = 0
-        if "steps" in tables:
-            steps = tables["steps"]["step"]
-            rows, first_step, last_step = len(steps), int(steps[0]), int(steps[-1])
-        start, end = extent(tables, samples)
-        holds = sum(_MASKS[table] for table in tables)
-        self.entries.append([first, last, size, rows, first_step, last_step, start, end, holds])
-
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return (index, arrays) to be stored in `top.npz`."""
-        segments = np.array(self.entries, np.int64).reshape(-1, 9)
-        stretches = np.array(self.stretches, np.int64).reshape(-1, 2)
-        return {"tables": list(TABLES)}, {"segments": segments, "stretches": stretches}
-
-
-@dataclass(frozen=True)
-class StoredIndex:
-    """The list as stored in a `top.npz`.
-
-    Attributes:
-        container: the file.
-        entries: (first, last) of each sealed segment -> its entry as in `SealedIndex.entries`.
-        tables: the tables with rows of each.
-        stretches: (first, last) segment of each stretch of a long run, which has its own top.
-        origin_ns: the recording's start.
-    """
-
-    container: Container
-    entries: dict[tuple[int, int], list[int]]
-    tables: dict[tuple[int, int], set[str]]
-    stretches: list[tuple[int, int]]
-    origin_ns: int
-
-    @property
-    def covered(self) -> int:
-        """The number of the last sealed segment, -1 without any."""
-        return max((last for _, last in self.entries), default=-1)
-
-
-def stored_index(container: Container) -> StoredIndex:
-    """Return the list of a `top.npz`. Raises: Damaged where it is invalid."""
-    names, origin_ns = container.index.get("tables"), checked_ns(container.index.get("origin_ns"))
-    if not isinstance(names, list):
-        raise Damaged("not a top: it names no tables")
-    segments, stretches = _integers(container, "segments", 9), _integers(container, "stretches", 2)
-    entries = {(entry[0], entry[1]): entry for entry in segments}
-    tables = {
-        segment: {str(name) for at, name in enumerate(names[:63]) if entry[8] >> at & 1}
-        for segment, entry in entries.items()
-    }
-    return StoredIndex(container, entries, tables, [(first, last) for first, last in stretches], origin_ns)
-
-
-def _integers(container: Container, name: str, width: int) -> list[list[int]]:
-    array = container.array(name)
-    if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != width:
-        raise Damaged(f"not a top: its list of {name} makes no sense")
-    return array.tolist()
 
 
 def extent(tables: Tables, samples: Tables) -> tuple[int, int]:

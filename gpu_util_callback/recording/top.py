@@ -26,7 +26,7 @@ from gpu_util_callback.recording.container import (
 from gpu_util_callback.recording.fold import REDUCTIONS, Fold
 from gpu_util_callback.recording.manifest_facts import encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES, TABLES
-from gpu_util_callback.recording.segments import Tables, checked_frame, complete, concatenate
+from gpu_util_callback.recording.segments import SegmentInfo, Tables, checked_frame, complete, concatenate
 from gpu_util_callback.recording.summary import ColumnDistributions, step_series
 
 
@@ -92,6 +92,8 @@ class Top:
     Attributes:
         values: number of values added.
         phases: the longest ones, in chronological order.
+        segments: the sealed ones in it.
+        stretches: first and last segment of each stretch of a long run, which has a top of its own.
         covered: number of the last segment in it; -1 = none.
     """
 
@@ -101,6 +103,8 @@ class Top:
         self.summary = ColumnDistributions()
         self.values = 0
         self.phases = complete("phases", {})
+        self.segments: list[SegmentInfo] = []
+        self.stretches: list[tuple[int, int]] = []
         self.covered = -1
         self._cells: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
         self._samples: dict[str, Fold] = {}
@@ -168,6 +172,12 @@ class Top:
         return first[at] + np.minimum(np.floor(share * rows).astype(np.int64), rows - 1)
 
     # --- adding rows ------------------------------------------------------------------------------
+
+    def add_segment(self, info: SegmentInfo, tables: Tables, samples: Tables) -> None:
+        """Add the rows of a sealed segment, and list it."""
+        self.segments.append(info)
+        self.covered = info.last
+        self.add(tables, samples)
 
     def add(self, tables: Tables, samples: Tables) -> None:
         """Add rows that follow those added before."""
@@ -237,8 +247,8 @@ class Top:
 
     # --- its file ---------------------------------------------------------------------------------
 
-    def pack(self, index: dict[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> bytes:
-        """Return the bytes of `top.npz`; `index` and arrays `beside` are stored with it."""
+    def pack(self) -> bytes:
+        """Return the bytes of `top.npz`."""
         phases, planes = encode_frame(self.phases, TABLES["phases"])
         about: dict[str, Any] = {
             "format": FORMAT_MAJOR,
@@ -246,9 +256,12 @@ class Top:
             "origin_ns": self.origin_ns,
             "summary": self.summary.state(),
             "folds": {},
-            **index,
         }
-        arrays: dict[str, np.ndarray] = {"phases": planes, **(beside or {})}
+        arrays = {
+            "phases": planes,
+            "segments": np.array(self.segments, np.int64).reshape(-1, len(SegmentInfo._fields)),
+            "stretches": np.array(self.stretches, np.int64).reshape(-1, 2),
+        }
         for name in ["steps", *self.groups]:
             fold = self.steps if name == "steps" else self.samples(name)
             if fold is None or not fold.used:
@@ -281,6 +294,9 @@ class Top:
             top = cls(checked_ns(index["origin_ns"]))
             top.summary = ColumnDistributions.restore(index["summary"])
             top.phases = _phases_of(container)
+            top.segments = [SegmentInfo(*row) for row in _integers(container, "segments", len(SegmentInfo._fields))]
+            top.stretches = [(first, last) for first, last in _integers(container, "stretches", 2)]
+            top.covered = max((info.last for info in top.segments), default=-1)
             folds = {encodable(str(name)): _checked(about) for name, about in index["folds"].items()}
             if "steps" in folds:
                 top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS)
@@ -292,6 +308,13 @@ class Top:
                 raise
             raise Damaged(f"not a top: {error!r}") from error
         return top
+
+
+def _integers(container: Container, name: str, width: int) -> list[list[int]]:
+    array = container.array(name)
+    if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != width:
+        raise Damaged(f"not a top: its list of {name} makes no sense")
+    return array.tolist()
 
 
 def _checked(about: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR, PLUGI
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
     Part,
-    SealedIndex,
+    SegmentInfo,
     complete,
     concatenate,
     encode_segment,
@@ -107,7 +107,6 @@ class RecordingWriter:
         self._open_bytes = 0
         self._open_since: int | None = None  # when the first row came that is not sealed
         self._number = 0  # of the next segment
-        self._sealed = SealedIndex()
         self._superfluous: list[str] = []  # files to remove once the top is written
         self._covered = 0  # number of the first segment that the written top lacks
         self._top = Top(self.facts["started_ns"])
@@ -282,8 +281,8 @@ class RecordingWriter:
             self._seal()
         if self._top_is_due:
             self._write_stretch(seal)
-            self._write("top.npz", self._top.pack(*self._sealed.state()))
-            self._covered = self._sealed.entries[-1][1] + 1
+            self._write("top.npz", self._top.pack())
+            self._covered = self._top.covered + 1
             self._top_is_due = False
             for name in self._superfluous:
                 try:
@@ -362,24 +361,24 @@ class RecordingWriter:
         tables, samples = joined([*self._open, new] if new is not None else self._open)
         first, last = self._number - len(self._open), self._number - (new is None)
         data = encode_segment(tables, samples, SEALED_LEVEL)
-        self._write(segment_name(first, last), data)
-        self._sealed.add(first, last, len(data), tables, samples)
+        info = SegmentInfo.of(first, last, len(data), tables, samples)
+        self._write(info.name, data)
         if last > first:
             self._superfluous += [segment_name(n, n) for n in range(first, self._number)]
         self._number = last + 1
         self._open, self._open_rows, self._open_bytes = [], Counter(), 0
         self._open_since = None
-        self._top.add(tables, samples)
+        self._top.add_segment(info, tables, samples)
         self._stretch.fold(tables, samples)
         self._top_is_due = True
 
     def _write_stretch(self, last_one: bool) -> None:
         long = self._stretch.values >= STRETCH_VALUES
-        if long or (last_one and self._sealed.stretches and self._stretch.values):
-            before = self._sealed.stretches[-1][1] if self._sealed.stretches else -1
-            first, last = before + 1, self._sealed.entries[-1][1]
-            self._write(stretch_name(first, last), self._stretch.pack({"summary": []}))
-            self._sealed.stretches.append([first, last])
+        stretches = self._top.stretches
+        if long or (last_one and stretches and self._stretch.values):
+            first, last = stretches[-1][1] + 1 if stretches else 0, self._top.covered
+            self._write(stretch_name(first, last), self._stretch.pack())
+            stretches.append((first, last))
             self._stretch = Top(self.facts["started_ns"])
 
     def _write_manifest(self) -> None:
@@ -418,7 +417,7 @@ class RecordingWriter:
         self._storage.make_folder(self.path)
         self.removals += 1
         self._open_since = 0  # seal what the small segments held
-        self._top_is_due |= bool(self._sealed.entries)
+        self._top_is_due |= bool(self._top.segments)
 
     def _write(self, name: str, data: bytes) -> None:
         path = self._storage.join(self.path, name)

@@ -187,8 +187,8 @@ def test_rows_added_later_are_folded_in_when_somebody_looks():
     early, late = rows(0, 900, ["a"]), rows(900, 2_600, ["b", "a"])
     whole = Top(START)
     whole.add(*early)
-    stored = Top.unpack(Container(whole.pack({})), fail)
-    grown, before = stored.with_rows(*late), whole.pack({})
+    stored = Top.unpack(Container(whole.pack()), fail)
+    grown, before = stored.with_rows(*late), whole.pack()
     whole.add(*late)
     assert not grown._samples
     assert grown.step_range == whole.step_range == (0, 3_499)
@@ -199,7 +199,7 @@ def test_rows_added_later_are_folded_in_when_somebody_looks():
         for part in ("low", "high", "total", "count", "first"):
             assert found.columns(part) == truth.columns(part)
             np.testing.assert_allclose(found.matrix(part), truth.matrix(part), rtol=1e-6)
-    assert stored.pack({}) == before, "what was stored stays as it is"
+    assert stored.pack() == before, "what was stored stays as it is"
 
 
 def test_a_flush_costs_its_own_segment_and_not_the_top(make_writer, tmp_path, scripted_time, monkeypatch):
@@ -286,7 +286,7 @@ def test_a_damaged_top_is_read_once_until_it_changes(make_writer, tmp_path, monk
 def test_cells_that_cannot_be_make_the_top_a_damaged_one(change):
     top = Top(START)
     top.add({"steps": complete("steps", step_rows(50))}, {})
-    container = Container(top.pack({}))
+    container = Container(top.pack())
     container.index["folds"]["steps"] |= change
     with pytest.raises(Damaged):
         Top.unpack(container, fail)
@@ -296,7 +296,7 @@ def test_a_damaged_group_of_samples_is_named_and_empty():
     top, problems = Top(START), []
     times = START + np.arange(50) * 10**8
     top.add({}, {group: {"time_ns": times, "a": times % 9.0} for group in ("gpu0", "gpu1")})
-    container = Container(top.pack({}))
+    container = Container(top.pack())
     container.index["folds"]["gpu0"]["used"] -= 1
     found = Top.unpack(container, problems.append)
     assert found.samples("gpu1").of("count", "a").sum() == 50 and not problems
