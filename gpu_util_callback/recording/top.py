@@ -6,7 +6,7 @@ when a segment is sealed: the first view of a long run reads the manifest and th
 reader adds the rows of newer segments.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ LONGEST = 2048  # phases
 # What a fold keeps of measured columns, and of the place of its rows.
 _STATS = ("low", "high", "total", "count")
 _PLACES = {"first": ("step", "start"), "last": ("step", "end")}
+_SAMPLE_PLACES = {"first": ("time",)}
 
 
 # Readings of the training's input pipeline, folded as samples are: the work of each stage since the
@@ -299,7 +300,7 @@ class Top:
             top.covered = max((info.last for info in top.segments), default=-1)
             folds = {encodable(str(name)): _checked(about) for name, about in index["folds"].items()}
             if "steps" in folds:
-                top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS)
+                top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS, _PLACES)
             top._stored = {
                 name: partial(_samples_of, container, name, about, on_damage) for name, about in folds.items()
             }
@@ -331,8 +332,10 @@ def _checked(about: Mapping[str, Any]) -> Mapping[str, Any]:
     return about
 
 
-def _restored(container: Container, name: str, about: Mapping[str, Any], size: int) -> Fold:
-    """Return a fold as stored. Raises: Damaged."""
+def _restored(
+    container: Container, name: str, about: Mapping[str, Any], size: int, places: Mapping[str, Sequence[str]]
+) -> Fold:
+    """Return a fold as stored, which has at least these columns. Raises: Damaged, KeyError."""
     fold, arrays = Fold(size, about["width"]), {}
     for part, columns in about["columns"].items():
         array = container.array(f"{name}/{'mean' if part == 'total' else part}")
@@ -342,8 +345,13 @@ def _restored(container: Container, name: str, about: Mapping[str, Any], size: i
         arrays[part] = [encodable(str(column)) for column in columns], array
     columns, mean = arrays["total"]
     count = arrays["count"][1]
-    arrays["total"] = columns, np.where(count > 0, mean.astype(np.float64) * count, 0.0)
+    with np.errstate(invalid="ignore"):
+        arrays["total"] = columns, np.where(count > 0, mean.astype(np.float64) * count, 0.0)
     fold.restore(about["first"], about["used"], **arrays)
+    for part, needed in {"low": (), "high": (), **places}.items():
+        fold.matrix(part)
+        for column in needed:
+            fold.of(part, column)
     return fold
 
 
@@ -351,7 +359,7 @@ def _samples_of(
     container: Container, name: str, about: Mapping[str, Any], on_damage: Callable[[Damaged], None]
 ) -> Fold:
     try:
-        return _restored(container, name, about, SAMPLE_CELLS)
+        return _restored(container, name, about, SAMPLE_CELLS, _SAMPLE_PLACES)
     except (Damaged, KeyError, ValueError, TypeError) as error:
         on_damage(error if isinstance(error, Damaged) else Damaged(f"{name[:40]}: {error!r}"))
         return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None)

@@ -292,6 +292,20 @@ def test_cells_that_cannot_be_make_the_top_a_damaged_one(change):
         Top.unpack(container, fail)
 
 
+@pytest.mark.parametrize("part", ["low", "high", "first", "last"])
+def test_cells_without_a_column_that_is_always_there_make_it_one_too(part):
+    top = Top(START)
+    top.add({"steps": complete("steps", step_rows(50))}, {})
+    container = Container(top.pack())
+    columns = container.index["folds"]["steps"]["columns"]
+    if part in ("first", "last"):
+        columns[part][0] = "else"
+    else:
+        del columns[part]
+    with pytest.raises(Damaged):
+        Top.unpack(container, fail)
+
+
 def test_a_damaged_group_of_samples_is_named_and_empty():
     top, problems = Top(START), []
     times = START + np.arange(50) * 10**8
