@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_reports
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums
 from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
@@ -23,21 +22,21 @@ from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
 from gpu_util_callback.recording.manifest import plain
-from gpu_util_callback.recording.problems import ReportedProblem, reported, unexpected
+from gpu_util_callback.recording.problems import reported, unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.redaction import without_secrets
 from tensorboard_plugin.jobs import SessionClocks, job_reply
 from tensorboard_plugin.replies import (
     listed,
     listed_row,
     recording_reply,
+    runs_head,
     static_file,
     total_reply,
-    vocabulary,
     window_reply,
 )
-from tensorboard_plugin.reply_types import RecordingSummary, RunsReply, TotalReply
+from tensorboard_plugin.reply_types import TotalReply
 from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
@@ -163,12 +162,14 @@ def html_report(
         except Exception as error:
             problems.append(unexpected(recording.path, error))
     data = {
-        "runs": _runs(
-            without_secrets(logdir),
-            sorted(per_run),
-            [listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id],
-            reported([*recordings.problems, *problems]),
-        ),
+        "runs": {
+            **runs_head(
+                {"logdir": without_secrets(logdir)}, sorted(per_run), reported([*recordings.problems, *problems])
+            ),
+            "recordings": [
+                listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id
+            ],
+        },
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
         "total": None if thresholds else _sums([recording for recording, _ in judged]),
         "shown": [id for id in shown if id in by_id],
@@ -187,22 +188,8 @@ def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -
     """
     several = len({row["logdir"] for row in rows}) > 1
     shown = [listed_row(row, several) for row in rows if not row["imported"]]
-    return _page({"runs": _runs(", ".join(logdirs), [], shown, []), "total": total_reply(report), "recordings": {}})
-
-
-def _runs(
-    logdir: str, names: list[str], recordings: list[RecordingSummary], problems: list[ReportedProblem]
-) -> RunsReply:
-    return {
-        "version": 1,
-        "server_version": __version__,
-        "logdir": logdir,
-        "tensorboard_runs": names,
-        "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-        "words": vocabulary(),
-        "recordings": recordings,
-        "problems": problems,
-    }
+    runs = {**runs_head({"logdir": ", ".join(logdirs)}, [], []), "recordings": shown}
+    return _page({"runs": runs, "total": total_reply(report), "recordings": {}})
 
 
 def _page(data: Mapping[str, object]) -> str:

@@ -15,7 +15,6 @@ from tensorboard.plugins.base_plugin import FrontendMetadata
 from werkzeug import wrappers
 
 from gpu_util_callback import daemon
-from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
@@ -30,12 +29,12 @@ from tensorboard_plugin.replies import (
     listed,
     looked_in,
     recording_reply,
+    runs_head,
     static_file,
     total_reply,
-    vocabulary,
     window_reply,
 )
-from tensorboard_plugin.reply_types import LogDirectory, RunsHead
+from tensorboard_plugin.reply_types import LogDirectory
 from tensorboard_plugin.runs import OpenedRecording, RunIndex, local_directories, log_directory, run_directories
 from tensorboard_plugin.tiles.recording_tiles import Recent
 from tensorboard_plugin.tiles.server import BadTile, TileServer
@@ -180,17 +179,8 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                 rows.append(_row(entry, per_run[entry.recording.run]))
             except Exception as error:
                 problems.append(unexpected(entry.recording.path, error))
-        head: RunsHead = {
-            "version": 1,
-            "server_version": __version__,
-            **self._looked_in(),
-            "tensorboard_runs": self._names,
-            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-            "words": vocabulary(),
-            "complete": complete,
-            "progress": self._index.progress,
-            "problems": reported(problems),
-        }
+        head = runs_head(self._looked_in(), self._names, reported(problems))
+        head |= {"complete": complete, "progress": self._index.progress}
         text = f'{_dumped(head)[:-1]},"recordings":[{",".join(rows)}]}}'
         return _unkept(http_util.Respond(request, text, "application/json"))
 

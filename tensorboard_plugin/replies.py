@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums, TrainingReport, Unit
 from gpu_util_callback.diagnosis.survey import Row
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_LOOK, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import order
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
-from gpu_util_callback.recording.problems import reported
+from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import complete, concatenate
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.report.ceilings import ceilings_in_words
@@ -30,6 +31,7 @@ from tensorboard_plugin.reply_types import (
     PhaseReply,
     RecordingReply,
     RecordingSummary,
+    RunsHead,
     StepKernels,
     StoredFindings,
     TotalReply,
@@ -87,6 +89,19 @@ def vocabulary() -> Words:
 
 def _cause(title: str, look: tuple[str, str], between_steps: bool = False, part: str = "") -> CauseWords:
     return {"title": title, "glyph": look[0], "colour": look[1], "between_steps": between_steps, "part": part}
+
+
+def runs_head(directory: LogDirectory, names: list[str], problems: list[ReportedProblem]) -> RunsHead:
+    """Return the head of `./runs`; `names`: the runs that TensorBoard knows."""
+    return {
+        "version": 1,
+        "server_version": __version__,
+        **directory,
+        "tensorboard_runs": names,
+        "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+        "words": vocabulary(),
+        "problems": problems,
+    }
 
 
 def listed(recording: Recording, of_run: int, status: Status | None = None) -> RecordingSummary:
