@@ -74,3 +74,11 @@ def shared(program: str, *arguments: str, **variables: str) -> dict:
 def forget() -> None:
     """Run shared programs anew from here on."""
     _shared.clear()
+
+
+def summed_up(one: dict) -> None:
+    """The parts of a recording's account add up, and its rows are in order."""
+    account = one["account"]
+    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005, abs=0.001)
+    assert min(account["time_s"].values()) >= -0.001, account
+    assert one["in_order"] and one["fits"], one

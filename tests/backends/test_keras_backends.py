@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from injected import SLACK_MS
 from packages import need
-from processes import shared
+from processes import shared, summed_up
 
 # What holds measured waits against injected ones, alone on the machine; and what counts, in another
 # process beside other tests.
@@ -40,13 +40,6 @@ def measured(backend):
 @pytest.fixture
 def counted(backend):
     return run(backend, *COUNTED[backend])
-
-
-def summed_up(one: dict) -> None:
-    account = one["account"]
-    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005, abs=0.001)
-    assert min(account["time_s"].values()) >= -0.001, account
-    assert one["in_order"] and one["fits"], one
 
 
 def check_waits(found: dict, most_kinds: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from injected import DELAYS_MS, PER_DELAY, SLACK_MS
 from packages import need
-from processes import shared
+from processes import shared, summed_up
 
 from gpu_util_callback.backends.input_calls import TIMED
 
@@ -34,13 +34,6 @@ def found_of(framework: str) -> dict:
     groups += ["stages"] if importlib.util.find_spec("tensorflow") else []
     groups += {"torch": ["compiled"], "tensorflow": ["xla"]}.get(framework, [])
     return shared("loop_program.py", framework, *groups)
-
-
-def summed_up(one: dict) -> None:
-    account = one["account"]
-    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005, abs=0.001)
-    assert min(account["time_s"].values()) >= -0.001, account
-    assert one["in_order"] and one["fits"], one
 
 
 def test_wait_is_the_truth(framework, found):

@@ -3,15 +3,12 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from urllib.parse import quote
 
 from make_recording import make_recording
-from tensorboard.plugins import base_plugin
-from werkzeug.test import Client
+from plugin_app import clients
 
 from tensorboard_plugin import plugin as plugin_module
-from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.tiles.recording_tiles import Jobs
 
 
@@ -69,14 +66,6 @@ def test_of_too_many_the_oldest_are_forgotten():
 
 def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):
     make_recording(tmp_path, "thirds", steps=60, scalars=False)
-    plugin = GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir=str(tmp_path),
-            flags=SimpleNamespace(logdir_spec=""),
-            multiplexer=None,
-            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
-        )
-    )
     made = []
 
     def slow(of):
@@ -89,7 +78,7 @@ def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):
 
     for name in ("run_report", "total"):
         monkeypatch.setattr(plugin_module, name, slow(getattr(plugin_module, name)))
-    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    apps = clients(tmp_path)
     (one,) = apps["/runs"].get("/runs").json["recordings"]
 
     def ask(route):
@@ -104,16 +93,7 @@ def test_two_hundred_requests_do_not_wait_for_a_long_one(tmp_path, monkeypatch):
     """None of them computes for long, and the report of one recording holds up no other."""
     for run in ("long", "other"):
         make_recording(tmp_path / run, "thirds", steps=3000, scalars=False)
-    runs = [SimpleNamespace(run_name=name) for name in ("long", "other")]
-    plugin = GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir=str(tmp_path),
-            flags=SimpleNamespace(logdir_spec=""),
-            multiplexer=None,
-            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
-        )
-    )
-    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    apps = clients(tmp_path, ["long", "other"])
     ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
     begun, go_on, report = threading.Event(), threading.Event(), plugin_module.run_report
 

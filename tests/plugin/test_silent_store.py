@@ -3,22 +3,20 @@
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from make_recording import SyntheticRun, make_recording
-from tensorboard.plugins import base_plugin
+from plugin_app import clients
 from waiting import wait_until
-from werkzeug.test import Client
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import LocalStorage, storage_for
 from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin.plugin import GpuUtilizationPlugin, NoAnswer
+from tensorboard_plugin.plugin import NoAnswer
 from tensorboard_plugin.runs import RunIndex
 from tensorboard_plugin.tiles.server import TileServer
 
@@ -100,16 +98,7 @@ def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tm
 
 def served(places):
     """Route -> a client of it, of a plugin over these runs."""
-    runs = [SimpleNamespace(run_name=name) for name in places]
-    plugin = GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir="",
-            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
-            multiplexer=SimpleNamespace(RunPaths=lambda: places),
-            flags=SimpleNamespace(logdir_spec="there:silent://bucket/run,here:/there"),
-        )
-    )
-    return {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    return clients("", places, spec="there:silent://bucket/run,here:/there", paths=places)
 
 
 def test_a_download_ends_and_says_that_it_is_incomplete(silent, impatient):
@@ -217,16 +206,9 @@ def test_a_mount_that_hangs_holds_up_nothing_else(spec, hung, impatient, tmp_pat
         run = SyntheticRun(tmp_path / folder, "healthy", steps=30, scalars=False)
         run.advance(30)  # live: its status is in no file
     names = ["a", "nfs/b", "nfs/c", "z"]
-    runs = [SimpleNamespace(run_name=name) for name in names]
-    plugin = GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir="" if spec else str(tmp_path),
-            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
-            multiplexer=SimpleNamespace(RunPaths=lambda: {n: str(tmp_path / n) for n in names}),
-            flags=SimpleNamespace(logdir_spec=",".join(str(tmp_path / n) for n in ("a", "nfs", "z")) if spec else ""),
-        )
-    )
-    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    listed = ",".join(str(tmp_path / n) for n in ("a", "nfs", "z")) if spec else ""
+    paths = {n: str(tmp_path / n) for n in names}
+    apps = clients("" if spec else tmp_path, names, spec=listed, paths=paths)
     wait_until(lambda: listing(apps)[0] == names, 30)
     ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
 
@@ -256,15 +238,7 @@ def test_a_log_directory_that_hangs_is_answered_for(hung, impatient, tmp_path, m
     released = threading.Event()
     monkeypatch.setattr(Path, "is_dir", lambda self: released.wait(60))
     hung.add(tmp_path)
-    plugin = GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir=str(tmp_path),
-            flags=SimpleNamespace(logdir_spec=""),
-            multiplexer=None,
-            data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: []),
-        )
-    )
-    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    apps = clients(tmp_path)
     wait_until(lambda: "no answer" in str(listing(apps)[1]), 30)
     assert apps["/runs"].get("/runs").json["logdir_exists"] is None
     released.set()

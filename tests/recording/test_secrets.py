@@ -15,14 +15,12 @@ import time
 import traceback
 import zipfile
 from io import BytesIO
-from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from tensorboard.plugins import base_plugin
-from werkzeug.test import Client
+from plugin_app import clients
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings, redaction
 from gpu_util_callback.backends.adapters import LoopAdapter
@@ -37,7 +35,6 @@ from gpu_util_callback.recording.discovery import expanded
 from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.recording.writer import RecordingWriter
 from gpu_util_callback.redaction import Redactor, cleaned, error_text, without_secrets
-from tensorboard_plugin.plugin import GpuUtilizationPlugin
 
 URL = "leaky://alizarin:PASSW0RD@host/logs?X-Amz-Signature=SIGNED&sig=SHARED"
 SECRETS = ("PASSW0RD", "SIGNED", "SHARED", "HUNTER2", "TOKEN99")
@@ -129,16 +126,7 @@ def everything_said(logdir, folder, capfd, caplog):
         main(command)
     if page.exists():
         texts.append(page.read_text())
-    runs = [SimpleNamespace(run_name=".")]
-    plugin = GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir=logdir,
-            data_provider=SimpleNamespace(list_runs=lambda *_, **__: runs),
-            multiplexer=None,
-            flags=SimpleNamespace(logdir_spec=""),
-        )
-    )
-    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    apps = clients(logdir, ["."])
     listed = apps["/runs"].get("/runs")
     texts.append(listed.text)
     texts.append(apps["/total"].get("/total").text)
