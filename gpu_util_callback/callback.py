@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
         "GpuUtilCallback needs Keras: pip install keras. Without Keras, use GpuUtilMonitor.", name="keras"
     ) from None
 
-from gpu_util_callback.recorder.fit import FitSeries, KerasSession, announce_known_failure, leave_out
+from gpu_util_callback.recorder.fit import KerasSession, announce_known_failure, leave_out
 from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.redaction import error_text
@@ -146,8 +146,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             memory_stacks=memory_stacks,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
-        self._series: FitSeries | None = None  # what the next fit may continue
-        self._newest: Recorder | None = None  # of the newest fit that is over
+        self._newest: Recorder | None = None  # of the newest fit that is over, which the next one may continue
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
@@ -156,7 +155,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
     def __getstate__(self):
         """Return the state without a fit, also when copied or pickled in the middle of one."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("on_")}
-        return state | {"_session": None, "_series": None, "_newest": None}
+        return state | {"_session": None, "_newest": None}
 
     def on_train_begin(self, logs=None):
         before = self._session
@@ -168,8 +167,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             leave_out(self)
             return
         self._measure()
-        series, self._series = self._series, None
-        session = self._session = KerasSession(self, self._settings, series)
+        session = self._session = KerasSession(self, self._settings, self._newest)
         try:
             session.begin(self._model, self.params, keras.backend.backend())
         except Exception as error:
@@ -210,7 +208,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
         session = self._session
         self._pass_on("end")
         self._session = None
-        self._series = session.series() if session is not None else None
         self._newest = session.recorder if session is not None else None
 
     def summary(self) -> Summary:

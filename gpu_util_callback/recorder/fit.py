@@ -6,7 +6,6 @@ import math
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,28 +98,10 @@ def _goes_on(other: FitWatch, new: FitWatch) -> bool:
     return other.located and not other.over() and not other.same_place(new)
 
 
-@dataclass
-class FitSeries:
-    """A recording that the next fit of its callback may continue.
-
-    Args:
-        recorder: of the fits so far.
-        kind: identifies fits of the same kind, as of `_kind_of`.
-    """
-
-    recorder: Recorder
-    kind: tuple[object, ...]
-
-    def takes(self, kind: tuple[object, ...]) -> bool:
-        """Return whether a fit of this kind that begins now belongs to the series."""
-        alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
-        return alike and self.recorder.may_continue and self.recorder.acquire()
-
-
 def _kind_of(
     model: Any, params: dict, frame: FrameType | None, adapter: str, facts: dict[str, object]
 ) -> tuple[object, ...]:
-    """Return what fits of one series share; None = unknown (a model that is not built yet)."""
+    """Return what fits of one series share, for `Recorder.continues`; None = unknown (a model not built yet)."""
     built = bool(getattr(model, "built", False))
     first = frame.f_locals.get("initial_epoch") if frame is not None else 0
     return (
@@ -152,12 +133,11 @@ class KerasSession:
     Args:
         callback: the callback that fit calls.
         settings: its checked arguments.
-        series: what the same callback recorded before.
+        before: the recorder of the same callback's fit before, which this fit may continue.
     """
 
-    def __init__(self, callback: FitCallback, settings: Settings, series: FitSeries | None = None):
-        self._before = series
-        self._kind: tuple[object, ...] = ()
+    def __init__(self, callback: FitCallback, settings: Settings, before: Recorder | None = None):
+        self._before = before
         self._callback = callback
         self._settings = settings
         self._beginning = True
@@ -201,15 +181,16 @@ class KerasSession:
             backend = "tensorflow"
         watch = FitWatch(frame)
         facts, problem = _described(frame, backend, self._settings.redact)
-        self._kind = _kind_of(model, params or {}, frame, backend, facts)
-        series, self._before = self._before, None
-        goes_on = series is not None and series.takes(self._kind)
-        if goes_on:
-            assert series is not None
-            recorder = series.recorder
+        kind = _kind_of(model, params or {}, frame, backend, facts)
+        before, self._before = self._before, None
+        counts_steps = self._settings.trace not in (None, TraceSchedule())  # of each fit, to profile some
+        goes_on = before is not None and not counts_steps and before.continues(kind)
+        if before is not None and goes_on:
+            recorder = before
             recorder.adapter.unavailable.clear()  # its `begin` finds them again
         else:
             recorder = Recorder(self._settings, adapter_for(backend))
+        recorder.kind = kind
         close_left_over(
             keep=lambda other: (
                 other is recorder or other.idles_elsewhere(recorder.settings.log_dir) or _goes_on(other.watch, watch)
@@ -400,13 +381,6 @@ class KerasSession:
         else:
             recorder.end("ended")
             recorder.say_verdict()
-
-    def series(self) -> FitSeries | None:
-        """Return what the next fit may continue, now that this one has ended."""
-        recorder = self.recorder
-        if recorder is None or self._settings.trace not in (None, TraceSchedule()):
-            return None  # steps to profile are counted in each fit
-        return FitSeries(recorder, self._kind) if recorder.may_continue else None
 
 
 class EpochLogs:

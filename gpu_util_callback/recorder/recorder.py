@@ -167,6 +167,7 @@ class Recorder:
         self.work = ModelWork(self.adapter, self.settings.flops_per_sample)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
+        self.kind: tuple[object, ...] = ()  # of the newest fit: a fit of another kind continues no series
         self._index = 0  # of the newest fit, among those of its log_dir
         self.begins_at: dict[str, int | None] = {}  # where in the training the first fit begins
         self._fit_started_ns = 0  # of the newest fit
@@ -305,6 +306,11 @@ class Recorder:
             self._idle_until = time.monotonic() + IDLE_FIT_S
             if self._state is State.LEAVING:  # somebody may have ended it in between
                 self._enter(State.IDLE)
+
+    def continues(self, kind: tuple[object, ...]) -> bool:
+        """Return whether a fit of this kind that begins now belongs to the series; it is acquired then."""
+        alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
+        return alike and self.may_continue and self.acquire()
 
     def acquire(self) -> bool:
         """Acquire the recording of a series for a fit that begins; False = it cannot continue.
