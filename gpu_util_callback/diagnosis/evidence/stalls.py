@@ -18,7 +18,7 @@ def usual_ns(spent: np.ndarray) -> int:
     """Return the total with the largest replaced by the median: an outlier is no state."""
     if len(spent) < 3:
         return int(spent.sum())
-    return int(spent.sum() - spent.max() + np.median(spent))
+    return int(int(spent.sum()) - int(spent.max()) + np.median(spent))  # those of damaged rows overflow
 
 
 def intervals(occurrences: Occurrences) -> list[tuple[int, int]]:
