@@ -420,7 +420,8 @@ class PythonBatches(Batches):
             if compiling.ns != compiled and self._explains(compiling.ns - compiled, end - start):
                 timeline.flags |= TRACED
             if timeline.sampled:
-                fetching = self.fetches.own_ns if self.fetches is not None else 0
+                fetches = self.fetches  # another thread may end the recording
+                fetching = fetches.own_ns if fetches is not None else 0
                 timeline.own_step_ns += call_start - start + fetching + clock() - end
             return result
 
@@ -428,7 +429,8 @@ class PythonBatches(Batches):
 
     def _explains(self, compiled: int, ns: int) -> bool:
         """Return whether a call of `ns`, of which `compiled` were compiling, was a compilation."""
-        stamps = self.fetches.stamps if self.fetches is not None else ()
+        fetches = self.fetches
+        stamps = fetches.stamps if fetches is not None else ()
         for requested, delivered in zip(stamps[0::4], stamps[1::4], strict=True):
             # What a fetch in the call compiled (a conversion) is part of its wait.
             compiled -= self._clock.between(int(requested), int(delivered))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -279,6 +280,7 @@ def calls() -> None:
                 f"calls/{kind}/{way.__name__}".replace(" ", "_"),
                 calls=recording.facts["fit"].get("input_calls"),
                 restored=all(vars(inputs["x"])[name] is before[name] for name in before),
+                workers=len(multiprocessing.active_children()),
             )
 
 

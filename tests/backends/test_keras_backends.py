@@ -109,6 +109,7 @@ def test_wall_and_cpu_of_the_functions_that_make_batches(backend, counted):
     for name, one in calls.items():
         _, kind, way = name.split("/")
         assert one["restored"], name
+        assert one["workers"] == 0, "the loader's processes end with the fit"
         if kind == "DataLoader_workers":
             assert one["calls"] is None, "they run in other processes"
             continue

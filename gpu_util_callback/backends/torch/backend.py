@@ -43,8 +43,11 @@ class LoaderTimer:
         self.data_adapter.__dict__[_GET] = lambda: WatchedIterable(get(), self._timed)
 
     def detach(self) -> None:
-        """Restore the original. Loaders in use stop reporting. On any thread."""
-        self._timeline = self.requesting = None
+        """Restore the original. Loaders in use stop reporting. On any thread.
+
+        An iterator that is held here would keep its workers beyond the fit.
+        """
+        self._timeline = self.requesting = self._batches.fetches = None
         self.data_adapter.__dict__.pop(_GET, None)
 
     def _timed(self, iterator: Iterator) -> TimedBatches:
