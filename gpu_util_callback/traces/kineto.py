@@ -38,7 +38,7 @@ from gpu_util_callback.traces.model import (
     Process,
     Shapes,
     Trace,
-    groups,
+    by_device,
 )
 from gpu_util_callback.traces.naming import DERIVED_LINES, api_kind, copy_kind, device_kind, memory_kind, op_of
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
@@ -255,12 +255,8 @@ class DeviceRows:
             memory=np.frombuffer(self._memory, np.int8),
             graph=np.frombuffer(self._graph, np.int64),
         )
-        order = np.lexsort((-end, start))
-        sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
-        self.without_device += int((~sane).sum())
-        order = order[sane[order]]
-        events = events.take(order)
-        devices = {index: events.take(rows) for index, rows in groups(device[order])}
+        devices, left_out = by_device(events, device)
+        self.without_device += left_out
         return devices, self._shapes.all(), int((correlation <= 0).sum())
 
 
@@ -608,14 +604,14 @@ class _TextReader:
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
         host_events, external = self.host.finish(None if self.window_end is None else self.window_end - zero)
         by_external = _ops_by_external(host_events, external)
-        groups, shapes, unlinked = self.device.finish(by_external)
+        events_by_device, shapes, unlinked = self.device.finish(by_external)
         facts, names = device_facts(members.get("deviceProperties"))
         # If all GPUs are alike, their name and facts hold for this one, too.
         common_name = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
         alike = next(iter(facts.values()), {}) if common_name != "GPU" else {}
         devices = [
             Device(index, names.get(index) or common_name, events, facts.get(index, alike))
-            for index, events in sorted(groups.items())
+            for index, events in events_by_device.items()
         ]
         if self.unusable:
             self.problems.append(f"{self.unusable} events with impossible times were left out")

@@ -181,6 +181,13 @@ class DeviceEvents(Columns):
     graph: np.ndarray = field(metadata=_GRAPH)  # id of the CUDA graph, 0 = none, -1 = unknown
 
 
+def by_device(events: DeviceEvents, device: np.ndarray) -> tuple[dict[int, DeviceEvents], int]:
+    """Return each device's events in their order, and how many are left out: of impossible devices."""
+    sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
+    events, device = events.take(sane), device[sane]
+    return {index: in_order(events.take(rows)) for index, rows in groups(device)}, int((~sane).sum())
+
+
 def kernels(events: DeviceEvents) -> np.ndarray:
     """Return a mask of the kernels, those that communicate included."""
     return np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
@@ -198,6 +205,11 @@ class HostEvents(Columns):
     correlation: np.ndarray = field(metadata=_INT64)
     value: np.ndarray = field(metadata=_INT64)  # STEP: training step; RUN: function id
     root: np.ndarray = field(metadata=_FLAG)  # 1: the profiler calls it the root of a step
+
+
+def in_order(events):
+    """Return device or host events by their start; of those that start together the longest first."""
+    return events.take(np.lexsort((-events.end_ps, events.start_ps)))
 
 
 @dataclass(slots=True)

@@ -38,7 +38,9 @@ from gpu_util_callback.traces.model import (
     Process,
     Shapes,
     Trace,
+    by_device,
     groups,
+    in_order,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind
 from gpu_util_callback.traces.xplane_events import host_kind
@@ -419,13 +421,11 @@ class _TableReader:
     def _name_ids(self, keys: np.ndarray, fallback: str) -> np.ndarray:
         unique, inverse = np.unique(keys, return_inverse=True)
         missing = self.names.id(fallback)
-        ids = np.array([self.strings.get(k, missing) for k in unique.tolist()], np.int32)
-        return ids[inverse] if len(keys) else np.empty(0, np.int32)
+        return np.array([self.strings.get(key, missing) for key in unique.tolist()], np.int32)[inverse]
 
     def _classify(self, names: np.ndarray, kind_of) -> np.ndarray:
         unique, inverse = np.unique(names, return_inverse=True)
-        kinds = np.array([int(kind_of(self.names[k])) for k in unique.tolist()], np.int8)
-        return kinds[inverse] if len(names) else np.empty(0, np.int8)
+        return np.array([int(kind_of(self.names[name])) for name in unique.tolist()], np.int8)[inverse]
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
         """Return process id, device number and events of one of the three GPU tables."""
@@ -553,19 +553,16 @@ class _TableReader:
     ) -> None:
         unique, thread = np.unique(tids, return_inverse=True)
         host.thread = thread.reshape(-1).astype(np.int32)
-        order = np.lexsort((-host.end_ps, host.start_ps))
-        host = host.take(order)
+        host = in_order(host)
         facts, titles = self._gpu_facts(pid)
-        order = np.lexsort((-events.end_ps, events.start_ps))
-        order = order[(device[order] >= 0) & (device[order] <= limits.MAX_ORDINAL)]
-        if wild := len(device) - len(order):
-            self.trace.problems.append(f"{wild} events with impossible device numbers were left out")
-        events, device = events.take(order), device[order]
         events.op = project(events, host)
-        devices = []
-        for number, rows in groups(device):
-            mine = events.take(rows)
-            devices.append(Device(number, titles.get(number, "GPU"), mine, facts.get(number, {})))
+        events_by_device, wild = by_device(events, device)
+        if wild:
+            self.trace.problems.append(f"{wild} events with impossible device numbers were left out")
+        devices = [
+            Device(number, titles.get(number, "GPU"), mine, facts.get(number, {}))
+            for number, mine in events_by_device.items()
+        ]
         labels = of_all.threads
         self.trace.processes.append(
             Process(

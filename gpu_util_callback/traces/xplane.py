@@ -36,6 +36,7 @@ from gpu_util_callback.traces.model import (
     Process,
     Shapes,
     Trace,
+    in_order,
 )
 from gpu_util_callback.traces.naming import DERIVED_LINES
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
@@ -173,7 +174,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
             process.epoch_ns = epoch(start)
     process.devices.sort(key=lambda d: d.index)
     process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
-    process.events = _sorted(HostEvents.concat([events for events, _ in host_parts]))
+    process.events = in_order(HostEvents.concat([events for events, _ in host_parts]))
     _leave_out_background_waits(process.events, names)
     allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts])
     process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
@@ -201,7 +202,7 @@ class _EventReader:
         parts: list[Columns] = [device_columns(batch, self.shapes) for batch, _ in self._decoded(plane, lines)]
         stats = plane.metadata.facts(*_DEVICE_STATS)
         facts = _device_facts(stats)
-        return Device(index, _device_name(facts, stats), _sorted(DeviceEvents.concat(parts)), facts)
+        return Device(index, _device_name(facts, stats), in_order(DeviceEvents.concat(parts)), facts)
 
     def host(self, plane: _Plane, first_thread: int) -> Iterator[tuple[HostEvents, AllocatorEvents]]:
         """Yield the events of threads that are numbered from `first_thread` on."""
@@ -249,11 +250,6 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
 
 def _derived(line: _Line) -> bool:
     return line.id in _DERIVED_IDS or line.name in DERIVED_LINES
-
-
-def _sorted(events):
-    order = np.lexsort((-events.end_ps, events.start_ps))
-    return events.take(order)
 
 
 def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
