@@ -28,7 +28,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -39,9 +38,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import urlopen
 
 HERE = Path(__file__).resolve().parent
 STEP_S = 0.005
@@ -558,6 +555,9 @@ def _recorded(logs: Path, store: ObjectStore | None) -> tuple[int, list[str], li
 
 def attempt_tab(shim: Path) -> str:
     """Let the mount of one of two runs hang under TensorBoard; return what went wrong."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    from tensorboard_server import TensorBoardServer
+
     from gpu_util_callback import GpuUtilMonitor
 
     with tempfile.TemporaryDirectory(prefix="gpu-util-faults-") as name:
@@ -567,33 +567,37 @@ def attempt_tab(shim: Path) -> str:
             with GpuUtilMonitor(folder / run, report=False) as monitor:
                 for _ in monitor.batches(range(100)):
                     time.sleep(STEP_S)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--load_fast=false"]
-        server = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
-            env=os.environ | _broken_folder(shim, folder / "mount", state),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            return _problem_of(Tab(port), state)
-        except TimeoutError:
-            return f"no answer within {TIMEOUT_S} s"
-        finally:
-            state.write_text("ok")
-            server.kill()
-            server.wait()
+        broken = _broken_folder(shim, folder / "mount", state)
+        with TensorBoardServer(folder, load_fast=False, env=broken, forked=False) as server:
+            try:
+                return _problem_of(server, state)
+            except TimeoutError:
+                return f"no answer within {TIMEOUT_S} s"
+            finally:
+                state.write_text("ok")
 
 
-def _problem_of(tab: Tab, state: Path) -> str:
+def _problem_of(server: Any, state: Path) -> str:
     """Let the mount hang and come back; return which request was not answered as it should be.
 
     Raises: TimeoutError.
     """
+
+    def ask(route: str, **query: object) -> tuple[int, bytes]:
+        status, _, body = server.get(f"data/plugin/gpu_utilization/{route}?{urlencode(query)}", TIMEOUT_S)
+        return status, body
+
+    def runs_once(true: Callable[[dict], Any]) -> dict:
+        """Return the list of runs as soon as something is true of it."""
+        ends = time.monotonic() + TIMEOUT_S
+        while not true(listing := json.loads(ask("runs")[1])):
+            if time.monotonic() > ends:
+                raise TimeoutError
+            time.sleep(0.2)
+        return listing
+
     view = {"level": 0, "first": 0, "count": 64, "lanes": "steps"}
-    listing = tab.runs_once(lambda reply: len(reply.get("recordings", ())) == 2)
+    listing = runs_once(lambda reply: len(reply["recordings"]) == 2)
     ids = {recording["run"]: recording["id"] for recording in listing["recordings"]}
     problem = ""
     state.write_text("hang")
@@ -605,44 +609,16 @@ def _problem_of(tab: Tab, state: Path) -> str:
         ("tiles", "here", 200),
         ("total", "", 200),
     ):
-        status, _, took_s = tab.ask(route, id=ids.get(run, ""), **view)
-        print(f"  waited   {took_s:.2f} s for /{route} {run}: {status}")
+        began = time.monotonic()
+        status, _ = ask(route, id=ids.get(run, ""), **view)
+        print(f"  waited   {time.monotonic() - began:.2f} s for /{route} {run}: {status}")
         if status != expected:
             problem = f"/{route} {run} was answered with {status}, not {expected}"
-    listing = tab.runs_once(lambda reply: reply.get("problems"))
+    listing = runs_once(lambda reply: reply["problems"])
     print(f"  said     {listing['problems'][0]['message']}")
     state.write_text("ok")
-    tab.runs_once(lambda reply: "problems" in reply and not reply["problems"])
+    runs_once(lambda reply: not reply["problems"])
     return problem
-
-
-class Tab:
-    """The routes of the tab, served on a port of this machine."""
-
-    def __init__(self, port: int):
-        self._address = f"http://127.0.0.1:{port}/data/plugin/gpu_utilization"
-
-    def ask(self, route: str, **query: object) -> tuple[int, Any, float]:
-        """Return a reply's status, its JSON, and the seconds that it took."""
-        began = time.monotonic()
-        try:
-            with urlopen(f"{self._address}/{route}?{urlencode(query)}", timeout=TIMEOUT_S) as reply:
-                status, text = reply.status, reply.read()
-        except HTTPError as error:
-            status, text = error.code, error.read()
-        except OSError:
-            status, text = 0, b"{}"
-        took_s = time.monotonic() - began
-        return status, json.loads(text) if text[:1] == b"{" else None, took_s
-
-    def runs_once(self, true: Callable[[dict], Any]) -> dict:
-        """Return the list of runs as soon as something is true of it. Raises: TimeoutError."""
-        ends = time.monotonic() + TIMEOUT_S
-        while not true(listing := self.ask("runs")[1] or {}):
-            if time.monotonic() > ends:
-                raise TimeoutError
-            time.sleep(0.2)
-        return listing
 
 
 def build(folder: Path) -> Path:
