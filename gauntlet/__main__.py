@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     programs = [
         program
         for name, program in load().items()
-        if not options.only or any(re.fullmatch(one, name) for one in options.only)
+        if program.gpu == options.gpu and (not options.only or any(re.fullmatch(one, name) for one in options.only))
     ]
     if not programs:
         print("no program of this name", file=sys.stderr)
@@ -77,6 +77,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these (regular expressions)")
     parser.add_argument("--rounds", type=int, default=3, help="recorded, plain and cured in turns")
     parser.add_argument("--quick", action="store_true", help="only the first findings: one recorded run each, no cures")
+    parser.add_argument("--gpu", action="store_true", help="the programs for an NVIDIA GPU, and no others")
     parser.add_argument("--busy", action="store_true", help="keep every core busy beside them")
     parser.add_argument("--json", metavar="FILE", help="add all that was measured; skip the programs in it")
     parser.add_argument("--keep", metavar="DIR", help="keep the recordings there")
@@ -144,12 +145,14 @@ def _judge_again(result: Result, options: argparse.Namespace) -> Result:
 
 def _try(result: Result, program: Program, process: Process, number: int) -> None:
     """Train the program as it is, with the printed cure and without its declared cause."""
-    if not number:
-        process.ask(program.name, variant="base")  # imports, and what else happens only once
     variants = ["base", result.cure, program.bound.partition("without:")[2]]
     if number % 2:  # neither always comes first
         variants[:2] = variants[1::-1]
-    for variant in dict.fromkeys(filter(None, variants)):
+    variants = list(dict.fromkeys(filter(None, variants)))
+    if not number:  # imports and, on a GPU, the compilation of kernels happen only once
+        for variant in variants if program.gpu else ["base"]:
+            process.ask(program.name, variant=variant, value=result.value if variant == result.cure else "")
+    for variant in variants:
         value = result.value if variant == result.cure else ""
         trained = process.ask(program.name, variant=variant, value=value)
         result.seconds.setdefault(variant, []).append(trained["seconds"])
@@ -184,7 +187,10 @@ class Process:
     def __init__(self, program: Program, options: argparse.Namespace) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         environment = os.environ | {"KERAS_BACKEND": program.backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        if program.backend == "jax":
+        if program.gpu:  # the processes share the GPU, and compile once
+            environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+            environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir(), "gauntlet-jax")))
+        elif program.backend == "jax":
             environment["JAX_PLATFORMS"] = "cpu"
         self.child = subprocess.Popen(
             [sys.executable, "-m", "gauntlet.child"],

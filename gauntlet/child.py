@@ -23,6 +23,7 @@ import numpy as np
 from gauntlet.registry import ANYWHERE, load
 
 BATCHES = 60  # of the model alone
+TINY = bool(os.environ.get("GAUNTLET_TINY"))  # try the programs for a GPU where there is none
 
 
 class Run:
@@ -33,7 +34,10 @@ class Run:
         value: what the printed cure had in its group (a number of workers), or "".
         recorded: whether `callbacks` and `monitor` are ours.
         began_s: the time at which the program asked for `callbacks` or entered `monitor`.
+        policy: Keras' precision.
     """
+
+    policy = "float32"
 
     def __init__(self, variant: str = "base", value: str = "", log_dir: str | None = None) -> None:
         self.variant, self.value, self.log_dir = variant, value, log_dir
@@ -49,28 +53,54 @@ class Run:
         """Return the number that the printed cure names."""
         return int(self.value) if self.value.isdigit() else default
 
+    def steps(self, count: int) -> int:
+        """Return how many steps to train, or a few where programs are only tried (`GAUNTLET_TINY`)."""
+        return min(count, 10) if TINY else count
+
+    def size(self, full: int, tiny: int) -> int:
+        """Return a size of the model, or a tiny one where programs are only tried."""
+        return tiny if TINY else full
+
+    @property
+    def device(self) -> str:
+        """PyTorch's name of the GPU."""
+        return "cpu" if TINY else "cuda"
+
     @property
     def callbacks(self) -> list:
         """The callbacks for `fit`: ours, or none. Starts the clock when first asked for."""
+        return self.traced(0)
+
+    def traced(self, steps: int) -> list:
+        """Return the callbacks for a `fit` of so many steps, two of three steps each in a profiler window."""
         if self._callbacks is None:
             self._callbacks = []
             if self.log_dir is not None:
                 from gpu_util_callback import GpuUtilCallback
 
-                self._callbacks = [GpuUtilCallback(self.log_dir)]
+                self._callbacks = [GpuUtilCallback(self.log_dir, trace=windows(steps))]
             self.began_s = time.perf_counter()
         return self._callbacks
 
-    def monitor(self) -> Any:
-        """Return `GpuUtilMonitor`, or something of its interface. Starts the clock."""
+    def monitor(self, steps: int = 0) -> Any:
+        """Return `GpuUtilMonitor`, or something of its interface. Starts the clock.
+
+        Args:
+            steps: of the loop, two times three of them in a profiler window; 0 = as by default.
+        """
         if self.log_dir is not None:
             from gpu_util_callback import GpuUtilMonitor
 
-            monitor: Any = GpuUtilMonitor(self.log_dir)
+            monitor: Any = GpuUtilMonitor(self.log_dir, trace=windows(steps))
         else:
             monitor = NoMonitor()
         self.began_s = time.perf_counter()
         return monitor
+
+
+def windows(steps: int) -> Any:
+    """Return two windows of three steps in a training of so many; of an unknown number, the callback's default."""
+    return [(at, at + 3) for at in (int(0.3 * steps), int(0.65 * steps))] if steps else "auto"
 
 
 class NoMonitor:
@@ -197,7 +227,7 @@ class Child:
         program = self.programs[request.pop("program")]
         if request.get("alone"):
             run = Run()
-            run.monitor = lambda: AloneMonitor(run)  # type: ignore[method-assign]
+            run.monitor = lambda steps=0: AloneMonitor(run)  # type: ignore[method-assign]
             self._fresh()
             with alone(run), contextlib.redirect_stdout(io.StringIO()):
                 program.train(run)
@@ -241,6 +271,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else may be printed among the answers
     child = Child()
+    import keras  # noqa: F401 - while another process still trains
+
     for line in sys.stdin:
         try:
             answer = child.answer(json.loads(line))

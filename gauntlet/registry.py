@@ -7,7 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-THEMES = ("vision", "text_series", "tables", "python_input", "datasets", "loaders", "loops", "around", "fits", "steps")
+THEMES = (
+    "vision",
+    "text_series",
+    "tables",
+    "python_input",
+    "datasets",
+    "loaders",
+    "loops",
+    "around",
+    "fits",
+    "steps",
+    "on_gpu",
+)
 
 # A first finding that names a slow input, and not just the start of each epoch.
 INPUT = r"\Ainput_bound(?![\s\S]*Setting the input up)"
@@ -33,6 +45,7 @@ class Program:
             in it is handed to the program as `run.value`.
         harmful: regular expression of code that must not be printed.
         burners: processes beside the training that each keep a core busy.
+        gpu: whether it is for an NVIDIA GPU; the others train on the CPU.
     """
 
     train: Callable[[Any], Any]
@@ -44,6 +57,7 @@ class Program:
     harmful: str = ""
     burners: int = 0
     backend: str = "tensorflow"
+    gpu: bool = False
 
     @property
     def name(self) -> str:

@@ -148,19 +148,19 @@ def _of_unknown_cost(finding: Mapping) -> str:
 def order(finding: Mapping) -> tuple:
     """Return the sort key of findings: what blocks first, then by the time that is surely saved.
 
-    Then by what a yes to a question would save, then by the time lost; unknown costs and unnamed
-    time come last.
+    A question counts with the least that a yes saves: it comes behind a fix that saves as much. Then by
+    what is predicted, and by the time lost; unknown costs and unnamed time come last.
     """
-    least_s, _ = saves_range([finding])
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
-    if_yes = finding.get("advice", {}).get("question") and finding.get("saves_range_s")
+    asks = bool(finding.get("advice", {}).get("question") and finding.get("saves_range_s"))
+    least_s, most_s = range_if_yes([finding]) if asks else saves_range([finding])
     return (
         finding["cause"] not in BLOCKING,
         is_unnamed(finding),
         lost_s is None,
         -least_s,
         -(saves_s or 0.0),
-        -(if_yes[1] or lost_s or 0.0) if if_yes else 0.0,
+        -(most_s or lost_s or 0.0) if asks else 0.0,
         -(lost_s or 0.0),
     )
 

@@ -97,6 +97,7 @@ class KerasWindows:
         self._first = 0  # step at which the epoch began
         self._calls = timeline.calls  # calls before it
         self._begun = 0  # calls of the epoch that have begun, where each is looked at
+        self._worked = False  # whether a window had to be opened, marked or closed as the last one began
         # While no boundary of steps is looked at: who says until when (`attends_ns`).
         self.away: Planner | None = None
         windows.begin(callbacks, steps_per_epoch, self._per_call)
@@ -126,6 +127,7 @@ class KerasWindows:
             self._step_begins(call)
         else:
             self._begun = call + 1
+            timeline.sampled = timeline.sampled and not self._worked
 
     def _rebase(self) -> None:
         """Restart the count where calls take another number of batches."""
@@ -136,7 +138,8 @@ class KerasWindows:
 
     def _step_begins(self, call: int) -> None:
         self._begun = call + 1
-        if self._windows.step_begins(self._first + call * self._per_call):
+        self._worked = self._windows.step_begins(self._first + call * self._per_call)
+        if self._worked:
             self._timeline.sampled = False  # windows have an account of their own
 
     def test_begin(self) -> None:

@@ -13,9 +13,9 @@ GIB = 2**30
 TORCH = {"name": "torch", "backend": "torch", "version": "2.13"}
 
 
-def run_of(share=0.0, framework=TORCH, values=(), gpus=(GPU,), **facts) -> Generated:
+def run_of(share=0.0, framework=TORCH, values=(), gpus=(GPU,), steps=800, **facts) -> Generated:
     run = Generated(seed=4, gpus=list(gpus), framework=framework, **facts)
-    run.steps(800, step_ms=20, gpu_share=share)
+    run.steps(steps, step_ms=20, gpu_share=share)
     for column, value in values:
         run.gpu_value(column, 16, value)
     return run
@@ -35,6 +35,14 @@ def test_a_model_that_was_never_moved_is_told(values):
     assert finding["title"] == "Training does not run on the NVIDIA H200"
     assert 'model.to("cuda")' in finding["advice"]["code"]
     assert run.diagnose()["verdict"] == "Training does not run on the NVIDIA H200."
+
+
+@pytest.mark.parametrize(("steps", "found"), [(300, True), (200, False)])
+def test_five_seconds_decide_however_often_the_driver_is_read(steps, found):
+    """An H200's utilization is renewed every 200 ms: of 5.3 s there are 25 readings."""
+    run = run_of(steps=steps)
+    run.gpu_value("memory_used_bytes", 16, 3 * 2**20)
+    assert bool(run.findings("cpu_fallback")) == found
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The gauntlet's own judgement: what it reads as the first finding, and how a cure is scored."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,12 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from gauntlet.judging import Result, first_in, summary  # noqa: E402
-from gauntlet.registry import Program  # noqa: E402
+from gauntlet.child import windows  # noqa: E402
+from gauntlet.judging import Result, first_in, first_of, summary  # noqa: E402
+from gauntlet.registry import Program, load  # noqa: E402
+
+PROGRAMS = Path(__file__).parent / "h200" / "programs"  # recorded on an H200, without their traces
+MEASURED = REPOSITORY / "gauntlet" / "measured_h200.json"
 
 
 def run_of(code="", saves_range_s=None, **advice):
@@ -93,6 +98,27 @@ def test_a_healthy_program_must_have_no_first_finding():
 def test_the_summary_counts_what_was_wrong():
     lines = "\n".join(summary([judged(MAP), judged(MAP, code="ds = ds.cache()")]))
     assert "First finding right (aim: 90 %): 1 of 2, 50 %" in lines
+
+
+def test_windows_lie_within_the_training():
+    assert windows(200) == [(60, 63), (130, 133)]
+    assert windows(0) == "auto"
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in PROGRAMS.iterdir()))
+def test_the_first_finding_of_a_program_on_a_gpu_is_right_and_its_cure_helped(name):
+    """What was measured there is judged again by today's rules."""
+    program = load()[name]
+    measured = next(one for one in json.loads(MEASURED.read_text()) if one["program"] == name)
+    result = Result.from_json(measured | {"firsts": []})
+    result.note_first(program, first_of(str(PROGRAMS / name)))
+    assert result.right
+    gain = result.followed
+    assert gain is None or gain > 1.05
+    assert not result.changed_unsaid
+    if result.promised and gain:
+        assert 0.65 * result.promised[0] < gain
+        assert result.promised[1] is None or gain < 1.5 * result.promised[1]
 
 
 def test_all_programs_are_listed_without_a_framework():

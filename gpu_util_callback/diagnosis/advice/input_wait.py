@@ -104,6 +104,11 @@ class InputWait:
         return 0.0 if not steps else steps * self.arrives_ms / 1e3
 
     @property
+    def batches_a_pass(self) -> int:
+        """Batches of a pass over the input: of an epoch or, where that is not known, of these steps."""
+        return steps_an_epoch(self.run) or max(1, self.where.end_step - self.where.start_step)
+
+    @property
     def later_epochs(self) -> float:
         """Share (0-1) of these steps that come after the first epoch, which a cache still has to make."""
         run, where, epochs = self.run, self.where, self.run.fit.get("epochs")

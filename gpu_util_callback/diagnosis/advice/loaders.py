@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
 from gpu_util_callback.diagnosis.advice.snippets import (
     ALL_BYTES,
     AS_FLOATS,
+    LARGER_STEPS,
     TO_BYTES,
     WRAPPED,
     images_as_floats,
@@ -66,7 +67,8 @@ def workers_save(wait: InputWait, batch_ms: float, count: int, *, waits: bool, p
     if processes and "dataloader" in wait.kind:
         measured = _handing_ms(wait)
         handing_ms = HANDING_OVER_MS if measured is None else measured
-    return wait.saves(max(batch_ms / count, least, wait.needed_ms + max(handing_ms, wait.handling_ms)))
+    arrives_ms = max(batch_ms / count, least, wait.needed_ms + max(handing_ms, wait.handling_ms))
+    return wait.saves(arrives_ms + batch_ms / wait.batches_a_pass)  # nobody makes a pass's first batch ahead of it
 
 
 # -- code ------------------------------------------------------------------------------------------
@@ -303,7 +305,7 @@ DATA_LOADER = (
         remedy="Use a larger one: handing it over takes about as long; this trains differently",
         code=lambda wait: larger_batch(wait.run, 2),
         saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) / 2,
-        changes="the training: fewer, larger steps",
+        changes=LARGER_STEPS,
         alters_training=True,
         wrong_if="the training must not change",
     ),

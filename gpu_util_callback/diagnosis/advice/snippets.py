@@ -109,6 +109,9 @@ def room_for(run: Run, factor: int) -> int:
     return factor
 
 
+LARGER_STEPS = "the training: fewer, larger steps"
+
+
 def enlarge_batch(run: Run, says: str, do: str) -> Advice:
     """Return advice on a batch up to four times as large, or on making room where none fits.
 
@@ -118,8 +121,14 @@ def enlarge_batch(run: Run, says: str, do: str) -> Advice:
     factor = room_for(run, 4)
     if factor > 1:
         larger, often = ("twice", "half") if factor == 2 else (f"{factor} times", "a quarter")
-        text = says + do.format(larger=larger, often=often)
-        return Advice(text, larger_batch(run, factor), 1 - 1 / factor, alters_training=True)
+        remedy = do.format(larger=larger, often=often).removesuffix(".")
+        return Advice(
+            f"{says}{remedy}; this changes {LARGER_STEPS}.",
+            larger_batch(run, factor),
+            1 - 1 / factor,
+            alters_training=True,
+            changes=LARGER_STEPS,
+        )
     for gpu in run.working_gpus:
         line = mixed_precision(run, gpu)
         if line is not None:

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 from gpu_util_callback.words import capitalized
 
@@ -36,7 +36,7 @@ class CpuFallback(Rule):
             1, "the driver counts in whole percents: a kernel or a copy now and then makes one"
         ),
         "memory_mib": Threshold(100, "a CUDA context alone takes more, and nothing runs without one"),
-        "min_samples": Threshold(50, "five seconds of them: not a model that is still being built"),
+        "min_s": Threshold(5, "in seconds: not a model that is still being built"),
     }
     unknown = "no GPU was seen by the driver"
 
@@ -78,11 +78,12 @@ class CpuFallback(Rule):
 
     def _left_alone(self, run: Run, limits: Limits) -> Iterable[Finding]:
         """Yield a finding if the framework lists the GPUs but the steps do not run there."""
-        idle = run.idle(int(run.steps["start_ns"][0]), run.end_ns)
+        start_ns = int(run.steps["start_ns"][0])
+        idle = run.idle(start_ns, run.end_ns)
         if idle is None or len(idle.gpus) < len(run.used_gpus):
             return
-        too_few = idle.samples < limits["min_samples"] * len(idle.gpus)
-        if too_few or idle.active_pct >= limits["gpu_active_pct"]:
+        too_short = run.end_ns - start_ns < limits["min_s"] * 1e9 or idle.samples < A_FEW * len(idle.gpus)
+        if too_short or idle.active_pct >= limits["gpu_active_pct"]:
             return
         memory_held = [_no_model_in_memory(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
         if any(empty is None for empty in memory_held):

@@ -309,11 +309,10 @@ def _advice(run: Run, per_step: int) -> Advice:
             "launching threads of its own.",
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
-    if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
-        says += "The step is compiled already. "
+    compiled = run.fit.get("jit_compile", False) or run.framework == "jax"
+    if has_keras_fit(run) and (compiled or run.framework == "torch"):  # a compilation by Keras on torch took minutes
+        says += "The step is compiled already. " * compiled
         return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
-    if has_keras_fit(run) and run.framework == "torch":
-        return _fuse(says, "let Keras call torch.compile", "model.compile(..., jit_compile=True)")
     if has_keras_fit(run):
         # Keras compiles by itself where it can: it is switched off, or a layer does not support it.
         return Advice(
@@ -322,23 +321,19 @@ def _advice(run: Run, per_step: int) -> Advice:
             "model.compile(..., jit_compile=True)",
             question=True,
         )
-    compiled = idioms(run).compiled
-    if not compiled and run.source is not None and run.source.other_program:
+    compile_step = idioms(run).compiled
+    if not compile_step and run.source is not None and run.source.other_program:
         return Advice(
             f"{says}Give each more to do, fuse several of them, or launch them as one graph (cudaGraphLaunch).",
             saves=0.0,
         )
-    if not compiled:
+    if not compile_step:
         return enlarge_batch(run, says, "Give each more to do with a larger batch.")
-    return _fuse(says, "compile the step", compiled)
-
-
-def _fuse(says: str, how: str, code: str) -> Advice:
-    """Return the question whether fused kernels help, without a gain: nobody measured one on a GPU."""
+    # Without a gain: nobody measured one on a GPU.
     return Advice(
-        f"{says}Do steps get faster when many of them are fused into few? If so, {how}; the first steps take long "
-        "while it compiles.",
-        code,
+        f"{says}Do steps get faster when many of them are fused into few? If so, compile the step; the first steps "
+        "take long while it compiles.",
+        compile_step,
         saves=0.0,
         question=True,
     )

@@ -24,6 +24,7 @@ FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at le
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
 _NAMES = ("x", "y", "sample_weight")
 
+FILLED = "the model's input: mask what is padded"
 PADDED = "which samples share a batch, and leaves out those of the last one"
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
 # [smallest, largest] if it was observed to.
@@ -111,9 +112,11 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
             f"(0, -{name}.shape[{axis}] % {multiple})" if axis in axes else "(0, 0)" for axis in range(len(sizes))
         )
         lines.append(f"{name} = np.pad({name}, [{pads}])")
-    if _varying_sizes(dims):
-        says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
-    return Advice(f"{text}{', and '.join(says)}.", "\n".join(lines), share_saved if _varying_sizes(dims) else 1.0)
+    if not _varying_sizes(dims):
+        return Advice(f"{text}{says[0]}.", "\n".join(lines))
+    says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
+    remedy = f"{text}{', and '.join(says)}; this changes {FILLED}."
+    return Advice(remedy, "\n".join(lines), share_saved, changes=FILLED)
 
 
 def _dims(run: Run) -> Dims | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
+from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import copying_pct, fill, needed_vram
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
@@ -89,8 +89,9 @@ def _advice(run: Run, sm: float, used: float) -> Advice:
     often = "twice" if factor == 2 else f"{factor} times"
     return Advice(
         f"Kernels run all the time, but only {sm:.0f} % of the GPU's processors have work, and "
-        f"{used:.0f} % of its memory is needed. A batch {often} as large fits; raise the "
-        "learning rate with it.",
+        f"{used:.0f} % of its memory is needed. A batch {often} as large fits; this changes {LARGER_STEPS}. "
+        "Raise the learning rate with it.",
         larger_batch(run, factor),
         alters_training=True,
+        changes=LARGER_STEPS,
     )
