@@ -13,16 +13,14 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT)]
 
-from tensorboard.plugins import base_plugin  # noqa: E402
-from werkzeug.test import Client  # noqa: E402
-
-from tensorboard_plugin.plugin import GpuUtilizationPlugin  # noqa: E402
+from plugin_app import clients  # noqa: E402
 
 LANES, BUCKETS = 16, 2048
 ZOOMS_PER_LEVEL = 4
@@ -45,13 +43,7 @@ class Served:
     """The plugin over a log directory, with every folder in it as a run."""
 
     def __init__(self, logdir: Path):
-        runs = [SimpleNamespace(run_name=path.name) for path in sorted(logdir.iterdir())]
-        provider = SimpleNamespace(list_runs=lambda context, experiment_id: runs)
-        context = base_plugin.TBContext(
-            logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec="")
-        )
-        self.plugin = GpuUtilizationPlugin(context)
-        self._apps = {route: Client(app) for route, app in self.plugin.get_plugin_apps().items()}
+        self._apps = clients(logdir, sorted(path.name for path in logdir.iterdir()))
 
     def get(self, route: str, **query: object) -> Answer:
         text = "&".join(f"{name}={quote(str(value), safe=',')}" for name, value in query.items())
@@ -83,10 +75,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def resident_mb() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
+    return psutil.Process().memory_info().rss / 2**20
 
 
 def sixteen(lanes: list[dict]) -> str:
