@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from diagnosis_cost import COLUMNS
 
 from gpu_util_callback import read_recordings
@@ -112,7 +113,7 @@ class Day:
                 if number % FLUSH_STEPS == 0:
                     flush()
             parts.append({name: statistics.median(ms) for name, ms in self.took.items()})
-            parts[-1]["resident_mb"] = resident_mb()
+            parts[-1]["resident_mb"] = psutil.Process().memory_info().rss / 1e6
             for ms in self.took.values():
                 ms.clear()
         timeline.finish()
@@ -132,12 +133,6 @@ def assembler_of(recorder: Recorder) -> Any:
     from gpu_util_callback.steps.assemble import Assembler
 
     return Assembler(recorder.clock.offset_ns)
-
-
-def resident_mb() -> float:
-    """What the process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def main() -> dict[str, Any]:
