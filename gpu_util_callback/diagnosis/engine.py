@@ -65,6 +65,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
         "memory": memory_use(run, limits),
         "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
         "au": run.accelerator.result(run.phases) if run.source is None else None,
+        "traced": run.traced.facts(run.steps.total_rows),
         "findings": cast(list[Claim], findings),
         "spans": spans,
         "silent": silent,

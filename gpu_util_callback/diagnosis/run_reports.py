@@ -7,7 +7,7 @@ from typing import cast
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.evidence.source import Traced, explains_idle, extrapolated
+from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.report_types import (
     AsRecorded,
     ClocksReport,
@@ -45,6 +45,7 @@ from gpu_util_callback.recording.manifest_facts import (
     Gpu,
     PeakFacts,
     Status,
+    TracedFacts,
     Unavailable,
 )
 from gpu_util_callback.recording.problems import Problem, reported, unexpected
@@ -140,13 +141,11 @@ class Recorded:
     Args:
         facts: its manifest, as a reader has it.
         summary: as of a `Recording`.
-        traced: its profiler windows.
         path: its folder; None where it could not be made.
     """
 
     facts: Facts
     summary: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    traced: Traced = field(default_factory=Traced)
     path: str | None = None
     run: str = "."
     problems: tuple[Problem, ...] = ()
@@ -196,10 +195,10 @@ def run_report(
     """
     facts = recording.facts
     if isinstance(recording, Recorded):
-        judged, traced = facts["diagnosis"], recording.traced
+        judged = facts["diagnosis"]
     else:
-        judged, traced = diagnose(recording, thresholds, recompute=recompute), Traced()
-        traced.add_steps(recording.traced_steps)
+        judged = diagnose(recording, thresholds, recompute=recompute)
+    traced = judged.get("traced") or []
     account = recording.account
     wall_s = account.get("wall_s")
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
@@ -223,7 +222,7 @@ def run_report(
         "mfu": mfu,
         "step_ms": _step_ms(distributions.get("steps", {}).get("duration_ns", {})),
         "time_s": dict(account.get("time_s") or {}),
-        "gpu_time_est": _gpu_times(facts, gpus, traced, recording.step_count or 0, account),
+        "gpu_time_est": _gpu_times(facts, gpus, traced, account),
         "gpus": gpus,
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(judged)],
@@ -422,16 +421,18 @@ GpuTime = dict[str, float | str]
 
 
 def _gpu_times(
-    facts: Facts, gpus: Iterable[GpuReport], traced: Traced, steps: int, account: AccountFacts
+    facts: Facts, gpus: Iterable[GpuReport], traced: Iterable[TracedFacts], account: AccountFacts
 ) -> dict[str, GpuTime]:
     """Return the estimate for each GPU in use, by its index."""
-    why_idle = explains_idle(facts)
+    of_run = {windows["gpu"]: TracedGpu(**windows["of_run"]) for windows in traced}
     return {
-        str(gpu["index"]): _gpu_time(gpu, traced, steps, account, why_idle) for gpu in gpus if gpu["used_by_framework"]
+        str(gpu["index"]): _gpu_time(gpu, of_run.get(gpu["index"]), account, explains_idle(facts))
+        for gpu in gpus
+        if gpu["used_by_framework"]
     }
 
 
-def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts, why_idle: bool) -> GpuTime:
+def _gpu_time(gpu: GpuReport, traced: TracedGpu | None, account: AccountFacts, why_idle: bool) -> GpuTime:
     """Return the estimated seconds of the run per category of one GPU.
 
     They add up to the wall time. From profiler windows if there are any (traced steps extrapolated
@@ -439,8 +440,7 @@ def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts,
     only from traces that show steps (`why_idle`); without them all of it is "idle".
     """
     active, wall_s = gpu["utilization_pct"]["mean"], account.get("wall_s")
-    traced_gpu = traced.for_all(gpu["index"], steps)
-    seconds = extrapolated(traced_gpu, account.get("time_s") or {}, wall_s, active)
+    seconds = extrapolated(traced, account.get("time_s") or {}, wall_s, active)
     if wall_s and seconds:
         in_steps = sum(seconds.values())
         parts: GpuTime = {
@@ -455,7 +455,8 @@ def _gpu_time(gpu: GpuReport, traced: Traced, steps: int, account: AccountFacts,
     return {}
 
 
-def _traced(traced: Traced) -> TracedSteps:
+def _traced(traced: Iterable[TracedFacts]) -> TracedSteps:
+    gpus = {windows["gpu"]: TracedGpu(**windows["sums"]) for windows in traced}
     per_gpu: dict[str, dict[str, float]] = {
         str(index): {
             "steps": gpu.steps,
@@ -463,8 +464,7 @@ def _traced(traced: Traced) -> TracedSteps:
             **{f"{name}_ms": round(gpu.per_step_ms(name), 4) for name in CATEGORIES},
             "kernels_per_step": round(gpu.kernels / max(1, gpu.steps), 1),
         }
-        for index, gpu in sorted(traced.gpus.items())
+        for index, gpu in gpus.items()
         if index >= 0
     }
-    steps = max((gpu.steps for gpu in traced.gpus.values()), default=0)
-    return {"steps": steps, "per_gpu": per_gpu}
+    return {"steps": max((gpu.steps for gpu in gpus.values()), default=0), "per_gpu": per_gpu}

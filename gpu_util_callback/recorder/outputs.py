@@ -536,12 +536,7 @@ class RunningDiagnosis:
         """Return what a report of the last result rests on."""
         from gpu_util_callback.diagnosis.run_reports import Recorded
 
-        return Recorded(
-            parse(dumps({**facts, **self._result}))[0],
-            self._summary.result(),
-            self._evidence.traced.windows_alone(),
-            path,
-        )
+        return Recorded(parse(dumps({**facts, **self._result}))[0], self._summary.result(), path)
 
     def news(self, result: Mapping[str, object]) -> list[str]:
         """Return a line per cause, once, when it is established and has cost enough to matter."""

@@ -551,6 +551,24 @@ class MemoryUse(TypedDict, total=False):
     growth: Required[list[MemoryGrowthFacts]]
 
 
+class TracedSums(TypedDict):
+    """Sums over traced steps of one GPU; ns by category."""
+
+    steps: Count
+    duration_ns: Time
+    kernels: Count
+    kernel_busy_ns: Time
+    ns: dict[str, Time]
+
+
+class TracedFacts(TypedDict):
+    """The profiler windows of one GPU, or of the host alone (-1)."""
+
+    gpu: Annotated[int, Within(-1, MOST_COUNT)]
+    sums: TracedSums
+    of_run: TracedSums  # the same with each window weighted by the steps that it represents
+
+
 class DiagnosisFacts(TypedDict, total=False):
     """The recorder's findings, with its rules and thresholds; if damaged, the thresholds set alone."""
 
@@ -562,6 +580,7 @@ class DiagnosisFacts(TypedDict, total=False):
     memory: MemoryUse | None
     energy: Energy | None
     au: AcceleratorUseFacts | None
+    traced: list[TracedFacts]
     findings: Required[list[Claim]]
     spans: Required[list[Span]]
     silent: list[Silent]

@@ -5,10 +5,11 @@ import re
 
 import pytest
 from generated_runs import GPU, Generated, reported, write
+from make_recording import make_recording
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import RULES, diagnose, logdir_report, run_report
-from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording import Recording, read_recordings
 from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.terminal import render, two_lines
 from gpu_util_callback.words import steps
@@ -84,6 +85,17 @@ def test_the_stored_diagnosis_is_used_only_while_it_holds(tmp_path):
     assert diagnose(same, {"input_bound": {"wait_pct": 6}})["verdict"] != "As stored."
     assert diagnose(old)["verdict"] == stored["verdict"]
     assert diagnose(old)["spans"] == json.loads(json.dumps(stored["spans"]))
+
+
+def test_a_run_with_profiler_windows_is_reported_without_its_rows(tmp_path, monkeypatch):
+    make_recording(tmp_path, steps=300, windows=[(20, 30), (200, 210)])
+    (recording,) = read_recordings(tmp_path)
+    judged_anew = diagnose(recording, {"input_bound.wait_pct": 50})
+    monkeypatch.setattr(Recording, "open_segment", lambda self, info: pytest.fail(f"{info.name} was read"))
+    (recording,) = read_recordings(tmp_path)
+    report = run_report(recording)
+    assert report["traced"]["steps"] == 20 and report["traced"]["per_gpu"]["0"]["step_ms"] > 0
+    assert judged_anew["traced"] == recording.stored["traced"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -7,9 +7,8 @@ bounded memory: GPU time by category, and kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +20,8 @@ from gpu_util_callback.recording.manifest_facts import (
     SourceLateRank,
     SourceOnce,
     SourceStage,
+    TracedFacts,
+    TracedSums,
 )
 from gpu_util_callback.recording.schema import CATEGORIES
 
@@ -228,11 +229,12 @@ class Traced:
         self._windows: dict[int, Windows] = {}  # the same as columns, since the newest rows
         self._gpus: dict[int, TracedGpu] = {}
 
-    def windows_alone(self) -> Traced:
-        """Return a copy without the kernels."""
-        copy = Traced()
-        copy._folds = deepcopy(self._folds)
-        return copy
+    def facts(self, steps: int) -> list[TracedFacts]:
+        """Return the sums of each GPU, for a report of a run of so many steps."""
+        return [
+            {"gpu": index, "sums": _facts(self.gpus[index]), "of_run": _facts(self._for_all(index, steps))}
+            for index in sorted(self._folds)
+        ]
 
     @property
     def gpus(self) -> dict[int, TracedGpu]:
@@ -253,8 +255,9 @@ class Traced:
 
     def for_all(self, index: int, steps: int) -> TracedGpu | None:
         """Return the windows of a GPU, each weighted by the steps of the run it represents."""
-        if index not in self._folds:
-            return None
+        return self._for_all(index, steps) if index in self._folds else None
+
+    def _for_all(self, index: int, steps: int) -> TracedGpu:
         windows = self.of(index)
         rows = np.diff(windows.edges(0, max(1, steps)))
         often = rows / windows["steps"] if len(windows) > 1 and rows.any() else 1
@@ -286,3 +289,7 @@ class Traced:
             kernel = self.kernels.setdefault(key, Kernel(key[1], str(table["tensor_core"][i])))
             kernel.count += max(0, int(table["count"][i]))
             kernel.total_ns += max(0, int(table["total_ns"][i]))
+
+
+def _facts(gpu: TracedGpu) -> TracedSums:
+    return cast(TracedSums, asdict(gpu))
