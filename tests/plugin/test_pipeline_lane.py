@@ -1,6 +1,7 @@
 """The lane of the input pipeline's stages: what each worked for a batch, where it was read."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,3 +145,9 @@ def test_without_readings_there_is_no_lane(tmp_path):
     write(run, tmp_path)
     (recording,) = read_recordings(tmp_path)
     assert stage_lane(recording) is None and stage_ranges(recording, "step", View("step", 0, 0, 50).edges) == []
+
+
+def test_the_recordings_to_try_have_the_lane():
+    """It is drawn from their tops alone: those of an earlier writer had none."""
+    kept = read_recordings(Path(__file__).parents[2] / "docs/try/recordings")
+    assert [stage_lane(one)["title"] for one in kept] == ["Pipeline stages"] * 3
