@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.report_types import Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
-from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, what_to_do
+from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, times_between, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
@@ -278,8 +278,7 @@ def factors_text(least: float, most: float | None) -> str:
         return ""
     if least < LEAST_GAIN:
         return f"up to {times(most)}"
-    low, high = times(least), times(most)
-    return high if low == high else f"{low.removesuffix('×')} to {high}"
+    return times_between(least, most)
 
 
 def promise(wall_s: float, span_s: Sequence[float | None] | None, saves_s: float | None, what: str = "run") -> str:
