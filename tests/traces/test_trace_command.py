@@ -1,11 +1,12 @@
 """`gpu-util trace`: what people and programs get, and the same without TensorFlow."""
 
+import io
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+from fork_server import python
 from packages import need
 from xspace_builder import Gpu, Space
 
@@ -21,7 +22,6 @@ class Block(importlib.abc.MetaPathFinder):
             raise ImportError(f"{name} must not be imported")
 sys.meta_path.insert(0, Block())
 """
-MAIN = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"
 RUN = """
 import sys
 from gpu_util_callback.cli import main
@@ -43,8 +43,9 @@ def trace_file(tmp_path):
     return space.write(tmp_path / "host-a.xplane.pb")
 
 
-def run(code: str, path) -> dict:
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=240)
+def run(code: str, path, *imported: str) -> dict:
+    begin = python(*imported) if imported else [sys.executable]
+    done = subprocess.run([*begin, "-c", code, str(path)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -58,6 +59,7 @@ def test_same_numbers_without_tensorflow(trace_file):
         "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
         "from tensorflow.tsl.profiler.protobuf import xplane_pb2\n" + RUN,
         trace_file,
+        "tensorflow",
     )
     assert with_tensorflow == without
 
@@ -76,12 +78,12 @@ def test_terminal_view(trace_file, capsys, monkeypatch):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("args", [[], ["--rules"], ["--json"]])
-def test_any_terminal_can_show_it(trace_file, encoding, args):
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    command = [sys.executable, "-c", MAIN, "trace", str(trace_file), *args]
-    done = subprocess.run(command, capture_output=True, env=environment, timeout=240)
-    assert done.returncode == 0, done.stderr
-    text = done.stdout.decode(encoding)
+def test_any_terminal_can_show_it(trace_file, encoding, args, monkeypatch):
+    shown = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", shown)
+    assert main(["trace", str(trace_file), *args]) == 0
+    shown.flush()
+    text = shown.buffer.getvalue().decode(encoding)
     assert ("input_bound" if args else "Input-bound") in text
     if not args:
         assert ("0–19" in text) == (encoding == "utf-8")
