@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "nvml_standin"
@@ -295,17 +296,27 @@ class Scenario:
         return Path(path)
 
 
-def build_standin(folder: str | os.PathLike, absent: Sequence[str] = (), named: bool = True) -> Path:
-    """Compile libnvidia-ml.so.1 (without the `absent` symbols) below `folder`, once; its path.
-
-    A library that bears its name, as the driver's does, is found by it for the rest of the process
-    that loaded it once, in tests to come, too; `named=False` makes one that is not.
-    """
+@cache
+def _compiled() -> tuple[str, tempfile.TemporaryDirectory[str]]:
+    """The compiler, and a folder with the stand-in's object files; skips without a compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         import pytest
 
         pytest.skip("no C compiler to build the stand-in libnvidia-ml.so.1 with")
+    folder = tempfile.TemporaryDirectory()
+    sources = map(str, sorted(SOURCES.glob("*.c")))
+    subprocess.run([compiler, "-O2", "-fPIC", "-fvisibility=hidden", "-c", *sources], cwd=folder.name, check=True)
+    return compiler, folder
+
+
+def build_standin(folder: str | os.PathLike, absent: Sequence[str] = (), named: bool = True) -> Path:
+    """Link libnvidia-ml.so.1 (without the `absent` symbols) below `folder`, once; its path.
+
+    A library that bears its name, as the driver's does, is found by it for the rest of the process
+    that loaded it once, in tests to come, too; `named=False` makes one that is not.
+    """
+    compiler, objects = _compiled()
     name = (
         "nvml" if not absent else "nvml-without-" + hashlib.sha256(" ".join(sorted(absent)).encode()).hexdigest()[:12]
     )
@@ -316,27 +327,23 @@ def build_standin(folder: str | os.PathLike, absent: Sequence[str] = (), named: 
     hidden = "".join(f"{symbol};" for symbol in sorted(absent))
     exports = target.parent / "exports.map"
     exports.write_text("{ global: nvml*; standin*; local: " + hidden + " *; };\n")
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        built = Path(work) / target.name
-        subprocess.run(
-            [
-                compiler,
-                "-O2",
-                "-shared",
-                "-fPIC",
-                "-fvisibility=hidden",
-                "-Wl,-Bsymbolic",
-                *([f"-Wl,-soname,{target.name}"] if named else []),
-                f"-Wl,--version-script={exports}",
-                "-o",
-                str(built),
-                *map(str, sorted(SOURCES.glob("*.c"))),
-                "-lm",
-                "-lpthread",
-            ],
-            check=True,
-        )
-        built.replace(target)
+    built = target.with_name(f"built-{os.getpid()}.so")
+    subprocess.run(
+        [
+            compiler,
+            "-shared",
+            "-Wl,-Bsymbolic",
+            *([f"-Wl,-soname,{target.name}"] if named else []),
+            f"-Wl,--version-script={exports}",
+            "-o",
+            str(built),
+            *map(str, sorted(Path(objects.name).glob("*.o"))),
+            "-lm",
+            "-lpthread",
+        ],
+        check=True,
+    )
+    built.replace(target)
     return target
 
 
