@@ -136,8 +136,8 @@ def many_runs(root: Path, count: int = 40) -> None:
 
 
 def long(root: Path) -> None:
-    """A million steps on two GPUs."""
-    make_long_recording(root / "pretraining", steps=1_000_000, gpus=2, metrics=16)
+    """Two hundred thousand steps on two GPUs."""
+    make_long_recording(root / "pretraining", steps=200_000, gpus=2, metrics=16)
 
 
 def _write(job: Job, run: Path) -> None:

@@ -142,7 +142,8 @@ LEGENDS = "[...document.querySelectorAll('.account:not([open]) .legend')]"
 def test_every_scene_in_every_frame(open_tab, scene, name):
     tab = open_tab(scene(name))
     wait_until(lambda: not tab.text("h1").startswith("Comparing"), what="the verdict")
-    assert not violations(tab)
+    if name not in ("demo", "two"):  # they show what the run of test_tab_access.py and `eight` show
+        assert not violations(tab)
     assert name != "ceilings" or (in_sight(tab, ".ceilings") and in_sight(tab, ".tl-surface"))
     if name in ("demo", "two", "eight", "workers", "gpus"):
         for size in WIDE:

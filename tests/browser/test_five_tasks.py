@@ -72,12 +72,12 @@ def test_two_runs_are_compared(hand):
     assert f"{1e3 * pace(other):.1f} ms" in healthy, "the mean step that the speed rests on"
 
 
-def test_a_colleague_sees_the_same(open_tab, logs):
-    hand = Hand(open_tab(logs.url, host=True))
+def test_a_colleague_sees_the_same(open_tab, logs, hand):
+    """In TensorBoard, too: `test_tab_in_tensorboard.py`."""
     url = DO["share"](hand)
     assert len(hand.did) <= MOST_ACTIONS
     assert "copied" in hand.tab.text(".notice") or "address bar" in hand.tab.text(".notice")
-    other = open_tab(logs.url, url.partition("#gpu_utilization")[2], host=True)
+    other = open_tab(logs.url, url.partition("#gpu_utilization")[2])
     assert other.link() == hand.tab.link() and other.view() == hand.tab.view()
 
 
