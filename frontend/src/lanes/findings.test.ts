@@ -29,6 +29,15 @@ test('what is not known stays unknown and stands last', () => {
   assert.deepEqual(groups.map(({ lost }) => lost), [1, null]);
 });
 
+test('a question whose yes surely saves more comes before a small fix, and before a finding that nothing shortens', () => {
+  const asked = { ...one('host_stall', 15, 'a'), saves_s: 0, saves_range_s: [12.9, 15.6] as [number, number], advice: { text: 'Is it?', code: 'a', question: true } };
+  const small = { ...one('sync_bound', 0.2, 'b'), saves_s: 0.1, saves_range_s: [0, 0.2] as [number, number] };
+  const sure = { ...one('input_bound', 20, 'c'), saves_s: 14, saves_range_s: [13, 15] as [number, number] };
+  const none = { ...one('transfer_bound', 16, 'd'), saves_s: 0 };
+  const rows = (findings: WordedFinding[]): string[] => grouped(allFindings({ spans: [], findings })).map(({ first }) => first.item.cause);
+  assert.deepEqual(rows([small, none, asked, sure]), ['input_bound', 'host_stall', 'sync_bound', 'transfer_bound']);
+});
+
 test('the headline is what the verdict names, or is about by its ids; none where all is well', () => {
   const spans = [one('input_bound', 4, 'a', 0), one('input_bound', 5, 'b', 50), one('launch_bound', 6, 'c', 90, 'Launch-bound')];
   const findings = [one('cpu_fallback', 1, 'd', undefined, 'Running on the CPU')];

@@ -34,10 +34,14 @@ function rangeOf(list: Listed[]): Bounds | null {
   return ranges.length > 0 ? ranges.reduce((all, range) => [add(all[0], range[0]), add(all[1], range[1])]) : null;
 }
 
-/** The server's order: by what is surely saved, then by what is saved and lost; unknown costs and unnamed time last. */
-const order = ({ first, lost, saves, range }: Group): number[] => [
-  Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null), -(saves ? range?.[0] ?? saves : 0), -(saves ?? 0), -(lost ?? 0),
-];
+/** The server's order: by what is surely saved, of a question if the answer is yes; then by what is saved and lost; unknown costs and unnamed time last. */
+function order({ first, lost, saves, range }: Group): number[] {
+  const asks = Boolean(first.item.advice?.question && range);
+  return [
+    Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null), -(saves || asks ? range?.[0] ?? saves ?? 0 : 0), -(saves ?? 0),
+    asks ? -(range?.[1] ?? lost ?? 0) : 0, -(lost ?? 0),
+  ];
+}
 
 function compare(a: number[], b: number[]): number {
   const at = a.findIndex((value, i) => value !== b[i]);
