@@ -39,7 +39,6 @@ from gpu_util_callback.words import what_to_do
 GENERATOR = ("generator", "Generator", 40.0, 1.0, "py_function")
 GRAIN = {"framework": JAX, "input_kind": "grain", "input_class": "DataLoader", "input_workers": 0}
 PREFETCH = ("prefetch", "Prefetch", 0.1, 1.0, "")
-QUICK = ("map(scale)", "Map", 2.0, 1.0, "sequential")
 SMALL = {"input_dims": [[32, 28, 28]], "steps_per_epoch": 400}
 PLAIN = {"input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]}
 RANDOM = {"input_maps": [{"name": "map(decode)", "which": "train", "random": True, "python": False}]}
