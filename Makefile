@@ -25,6 +25,7 @@ LOCKED := --constraint tools.txt
 # it was to run no test: what PYTEST_ARGS names may all be in one of the two parts, but not in none.
 JOBS ?= 2
 define tests
+	export FORK_SERVERS_OF=$$$$; \
 	$(BIN)/python -m pytest -m "not timed $(1)" --durations=20 -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS); beside=$$?; \
 	$(BIN)/python -m pytest -m "timed $(1)" --durations=20 $(PYTEST_ARGS); alone=$$?; \

@@ -8,7 +8,8 @@ that each import of TensorFlow, JAX or PyTorch takes. Of Python's own options, `
 
 Three processes: the caller's child, which `subprocess` starts, hands its files, folder and variables
 to the server and waits; the server, one for each framework and settings that an import reads, forks;
-the fork runs the program. It ends where the caller's child is killed, and the servers with pytest.
+the fork runs the program. It ends where the caller's child is killed, and the servers with pytest, or
+with the process that FORK_SERVERS_OF names: `make test`, for both of its parts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from types import CodeType
 
 # What frameworks read while they are imported.
 READ_AT_IMPORT = ("KERAS_", "JAX_", "XLA_", "OMP_", "LD_", "TF_USE", "PYTHONHASH", "PYTHONIO", "PYTHONUTF")
-IDLE_S = 300
+IDLE_S = 900  # those of the first part of `make test` are there in the second
 # What our package imports once a training is recorded: half a second of CPU time.
 IMPORTED_LATE = "tensorboard.summary", "pynvml"
 
@@ -44,8 +45,8 @@ def python(*modules: str, interpreter: str = sys.executable) -> list[str]:
     if not hasattr(os, "pidfd_open") or Path("/dev/nvidiactl").exists():  # CUDA survives no fork
         return [interpreter]
     worker = "PYTEST_XDIST_WORKER" in os.environ
-    owner = os.getppid() if worker else os.getpid()
-    return [interpreter, "-I", "-S", __file__, str(owner), ",".join(modules)]
+    owner = os.environ.get("FORK_SERVERS_OF") or str(os.getppid() if worker else os.getpid())
+    return [interpreter, "-I", "-S", __file__, owner, ",".join(modules)]
 
 
 # ---- the caller's child --------------------------------------------------------------------------
