@@ -187,9 +187,8 @@ class Process:
     def __init__(self, program: Program, options: argparse.Namespace) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         environment = os.environ | {"KERAS_BACKEND": program.backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        if program.gpu:  # the processes share the GPU, and compile once
+        if program.gpu:  # which the processes share
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-            environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir(), "gauntlet-jax")))
         elif program.backend == "jax":
             environment["JAX_PLATFORMS"] = "cpu"
         self.child = subprocess.Popen(

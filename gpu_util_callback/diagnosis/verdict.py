@@ -146,10 +146,10 @@ def _of_unknown_cost(finding: Mapping) -> str:
 
 
 def order(finding: Mapping) -> tuple:
-    """Return the sort key of findings: what blocks first, then by the time that is surely saved.
+    """Return the sort key of findings: what blocks first, then by the time that is saved.
 
-    A question counts with the least that a yes saves: it comes behind a fix that saves as much. Then by
-    what is predicted, and by the time lost; unknown costs and unnamed time come last.
+    A fix counts with its prediction, a question with the least that a yes saves: it comes before a fix
+    only if it surely saves more. Then by the time lost; unknown costs and unnamed time come last.
     """
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
     asks = bool(finding.get("advice", {}).get("question") and finding.get("saves_range_s"))
@@ -158,8 +158,9 @@ def order(finding: Mapping) -> tuple:
         finding["cause"] not in BLOCKING,
         is_unnamed(finding),
         lost_s is None,
+        -(least_s if asks else saves_s or 0.0),
+        not saves_s,
         -least_s,
-        -(saves_s or 0.0),
         -(most_s or lost_s or 0.0) if asks else 0.0,
         -(lost_s or 0.0),
     )

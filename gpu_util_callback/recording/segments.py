@@ -285,6 +285,7 @@ class SegmentInfo(NamedTuple):
         return bool(self.holds >> _PLACES[table] & 1)
 
 
+# Stored bits go by these places: a new table comes last in the schema.
 _PLACES = {table: at for at, table in enumerate(TABLES)}
 
 

@@ -41,6 +41,12 @@ RUNS = [
         "ds.batch(128)",
         "steps_per_execution",
     ),
+    (
+        "sync on JAX, with batches of several shapes",
+        traced("idle_sync", framework=JAX, input_dims=[[32, [100, 105]]]),
+        "ds.batch(128)",
+        "steps_per_execution",
+    ),
     ("sync of Keras on torch", traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)", "steps_per_execution"),
     ("sync of a torch loop", traced("idle_sync", framework=TORCH, **LOOP), "loss.item()", "steps_per_execution"),
     ("sync of a TensorFlow loop", traced("idle_sync", **LOOP), "float(loss)", "model.compile"),

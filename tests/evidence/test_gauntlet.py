@@ -113,6 +113,7 @@ def test_the_first_finding_of_a_program_on_a_gpu_is_right_and_its_cure_helped(na
     result = Result.from_json(measured | {"firsts": []})
     result.note_first(program, first_of(str(PROGRAMS / name)))
     assert result.right
+    assert (result.cure, result.value) == (measured["cure"], measured["value"])
     gain = result.followed
     assert gain is None or gain > 1.05
     assert not result.changed_unsaid

@@ -36,6 +36,8 @@ test('a question whose yes surely saves more comes before a small fix, and befor
   const none = { ...one('transfer_bound', 16, 'd'), saves_s: 0 };
   const rows = (findings: WordedFinding[]): string[] => grouped(allFindings({ spans: [], findings })).map(({ first }) => first.item.cause);
   assert.deepEqual(rows([small, none, asked, sure]), ['input_bound', 'host_stall', 'sync_bound', 'transfer_bound']);
+  const large = { ...one('launch_bound', 8, 'e'), saves_s: 4, saves_range_s: [0, 6] as [number, number] };
+  assert.deepEqual(rows([{ ...asked, saves_range_s: [0.02, 0.1] }, large]), ['launch_bound', 'host_stall'], 'a fix that may save nothing is still the larger one');
 });
 
 test('the headline is what the verdict names, or is about by its ids; none where all is well', () => {

@@ -34,12 +34,13 @@ function rangeOf(list: Listed[]): Bounds | null {
   return ranges.length > 0 ? ranges.reduce((all, range) => [add(all[0], range[0]), add(all[1], range[1])]) : null;
 }
 
-/** The server's order: by what is surely saved, of a question if the answer is yes; then by what is saved and lost; unknown costs and unnamed time last. */
+/** The server's order: by what a fix is predicted to save, and a question at least if the answer is yes; unknown costs and unnamed time last. */
 function order({ first, lost, saves, range }: Group): number[] {
   const asks = Boolean(first.item.advice?.question && range);
+  const least = saves || asks ? range?.[0] ?? saves ?? 0 : 0;
   return [
-    Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null), -(saves || asks ? range?.[0] ?? saves ?? 0 : 0), -(saves ?? 0),
-    asks ? -(range?.[1] ?? lost ?? 0) : 0, -(lost ?? 0),
+    Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null),
+    -(asks ? least : saves ?? 0), Number(!saves), -least, asks ? -(range?.[1] ?? lost ?? 0) : 0, -(lost ?? 0),
   ];
 }
 

@@ -107,5 +107,5 @@ def _advice(run: Run) -> Advice:
     # Keras' gradient_accumulation_steps is no remedy: it fails under tf.distribute, and on JAX the
     # gradients of each step are exchanged before they are added up.
     return enlarge_batch(
-        run, text, "With a batch {larger} as large they do so {often} as often; raise the learning rate with it."
+        run, text, "With a batch {larger} as large, and a higher learning rate, they exchange them {often} as often."
     )

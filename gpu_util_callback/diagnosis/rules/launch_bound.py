@@ -310,7 +310,9 @@ def _advice(run: Run, per_step: int) -> Advice:
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
     compiled = run.fit.get("jit_compile", False) or run.framework == "jax"
-    if has_keras_fit(run) and (compiled or run.framework == "torch"):  # a compilation by Keras on torch took minutes
+    if has_keras_fit(run) and (
+        compiled or run.framework == "torch"
+    ):  # a compilation by Keras on torch took over half a minute
         says += "The step is compiled already. " * compiled
         return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
     if has_keras_fit(run):
@@ -319,6 +321,7 @@ def _advice(run: Run, per_step: int) -> Advice:
             f"{says}Does every layer support XLA (layer.supports_jit)? If so, compile the step, which fuses many of "
             "them into few.",
             "model.compile(..., jit_compile=True)",
+            saves=0.0,  # as below
             question=True,
         )
     compile_step = idioms(run).compiled

@@ -24,7 +24,7 @@ FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at le
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
 _NAMES = ("x", "y", "sample_weight")
 
-FILLED = "the model's input: mask what is padded"
+FILLED = "the model's input: it has padding, which the model must mask"
 PADDED = "which samples share a batch, and leaves out those of the last one"
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
 # [smallest, largest] if it was observed to.

@@ -125,11 +125,15 @@ class SyncBound(Rule):
         )
 
 
+def _shapes_vary(run: Run) -> bool:
+    """Return whether batches of more than one shape were seen."""
+    dims = run.fit.get("input_dims") or []
+    return any(not isinstance(size, int) for sizes in dims for size in sizes or ())
+
+
 def _traces_each(run: Run) -> bool:
-    """Return whether this Keras traces and compiles each of the steps of a call (keras#20412)."""
+    """Return whether this Keras on JAX traces and compiles each of the steps of a call (keras#20412)."""
     version = re.match(r"(\d+)\.(\d+)", str(run.framework_facts.get("keras") or ""))
-    if run.framework != "jax":
-        return False
     return version is None or (int(version[1]), int(version[2])) < (3, 7)
 
 
@@ -164,7 +168,9 @@ def _advice(run: Run) -> Advice:
         )
     says = "Keras reads the metrics after every step, and the GPU idles until the next one is launched. "
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
-    if run.framework == "torch" or run.fit.get("strategy") or _traces_each(run):
+    # JAX compiles the batches of a call together: anew for each combination of their shapes.
+    compiles_often = run.framework == "jax" and (_traces_each(run) or _shapes_vary(run))
+    if run.framework == "torch" or run.fit.get("strategy") or compiles_often:
         return enlarge_batch(run, says, "Larger batches make this rarer.")
     return Advice(
         f"{says}Let {PER_CALL} steps run in one call; this changes {BY_CALL}.",
