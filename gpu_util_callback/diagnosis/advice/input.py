@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, GUARD, more_workers, room_unknown, workers_save
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, GUARD, Workers
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
@@ -120,28 +120,26 @@ def _beside_the_step(wait: InputWait) -> bool:
     return wait.own_cpus is None or wait.has_room
 
 
-def _count(wait: InputWait) -> int:
-    return more_workers(wait, _batch_ms(wait), wait.waits is True)
+def _workers(wait: InputWait) -> Workers:
+    """Return threads if making a batch waits, else processes."""
+    waits = wait.waits is True
+    return Workers(wait, _batch_ms(wait), waits, processes=not waits)
 
 
 def _pooled(wait: InputWait) -> str:
-    waits, workers = wait.waits is True, _count(wait)
+    workers = _workers(wait)
     dataset = "pydataset" in wait.kind
     function, number = ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", wait.batches)
     return (
-        POOLED.format(**(THREADS if waits else PROCESSES), workers=workers)
+        POOLED.format(**(PROCESSES if workers.processes else THREADS), workers=workers.count)
         + f"\ndataset = Pooled({function}, {number})"
-        + ("  # once, before the epochs" if waits else GUARD)
+        + (GUARD if workers.processes else "  # once, before the epochs")
     )
 
 
 def _loader(wait: InputWait) -> str:
-    return f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={_count(wait)}, persistent_workers=True)"
-
-
-def _saves(wait: InputWait) -> float:
-    waits = wait.waits is True
-    return workers_save(wait, _batch_ms(wait), _count(wait), waits=waits, processes=not waits)
+    count = _workers(wait).count
+    return f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={count}, persistent_workers=True)"
 
 
 def _on_torch(wait: InputWait) -> bool:
@@ -170,24 +168,20 @@ def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "")
 LOOP = (
     Entry(
         "DataLoader",
-        when=lambda wait: _on_torch(wait) and (wait.waits is True or wait.has_room or room_unknown(wait)),
+        when=lambda wait: _on_torch(wait) and wait.workers_may_help,
         says="{loop_input} while the loop waits: {pace}.",
         asks="Is there a torch Dataset behind them, not read by worker processes yet?",
         remedy="Let worker processes of a DataLoader make them, and give it to monitor.batches() "
         "itself: enumerate(monitor.batches(loader))",
         code=_loader,
-        saves=_saves,
+        saves=lambda wait: _workers(wait).saves,
         wrong_if="a DataLoader with workers makes them already, or no core is free",
     ),
     _thread_entry("a thread", lambda wait: bool(wait.kind)),
     _thread_entry("a thread, asked", lambda wait: not wait.kind, "Does the loop itself make them?"),
     Entry(
         "threads or processes",
-        when=lambda wait: (
-            not _on_torch(wait)
-            and wait.kind != "pooled"
-            and (wait.waits is True or wait.has_room or room_unknown(wait))
-        ),
+        when=lambda wait: not _on_torch(wait) and wait.kind != "pooled" and wait.workers_may_help,
         says="{loop_input} while the loop waits: {pace}.",
         asks=lambda wait: (
             "Can you write make_batch(i), which makes batch number i alone?"
@@ -198,7 +192,7 @@ LOOP = (
         ),
         remedy="Let several be made at a time",
         code=_pooled,
-        saves=_saves,
+        saves=lambda wait: _workers(wait).saves,
         wrong_if="batches depend on those before, or compute where no core is free",
     ),
 )

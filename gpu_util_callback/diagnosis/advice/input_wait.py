@@ -207,6 +207,16 @@ class InputWait:
         return self.spare_cores >= 1
 
     @property
+    def room_unknown(self) -> bool:
+        """True if nothing tells whether workers would find a free core, or would mostly wait."""
+        return self.waits is not True and (self.own_cpus is None or not self.cpus)
+
+    @property
+    def workers_may_help(self) -> bool:
+        """True unless workers would compute, and no core is free for them."""
+        return self.waits is True or self.has_room or self.room_unknown
+
+    @property
     def cores_full(self) -> bool:
         """True if the cores that this process may use are busy."""
         if self.cpus and 100 * self._busy_cpus >= FULL_CPU_PCT * self.cpus:
@@ -396,15 +406,6 @@ class InputWait:
         first, slowest = chain_ms(self.stages)
         late_ms = max(0.0, max(slowest, self.cores_ms) - self.needed_ms)
         return late_ms + first < LITTLE * self.lost_ms
-
-    def workers_for(self, batch_ms: float, *, most: float | None = None) -> int:
-        """Return the workers that keep up if one needs `batch_ms` per batch, with a fifth to spare.
-
-        Args:
-            most: the cores for those that compute; None = they wait, and may be more than cores.
-        """
-        workers_needed = math.ceil(1.2 * batch_ms / max(0.1, self.needed_ms))
-        return max(2, min(MOST_WORKERS, workers_needed, MOST_WORKERS if most is None else int(most)))
 
     @property
     def item_ms(self) -> float:

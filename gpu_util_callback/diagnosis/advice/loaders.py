@@ -1,7 +1,8 @@
 """Advice on what makes batches in Python: DataLoader, PyDataset, generator, arrays, Grain."""
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
@@ -37,38 +38,53 @@ CORE_FREE = "Is a CPU core free for each of them?"
 # -- what workers gain -----------------------------------------------------------------------------
 
 
-def room_unknown(wait: InputWait) -> bool:
-    """Return whether nothing tells if workers would find a free core, or would mostly wait."""
-    return wait.waits is not True and (wait.own_cpus is None or not wait.cpus)
+@dataclass(frozen=True)
+class Workers:
+    """Workers that make batches ahead of time.
 
-
-def more_workers(wait: InputWait, batch_ms: float, waits: bool) -> int:
-    """Return the number of workers that keep up with the model, limited by the free cores."""
-    if waits:
-        return wait.workers_for(batch_ms)
-    cores = float(wait.cpus or MOST_WORKERS)
-    room = cores if room_unknown(wait) else wait.workers + wait.spare_cores
-    return wait.workers_for(batch_ms, most=max(2.0, room))
-
-
-def workers_save(wait: InputWait, batch_ms: float, count: int, *, waits: bool, processes: bool = True) -> float:
-    """Return the share of the wait that is gone with `count` workers of `batch_ms` per batch each.
-
-    Threads are limited by the interpreter, processes that compute by the free cores.
+    Attributes:
+        batch_ms: the time for which one of them is busy with a batch.
+        waits: they mostly wait, and may be more than the cores.
+        processes: False = threads, which share the interpreter.
     """
-    if not waits and processes and not room_unknown(wait):
-        count = min(count, max(1, int(wait.workers + wait.spare_cores)))
-    least = 0.0
-    if not processes:
-        least = wait.interpreter_ms(wait.python_ms)
-    elif not wait.workers and wait.own_cpus is not None:
-        least = wait.cores_ms
-    handing_ms = 0.0
-    if processes and "dataloader" in wait.kind:
-        measured = _handing_ms(wait)
-        handing_ms = HANDING_OVER_MS if measured is None else measured
-    arrives_ms = max(batch_ms / count, least, wait.needed_ms + max(handing_ms, wait.handling_ms))
-    return wait.saves(arrives_ms + batch_ms / wait.batches_a_pass)  # nobody makes a pass's first batch ahead of it
+
+    wait: InputWait
+    batch_ms: float
+    waits: bool
+    processes: bool = True
+
+    @property
+    def count(self) -> int:
+        """Number of workers that keep up with the model, a fifth to spare; computing ones need a free core each."""
+        wait = self.wait
+        needed = math.ceil(1.2 * self.batch_ms / max(0.1, wait.needed_ms))
+        if self.waits:
+            return max(2, min(MOST_WORKERS, needed))
+        cores = wait.cpus or MOST_WORKERS
+        room = cores if wait.room_unknown else int(wait.workers + wait.spare_cores)
+        return max(2, min(MOST_WORKERS, needed, room))
+
+    @property
+    def saves(self) -> float:
+        """Share of the wait that is gone with them.
+
+        Threads are limited by the interpreter, processes that compute by the free cores.
+        """
+        wait, count = self.wait, self.count
+        if not self.waits and self.processes and not wait.room_unknown:
+            count = min(count, max(1, int(wait.workers + wait.spare_cores)))
+        least = 0.0
+        if not self.processes:
+            least = wait.interpreter_ms(wait.python_ms)
+        elif not wait.workers and wait.own_cpus is not None:
+            least = wait.cores_ms
+        handing_ms = 0.0
+        if self.processes and "dataloader" in wait.kind:
+            measured = _handing_ms(wait)
+            handing_ms = HANDING_OVER_MS if measured is None else measured
+        arrives_ms = max(self.batch_ms / count, least, wait.needed_ms + max(handing_ms, wait.handling_ms))
+        # Nobody makes a pass's first batch ahead of it.
+        return wait.saves(arrives_ms + self.batch_ms / wait.batches_a_pass)
 
 
 # -- code ------------------------------------------------------------------------------------------
@@ -196,10 +212,10 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
             return False
         if waits:
             return wait.waits is True
-        return room_unknown(wait) if waits is None else wait.waits is not True and wait.has_room
+        return wait.room_unknown if waits is None else wait.waits is not True and wait.has_room
 
-    def count(wait: InputWait) -> int:
-        return more_workers(wait, wait.lost_ms, bool(waits))
+    def workers(wait: InputWait) -> Workers:
+        return Workers(wait, wait.lost_ms, bool(waits))
 
     return Entry(
         name,
@@ -208,8 +224,8 @@ def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
         asks=asks,
         remedy="Let worker processes make batches ahead of time",
         changes=IN_WORKERS,
-        code=lambda wait: loader_line(wait, count(wait)),
-        saves=lambda wait: workers_save(wait, wait.lost_ms, count(wait), waits=bool(waits)),
+        code=lambda wait: loader_line(wait, workers(wait).count),
+        saves=lambda wait: workers(wait).saves,
         wrong_if="making a batch computes, and no core is free",
     )
 
@@ -221,8 +237,8 @@ def _more_workers(name: str, holds: Callable[[InputWait], bool], *, waits: bool 
         waits: they mostly wait, and may be more than cores.
     """
 
-    def count(wait: InputWait) -> int:
-        return more_workers(wait, _workers_busy_ms(wait), waits)
+    def workers(wait: InputWait) -> Workers:
+        return Workers(wait, _workers_busy_ms(wait), waits)
 
     return Entry(
         name,
@@ -231,8 +247,8 @@ def _more_workers(name: str, holds: Callable[[InputWait], bool], *, waits: bool 
         asks=asks,
         remedy="Use more",
         changes=IN_WORKERS,
-        code=lambda wait: loader_line(wait, count(wait)),
-        saves=lambda wait: workers_save(wait, _workers_busy_ms(wait), count(wait), waits=waits),
+        code=lambda wait: loader_line(wait, workers(wait).count),
+        saves=lambda wait: workers(wait).saves,
         wrong_if="they compute, and no core is free",
     )
 
@@ -280,8 +296,8 @@ DATA_LOADER = (
         lambda wait: (
             wait.workers_wait is None
             and wait.worker_cpus is None
-            and room_unknown(wait)
-            and more_workers(wait, _workers_busy_ms(wait), False) > wait.workers
+            and wait.room_unknown
+            and Workers(wait, _workers_busy_ms(wait), False).count > wait.workers
         ),
         asks=CORE_FREE,
     ),
@@ -324,16 +340,17 @@ def _idle(wait: InputWait) -> bool:
     return _on_threads(wait) or wait.workers_wait is True
 
 
-def _thread_count(wait: InputWait) -> int:
-    return more_workers(wait, wait.item_ms, True)
+def _threads(wait: InputWait) -> Workers:
+    return Workers(wait, wait.item_ms, waits=True, processes=False)
 
 
-def _process_count(wait: InputWait) -> int:
-    return more_workers(wait, wait.item_ms, False)
+def _processes(wait: InputWait) -> Workers:
+    return Workers(wait, wait.item_ms, waits=False)
 
 
-def _more_count(wait: InputWait) -> int:
-    return more_workers(wait, _workers_busy_ms(wait), _idle(wait))
+def _more(wait: InputWait) -> Workers:
+    """Return more workers of the kind that the PyDataset has."""
+    return Workers(wait, _workers_busy_ms(wait), _idle(wait), processes=not _on_threads(wait))
 
 
 def _first_batch(wait: InputWait) -> str:
@@ -341,18 +358,11 @@ def _first_batch(wait: InputWait) -> str:
     return "" if wait.run.framework == "tensorflow" else "which batch comes first"
 
 
-def _dataset_workers(wait: InputWait, count: int, processes: bool) -> str:
-    if fork_safe(wait.run) or not processes:
-        return with_workers(wait.run, "dataset", count, processes=processes)
-    return spawned("dataset", count)
-
-
-def _threads_save(wait: InputWait) -> float:
-    return workers_save(wait, wait.item_ms, _thread_count(wait), waits=True, processes=False)
-
-
-def _processes_save(wait: InputWait) -> float:
-    return workers_save(wait, wait.item_ms, _process_count(wait), waits=False)
+def _dataset_line(workers: Workers) -> str:
+    run = workers.wait.run
+    if fork_safe(run) or not workers.processes:
+        return with_workers(run, "dataset", workers.count, processes=workers.processes)
+    return spawned("dataset", workers.count)
 
 
 _THREADS = Entry(
@@ -360,8 +370,8 @@ _THREADS = Entry(
     when=lambda wait: wait.workers <= 1 and wait.waits is True,
     says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
     remedy="Let several threads make batches ahead of time; __getitem__ must not change anything that they share",
-    code=lambda wait: with_workers(wait.run, "dataset", _thread_count(wait), processes=False),
-    saves=_threads_save,
+    code=lambda wait: _dataset_line(_threads(wait)),
+    saves=lambda wait: _threads(wait).saves,
     changes=_first_batch,
     wrong_if="__getitem__ computes: threads share Python's one lock",
 )
@@ -375,8 +385,8 @@ PY_DATASET = (
             f"time: {wait.pace}.{spawned_text(wait)}"
         ),
         remedy="Let processes make its batches; what __getitem__ changes stays in its own process",
-        code=lambda wait: _dataset_workers(wait, _process_count(wait), True),
-        saves=_processes_save,
+        code=lambda wait: _dataset_line(_processes(wait)),
+        saves=lambda wait: _processes(wait).saves,
         changes=_first_batch,
         wrong_if="no core is free, or an epoch is shorter than the start of the processes",
     ),
@@ -396,10 +406,8 @@ PY_DATASET = (
         ),
         says="{workers} workers of {dataset_class} are too few: {pace}.",
         remedy="Use more",
-        code=lambda wait: _dataset_workers(wait, _more_count(wait), not _on_threads(wait)),
-        saves=lambda wait: workers_save(
-            wait, _workers_busy_ms(wait), _more_count(wait), waits=_idle(wait), processes=not _on_threads(wait)
-        ),
+        code=lambda wait: _dataset_line(_more(wait)),
+        saves=lambda wait: _more(wait).saves,
         wrong_if="they compute, and all cores are busy",
     ),
     Entry(
@@ -427,7 +435,7 @@ PY_DATASET = (
 
 
 def _generator_processes(wait: InputWait) -> str:
-    count = _process_count(wait)
+    count = _processes(wait).count
     if fork_safe(wait.run):
         return batches_class(wait, count, processes=True)
     return f"{batches_class(wait, 0, processes=False)}\n{spawned('dataset', count)}"
@@ -442,19 +450,19 @@ GENERATOR = (
         says="{generator_name} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
         asks=_BATCH_I,
         remedy="Let a keras.utils.PyDataset make several at a time",
-        code=lambda wait: batches_class(wait, _thread_count(wait), processes=False),
-        saves=_threads_save,
+        code=lambda wait: batches_class(wait, _threads(wait).count, processes=False),
+        saves=lambda wait: _threads(wait).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         wrong_if="batches depend on those before",
     ),
     Entry(
         "processes",
-        when=lambda wait: wait.waits is not True and (wait.has_room or room_unknown(wait)),
+        when=lambda wait: wait.waits is not True and wait.workers_may_help,
         says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}",
         asks=_BATCH_I,
         remedy="Let processes of a keras.utils.PyDataset make several at a time",
         code=_generator_processes,
-        saves=_processes_save,
+        saves=lambda wait: _processes(wait).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         wrong_if="batches depend on those before, or no core is free",
     ),
@@ -493,8 +501,8 @@ def _grain_ms(wait: InputWait) -> float:
     return wait.lost_ms if wait.input_class == "DataLoader" else wait.arrives_ms
 
 
-def _grain_count(wait: InputWait) -> int:
-    return more_workers(wait, _grain_ms(wait), _grain_waits(wait))
+def _grain(wait: InputWait) -> Workers:
+    return Workers(wait, _grain_ms(wait), _grain_waits(wait))
 
 
 def _grain_line(wait: InputWait, workers: int) -> str:
@@ -513,17 +521,17 @@ def _grain_before(wait: InputWait) -> str:
 def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
     return Entry(
         name,
-        when=lambda wait: holds(wait) and _grain_count(wait) > wait.workers,
+        when=lambda wait: holds(wait) and _grain(wait).count > wait.workers,
         says="{grain_workers}: {pace}. Worker processes import the script.",
         asks=asks,
         remedy="Let more of them make the batches",
         code=lambda wait: (
-            f"{_grain_line(wait, _grain_count(wait))}{GUARD}\n"
+            f"{_grain_line(wait, _grain(wait).count)}{GUARD}\n"
             "import absl.flags\n"
             "absl.flags.FLAGS.mark_as_parsed()  # before the first batch, unless absl.app.run does so"
         ),
         before=_grain_before,
-        saves=lambda wait: workers_save(wait, _grain_ms(wait), _grain_count(wait), waits=_grain_waits(wait)),
+        saves=lambda wait: _grain(wait).saves,
         wrong_if="the transformations compute, and no core is free",
     )
 
@@ -537,7 +545,7 @@ GRAIN = (
     _grain_entry(
         "workers, epochs asked", _grain_helps, "They start again in each epoch: do epochs last a minute or more?"
     ),
-    _grain_entry("workers, cores asked", lambda wait: not _grain_waits(wait) and room_unknown(wait), CORE_FREE),
+    _grain_entry("workers, cores asked", lambda wait: not _grain_waits(wait) and wait.room_unknown, CORE_FREE),
 )
 
 
