@@ -265,6 +265,17 @@ _SAVE_ONCE = Entry(
     saves=lambda w: 1 - 1 / max(w.total, w.times),
     wrong_if="the training may be interrupted and is to go on",
 )
+_LESS_OFTEN = Entry(
+    "less often",
+    when=lambda w: True,
+    says="{says}",
+    asks=_AS_BEFORE,
+    remedy="Do it less often, or in a background thread",
+    code=lambda w: _at_every(w, w.every_epochs),
+    before=lambda w: w.as_now,
+    saves=lambda w: w.saved,
+    wrong_if="later steps rest on what it does",
+)
 EPOCH_WORK = (
     _SWAPS,
     _SAVE_ONCE,
@@ -308,27 +319,14 @@ EPOCH_WORK = (
         saves=lambda w: 1 - 1 / w.total,
         wrong_if="later epochs rest on what it does",
     ),
-    Entry(
-        "a loop's phase less often",
+    replace(
+        _LESS_OFTEN,
+        name="a loop's phase less often",
         when=lambda w: not w.hook,
-        says="{says}",
-        asks=_AS_BEFORE,
-        remedy="Do it less often, or in a background thread",
         code=lambda w: in_loop(w.run, w.name, w.times, w.every_epochs),
-        saves=lambda w: w.saved,
-        wrong_if="later steps rest on what it does",
+        before="",
     ),
-    Entry(
-        "less often",
-        when=lambda w: True,
-        says="{says}",
-        asks=_AS_BEFORE,
-        remedy="Do it less often, or in a background thread",
-        code=lambda w: _at_every(w, w.every_epochs),
-        before=lambda w: w.as_now,
-        saves=lambda w: w.saved,
-        wrong_if="later steps rest on what it does",
-    ),
+    _LESS_OFTEN,
 )
 STEP_WORK = (
     _SWAPS,
@@ -361,38 +359,26 @@ STEP_WORK = (
         saves=lambda w: 1.0,
         wrong_if="somebody watches the progress within an epoch",
     ),
-    Entry(
-        "a loop's phase less often",
+    replace(
+        _LESS_OFTEN,
+        name="a loop's phase less often",
         when=lambda w: w.run.custom_loop,
-        says="{says}",
-        asks=_AS_BEFORE,
         remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
         code='if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
-        saves=lambda w: w.saved,
-        wrong_if="later steps rest on what it does",
+        before="",
     ),
     ARGUMENT,
-    Entry(
-        "once an epoch",
+    replace(
+        _LESS_OFTEN,
+        name="once an epoch",
         when=lambda w: w.once_an_epoch,
-        says="{says}",
-        asks=_AS_BEFORE,
         remedy="Do it once an epoch, or do it in a background thread",
         code=lambda w: _in_later_hook(w, "on_epoch_end"),
-        before=lambda w: w.as_now,
-        saves=lambda w: w.saved,
-        wrong_if="later steps rest on what it does",
     ),
-    Entry(
-        "less often",
-        when=lambda w: True,
-        says="{says}",
-        asks=_AS_BEFORE,
+    replace(
+        _LESS_OFTEN,
         remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
         code=lambda w: _at_every(w, w.every),
-        before=lambda w: w.as_now,
-        saves=lambda w: w.saved,
-        wrong_if="later steps rest on what it does",
     ),
 )
 
