@@ -251,7 +251,13 @@ class Rule:
         )
 
     def loss(
-        self, share: Share, advice: Advice, threshold: Mapping[str, float], evidence: Evidence, of_trace: str
+        self,
+        share: Share,
+        advice: Advice,
+        threshold: Mapping[str, float],
+        evidence: Evidence,
+        of_trace: str,
+        detail: str = "",
     ) -> Finding:
         """Return a finding for the steps of a share.
 
@@ -268,6 +274,7 @@ class Rule:
             advice=advice,
             gpus=share.gpus,
             severity=share.pct / 100 if share.exact else None,
+            detail=detail,
         )
 
     def part_of(self, detail: str) -> str:

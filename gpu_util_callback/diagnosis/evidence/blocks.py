@@ -60,8 +60,13 @@ class StepBlocks:
             return np.zeros(0, np.int64)
         return self._fold.of(self._part_of[name], name)
 
-    def total(self, name: str) -> int:
-        return int(self[name].sum())
+    def total(self, name: str, blocks: slice = slice(None)) -> int:
+        """Return a column's sum over some of the blocks, all by default."""
+        return int(self[name][blocks].sum())
+
+    def mostly_estimated(self, blocks: slice) -> bool:
+        """Return whether the waits of more than half of the rows are estimates."""
+        return 2 * self.total("estimated", blocks) > self.total("rows", blocks)
 
     @property
     def extent_ns(self) -> tuple[int, int]:
@@ -80,14 +85,14 @@ class StepBlocks:
 
     def slack_ns(self, blocks: slice = slice(None)) -> int:
         """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
-        quickest, rows = self["least_step_ns"][blocks], self["rows"][blocks]
+        quickest = self["least_step_ns"][blocks]
         quickest = quickest[quickest < FAR]
         if not len(quickest):
             return 0
-        duration, wait, compiling = (
-            int(self[name][blocks].sum()) for name in ("duration_ns", "input_wait_ns", "compile_ns")
+        rows, duration, wait, compiling = (
+            self.total(name, blocks) for name in ("rows", "duration_ns", "input_wait_ns", "compile_ns")
         )
-        return max(0, duration - wait - compiling - round(int(rows.sum()) * float(np.median(quickest))))
+        return max(0, duration - wait - compiling - round(rows * float(np.median(quickest))))
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `steps` table, in order; -1 counts as unknown."""

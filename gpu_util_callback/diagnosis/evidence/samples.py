@@ -153,6 +153,11 @@ def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
     return Sampled(run, gpu, bins, at, starts, length)
 
 
+def mean_of(values: np.ndarray, digits: int = 1) -> float | None:
+    """Return the rounded mean of the sampled values, as evidence; None if none was sampled."""
+    return round(float(np.nanmean(values)), digits) if np.isfinite(values).any() else None
+
+
 @dataclass(frozen=True, slots=True)
 class SharedSpan:
     """Stretch in which GPUs of one training lost time.

@@ -72,6 +72,11 @@ class Source:
     uploaded_ns: int
 
     @property
+    def shows_idle_host(self) -> bool:
+        """True if it shows what the host did while its GPUs idled."""
+        return bool(self.gpus and self.idle_judged and self.host_traced)
+
+    @property
     def other_program(self) -> bool:
         """True if it shows neither batches nor gradients: no words of a training fit it."""
         return not (self.fetches or self.trains)

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, SIGNIFICANT, Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import capitalized, gpu_names
@@ -52,7 +52,6 @@ class Contention(Rule):
         for stretch in shared_spans(losses_by_gpu, enter=enter, min_s=limits["min_s"]):
             gpu, mask = stretch.gpus[0], stretch.inside
             samples = losses_by_gpu[gpu][0]
-            others_active, use = samples.at(OTHERS), samples.at("utilization_pct")
             memory = samples.at("memory_other_bytes")[mask]
             has_memory = np.isfinite(memory).any()
             yield self.finding(
@@ -64,8 +63,8 @@ class Contention(Rule):
                 confidence=ESTIMATED,
                 evidence={
                     "gpu": gpu,
-                    "others_active_pct": round(float(np.nanmean(others_active[mask])), 1),
-                    "gpu_active_pct": round(float(np.nanmean(use[mask])), 1),
+                    "others_active_pct": mean_of(samples.at(OTHERS)[mask]),
+                    "gpu_active_pct": mean_of(samples.at("utilization_pct")[mask]),
                     "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2) if has_memory else None,
                 },
                 threshold=chosen(limits, "others_active_pct", "gpu_active_pct"),

@@ -257,7 +257,7 @@ class HostStall(Rule):
         if not len(run.steps):
             return True
         if run.source is not None:
-            return not (run.source.gpus and run.source.idle_judged and run.source.host_traced)
+            return not run.source.shows_idle_host
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
         # The activity of a custom loop outside steps is observed.
         return not (run.custom_loop or phases or run.steps.total("callbacks_known"))
@@ -287,7 +287,7 @@ class HostStall(Rule):
             yield self.loss(
                 share,
                 host_activity(source.host_activity),
-                threshold={"idle_host_pct": limits["idle_host_pct"]},
+                threshold=chosen(limits, "idle_host_pct"),
                 evidence={"idle_host_pct": share.pct, "host_activity": source.host_activity or None},
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does something else",
             )
@@ -295,14 +295,12 @@ class HostStall(Rule):
     def _start_up(self, share: Share, once: SourceOnce, limits: Limits, run: Run) -> Finding:
         """Return what a trace shows of costs that are paid once: it began too early."""
         start_up = share.without(share.lost_ns - once["idle_ns"])
-        return replace(
-            self.loss(
-                start_up,
-                traced_too_early(run, once["name"], once["longest_ns"]),
-                threshold={"idle_host_pct": limits["idle_host_pct"]},
-                evidence={"idle_host_pct": start_up.pct, "host_activity": once["name"]},
-                of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
-            ),
+        return self.loss(
+            start_up,
+            traced_too_early(run, once["name"], once["longest_ns"]),
+            threshold=chosen(limits, "idle_host_pct"),
+            evidence={"idle_host_pct": start_up.pct, "host_activity": once["name"]},
+            of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
             detail="start_up",
         )
 
@@ -400,9 +398,9 @@ class HostStall(Rule):
     def _in_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
         spans = run.spans_of("callbacks", enter=limits["callback_pct"] / 100, min_rows=int(limits["min_steps"]))
         for where, blocks in spans:
-            took = int(run.steps["callbacks_ns"][blocks].sum())
+            took = run.steps.total("callbacks_ns", blocks)
             # Of the steps: a span may lie across validations, which are reported separately.
-            steps_ns = max(1, int(run.steps["duration_ns"][blocks].sum()))
+            steps_ns = max(1, run.steps.total("duration_ns", blocks))
             rows = max(1, where.end_step - where.start_step)
             if took < limits["ms_per_step"] * 1e6 * rows:
                 continue
@@ -423,7 +421,7 @@ class HostStall(Rule):
             if name and of_it < 1 - A_TWENTIETH:
                 evidence["share_of_callback_time_pct"] = round(100 * of_it, 1)
             kind = "checkpoint" if "Checkpoint" in name or "Backup" in name else "callback"
-            worked = int(run.steps["callback_events"][blocks].sum())
+            worked = run.steps.total("callback_events", blocks)
             span_ns = run.present_in(where)
             epochs = _epochs_in(run, where)
             advice = in_steps(StepWork(run, name, worked, took, span_ns, epochs, rows))

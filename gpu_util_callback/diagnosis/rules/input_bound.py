@@ -71,7 +71,7 @@ class LongFetches:
 
 def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | None:
     """Return the few fetches with most of the blocks' wait; None if the wait is steady."""
-    wait = int(steps["wait_ns"][blocks].sum())
+    wait = steps.total("wait_ns", blocks)
     if wait <= 0:
         return None
     tops = np.sort(steps["top_wait_ns"][blocks])[::-1]
@@ -80,11 +80,11 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
         count = int((tops >= MOSTLY * np.median(tops[:reached])).sum())
         held_ns = int(tops[:count].sum())
     else:  # several of them per block
-        count = int(steps["wait_events"][blocks].sum())
-        held_ns = int(steps["event_wait_ns"][blocks].sum())
+        count = steps.total("wait_events", blocks)
+        held_ns = steps.total("event_wait_ns", blocks)
     if not A_FEW <= count <= A_TWENTIETH * rows or held_ns < FOUR_FIFTHS * wait:
         return None
-    work = int(steps["duration_ns"][blocks].sum() - steps["compile_ns"][blocks].sum()) - wait
+    work = steps.total("duration_ns", blocks) - steps.total("compile_ns", blocks) - wait
     # A queue ahead of the loop evens out what is shorter.
     if A_TENTH * held_ns / count < max(0, work) / max(1, rows):
         return None
@@ -531,7 +531,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     steps = run.steps
     rows = max(1, where.end_step - where.start_step)
     input_ns, wait_ns, duration_ns, in_blocks = (
-        int(steps[name][blocks].sum()) for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
+        steps.total(name, blocks) for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
     )
     # The outermost blocks may contain steps from outside; those did not wait (that is why the
     # span ends there), so all waits are kept and their durations are subtracted.
@@ -541,9 +541,9 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         usual = clean[0] if clean else (duration_ns - wait_ns) / max(1, in_blocks)
         duration_ns = max(wait_ns, duration_ns - round(outside * usual))
     # A short run compiles for most of its time: the wait is compared with the time without it.
-    running_ns = max(input_ns, duration_ns - int(steps["compile_ns"][blocks].sum()))
+    running_ns = max(input_ns, duration_ns - steps.total("compile_ns", blocks))
     idle = run.idle(where.start_ns, where.end_ns)
-    guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
+    guessed = steps.mostly_estimated(blocks)
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
     alone_ns = _model_alone_ns(run)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY, MOSTLY_PCT, Limits, Threshold
@@ -66,7 +66,7 @@ class MemorySpill(Rule):
                 evidence={
                     "gpu": gpu,
                     "memory_used_pct": round(100 * used, 1),
-                    "gpu_active_pct": round(float(np.nanmean(samples.at("utilization_pct")[mask])), 1),
+                    "gpu_active_pct": mean_of(samples.at("utilization_pct")[mask]),
                     "power_pct": round(_share(samples, "power_mw", mask), 1),
                     "memory_active_pct": round(_share(samples, "memory_utilization_pct", mask), 1),
                     "slowdown": round(slowdown, 1),

@@ -234,14 +234,13 @@ class Recompilation(Rule):
         series = Series(steps["rows"], steps["duration_ns"], spent, top, times, steps.rows_per_block)
         for where, blocks in run.spans_in(series, enter=limits["compile_pct"] / 100, min_rows=4):
             count, took = int(times[blocks].sum()), int(spent[blocks].sum())
-            duration = int(steps["duration_ns"][blocks].sum())
             if count < limits["compilations"]:
                 continue
             lost = run.lost_of(took - _paid_anyhow(top[blocks], took, count), where)
-            pct = 100 * took / max(1, duration)
+            pct = 100 * took / max(1, steps.total("duration_ns", blocks))
             if pct < limits["compile_pct"]:
                 continue
-            by_shape = int(steps["compile_ns"][blocks].sum()) < took
+            by_shape = steps.total("compile_ns", blocks) < took
             evidence: dict[str, object] = {
                 "compile_pct": round(pct, 1),
                 "compilations": count,
@@ -252,12 +251,11 @@ class Recompilation(Rule):
                 evidence["seen_by"] = "steps on a new input shape, against those on a known one"
             fits = _fits(run)
             each_fit = fits > 1 and count <= 2 * fits  # its last, smaller batch compiles as well
-            guessed = 2 * int(steps["estimated"][blocks].sum()) > int(steps["rows"][blocks].sum())
             yield self.finding(
                 title=EVERY_FIT if each_fit else self.title,
                 where=where,
                 lost_ns=lost,
-                confidence=ESTIMATED if guessed or by_shape else MEASURED,
+                confidence=ESTIMATED if by_shape or steps.mostly_estimated(blocks) else MEASURED,
                 evidence=evidence,
                 threshold=chosen(limits, "compile_pct", "compilations"),
                 advice=_advise_fits(run) if each_fit else _advise_shapes(run, count),

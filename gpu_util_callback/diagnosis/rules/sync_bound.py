@@ -49,7 +49,7 @@ class SyncBound(Rule):
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            return not (run.source.gpus and run.source.idle_judged and run.source.host_traced)
+            return not run.source.shows_idle_host
         return not traced_gpus(run) and not self._visible_from_outside(run)
 
     @staticmethod
@@ -74,12 +74,11 @@ class SyncBound(Rule):
                 "idle_sync_ms_per_step": run.rounded(share.ms_per_step, 3),
             }
             if run.source is None:
-                executed = int(run.fit.get("steps_per_execution", 1))
-                evidence["steps_per_execution"] = executed
+                evidence["steps_per_execution"] = _steps_a_call(run)
             yield self.loss(
                 share,
                 _advice(run),
-                threshold={"idle_sync_pct": limits["idle_sync_pct"]},
+                threshold=chosen(limits, "idle_sync_pct"),
                 evidence=evidence,
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits for it",
             )
@@ -88,7 +87,7 @@ class SyncBound(Rule):
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return
-        if int(run.fit.get("steps_per_execution", 1)) > 1:
+        if _steps_a_call(run) > 1:
             return
         if run.fit.get("strategy") or len(run.used_gpus) > 1:
             return  # with several, the GPUs wait for each other as well
@@ -131,6 +130,10 @@ def _shapes_vary(run: Run) -> bool:
     return any(not isinstance(size, int) for sizes in dims for size in sizes or ())
 
 
+def _steps_a_call(run: Run) -> int:
+    return int(run.fit.get("steps_per_execution", 1))
+
+
 def _traces_each(run: Run) -> bool:
     """Return whether this Keras on JAX traces and compiles each of the steps of a call (keras#20412)."""
     version = re.match(r"(\d+)\.(\d+)", str(run.framework_facts.get("keras") or ""))
@@ -139,7 +142,7 @@ def _traces_each(run: Run) -> bool:
 
 def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
-    executed = int(run.fit.get("steps_per_execution", 1))
+    executed = _steps_a_call(run)
     if run.fit.get("run_eagerly", False):
         return Advice(
             "The model runs eagerly, and each value that Python looks at makes the GPU wait for "

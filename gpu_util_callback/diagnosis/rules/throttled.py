@@ -68,30 +68,28 @@ class Throttled(Rule):
         return significant(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        slowed = [gpu_slowed for gpu in run.working_gpus if (gpu_slowed := _slowed(run, gpu, limits)) is not None]
+        slowed = {gpu: clock for gpu in run.working_gpus if (clock := _slowed(run, gpu, limits)) is not None}
         for column, (word, fault) in _REASONS.items():
             losses_by_gpu = {
-                gpu_slowed.gpu: (gpu_slowed.samples, gpu_slowed.lost[column])
-                for gpu_slowed in slowed
-                if column in gpu_slowed.lost
+                gpu: (clock.samples, clock.lost[column]) for gpu, clock in slowed.items() if column in clock.lost
             }
             least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
             for stretch in shared_spans(losses_by_gpu, enter=least / 100, min_s=limits["min_s"]):
-                gpu_slowed = next(gpu_slowed for gpu_slowed in slowed if gpu_slowed.gpu == stretch.gpus[0])
-                mask = stretch.inside
-                time, share = gpu_slowed.samples.length_ns[mask], gpu_slowed.shares[column][mask]
+                gpu, mask = stretch.gpus[0], stretch.inside
+                clock = slowed[gpu]
+                time, share = clock.samples.length_ns[mask], clock.shares[column][mask]
                 throttled = float(np.average(np.nan_to_num(share), weights=time))
                 if throttled < limits["throttled_pct"]:
                     continue
-                slow = float(np.nanmean(gpu_slowed.clock[mask]))
-                hot = gpu_slowed.samples.at("temperature_c")[mask]
+                slow = float(np.nanmean(clock.mhz[mask]))
+                hot = clock.samples.at("temperature_c")[mask]
                 evidence: dict[str, object] = {
-                    "gpu": gpu_slowed.gpu,
+                    "gpu": gpu,
                     "reason": word,
                     "throttled_pct": round(throttled, 1),
-                    "clock_deficit_pct": round(100 * (1 - slow / gpu_slowed.full), 1),
+                    "clock_deficit_pct": round(100 * (1 - slow / clock.full_mhz), 1),
                     "clock_mhz": round(slow),
-                    "full_clock_mhz": round(gpu_slowed.full),
+                    "full_clock_mhz": round(clock.full_mhz),
                     "temperature_c": round(float(np.nanmax(hot))) if np.isfinite(hot).any() else None,
                 }
                 yield self.finding(
@@ -111,10 +109,9 @@ class Throttled(Rule):
 class _Slowed:
     """A GPU's clock, its expected clock, and by column the share of throttled time (%) and the loss for that reason."""
 
-    gpu: int
     samples: Sampled
-    clock: np.ndarray
-    full: float
+    mhz: np.ndarray
+    full_mhz: float
     shares: dict[str, np.ndarray]
     lost: dict[str, np.ndarray]
 
@@ -141,7 +138,7 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     # A slow clock is counted once: for the reason that held most of the time.
     first = np.argmax(np.nan_to_num(reason_shares), axis=0)
     lost_by_reason = {column: np.where(first == place, lost, 0) for place, column in enumerate(shares)}
-    return _Slowed(gpu, samples, clock, full, shares, lost_by_reason)
+    return _Slowed(samples, clock, full, shares, lost_by_reason)
 
 
 def _share_until_read(run: Run, gpu: int, column: str, samples: Sampled) -> np.ndarray:

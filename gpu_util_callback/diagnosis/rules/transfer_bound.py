@@ -1,7 +1,7 @@
 """Transfer-bound: copies between host and GPU that no kernels hide, or a link that is too slow."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +17,14 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     images_as_floats,
 )
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, link_bytes_per_s, sampled, shared_spans
+from gpu_util_callback.diagnosis.evidence.samples import (
+    RARE_NS,
+    Sampled,
+    link_bytes_per_s,
+    mean_of,
+    sampled,
+    shared_spans,
+)
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule, significant
@@ -64,8 +71,7 @@ class TransferBound(Rule):
         return not traced_gpus(run) and not any(run.column(gpu, "pcie_rx_bytes_per_s") for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        traced = list(self._traced(run, limits))
-        yield from traced
+        yield from self._traced(run, limits)
         if not traced_gpus(run):
             yield from significant(self._full_links(run, limits), run.present_ns, limits)
 
@@ -101,14 +107,12 @@ class TransferBound(Rule):
 
     def _upload(self, run: Run, share: Share, limit: float) -> Finding:
         """Return what a trace shows of a model that is copied to the GPUs: it began too early."""
-        return replace(
-            self.loss(
-                share,
-                traced_too_early(run, "The upload before the kernels", share.lost_ns),
-                threshold={"exposed_copy_pct": limit},
-                evidence={"exposed_copy_pct": share.pct},
-                of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the {share.whole}",
-            ),
+        return self.loss(
+            share,
+            traced_too_early(run, "The upload before the kernels", share.lost_ns),
+            threshold={"exposed_copy_pct": limit},
+            evidence={"exposed_copy_pct": share.pct},
+            of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the {share.whole}",
             detail="upload",
         )
 
@@ -128,11 +132,11 @@ class TransferBound(Rule):
                 confidence=ESTIMATED,
                 evidence={
                     "gpu": span.gpus[0],
-                    "link_used_pct": round(float(np.nanmean(link.use[full])), 1),
-                    "gb_per_s": round(float(np.nanmean(link.rate[full])) / 1e9, 2),
-                    "link_gb_per_s": round(float(np.nanmean(link.limit[mask])) / 1e9, 2),
-                    "gpu_active_pct": round(float(np.mean(link.active[mask])), 1),
-                    "sm_active_pct": _mean(link.sm_active[mask]),
+                    "link_used_pct": mean_of(link.use[full]),
+                    "gb_per_s": mean_of(link.rate[full] / 1e9, 2),
+                    "link_gb_per_s": mean_of(link.limit[mask] / 1e9, 2),
+                    "gpu_active_pct": mean_of(link.active[mask]),
+                    "sm_active_pct": mean_of(link.sm_active[mask]),
                     "pcie_link": degraded,
                 },
                 threshold=chosen(limits, "link_used_pct"),
@@ -171,11 +175,6 @@ class _Link:
     sm_active: np.ndarray
     full: np.ndarray
     lost: np.ndarray
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """Return the mean of what was sampled."""
-    return round(float(np.nanmean(values)), 1) if np.isfinite(values).any() else None
 
 
 def _or(values: np.ndarray, best: float | None) -> np.ndarray:
