@@ -49,7 +49,7 @@ class Validations:
 
     @property
     def waits(self) -> str:
-        """The same in words."""
+        """`waiting` in words."""
         return f"Validation waits for its data {100 * self.waiting:.0f} % of its time"
 
     @property
@@ -124,7 +124,7 @@ class Validations:
 
     @property
     def every(self) -> str:
-        """The same in words: "every 5th epoch"."""
+        """`factor` in words: "every 5th epoch"."""
         if self.run.custom_loop and not has_epochs(self.run):
             return f"{self.factor} times less often"
         return f"every {ordinal(self.factor)} epoch"
@@ -136,7 +136,7 @@ class Validations:
 
     @property
     def per_batch(self) -> float:
-        """Share of a validation that its batches take: the rest is its beginning and its end."""
+        """Share of a validation that its batches take, without its beginning and its end."""
         spent = self.run.validation.total("duration_ns")
         return min(1.0, spent / max(1, self.took_ns))
 

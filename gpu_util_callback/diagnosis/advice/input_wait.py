@@ -74,7 +74,7 @@ class InputWait:
 
     @property
     def paces(self) -> str:
-        """The same as a sentence without its full stop."""
+        """`pace` as a sentence without its full stop."""
         return capitalized(self.pace)
 
     @property
@@ -371,7 +371,7 @@ class InputWait:
 
     @property
     def modelled_ms(self) -> float:
-        """Time between batches by the same limits as things are now."""
+        """Time between batches now, as these limits predict it."""
         if not self.stages or self.read_elsewhere or self.stage is None:
             return self.arrives_ms
         first, slowest = chain_ms(self.stages)
@@ -508,12 +508,17 @@ class InputWait:
         """Name of the user's generator."""
         return f"The generator {self.input_class}" if self.input_class else "The generator"
 
+    def too_few_workers(self, of: str) -> str:
+        """Return that a loader's worker processes are too few, as a sentence without its full stop."""
+        if self.workers > 1:
+            return f"{self.workers} worker processes of {of} are too few"
+        return f"{self.workers} worker process of {of} is too few"
+
     @property
     def grain_workers(self) -> str:
         """Who makes Grain's batches, as a sentence without its full stop."""
         if self.workers:
-            count = f"{self.workers} worker process{'es' if self.workers > 1 else ''} of Grain"
-            return f"{count} {'are' if self.workers > 1 else 'is'} too few"
+            return self.too_few_workers("Grain")
         if self.input_class == "DataLoader":
             return "Grain makes the batches in the training process, while the model waits"
         return "Grain makes the batches in one process"
@@ -584,7 +589,7 @@ class InputWait:
 
     @property
     def cores_sentence(self) -> str:
-        """The same with a capital letter."""
+        """`cores` with a capital letter."""
         return capitalized(self.cores)
 
     @property

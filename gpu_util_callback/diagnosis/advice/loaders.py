@@ -176,17 +176,11 @@ def _handing_over(wait: InputWait) -> str:
     )
 
 
-def _in_process(wait: InputWait) -> str:
-    return (
-        "The DataLoader makes every batch in the training process, while the model waits: "
-        f"{wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
-    )
-
-
-def _too_few_workers(wait: InputWait) -> str:
-    who = f"{wait.workers} worker process{'es' if wait.workers > 1 else ''} of the DataLoader"
-    verb = "are" if wait.workers > 1 else "is"
-    return f"{who} {verb} too few: {wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
+def _slow_loader(wait: InputWait) -> str:
+    who = "The DataLoader makes every batch in the training process, while the model waits"
+    if wait.workers:
+        who = wait.too_few_workers("the DataLoader")
+    return f"{who}: {wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
 
 
 def _own_parts(wait: InputWait) -> str:
@@ -195,57 +189,27 @@ def _own_parts(wait: InputWait) -> str:
     return " Its IterableDataset must give each worker its own part: torch.utils.data.get_worker_info()."
 
 
-def _workers_busy_ms(wait: InputWait) -> float:
-    """Return the time for which one worker is busy with a batch."""
-    return wait.workers * wait.arrives_ms
+def _worker_ms(wait: InputWait) -> float:
+    """Return the time for which one worker is busy with a batch, or would be where there is none yet."""
+    return wait.workers * wait.arrives_ms if wait.workers else wait.lost_ms
 
 
-def _loader_entry(name: str, waits: bool | None, asks: str = "") -> Entry:
-    """Return the entry for worker processes of a loader that has none.
-
-    Args:
-        waits: the items mostly wait; False = they compute, on free cores; None = not known.
-    """
-
-    def holds(wait: InputWait) -> bool:
-        if wait.workers:
-            return False
-        if waits:
-            return wait.waits is True
-        return wait.room_unknown if waits is None else wait.waits is not True and wait.has_room
-
-    def workers(wait: InputWait) -> Workers:
-        return Workers(wait, wait.lost_ms, bool(waits))
-
-    return Entry(
-        name,
-        when=holds,
-        says=_in_process,
-        asks=asks,
-        remedy="Let worker processes make batches ahead of time",
-        changes=IN_WORKERS,
-        code=lambda wait: loader_line(wait, workers(wait).count),
-        saves=lambda wait: workers(wait).saves,
-        wrong_if="making a batch computes, and no core is free",
-    )
-
-
-def _more_workers(name: str, holds: Callable[[InputWait], bool], *, waits: bool = False, asks: str = "") -> Entry:
-    """Return an entry for more workers of a loader that has some.
+def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool = False, asks: str = "") -> Entry:
+    """Return an entry for worker processes of a loader, or for more of them.
 
     Args:
-        waits: they mostly wait, and may be more than cores.
+        waits: they mostly wait, and may be more than the cores.
     """
 
     def workers(wait: InputWait) -> Workers:
-        return Workers(wait, _workers_busy_ms(wait), waits)
+        return Workers(wait, _worker_ms(wait), waits)
 
     return Entry(
         name,
-        when=lambda wait: wait.workers > 0 and not _hands_over(wait) and holds(wait),
-        says=_too_few_workers,
+        when=lambda wait: not _hands_over(wait) and holds(wait),
+        says=_slow_loader,
         asks=asks,
-        remedy="Use more",
+        remedy=lambda wait: "Use more" if wait.workers else "Let worker processes make batches ahead of time",
         changes=IN_WORKERS,
         code=lambda wait: loader_line(wait, workers(wait).count),
         saves=lambda wait: workers(wait).saves,
@@ -272,9 +236,9 @@ DATA_LOADER = (
         saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(_handing_ms(wait)),
         wrong_if="there is no GPU, or the memory is pinned already",
     ),
-    _loader_entry("workers that wait", True),
-    _loader_entry("workers that compute", False),
-    _loader_entry("workers, asked", None, CORE_FREE),
+    _workers_entry("workers that wait", lambda wait: not wait.workers and wait.waits is True, waits=True),
+    _workers_entry("workers that compute", lambda wait: not wait.workers and wait.waits is not True and wait.has_room),
+    _workers_entry("workers, asked", lambda wait: not wait.workers and wait.room_unknown, asks=CORE_FREE),
     Entry(
         "worker threads",
         when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores_full,
@@ -287,17 +251,20 @@ DATA_LOADER = (
         saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
         wrong_if="there are few workers, and each needs its threads",
     ),
-    _more_workers(
-        "more workers that wait", lambda wait: wait.workers < MOST_WORKERS and wait.workers_wait is True, waits=True
+    _workers_entry(
+        "more workers that wait", lambda wait: 0 < wait.workers < MOST_WORKERS and wait.workers_wait is True, waits=True
     ),
-    _more_workers("more workers that compute", lambda wait: wait.workers_wait is not True and wait.has_room),
-    _more_workers(
+    _workers_entry(
+        "more workers that compute", lambda wait: wait.workers > 0 and wait.workers_wait is not True and wait.has_room
+    ),
+    _workers_entry(
         "more workers, asked",
         lambda wait: (
-            wait.workers_wait is None
+            wait.workers > 0
+            and wait.workers_wait is None
             and wait.worker_cpus is None
             and wait.room_unknown
-            and Workers(wait, _workers_busy_ms(wait), False).count > wait.workers
+            and Workers(wait, _worker_ms(wait), False).count > wait.workers
         ),
         asks=CORE_FREE,
     ),
@@ -350,7 +317,7 @@ def _processes(wait: InputWait) -> Workers:
 
 def _more(wait: InputWait) -> Workers:
     """Return more workers of the kind that the PyDataset has."""
-    return Workers(wait, _workers_busy_ms(wait), _idle(wait), processes=not _on_threads(wait))
+    return Workers(wait, _worker_ms(wait), _idle(wait), processes=not _on_threads(wait))
 
 
 def _first_batch(wait: InputWait) -> str:
@@ -496,9 +463,9 @@ def _grain_ms(wait: InputWait) -> float:
 
     A DataLoader's operations run while the loop waits; those of a dataset on threads, ahead of it.
     """
-    if wait.workers:
-        return _workers_busy_ms(wait)
-    return wait.lost_ms if wait.input_class == "DataLoader" else wait.arrives_ms
+    if wait.workers or wait.input_class == "DataLoader":
+        return _worker_ms(wait)
+    return wait.arrives_ms
 
 
 def _grain(wait: InputWait) -> Workers:

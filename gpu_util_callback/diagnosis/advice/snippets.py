@@ -299,7 +299,7 @@ _UNKNOWN = Idioms()
 
 
 def idioms(run: Run) -> Idioms:
-    """Return those of a run's framework."""
+    """Return the lines of code of a run's framework."""
     return _OF.get(run.framework, _UNKNOWN)
 
 

@@ -78,7 +78,7 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
 
 
 def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
-    """Return the same for a run so long that its stalls or samples are not kept separately.
+    """Return `lost_in` for a run so long that its stalls or samples are not kept separately.
 
     The GPU's idle time is distributed over all the time in which training stood still.
     """

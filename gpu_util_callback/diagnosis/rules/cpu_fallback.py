@@ -85,24 +85,22 @@ class CpuFallback(Rule):
         too_short = run.end_ns - start_ns < limits["min_s"] * 1e9 or idle.samples < A_FEW * len(idle.gpus)
         if too_short or idle.active_pct >= limits["gpu_active_pct"]:
             return
-        memory_held = [_no_model_in_memory(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
-        if any(empty is None for empty in memory_held):
+        empty = [held for gpu in idle.gpus if (held := _no_model_in_memory(run, gpu, limits["memory_mib"])) is not None]
+        if len(empty) < len(idle.gpus):
             return
-        who, names = (called(run.framework), [str(run.gpu(i).get("name") or "GPU") for i in idle.gpus])
-        name, most = names[0], max(memory_held, key=lambda entry: entry[1] if entry else 0.0)
-        evidence: dict[str, object] = {
-            "gpus_used_by_framework": len(idle.gpus),
-            "gpu": ", ".join(sorted(set(names))),
-            "gpu_active_pct": round(idle.active_pct, 1),
-        }
-        if most is not None:
-            evidence[most[0]] = round(most[1] / 2**20, 3)
+        held_in, most_bytes = max(empty, key=lambda held: held[1])
+        names = [str(run.gpu(gpu).get("name") or "GPU") for gpu in idle.gpus]
         yield self.finding(
-            title=f"Training does not run on the {name}",
-            evidence=evidence,
+            title=f"Training does not run on the {names[0]}",
+            evidence={
+                "gpus_used_by_framework": len(idle.gpus),
+                "gpu": ", ".join(sorted(set(names))),
+                "gpu_active_pct": round(idle.active_pct, 1),
+                held_in: round(most_bytes / 2**20, 3),
+            },
             threshold=chosen(limits, "gpu_active_pct"),
             advice=Advice(
-                f"{capitalized(who)} sees the {name}, but the steps run on the CPU: its "
+                f"{capitalized(called(run.framework))} sees the {names[0]}, but the steps run on the CPU: its "
                 "memory holds no model, and it was idle throughout. Put the model and every batch "
                 "on the GPU.",
                 idioms(run).on_gpu,

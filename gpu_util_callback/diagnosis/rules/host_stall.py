@@ -135,7 +135,7 @@ def _by_block(run: Run) -> np.ndarray:
 
 
 def _tail(run: Run, last_ns: int) -> float:
-    """Return the same after the last step."""
+    """Return unnamed ns after the last step."""
     end_ns = max(last_ns, run.end_ns)
     return max(0.0, _unnamed_ns(run, last_ns, end_ns) - run.absent_ns(last_ns, end_ns))
 

@@ -18,7 +18,7 @@ from gpu_util_callback.diagnosis.evidence.pipeline import Stage
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import share_of
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
@@ -221,8 +221,8 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
-        evidence=times(occurrences, "wait_pct", 100 * occurrences.self_ns / span_ns)
-        | {
+        evidence={
+            "wait_pct": round(100 * occurrences.self_ns / span_ns, 1),
             "times": often,
             "seconds_each": round(each_s, 3),
             "longest_s": round(most_s, 3),

@@ -22,8 +22,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     chosen,
 )
 
-# Thresholds of traces alone: windows of a recording may be too short to count kernels.
-_IN_TRACE = "kernels_per_step", "linked_kernels_pct"
 BUSY_CPU_PCT = Constant(85, "with all cores this busy, the thread that launches kernels has to wait for one")
 
 
@@ -100,15 +98,15 @@ class LaunchBound(Rule):
             }
             fired = ["idle_launch_pct", "mean_kernel_us"]
             if run.source is not None:
-                fired += _IN_TRACE
                 kernels = share.kernels_per_step * share.steps * len(share.gpus)
-                evidence |= {
+                counted = {  # in traces alone: windows of a recording may be too short to count kernels
                     "kernels_per_step": share.kernels_per_step,
                     "linked_kernels_pct": 100 * run.source.linked_kernels / max(1, kernels),
-                    "short_kernels_pct": run.source.short_kernels_pct,
                 }
-                if any(evidence[name] < limits[name] for name in _IN_TRACE):  # type: ignore[operator]
+                if any(value < limits[name] for name, value in counted.items()):
                     continue
+                evidence |= counted | {"short_kernels_pct": run.source.short_kernels_pct}
+                fired += counted
             yield self.loss(
                 share,
                 _advice(run, per_step),

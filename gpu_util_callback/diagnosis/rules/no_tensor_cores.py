@@ -107,19 +107,16 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             "whether the results are exact enough."
         )
     kind = half_precision(able)
-    scaled = (
-        "; Keras scales the loss"
-        if has_keras_fit(run)
-        else ("; scale the loss with keras.optimizers.LossScaleOptimizer")
-    )
-    scaled = "" if kind == "bfloat16" else scaled
-    text = (
-        "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
-        f"times as fast in 16 bits. Train in mixed precision ({kind}{{}})."
-    )
-    if has_keras_fit(run) or run.framework == "tensorflow":
-        return Advice(text.format(scaled), keras_policy(kind), alters_training=True)
-    words = idioms(run)
+    code, scaled = idioms(run).half.format(kind=kind), idioms(run).scaler
+    if has_keras_fit(run):
+        code, scaled = keras_policy(kind), "; Keras scales the loss"
+    elif run.framework == "tensorflow":
+        code, scaled = keras_policy(kind), "; scale the loss with keras.optimizers.LossScaleOptimizer"
+    if kind == "bfloat16":
+        scaled = ""
     return Advice(
-        text.format("" if kind == "bfloat16" else words.scaler), words.half.format(kind=kind), alters_training=True
+        "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
+        f"times as fast in 16 bits. Train in mixed precision ({kind}{scaled}).",
+        code,
+        alters_training=True,
     )

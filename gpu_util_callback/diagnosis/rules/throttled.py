@@ -117,7 +117,7 @@ class _Slowed:
 
 
 def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
-    """Return None if the GPU was not slowed down, or its clock is not known."""
+    """Return a GPU's clock and its losses; None if it was not slowed down, or its clock is not known."""
     reasons = [column for column in _REASONS if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]
     # The clock is read more often than the counters of throttled time.
     samples = sampled(run, gpu, "sm_clock_mhz")

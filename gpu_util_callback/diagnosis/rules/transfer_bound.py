@@ -183,7 +183,7 @@ def _or(values: np.ndarray, best: float | None) -> np.ndarray:
 
 
 def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
-    """Return None if the link was never full, or that is not known."""
+    """Return a GPU's link per sample; None if it was never full, or that is not known."""
     samples = sampled(run, gpu, "pcie_rx_bytes_per_s")
     if samples is None:
         return None
