@@ -276,6 +276,17 @@ _LESS_OFTEN = Entry(
     saves=lambda w: w.saved,
     wrong_if="later steps rest on what it does",
 )
+_ONCE = Entry(
+    "once, at the end",
+    when=lambda w: w.once and w.hook,
+    says="{says}",
+    asks=_AS_BEFORE,
+    remedy="Do it once, at the end of this short training",
+    code=lambda w: _in_later_hook(w, "on_train_end"),
+    before=lambda w: w.as_now,
+    saves=lambda w: 1 - 1 / w.total,
+    wrong_if="later epochs rest on what it does",
+)
 EPOCH_WORK = (
     _SWAPS,
     _SAVE_ONCE,
@@ -289,17 +300,7 @@ EPOCH_WORK = (
         wrong_if="somebody reads the histograms",
     ),
     ARGUMENT,
-    Entry(
-        "once, at the end",
-        when=lambda w: w.once and w.hook,
-        says="{says}",
-        asks=_AS_BEFORE,
-        remedy="Do it once, at the end of this short training",
-        code=lambda w: _in_later_hook(w, "on_train_end"),
-        before=lambda w: w.as_now,
-        saves=lambda w: 1 - 1 / w.total,
-        wrong_if="later epochs rest on what it does",
-    ),
+    _ONCE,
     Entry(
         "save less often",
         when=lambda w: w.saver,
@@ -309,15 +310,13 @@ EPOCH_WORK = (
         saves=lambda w: 1 - (w.times // w.every_epochs) / w.times,
         wrong_if="an epoch is too long to lose",
     ),
-    Entry(
-        "a loop's phase once",
+    replace(
+        _ONCE,
+        name="a loop's phase once",
         when=lambda w: not w.hook and w.once and w.run.ended,
-        says="{says}",
-        asks=_AS_BEFORE,
         remedy="Do it once, at the end of this short training, or in a background thread",
         code=lambda w: in_loop(w.run, w.name, w.total, last=True),
-        saves=lambda w: 1 - 1 / w.total,
-        wrong_if="later epochs rest on what it does",
+        before="",
     ),
     replace(
         _LESS_OFTEN,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, GUARD, Workers
+from gpu_util_callback.diagnosis.advice.loaders import BATCH_I, CORE_FREE, GUARD, ITEM_WAITS, Workers
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
@@ -184,7 +184,7 @@ LOOP = (
         when=lambda wait: not _on_torch(wait) and wait.kind != "pooled" and wait.workers_may_help,
         says="{loop_input} while the loop waits: {pace}.",
         asks=lambda wait: (
-            "Can you write make_batch(i), which makes batch number i alone?"
+            BATCH_I
             if "pydataset" not in wait.kind
             else CORE_FREE
             if wait.waits is not True
@@ -324,7 +324,7 @@ SET_UP = (
         "processes of a PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
         says="{fact} Keras starts the worker processes for every epoch.",
-        asks="Does __getitem__ mostly wait, for files or a network?",
+        asks=ITEM_WAITS,
         remedy="Use threads, which start at once",
         code="dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
         saves=lambda epoch: epoch.saves,

@@ -33,6 +33,8 @@ NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and impo
 IN_WORKERS = "the dataset's random numbers, and hides its later changes"
 GUARD = '  # under if __name__ == "__main__":'
 CORE_FREE = "Is a CPU core free for each of them?"
+BATCH_I = "Can you write make_batch(i), which makes batch number i alone?"
+ITEM_WAITS = "Does __getitem__ mostly wait, for files or a network?"
 
 
 # -- what workers gain -----------------------------------------------------------------------------
@@ -362,7 +364,7 @@ PY_DATASET = (
         name="workers, asked",
         when=lambda wait: wait.workers <= 1 and wait.waits is None,
         says="{dataset_class} makes one batch at a time: {pace}.",
-        asks="Does __getitem__ mostly wait, for files or a network?",
+        asks=ITEM_WAITS,
         remedy="Let several threads make batches ahead of time",
     ),
     Entry(
@@ -408,14 +410,12 @@ def _generator_processes(wait: InputWait) -> str:
     return f"{batches_class(wait, 0, processes=False)}\n{spawned('dataset', count)}"
 
 
-_BATCH_I = "Can you write make_batch(i), which makes batch number i alone?"
-
 GENERATOR = (
     Entry(
         "threads",
         when=lambda wait: wait.waits is True,
         says="{generator_name} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
-        asks=_BATCH_I,
+        asks=BATCH_I,
         remedy="Let a keras.utils.PyDataset make several at a time",
         code=lambda wait: batches_class(wait, _threads(wait).count, processes=False),
         saves=lambda wait: _threads(wait).saves,
@@ -426,7 +426,7 @@ GENERATOR = (
         "processes",
         when=lambda wait: wait.waits is not True and wait.workers_may_help,
         says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}",
-        asks=_BATCH_I,
+        asks=BATCH_I,
         remedy="Let processes of a keras.utils.PyDataset make several at a time",
         code=_generator_processes,
         saves=lambda wait: _processes(wait).saves,

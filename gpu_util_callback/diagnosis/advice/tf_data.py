@@ -221,12 +221,14 @@ def _written(wait: InputWait) -> str:
 def _waiting_calls(wait: InputWait) -> str:
     calls = _calls(wait)
     line = f"ds = ds.map({wait.function}, num_parallel_calls={calls})"
-    if calls <= wait.cpus:
-        return line
-    # By itself TensorFlow runs no more of them than there are cores.
+    return line if calls <= wait.cpus else _on_threads(calls, line)
+
+
+def _on_threads(count: int, line: str) -> str:
+    """Return a line that runs on as many threads; by itself TensorFlow starts no more than there are cores."""
     return (
         "options = tf.data.Options()\n"
-        f"options.threading.private_threadpool_size = {calls}\n"
+        f"options.threading.private_threadpool_size = {count}\n"
         f"{line}\nds = ds.with_options(options)"
     )
 
@@ -243,12 +245,7 @@ def _split_generator(wait: InputWait) -> str:
         f"  # element k, k + {parts}, ...\n"
         f"ds = tf.data.Dataset.range({parts}).interleave(part, {several})"
     )
-    # By default TensorFlow lets no more of them wait at a time than there are cores.
-    return (
-        "options = tf.data.Options()\n"
-        f"options.threading.private_threadpool_size = {parts + 1}\n"
-        f"{interleaved}\nds = ds.with_options(options)"
-    )
+    return _on_threads(parts + 1, interleaved)
 
 
 def _interleaved(wait: InputWait) -> str:
@@ -262,16 +259,11 @@ def _opened_now(wait: InputWait) -> str:
     return f"ds = files.{opener.name.partition('(')[0]}({function_of(opener)})"
 
 
-def _parallel_reads(wait: InputWait) -> str:
-    reader = _reader(wait) or "TFRecord"
-    size = "record_bytes, " if reader == "FixedLengthRecord" else ""
-    return f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={_files(wait)})"
-
-
-def _read_now(wait: InputWait) -> str:
+def _reading(wait: InputWait, more: str = "") -> str:
+    """Return the line that reads the files, with more arguments."""
     reader = _reader(wait) or "TFRecord"
     size = ", record_bytes" if reader == "FixedLengthRecord" else ""
-    return f"ds = tf.data.{reader}Dataset(filenames{size})"
+    return f"ds = tf.data.{reader}Dataset(filenames{size}{more})"
 
 
 def _random_numbers(wait: InputWait) -> str:
@@ -459,8 +451,8 @@ REMEDIES = (
         says=lambda wait: f"{wait.paces}. {_reader(wait) or 'TFRecord'}Dataset reads one file at a time.",
         asks="Are there several files?",
         remedy="Read several at a time",
-        code=_parallel_reads,
-        before=_read_now,
+        code=lambda wait: _reading(wait, f", num_parallel_reads={_files(wait)}"),
+        before=_reading,
         saves=_reading_files,
         changes="the order of samples",
         wrong_if="there is one file, or all cores are busy",
