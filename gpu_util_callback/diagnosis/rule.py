@@ -67,7 +67,7 @@ class Advice:
     compiles: bool = False
 
     def worth_altering(self, gain: float, least: float) -> "Advice":
-        """Return its alternative if it alters the training for less than `least`, else itself."""
+        """Return the alternative if this advice alters the training for a gain below `least`, else itself."""
         if not self.alters_training or gain >= least:
             return self
         if self.otherwise is not None:
@@ -156,7 +156,7 @@ def all_findings(report: Mapping) -> list[Mapping]:
 
 
 def own_findings(report: Mapping) -> list[Mapping]:
-    """Return those about the recording alone, not about all fits of a script."""
+    """Return the findings about the recording alone, not about all fits of a script."""
     return [finding for finding in all_findings(report) if not finding.get("of_s")]
 
 
@@ -328,12 +328,12 @@ def negligible(findings: Iterable[Finding], limits: Limits) -> bool:
 
 
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
-    """Return whether a total, with at most `top_ns` in a step, came from many steps."""
+    """Return whether many steps share a total: no single one, of at most `top_ns`, holds much of it."""
     return total_ns >= A_TREND * int(top_ns.max())
 
 
 def shows(run: Run, lost_ns: int) -> bool:
-    """Return whether a run without this loss is faster than chance makes it."""
+    """Return whether a run without this loss is faster by more than chance explains."""
     gain = lost_ns / max(1, run.wall_ns - lost_ns)
     return gain >= max(LEAST_GAIN - 1, min(SURE_GAIN, DOUBLE * _scatter(run)))
 

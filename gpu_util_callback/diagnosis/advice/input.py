@@ -105,7 +105,7 @@ def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = Fa
 
 
 def _ahead_already(wait: InputWait) -> bool:
-    """Return whether batches are made on a thread: they cost what they are slower than the step."""
+    """Return whether a thread makes the batches already: only its time beyond the step is lost."""
     return wait.kind in ("ahead", "pooled")
 
 

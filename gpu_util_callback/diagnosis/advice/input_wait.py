@@ -516,7 +516,7 @@ class InputWait:
 
     @property
     def grain_workers(self) -> str:
-        """Who makes Grain's batches, as a sentence without its full stop."""
+        """The maker of Grain's batches, as a sentence without its full stop."""
         if self.workers:
             return self.too_few_workers("Grain")
         if self.input_class == "DataLoader":
@@ -525,7 +525,7 @@ class InputWait:
 
     @property
     def loop_input(self) -> str:
-        """Who makes the batches of a loop, up to "while the loop waits"."""
+        """The maker of a loop's batches, up to "while the loop waits"."""
         if "pydataset" in self.kind:
             return f"{self.dataset_class} makes each batch"
         if self.kind == "generator":

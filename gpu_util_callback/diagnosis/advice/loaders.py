@@ -323,7 +323,7 @@ def _more(wait: InputWait) -> Workers:
 
 
 def _first_batch(wait: InputWait) -> str:
-    """Return what workers change: Keras builds the model with a batch that they made."""
+    """Return the change that workers make: Keras builds the model with a batch of theirs."""
     return "" if wait.run.framework == "tensorflow" else "which batch comes first"
 
 

@@ -127,7 +127,7 @@ def _unknown(run: Run, observed: str) -> Advice:
 
 
 def _attribute_of_self(qualified_name: str) -> str:
-    """Return how the class that has a list writes it: "Keeps.losses" -> "self.losses"."""
+    """Return a list's name as its class writes it: "Keeps.losses" -> "self.losses"."""
     owner, _, attribute = qualified_name.rpartition(".")
     return f"self.{attribute}" if owner else attribute
 
@@ -179,7 +179,7 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
 
 
 def _more(run: Run, gpu: int, fragmented: bool) -> str:
-    """Return what else helps: the pool, precision, recomputation."""
+    """Return the other remedies: the pool, precision, recomputation."""
     remedies = []
     pool = _UNFRAGMENTED.get(run.framework)
     if fragmented and pool is not None:

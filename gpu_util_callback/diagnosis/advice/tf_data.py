@@ -47,7 +47,7 @@ def _is_python(wait: InputWait) -> bool:
 
 
 def _few_calls(wait: InputWait) -> bool:
-    """Return whether fewer calls of the stage run at a time than there are cores, by its code."""
+    """Return whether the code lets fewer calls of the stage run at a time than there are cores."""
     stage = wait.stage
     if stage is None or "autotuned" in stage.flags or stage.parallelism >= wait.cpus:
         return False
@@ -67,7 +67,7 @@ def _calls_wait(wait: InputWait) -> bool:
 
 
 def _calls_can_wait_together(wait: InputWait) -> bool:
-    """Return whether the slow stage is a map whose calls wait, more of which could wait at a time."""
+    """Return whether the slow stage is a map whose calls wait, and more could wait at a time."""
     stage = wait.stage
     if stage is None or not (_is_map(wait) and _calls_wait(wait)):
         return False
@@ -123,7 +123,7 @@ def _opener(wait: InputWait) -> Stage | None:
 
 
 def _opens_files(wait: InputWait) -> bool:
-    """Return whether a function of the user opens inputs one or a few at a time, windows apart."""
+    """Return whether a function of the user opens inputs one or a few at a time; windows are no inputs."""
     opener = _opener(wait)
     if opener is None or "(" not in opener.name:
         return False
@@ -131,7 +131,7 @@ def _opens_files(wait: InputWait) -> bool:
 
 
 def _reads_inside(wait: InputWait) -> bool:
-    """Return whether files are read by what the opener opens."""
+    """Return whether the datasets that the opener opens read files."""
     opener = _opener(wait)
     return opener is not None and any(
         other.inside is not None and other.inside.place == opener.place and other.op.startswith(READERS)
@@ -155,7 +155,7 @@ def _reading_files(wait: InputWait) -> float:
 
 
 def _as_large_as_batches(wait: InputWait) -> bool:
-    """Return whether the slow stage's results are as large as the batches, whose size was seen."""
+    """Return whether the slow stage's results are as large as the batches, whose size is known."""
     stage = wait.slowest
     behind = [other for other in wait.stages if other.place < stage.place]
     return all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
@@ -167,7 +167,7 @@ def _epoch_fits(wait: InputWait) -> bool | None:
 
 
 def _can_be_kept(wait: InputWait) -> bool:
-    """Return whether a cache behind the slow stage would spare work, end, and freeze no order."""
+    """Return whether a cache behind the slow stage would save work, complete, and keep shuffling random."""
     stage = wait.stage
     is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
     if wait.later_epochs <= 0 or is_kept or stage is None:
@@ -183,7 +183,7 @@ def _can_be_kept(wait: InputWait) -> bool:
 
 
 def _helper_shuffles(wait: InputWait) -> bool:
-    """Return whether a library's function made the dataset and its shuffle, before which no cache can stand."""
+    """Return whether a library made the dataset and its shuffle, so that no cache can come before the shuffle."""
     stage = wait.slowest
     return "library" in stage.flags and any(
         other.op.startswith("Shuffle") and other.place < stage.place for other in wait.stages

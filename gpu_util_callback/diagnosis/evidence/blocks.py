@@ -183,7 +183,7 @@ GAP_NS = Count(60_000_000_000, "without a sample: a shorter gap may be a hanging
 
 
 def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
-    """Return when nothing was sampled and no step ended, within the run: (n, 2) in ns.
+    """Return the stretches of the run without samples and without a step's end: (n, 2) in ns.
 
     Steps without samples point to a stopped sampler, samples without steps to training that stands
     still; only both together to a suspended process. Without any samples it cannot be determined.

@@ -108,7 +108,7 @@ class Gauges:
         return track.highest if track is not None else None
 
     def last_of(self, key: str) -> float | None:
-        """Return its latest value, None without any."""
+        """Return the latest value; None without any."""
         track = self.memory.get(key)
         return track.last if track is not None else None
 

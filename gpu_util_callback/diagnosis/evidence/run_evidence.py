@@ -332,7 +332,7 @@ class Run(Gauges):
         return self.spans_in(series, enter=enter, min_rows=min_rows)
 
     def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
-        """Return the same for a series over the blocks of `steps` made by a rule."""
+        """Return `spans_of` for a series that a rule made over the blocks of `steps`."""
         spans = find_spans(series, enter=enter, min_rows=min_rows)
         return [self.step_range(first, end) for first, end in spans]
 

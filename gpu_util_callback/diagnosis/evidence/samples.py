@@ -258,7 +258,7 @@ class Allocator:
 
 @cached
 def allocator(run: Run, gpu: int) -> Allocator | None:
-    """Return None if the framework reported none; the device's own "used" is no substitute."""
+    """Return the allocator's memory; None if not reported: the device's own "used" is no substitute."""
     peaks = [run.highest(gpu, name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
     measured = [peak for peak in peaks if peak is not None]
     total = run.gpu(gpu).get("memory_total_bytes")
@@ -300,7 +300,7 @@ def batch_of(run: Run) -> int | None:
 
 @cached
 def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
-    """Return what a batch takes, None where that was not measured."""
+    """Return the memory that a batch takes; None if it was not measured."""
     memory = allocator(run, gpu)
     used = run.memory.get(f"gpu{gpu}/allocator:allocator_used_bytes")
     if memory is None or used is None or not len(run.steps):

@@ -195,7 +195,7 @@ class Windows:
         return sum((self[f"{name}_ns"] for name in categories), np.zeros(len(self), np.int64))
 
     def inside(self, first: float, end: float) -> Windows:
-        """Return those whose middle lies in the steps [first, end)."""
+        """Return the windows whose middle lies in the steps [first, end)."""
         middle = (self["first_step"] + self["end_step"]) / 2
         in_range = (middle >= first) & (middle < end)
         return Windows({name: values[in_range] for name, values in self._columns.items()})

@@ -44,7 +44,7 @@ class Share:
     whole: str = "step"
 
     def without(self, ns: int) -> "Share":
-        """Return it without a part of its time that has another cause, of a trace."""
+        """Return the share of a trace without the part of its time that has another cause."""
         kept_share = max(0, self.lost_ns - ns) / max(1, self.lost_ns)
         return replace(
             self,
@@ -130,7 +130,7 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
 
 
 def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
-    """Return the same of a run of which every step was traced."""
+    """Return the categories' share of a run of which every step was traced."""
     sums = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
     steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
     if not sums or not steps or not total_ns:
@@ -362,7 +362,7 @@ class MatrixKernels:
 
 
 def matrix_kernels_of(run: Run, gpu: int) -> MatrixKernels | None:
-    """Return those of a GPU's profiler windows; None without kernels."""
+    """Return the tensor core use of a GPU's kernels in its profiler windows; None without kernels."""
     # A collective has no tensor cores to use: waiting in one is not computing.
     kernels = [kernel for (index, _), kernel in run.traced.kernels.items() if index == gpu and kernel.tensor_core]
     total = sum(kernel.total_ns for kernel in kernels)

@@ -123,7 +123,7 @@ def thresholds_set(limits: Mapping[str, Limits]) -> dict[str, float]:
 
 
 def still_known(given: object) -> dict[str, float]:
-    """Return those of a recording's thresholds, in the form of `thresholds_set`, that still exist."""
+    """Return the thresholds of a recording that still exist, in the form of `thresholds_set`."""
     existing: dict[str, float] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:

@@ -111,7 +111,7 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
 
 
 def _free(run: Run, gpu: int, limit: float) -> bool:
-    """Return whether a GPU is known to be idle, for us and for anybody else."""
+    """Return whether a GPU is known to be idle: neither this process nor another uses it."""
     if (run.highest(gpu, OTHERS) or 0) >= limit:
         return False
     mean = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)

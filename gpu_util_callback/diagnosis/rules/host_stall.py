@@ -167,7 +167,7 @@ _SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step
 
 
 def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: bool) -> tuple[int | None, str, Advice]:
-    """Return how often, where in the loop, and the advice for that place."""
+    """Return the number of the stretches, their place in the loop, and the advice for that place."""
     rows, epochs = run.steps.total_rows, run.phases.of("epoch").get("")
     events = count if separate else run.steps.total("between_events")
     says = " The monitor does not see what the loop does there: validation, saving, logging?"
@@ -293,7 +293,7 @@ class HostStall(Rule):
             )
 
     def _start_up(self, share: Share, once: SourceOnce, limits: Limits, run: Run) -> Finding:
-        """Return what a trace shows of costs that are paid once: it began too early."""
+        """Return the finding about costs that are paid once, in a trace that began too early."""
         start_up = share.without(share.lost_ns - once["idle_ns"])
         return self.loss(
             start_up,
@@ -521,7 +521,7 @@ def _epochs_in(run: Run, where: Range) -> int:
 
 
 def _compiled(run: Run, validations: Occurrences) -> np.ndarray:
-    """Return how much of each validation compiled the test function; shape `(n,)`."""
+    """Return the ns that each validation spent compiling the test function; shape `(n,)`."""
     spent = np.zeros(len(validations), np.int64)
     for rows in run.phases.of("compilation").values():
         at = np.searchsorted(validations["start_ns"], rows["start_ns"], side="right") - 1

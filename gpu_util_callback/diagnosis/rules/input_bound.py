@@ -607,7 +607,7 @@ def _avoidable(
 
 
 def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
-    """Return what the advice reads: the wait, and the stages of the pipeline behind it."""
+    """Return the measure that the advice reads: the wait, and the stages of the pipeline behind it."""
     where, rows = waiting.where, waiting.rows
     stages = run.pipeline.stages(where.start_ns, where.end_ns)
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6

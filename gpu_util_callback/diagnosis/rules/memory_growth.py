@@ -113,7 +113,7 @@ class MemoryGrowth(Rule):
 
 
 def forecasts(run: Run, limits: Limits) -> list[Forecast]:
-    """Return what grows, with the time at which it is full; of the host one column at most."""
+    """Return the columns that grow, with the time at which each is full; one of the host at most."""
     return run.once(("memory growth", *limits.values()), lambda: _forecasts(run, limits))
 
 
@@ -218,7 +218,7 @@ def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
 
 
 def _is_a_list(run: Run, growth: Growth) -> bool:
-    """Return whether a list of the program, without an end, takes nearly all of the growth."""
+    """Return whether an unbounded list of the program makes up nearly all of the growth."""
     return any(
         not kept_list.get("bound") and _growth_of(kept_list) >= FOUR_FIFTHS * growth.per_step
         for kept_list in run.memory_facts.get("kept", ())
@@ -241,7 +241,7 @@ def _fills_a_bound(run: Run, growth: Growth, room_bytes: float | None) -> bool:
 
 
 def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
-    """Return how much more the memory can grow, and what stops it."""
+    """Return how much more the memory can grow, and the limit that stops it."""
     if group != "host":
         return _room_on_gpu(run, group, growth)
     rooms = []
@@ -331,7 +331,7 @@ def _rate(mib: float) -> str:
 
 
 def _began_with(run: Run, forecast: Forecast) -> str | None:
-    """Return what else began when the growth did, None where nothing did."""
+    """Return the event that began together with the growth; None without one."""
     if forecast.growth.from_start:
         return "the training"
     near = ONE_IN * (run.end_ns - run.start_ns) + 1e9
@@ -454,7 +454,7 @@ def _same_sizes(run: Run) -> bool:
 
 
 def _compilations(run: Run, since_ns: int) -> int:
-    """Return how many steps compiled since then, 0 where they came to an end."""
+    """Return the number of steps that compiled since then; 0 if compiling came to an end."""
     blocks = run.steps
     later = blocks["start_ns"] >= since_ns
     events = blocks["compile_events"][later]
@@ -464,7 +464,7 @@ def _compilations(run: Run, since_ns: int) -> int:
 
 
 def _count_per_step(run: Run, track: MemoryTrack | None, forecast: Forecast) -> float:
-    """Return how fast a number of things grows, 0.0 where it does not as the memory does."""
+    """Return the growth of a count per step; 0.0 if it does not grow as the memory does."""
     if track is None:
         return 0.0
     steps = _steps_at(run, track.time_ns)

@@ -73,7 +73,7 @@ def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
 
 
 def _limited(memory: Allocator) -> bool:
-    """Return whether a limit, not the device, is full; that case belongs to memory_limit."""
+    """Return whether a low limit is full, not the device: `memory_limit` reports that."""
     return memory.total is not None and 100 * memory.limit < MemoryLimit.thresholds["limit_pct"].default * memory.total
 
 

@@ -110,7 +110,7 @@ def _share(samples: Sampled, column: str, inside: np.ndarray) -> float:
 
 
 def _slowdown(run: Run, where: Range) -> float | None:
-    """Return how many times slower the steps' own time is inside than before."""
+    """Return how many times as long a step takes inside the range as before it, without its waits."""
     steps = run.steps
     inside = (steps["start_ns"] >= where.start_ns) & (steps["end_ns"] <= where.end_ns)
     before = steps["end_ns"] <= where.start_ns

@@ -78,7 +78,7 @@ class NoTensorCores(Rule):
 
 
 def _unused(able: float, kernel_pct: float, matrix_kernels: MatrixKernels, limits: Limits) -> bool:
-    """Return whether kernels of a GPU surely leave its tensor cores unused, and it matters.
+    """Return whether a GPU's kernels certainly leave its tensor cores unused, for long enough to matter.
 
     Args:
         able: its compute capability.

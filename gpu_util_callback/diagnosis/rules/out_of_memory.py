@@ -95,7 +95,7 @@ def _mib(count: float | None, digits: int = 1) -> float | None:
 
 
 def _of_gpu(run: Run, gpu: int, error: OutOfMemoryFacts, where: str) -> dict[str, Any]:
-    """Return what held the GPU's memory."""
+    """Return the evidence on what held the GPU's memory."""
     memory = allocator(run, gpu)
     other_bytes = run.highest(gpu, "memory_other_bytes")
     reserved = run.highest(gpu, "allocator_reserved_bytes")
@@ -112,7 +112,7 @@ def _of_gpu(run: Run, gpu: int, error: OutOfMemoryFacts, where: str) -> dict[str
 
 
 def _of_host(run: Run, where: str) -> dict[str, object]:
-    """Return what held the host's memory."""
+    """Return the evidence on what held the host's memory."""
     peak = run.highest_of("host:process_held_bytes") or run.highest_of("host:process_memory_bytes")
     limit, workers = run.host_limit, run.highest_of("host:workers_memory_bytes")
     return {
@@ -135,7 +135,7 @@ def _bytes(kept_list: Kept) -> float:
 
 
 def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
-    """Return what the training was doing when most memory was held, and the peak of each phase.
+    """Return the phase in which most memory was held, and the peak of each phase, as evidence.
 
     Args:
         where: the error happened; a validation that it ended is no phase of the recording.
@@ -213,7 +213,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
 
 
 def _last_used_pct(run: Run) -> dict[str, float]:
-    """Return how full the memory of the container, and the machine's, was in the last samples."""
+    """Return how full the memory of the container and of the machine was in the last samples, %."""
     shares = {}
     machine = run.machine
     limit, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")

@@ -152,7 +152,7 @@ def _share_until_read(run: Run, gpu: int, column: str, samples: Sampled) -> np.n
 
 
 def _lowered(run: Run, gpu: int, samples: Sampled) -> np.ndarray:
-    """Return where the power limit was below the board's default; shape `(n,)`."""
+    """Return a mask of the samples at which the power limit was below the board's default; shape `(n,)`."""
     facts = run.gpu(gpu)
     default, reported_limit = facts.get("power_default_mw") or 0, facts.get("power_limit_mw")
     limit = samples.at("power_limit_mw", RARE_NS)

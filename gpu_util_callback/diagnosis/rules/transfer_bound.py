@@ -106,7 +106,7 @@ class TransferBound(Rule):
             )
 
     def _upload(self, run: Run, share: Share, limit: float) -> Finding:
-        """Return what a trace shows of a model that is copied to the GPUs: it began too early."""
+        """Return the finding about copying the model to the GPUs, in a trace that began too early."""
         return self.loss(
             share,
             traced_too_early(run, "The upload before the kernels", share.lost_ns),
@@ -178,7 +178,7 @@ class _Link:
 
 
 def _or(values: np.ndarray, best: float | None) -> np.ndarray:
-    """Return values, with the link's best where one is not known: only traffic at that rate surely fills it."""
+    """Return values, the unknown ones replaced by the link's best: only traffic at that rate certainly fills it."""
     return values if best is None else np.where(np.isnan(values), best, values)
 
 
