@@ -117,8 +117,8 @@ def with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
     return line + (f"\n{name}.use_multiprocessing = True{guard}" if processes else "")
 
 
-def spawned(name: str, count: int) -> str:
-    """Return code for a PyDataset whose threads wait for processes, each with a copy of `name`."""
+def spawned(count: int) -> str:
+    """Return code for a PyDataset whose threads wait for processes, each with a copy of `dataset`."""
     return f"""\
 import concurrent.futures, multiprocessing
 
@@ -139,7 +139,7 @@ class Spawned(keras.utils.PyDataset):
         return self.count
     def __getitem__(self, i):
         return self.pool.submit(held_batch, i).result()
-{name} = Spawned({name}, workers={count}){GUARD}"""
+dataset = Spawned(dataset, workers={count}){GUARD}"""
 
 
 def batches_class(wait: InputWait, workers: int, *, processes: bool) -> str:
@@ -331,7 +331,7 @@ def _dataset_line(workers: Workers) -> str:
     run = workers.wait.run
     if fork_safe(run) or not workers.processes:
         return with_workers(run, "dataset", workers.count, processes=workers.processes)
-    return spawned("dataset", workers.count)
+    return spawned(workers.count)
 
 
 _THREADS = Entry(
@@ -407,7 +407,7 @@ def _generator_processes(wait: InputWait) -> str:
     count = _processes(wait).count
     if fork_safe(wait.run):
         return batches_class(wait, count, processes=True)
-    return f"{batches_class(wait, 0, processes=False)}\n{spawned('dataset', count)}"
+    return f"{batches_class(wait, 0, processes=False)}\n{spawned(count)}"
 
 
 GENERATOR = (

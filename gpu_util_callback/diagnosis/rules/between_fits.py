@@ -7,7 +7,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import LEAST_S, MOSTLY_PCT, Limits, chosen
 
 # Name of the longest part -> what limits the script; the necessary share is not measured.
@@ -49,7 +49,7 @@ class BetweenFits(Rule):
         if pct < limits["between_pct"]:
             return
         longest = script.longest
-        evidence: dict[str, object] = {
+        evidence: Evidence = {
             "between_pct": round(pct, 1),
             "fits": script.fits,
             "longest_part": longest,

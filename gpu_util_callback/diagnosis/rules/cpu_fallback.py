@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 from gpu_util_callback.words import capitalized
@@ -62,7 +62,7 @@ class CpuFallback(Rule):
         why = why_unused(run.framework, count, count, built)
         if check is not None and check.get("code"):
             why = Unused(check["reason"], check["cure"], check["code"])
-        evidence: dict[str, object] = {"gpus_visible": count, "gpus_used_by_framework": 0, "gpu": ", ".join(names)}
+        evidence: Evidence = {"gpus_visible": count, "gpus_used_by_framework": 0, "gpu": ", ".join(names)}
         version = run.framework_facts.get("version")
         if version:
             evidence["framework"] = f"{run.framework or 'framework'} {version}"

@@ -411,7 +411,7 @@ class HostStall(Rule):
             if 100 * lost < limits["callback_pct"] * steps_ns:
                 continue
             active = round(idle.active_pct, 1) if idle else None
-            evidence: dict[str, object] = {
+            evidence: Evidence = {
                 "callback": name or "not known which",
                 "callback_pct": round(100 * took / steps_ns, 1),
                 "ms_per_step": round(took / rows / 1e6, 3),
@@ -451,7 +451,7 @@ class HostStall(Rule):
             return
         if 100 * unmarked_work.lost_ns < limits["lost_pct"] * span_ns:
             return
-        evidence: dict[str, object] = {
+        evidence: Evidence = {
             "unmarked_pct": round(100 * unmarked_work.took_ns / span_ns, 1),
             "unmarked_s": round(unmarked_work.took_ns / 1e9, 3),
             "place_in_loop": unmarked_work.place,

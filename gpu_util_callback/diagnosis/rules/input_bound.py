@@ -24,6 +24,7 @@ from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
     MEASURED,
     Advice,
+    Evidence,
     Finding,
     Rule,
     in_many_steps,
@@ -190,8 +191,7 @@ def input_setup(run: Run, limits: Limits) -> list[Finding]:
     """Return the cost of setting up the input for each epoch: workers start, buffers fill."""
     findings = []
     for occurrences in run.phases.of("input_setup", account="input_wait").values():
-        finding = _each_time(run, limits, occurrences)
-        finding = finding or _once(run, limits, occurrences)
+        finding = _each_time(run, limits, occurrences) or _once(run, limits, occurrences)
         if finding is not None:
             findings.append(finding)
     return findings
@@ -629,9 +629,9 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     return replace(wait, stage=slowest, overlaps=overlaps)
 
 
-def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
+def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
     rows, running = waiting.rows, max(1, waiting.running_ns)
-    evidence: dict[str, object] = {
+    evidence: Evidence = {
         "wait_pct": round(100 * waiting.input_ns / running, 1),
         "wait_ms_per_step": round(waiting.input_ns / rows / 1e6, 3),
         "step_ms": round(waiting.running_ns / rows / 1e6, 3),
@@ -655,13 +655,13 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> dict[str, object]:
     return evidence | _stage_evidence(wait)
 
 
-def _stage_evidence(wait: InputWait) -> dict[str, object]:
+def _stage_evidence(wait: InputWait) -> Evidence:
     if wait.not_the_bottleneck:
         return {"all_stages_ms_per_batch": round(wait.work_ms, 3)}
     stage = wait.stage
     if stage is None:
         return {}
-    evidence: dict[str, object] = {"slowest_stage": stage.name}
+    evidence: Evidence = {"slowest_stage": stage.name}
     work_ms = round(stage.work_ms_per_batch, 3)
     if wait.overlaps:
         evidence["stage_summed_over_threads_ms_per_batch"] = work_ms

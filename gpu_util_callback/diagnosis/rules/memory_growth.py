@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
 from gpu_util_callback.diagnosis.thresholds import (
     FOUR_FIFTHS,
     MOSTLY,
@@ -300,7 +300,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> F
         elif not run.over:
             title += f", in about {duration(forecast.full_s)}"
     kind, observed = _why(run, forecast)
-    evidence: dict[str, object] = {
+    evidence: Evidence = {
         "memory": CALLED[forecast.column].lower(),
         "grown_mib": round(growth.grown / MIB, 1),
         "per_step_mib": float(f"{mib:.3g}"),
@@ -317,7 +317,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> F
     return MemoryGrowth.finding(
         title=title,
         confidence=ESTIMATED,
-        evidence={name: value for name, value in evidence.items() if value is not None},
+        evidence=known(evidence),
         threshold=chosen(limits, "grown_mib"),
         advice=GROWING[kind](run, observed or ""),
         gpus=gpus,

@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code, mixed_precision
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
 from gpu_util_callback.diagnosis.thresholds import FULL_PCT, Limits, Threshold
 from gpu_util_callback.words import gpu_names
@@ -63,7 +63,7 @@ class MemoryPressure(Rule):
         )
 
 
-def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
+def _fired(memory: Allocator, limits: Limits) -> Evidence:
     """Return the limits that are reached.
 
     PyTorch retries before it reports "out of memory": those count among the retries.

@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FULL_PCT, THREE_QUARTERS, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
 from gpu_util_callback.words import size
@@ -84,7 +84,7 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
             evidence |= {"grows_with": growing_list["name"], "items_mib": _mib(_bytes(growing_list))}
     return OutOfMemory.finding(
         title=title,
-        evidence={name: value for name, value in evidence.items() if value is not None},
+        evidence=known(evidence),
         advice=GROWING["list"](run, growing_list["name"]) if growing_list else smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
     )
@@ -111,7 +111,7 @@ def _of_gpu(run: Run, gpu: int, error: OutOfMemoryFacts, where: str) -> dict[str
     }
 
 
-def _of_host(run: Run, where: str) -> dict[str, object]:
+def _of_host(run: Run, where: str) -> Evidence:
     """Return the evidence on what held the host's memory."""
     peak = run.highest_of("host:process_held_bytes") or run.highest_of("host:process_memory_bytes")
     limit, workers = run.host_limit, run.highest_of("host:workers_memory_bytes")
@@ -194,7 +194,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         where = " in its container" if "container" in counted else ""
         observed = f"the kernel has counted a kill for memory{where} since"
     growing_list = _large_list(run)
-    evidence: dict[str, object] = {
+    evidence: Evidence = {
         "seen": observed,
         "grows_with": growing_list["name"] if growing_list else None,
         "items_mib": _mib(_bytes(growing_list)) if growing_list else None,
@@ -206,7 +206,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     yield OutOfMemory.finding(
         title=title,
         confidence=ESTIMATED,
-        evidence={name: value for name, value in evidence.items() if value is not None},
+        evidence=known(evidence),
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
         advice=GROWING["list"](run, growing_list["name"]) if growing_list else smaller(run, None, None),
     )

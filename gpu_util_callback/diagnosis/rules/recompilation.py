@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.spans import Series
-from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Evidence, Finding, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     MANY_TIMES,
     MATTERS_PCT,
@@ -241,7 +241,7 @@ class Recompilation(Rule):
             if pct < limits["compile_pct"]:
                 continue
             by_shape = steps.total("compile_ns", blocks) < took
-            evidence: dict[str, object] = {
+            evidence: Evidence = {
                 "compile_pct": round(pct, 1),
                 "compilations": count,
                 "seconds_each": round(took / count / 1e9, 3),

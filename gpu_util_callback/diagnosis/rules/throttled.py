@@ -9,7 +9,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import HOLD_NS, RARE_NS, Sampled, sampled, shared_spans
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     A_FIFTH_PCT,
     LEAST_S,
@@ -83,7 +83,7 @@ class Throttled(Rule):
                     continue
                 slow = float(np.nanmean(clock.mhz[mask]))
                 hot = clock.samples.at("temperature_c")[mask]
-                evidence: dict[str, object] = {
+                evidence: Evidence = {
                     "gpu": gpu,
                     "reason": word,
                     "throttled_pct": round(throttled, 1),
