@@ -45,7 +45,11 @@ class Share:
 
     def without(self, ns: int) -> "Share":
         """Return the share of a trace without the part of its time that has another cause."""
-        kept_share = max(0, self.lost_ns - ns) / max(1, self.lost_ns)
+        return self.only(self.lost_ns - ns)
+
+    def only(self, ns: int) -> "Share":
+        """Return the share of a trace for a part of its time."""
+        kept_share = max(0, ns) / max(1, self.lost_ns)
         return replace(
             self,
             pct=kept_share * self.pct,

@@ -1,6 +1,6 @@
 """Host stall: training stands still while the host validates, saves or runs a callback."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from gpu_util_callback.diagnosis.advice.host import (
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.script import samples_between
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
@@ -76,15 +77,6 @@ class Unmarked:
     place: str
     advice: Advice
     pieces: list[tuple[int, int]]
-
-
-def _share_between(run: Run, limits: Limits, where: str) -> float | None:
-    """Return the share of the time between steps in a place; None = not sampled often enough."""
-    samples: Mapping[str, Any] = run.fit.get("dispatch") or {}
-    between, inside = int(samples.get("between") or 0), samples.get(where)
-    if inside is None or between < limits["min_looks"]:
-        return None
-    return int(inside) / between
 
 
 def unmarked(run: Run) -> Unmarked | None:
@@ -294,7 +286,7 @@ class HostStall(Rule):
 
     def _start_up(self, share: Share, once: SourceOnce, limits: Limits, run: Run) -> Finding:
         """Return the finding about costs that are paid once, in a trace that began too early."""
-        start_up = share.without(share.lost_ns - once["idle_ns"])
+        start_up = share.only(once["idle_ns"])
         return self.loss(
             start_up,
             traced_too_early(run, once["name"], once["longest_ns"]),
@@ -462,17 +454,17 @@ class HostStall(Rule):
         evidence["lost_pct"] = round(100 * unmarked_work.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = unmarked_work.active_pct
         title, advice, detail = "Work outside steps and phases", unmarked_work.advice, self.unnamed
-        fetching = _share_between(run, limits, "between_input")
-        if (_share_between(run, limits, "between_predict") or 0.0) >= MOSTLY:
-            set_up = _share_between(run, limits, "between_predict_set_up") or 0.0
-            evidence["predict_set_up_pct"] = round(100 * set_up, 1)
+        between = samples_between(run)
+        enough = between.count >= limits["min_looks"]
+        if enough and between.predict >= MOSTLY:
+            evidence["predict_set_up_pct"] = round(100 * between.predict_set_up, 1)
             title, detail = "predict is called between the steps", "predict"
-            advice = replace(PREDICT_ADVICE, saves=set_up)
-        elif fetching is not None and fetching >= MOSTLY:
-            evidence["between_input_pct"] = round(100 * fetching, 1)
+            advice = replace(PREDICT_ADVICE, saves=between.predict_set_up)
+        elif enough and between.input >= MOSTLY:
+            evidence["between_input_pct"] = round(100 * between.input, 1)
             title, detail = "Training waits for its input between the steps", "fetching"
             advice = Advice(
-                f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of "
+                f"{100 * between.input:.0f} % of the time between the steps passes in the iterator of "
                 "a dataset. The monitor sees why only where it is given the dataset.",
                 _SEEN,
                 0.0,

@@ -308,9 +308,8 @@ def _advice(run: Run, per_step: int) -> Advice:
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
     compiled = run.fit.get("jit_compile", False) or run.framework == "jax"
-    if has_keras_fit(run) and (
-        compiled or run.framework == "torch"
-    ):  # a compilation by Keras on torch took over half a minute
+    # A compilation by Keras on torch took over half a minute.
+    if has_keras_fit(run) and (compiled or run.framework == "torch"):
         says += "The step is compiled already. " * compiled
         return enlarge_batch(run, says, "Give each kernel more to do with a larger batch.")
     if has_keras_fit(run):

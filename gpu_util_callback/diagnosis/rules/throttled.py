@@ -123,16 +123,17 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     samples = sampled(run, gpu, "sm_clock_mhz")
     if not reasons or samples is None:
         return None
-    clock, use = samples.at("sm_clock_mhz"), samples.at("utilization_pct")
     shares = {column: _share_until_read(run, gpu, column, samples) for column in reasons}
     if "throttle_power_pct" in shares:
         power = np.where(_lowered(run, gpu, samples), shares["throttle_power_pct"], 0)
         shares["throttle_power_pct"] = power
     reason_shares = np.stack(list(shares.values()))
-    full = _full_clock(run, gpu, samples, reason_shares.max(axis=0) < 1, clock, use, limits["loaded_pct"])
+    clock, use = samples.at("sm_clock_mhz"), samples.at("utilization_pct")
+    loaded = use >= limits["loaded_pct"]
+    full = _full_clock(run, gpu, samples, loaded & (reason_shares.max(axis=0) < 1))
     if full is None:
         return None
-    loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(reason_shares) > 0).any(axis=0)
+    loaded &= (np.nan_to_num(reason_shares) > 0).any(axis=0)
     deficit = np.where(loaded, np.clip(1 - clock / full, 0, 1), 0)
     lost = samples.length_ns * deficit * np.clip(use, 0, 100) / 100
     # A slow clock is counted once: for the reason that held most of the time.
@@ -160,11 +161,14 @@ def _lowered(run: Run, gpu: int, samples: Sampled) -> np.ndarray:
     return np.nan_to_num(limit, nan=np.inf) < 0.98 * default
 
 
-def _full_clock(
-    run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray, clock: np.ndarray, use: np.ndarray, loaded_pct: float
-) -> float | None:
-    """Return the clock under load without throttling, from this run or the board's maximum."""
-    unthrottled = unthrottled & (use >= loaded_pct) & np.isfinite(clock)
+def _full_clock(run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray) -> float | None:
+    """Return the clock under load without throttling, from this run or the board's maximum.
+
+    Args:
+        unthrottled: mask of the samples under load without throttling.
+    """
+    clock = samples.at("sm_clock_mhz")
+    unthrottled = unthrottled & np.isfinite(clock)
     if unthrottled.sum() >= MIN_SAMPLES.default:
         return float(np.percentile(clock[unthrottled], 90))
     maximum = run.gpu(gpu).get("sm_clock_max_mhz")

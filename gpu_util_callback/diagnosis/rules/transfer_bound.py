@@ -80,7 +80,7 @@ class TransferBound(Rule):
         uploaded = run.source.uploaded_ns if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             if uploaded and 2 * uploaded >= share.lost_ns:
-                yield self._upload(run, share.without(share.lost_ns - uploaded), limit)
+                yield self._upload(run, share.only(uploaded), limit)
                 share = share.without(uploaded)
             if share.pct < limit:
                 continue
