@@ -38,6 +38,11 @@ class Validations:
         """Their share of the time."""
         return 100 * self.took_ns / max(1, self.span_ns)
 
+    @property
+    def takes(self) -> str:
+        """`pct` as a sentence without its full stop."""
+        return f"Validation takes {self.pct:.0f} % of the time"
+
     def gain(self, saves: float) -> float:
         """Return how many times faster training and validation get."""
         return self.span_ns / max(1.0, self.span_ns - saves * self.took_ns)
@@ -215,7 +220,7 @@ VALIDATION_LESS = (
     Entry(
         "a loop's validation less often",
         when=lambda v: v.run.custom_loop and v.total >= LEFT,
-        says="Validation takes {pct:.0f} % of the time.",
+        says="{takes}.",
         remedy="Validate {every}",
         code=lambda v: in_loop(v.run, "validation", v.count, v.factor),
         saves=lambda v: 1 - math.ceil(v.count / v.factor) / v.count,
@@ -225,7 +230,7 @@ VALIDATION_LESS = (
     Entry(
         "less often",
         when=lambda v: not v.run.custom_loop and v.total >= LEFT,
-        says="Validation takes {pct:.0f} % of the time.",
+        says="{takes}.",
         remedy="Validate {every}",
         code="model.fit(..., validation_freq={factor})",
         saves=lambda v: 1 - (v.total // v.factor) / v.total,
@@ -235,7 +240,7 @@ VALIDATION_LESS = (
     Entry(
         "fewer batches",
         when=lambda v: not v.run.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
-        says="Validation takes {pct:.0f} % of the time.",
+        says="{takes}.",
         remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
         code=_fewer_steps,
         saves=lambda v: v.per_batch * (1 - v.steps / v.batches),
@@ -244,8 +249,8 @@ VALIDATION_LESS = (
     ),
 )
 VALIDATION_LIMITS = (
-    Entry("data", when=lambda v: v.waiting > A_QUARTER, says="Validation takes {pct:.0f} % of the time. {waits}."),
-    Entry("time", when=lambda v: True, says="Validation takes {pct:.0f} % of the time."),
+    Entry("data", when=lambda v: v.waiting > A_QUARTER, says="{takes}. {waits}."),
+    Entry("time", when=lambda v: True, says="{takes}."),
 )
 
 

@@ -156,7 +156,7 @@ def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "")
             and wait.lost_ms <= wait.needed_ms
             and not _on_torch(wait)
         ),
-        says="{loop_input} while the loop waits: {pace}.",
+        says="{loop_paces}.",
         asks=asks,
         remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
         code=lambda wait: ahead_code(wait.kind == "generator", wait.input_class or "generate"),
@@ -169,7 +169,7 @@ LOOP = (
     Entry(
         "DataLoader",
         when=lambda wait: _on_torch(wait) and wait.workers_may_help,
-        says="{loop_input} while the loop waits: {pace}.",
+        says="{loop_paces}.",
         asks="Is there a torch Dataset behind them, not read by worker processes yet?",
         remedy="Let worker processes of a DataLoader make them, and give it to monitor.batches() "
         "itself: enumerate(monitor.batches(loader))",
@@ -182,7 +182,7 @@ LOOP = (
     Entry(
         "threads or processes",
         when=lambda wait: not _on_torch(wait) and wait.kind != "pooled" and wait.workers_may_help,
-        says="{loop_input} while the loop waits: {pace}.",
+        says="{loop_paces}.",
         asks=lambda wait: (
             BATCH_I
             if "pydataset" not in wait.kind
@@ -205,13 +205,9 @@ LOOP_LIMITS = (
         says="Batches are made in parallel already, and still {pace}. Use more workers where cores "
         "are free, or make each batch cheaper.",
     ),
+    Entry("cores", when=lambda wait: wait.cores_full, says="{loop_paces}. {cores_sentence}."),
     Entry(
-        "cores", when=lambda wait: wait.cores_full, says="{loop_input} while the loop waits: {pace}. {cores_sentence}."
-    ),
-    Entry(
-        "loop",
-        when=lambda wait: True,
-        says="{loop_input} while the loop waits: {pace}. Make a batch cheaper, or make what does not change once.",
+        "loop", when=lambda wait: True, says="{loop_paces}. Make a batch cheaper, or make what does not change once."
     ),
 )
 

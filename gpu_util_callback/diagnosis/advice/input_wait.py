@@ -524,13 +524,14 @@ class InputWait:
         return "Grain makes the batches in one process"
 
     @property
-    def loop_input(self) -> str:
-        """The maker of a loop's batches, up to "while the loop waits"."""
+    def loop_paces(self) -> str:
+        """The maker of a loop's batches and their pace, as a sentence without its full stop."""
+        made = "Batches are made"
         if "pydataset" in self.kind:
-            return f"{self.dataset_class} makes each batch"
-        if self.kind == "generator":
-            return f"{self.generator_name} makes each batch"
-        return "Batches are made"
+            made = f"{self.dataset_class} makes each batch"
+        elif self.kind == "generator":
+            made = f"{self.generator_name} makes each batch"
+        return f"{made} while the loop waits: {self.pace}"
 
     @property
     def loader_limit(self) -> str:
