@@ -292,7 +292,7 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
             return False
         assert finding.where is not None and by.where is not None
         overlap_ns = min(finding.where.end_ns, by.where.end_ns) - max(finding.where.start_ns, by.where.start_ns)
-        return overlap_ns >= MOSTLY * (finding.where.end_ns - finding.where.start_ns)
+        return overlap_ns >= MOSTLY * finding.where.length_ns
 
     for finding in findings:
         if any(explained(finding, by) for by in findings):
@@ -338,7 +338,7 @@ def _cut(finding: Finding, lost_ns: int) -> None:
     noticed = lost_ns < 0.99 * finding.lost_ns
     finding.lost_ns = lost_ns
     if noticed and finding.where is not None and "faster_up_to" in finding.evidence:
-        span = finding.where.end_ns - finding.where.start_ns
+        span = finding.where.length_ns
         faster = span / max(1, span - (finding.saves_ns or 0))
         finding.evidence["faster_up_to"] = round(faster, 2)
         finding.evidence["promise_rests_on"] = "what the other causes here leave of the time"

@@ -106,7 +106,7 @@ class InputWait:
     @property
     def batches_a_pass(self) -> int:
         """Batches of a pass over the input: of an epoch or, where that is not known, of these steps."""
-        return steps_an_epoch(self.run) or max(1, self.where.end_step - self.where.start_step)
+        return steps_an_epoch(self.run) or max(1, self.where.steps)
 
     @property
     def later_epochs(self) -> float:
@@ -116,7 +116,7 @@ class InputWait:
             return 0.0
         ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
         first_end = run.step_at(min(ends)) if ends else steps_an_epoch(run) or 0
-        rows = where.end_step - where.start_step
+        rows = where.steps
         if rows <= 0:
             return 1.0
         if where.end_step <= first_end and not run.ended and epochs is not None:
@@ -138,7 +138,7 @@ class InputWait:
 
     def _host_share(self, column: str) -> float | None:
         """Return a percentage among the host's samples as a fraction of 1; None = not sampled."""
-        pct = self.run.host_mean(column, self.where.start_ns, self.where.end_ns)
+        pct = self.run.host_mean(column, *self.where.extent_ns)
         return None if pct is None else pct / 100
 
     @property

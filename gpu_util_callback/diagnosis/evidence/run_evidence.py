@@ -222,7 +222,7 @@ class Run(Gauges):
 
     def present_in(self, where: Range) -> int:
         """Return the length of a range without the time that `absent_ns` counts in it."""
-        return where.end_ns - where.start_ns - self.absent_ns(where.start_ns, where.end_ns)
+        return where.length_ns - self.absent_ns(*where.extent_ns)
 
     @property
     @cached
@@ -383,7 +383,7 @@ class Run(Gauges):
 
     def lost_of(self, ns: int, where: Range) -> int:
         """Return how much of a time in a range is lost: the GPUs' idle time at most, if it was sampled."""
-        idle = self.idle(where.start_ns, where.end_ns)
+        idle = self.idle(*where.extent_ns)
         return ns if idle is None else min(ns, idle.idle_ns)
 
     def use(self, gpu: int, start_ns: int, end_ns: int) -> Mean | None:

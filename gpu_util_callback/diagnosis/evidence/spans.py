@@ -28,6 +28,21 @@ class Range:
     start_ns: int
     end_ns: int
 
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.end_step - self.start_step
+
+    @property
+    def length_ns(self) -> int:
+        """Duration."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def extent_ns(self) -> tuple[int, int]:
+        """Start and end."""
+        return self.start_ns, self.end_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Series:

@@ -68,7 +68,7 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     during, training = _idle(run, beside), _idle(run, between)
     if during is None or during.samples < A_FEW or 2 * during.known_ns < during.length_ns:
         return took, None
-    if training is not None and 10 * training.known_ns >= where.end_ns - where.start_ns:
+    if training is not None and 10 * training.known_ns >= where.length_ns:
         usual = training.idle_ns / training.known_ns
         idle = during.idle_ns - usual * max(0, during.known_ns - length)
     else:  # they follow too closely: the idle time is attributed to them
@@ -82,8 +82,8 @@ def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
 
     The GPU's idle time is distributed over all the time in which training stood still.
     """
-    start, length = np.array([where.start_ns]), np.array([where.end_ns - where.start_ns])
-    idle = run.idle(where.start_ns, where.end_ns)
+    start, length = np.array([where.start_ns]), np.array([where.length_ns])
+    idle = run.idle(*where.extent_ns)
     stood = float(run.stalled_pct(start, length)[0]) / 100 * float(length[0])
     if idle is None or stood <= 0:
         return took, None

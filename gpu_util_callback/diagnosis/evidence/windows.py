@@ -79,7 +79,7 @@ def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
     SMs are active only while kernels run: if GPM counted more than a window left room for, the
     profiler itself made the difference (its cost per kernel, or kernels of CUDA graphs it missed).
     """
-    extent_ns = run.steps.extent_ns if where is None else (where.start_ns, where.end_ns)
+    extent_ns = run.steps.extent_ns if where is None else where.extent_ns
     sm_active = run.gpu_mean(index, "sm_active_pct", *extent_ns)
     return 1.0 if sm_active is None else max(0.0, 1 - sm_active[0] / 100)
 

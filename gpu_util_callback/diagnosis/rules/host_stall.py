@@ -106,7 +106,7 @@ def unmarked(run: Run) -> Unmarked | None:
         lost, active = lost_in(run, occurrences, where)
         lost = min(lost, took)
     else:
-        idle = run.idle(where.start_ns, where.end_ns)
+        idle = run.idle(*where.extent_ns)
         if idle is not None:
             lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
     times, place, advice = _place(run, took, tail, len(stretches) + (tail >= A_TENTH * middle), rare, separate)
@@ -393,13 +393,13 @@ class HostStall(Rule):
             took = run.steps.total("callbacks_ns", blocks)
             # Of the steps: a span may lie across validations, which are reported separately.
             steps_ns = max(1, run.steps.total("duration_ns", blocks))
-            rows = max(1, where.end_step - where.start_step)
+            rows = max(1, where.steps)
             if took < limits["ms_per_step"] * 1e6 * rows:
                 continue
             name, of_it, hook_ns = _heaviest_hook(run, where)
             if run.framework in _DISPATCHED and hook_ns < MOSTLY * took:
                 continue  # Keras' own dispatch, or threads that compete for Python's lock
-            idle, lost = run.idle(where.start_ns, where.end_ns), run.lost_of(took, where)
+            idle, lost = run.idle(*where.extent_ns), run.lost_of(took, where)
             if 100 * lost < limits["callback_pct"] * steps_ns:
                 continue
             active = round(idle.active_pct, 1) if idle else None

@@ -235,7 +235,7 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 
     Samples of one second are one value: the driver's utilization is a mean over up to that.
     """
-    seconds = (where.end_ns - where.start_ns) / 1e9
+    seconds = where.length_ns / 1e9
     count = max(1.0, min(float(len(apart)), seconds))
     mean, scatter = float(apart.mean()), float(apart.std())
     return mean >= gap_pct and mean >= SURELY * scatter / np.sqrt(count)

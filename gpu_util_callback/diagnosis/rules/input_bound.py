@@ -417,7 +417,7 @@ class InputBound(Rule):
         steps, lost = run.steps.total_rows, run.steps.total("input_wait_ns")
         total = max(1, run.steps.total("duration_ns"))
         spans = self._spans(run, limits)
-        inside = sum(span.where.end_step - span.where.start_step for span in spans if span.where)
+        inside = sum(span.where.steps for span in spans if span.where)
         pct = 100 * lost / total
         if pct < limits["wait_pct"] or (spans and 100 * inside < limits["throughout_pct"] * steps):
             return spans
@@ -529,7 +529,7 @@ class _Waiting:
 def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     """Measure a span: its steps' wait, and the part of the wait that could be avoided."""
     steps = run.steps
-    rows = max(1, where.end_step - where.start_step)
+    rows = max(1, where.steps)
     input_ns, wait_ns, duration_ns, in_blocks = (
         steps.total(name, blocks) for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
     )
@@ -542,7 +542,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         duration_ns = max(wait_ns, duration_ns - round(outside * usual))
     # A short run compiles for most of its time: the wait is compared with the time without it.
     running_ns = max(input_ns, duration_ns - steps.total("compile_ns", blocks))
-    idle = run.idle(where.start_ns, where.end_ns)
+    idle = run.idle(*where.extent_ns)
     guessed = steps.mostly_estimated(blocks)
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
@@ -609,7 +609,7 @@ def _avoidable(
 def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     """Return the measure that the advice reads: the wait, and the stages of the pipeline behind it."""
     where, rows = waiting.where, waiting.rows
-    stages = run.pipeline.stages(where.start_ns, where.end_ns)
+    stages = run.pipeline.stages(*where.extent_ns)
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
     wait = InputWait(
         run,
@@ -617,7 +617,7 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
         waiting.lost_ns / rows / 1e6,
         waiting.needed_ms,
         stages=stages,
-        read_elsewhere=run.pipeline.reads_elsewhere(rows, where.start_ns, where.end_ns),
+        read_elsewhere=run.pipeline.reads_elsewhere(rows, *where.extent_ns),
     )
     if (stages and wait.work_ms < explained_ms) or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)

@@ -58,10 +58,9 @@ class MemorySpill(Rule):
                 continue
             samples, mask = losses_by_gpu[gpu][0], stretch.inside
             used = float(np.nanmax(samples.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
-            length = stretch.where.end_ns - stretch.where.start_ns
             yield self.finding(
                 where=stretch.where,
-                lost_ns=round(length * (1 - 1 / slowdown)),
+                lost_ns=round(stretch.where.length_ns * (1 - 1 / slowdown)),
                 confidence=ESTIMATED,
                 evidence={
                     "gpu": gpu,

@@ -245,7 +245,7 @@ class Recompilation(Rule):
                 "compile_pct": round(pct, 1),
                 "compilations": count,
                 "seconds_each": round(took / count / 1e9, 3),
-                "steps": where.end_step - where.start_step,
+                "steps": where.steps,
             }
             if by_shape:
                 evidence["seen_by"] = "steps on a new input shape, against those on a known one"
