@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -117,6 +117,13 @@ class Idle:
     idle_ns: int
     samples: int
     gpus: tuple[int, ...]
+
+
+class CleanSteps(NamedTuple):
+    """Steps that neither wait nor compile: the duration of one, and their number."""
+
+    each_ns: float
+    number: int
 
 
 class Run(Gauges):
@@ -468,10 +475,10 @@ class Run(Gauges):
         return np.clip(100 * stood / np.maximum(length_ns, 1), 0, 100)
 
     @cached
-    def clean_step_ns(self) -> tuple[float, int] | None:
-        """Return the time of a step that neither waits nor compiles, and the number of such steps.
+    def clean_steps(self) -> CleanSteps | None:
+        """Return the steps that neither wait nor compile.
 
-        The weighted median over blocks, so that a few slow ones do not count; None with too few.
+        Their duration is the weighted median over blocks, so that a few slow ones do not count; None with too few.
         """
         rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
         has_rows, total = rows > 0, int(rows.sum())
@@ -480,7 +487,7 @@ class Run(Gauges):
         mean, weight = spent[has_rows] / rows[has_rows], rows[has_rows]
         order = np.argsort(mean)
         at = int(np.searchsorted(np.cumsum(weight[order]), total / 2))
-        return float(mean[order][min(at, len(order) - 1)]), total
+        return CleanSteps(float(mean[order][min(at, len(order) - 1)]), total)
 
     def step_at(self, time_ns: int) -> int:
         """Return the step that ran at a time (the next one, if none did)."""

@@ -81,7 +81,7 @@ def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
     """
     extent_ns = run.steps.extent_ns if where is None else where.extent_ns
     sm_active = run.gpu_mean(index, "sm_active_pct", *extent_ns)
-    return 1.0 if sm_active is None else max(0.0, 1 - sm_active[0] / 100)
+    return 1.0 if sm_active is None else max(0.0, 1 - sm_active.value / 100)
 
 
 def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | None:

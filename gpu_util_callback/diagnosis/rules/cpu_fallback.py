@@ -117,8 +117,8 @@ def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
         if process_bytes is None or process_bytes < limits["memory_mib"] * 2**20:
             return False
         everybody = run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns)
-        return everybody is not None and everybody[0] >= 100 * A_FIFTH  # more than a display alone
-    return process_mean[0] >= limits["gpu_active_pct"]
+        return everybody is not None and everybody.value >= 100 * A_FIFTH  # more than a display alone
+    return process_mean.value >= limits["gpu_active_pct"]
 
 
 def _no_model_in_memory(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:

@@ -39,7 +39,7 @@ class GpusUnused(Rule):
         for gpu in run.used_gpus:
             mean = run.gpu_mean(gpu, "utilization_pct", first, last, int(limits["min_samples"]))
             if mean is not None:
-                active[gpu] = mean[0]
+                active[gpu] = mean.value
         unused = [gpu for gpu, pct in active.items() if pct < limits["unused_active_pct"]]
         busy = [gpu for gpu, pct in active.items() if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]
         if not unused or not busy:

@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis.advice.table import first_holding
 from gpu_util_callback.diagnosis.advice.tf_data import advise_source, advise_traced_stage
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, StepBlocks
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
-from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
+from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usual_ns
@@ -536,9 +536,9 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     # The outermost blocks may contain steps from outside; those did not wait (that is why the
     # span ends there), so all waits are kept and their durations are subtracted.
     outside = max(0, in_blocks - rows)
-    clean = run.clean_step_ns()
+    clean = run.clean_steps()
     if outside:
-        usual = clean[0] if clean else (duration_ns - wait_ns) / max(1, in_blocks)
+        usual = clean.each_ns if clean else (duration_ns - wait_ns) / max(1, in_blocks)
         duration_ns = max(wait_ns, duration_ns - round(outside * usual))
     # A short run compiles for most of its time: the wait is compared with the time without it.
     running_ns = max(input_ns, duration_ns - steps.total("compile_ns", blocks))
@@ -549,7 +549,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     alone_ns = _model_alone_ns(run)
     lost_ns = run.lost_of(wait_ns, where)
     lost_ns, rests_on = _avoidable(lost_ns, wait_ns, duration_ns, rows, clean, alone_ns, idle_seen)
-    quicker = clean is not None and clean[0] * rows < running_ns and alone_ns is None
+    quicker = clean is not None and clean.each_ns * rows < running_ns and alone_ns is None
     return _Waiting(
         where,
         blocks,
@@ -564,7 +564,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         guessed,
         idle_seen,
         # Slower ones have another bottleneck: no comparison.
-        clean_step_ns=clean[0] if clean is not None and quicker else None,
+        clean_step_ns=clean.each_ns if clean is not None and quicker else None,
         model_alone_ns=alone_ns,
         long=long_fetches(steps, blocks, rows),
         filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
@@ -576,7 +576,7 @@ def _avoidable(
     wait_ns: int,
     duration_ns: int,
     rows: int,
-    clean: tuple[float, int] | None,
+    clean: CleanSteps | None,
     alone_ns: float | None,
     idle_seen: bool,
 ) -> tuple[int, str]:
@@ -584,7 +584,7 @@ def _avoidable(
 
     Args:
         lost_ns: the wait, as far as the GPU idled.
-        clean: duration of the steps of this run that did not wait, and their number.
+        clean: the steps of this run that did not wait.
         alone_ns: duration of a step with its batch at hand, measured before training.
         idle_seen: the GPU was seen idle, so that the wait hid no work.
     """
@@ -596,13 +596,13 @@ def _avoidable(
     # Small differences are noise; a large one means that steps which do not wait take longer, so
     # that the wait hid work which will show without it. If the GPU was seen idle there was no such
     # work: steps elsewhere are longer for another reason.
-    without_ns = round(rows * clean[0])
+    without_ns = round(rows * clean.each_ns)
     if without_ns > NOTICEABLY * (duration_ns - lost_ns):
         if idle_seen:
             return lost_ns, "GPU idle time"
         lost_ns = max(0, duration_ns - without_ns)
     if without_ns * NOTICEABLY > duration_ns - lost_ns:
-        return lost_ns, f"{clean[1]:,} steps of this run that did not wait"
+        return lost_ns, f"{clean.number:,} steps of this run that did not wait"
     return lost_ns, "the wait only; the rest of the step is slow as well"
 
 

@@ -91,8 +91,8 @@ class SyncBound(Rule):
             return
         if run.fit.get("strategy") or len(run.used_gpus) > 1:
             return  # with several, the GPUs wait for each other as well
-        clean = run.clean_step_ns()
-        if clean is None or clean[0] > limits["step_ms"] * 1e6:
+        clean = run.clean_steps()
+        if clean is None or clean.each_ns > limits["step_ms"] * 1e6:
             return
         spent, waited = steps.total("duration_ns"), steps.total("gpu_wait_ns")
         if 100 * waited < limits["gpu_wait_pct"] * spent:
@@ -114,7 +114,7 @@ class SyncBound(Rule):
             evidence={
                 "gpu_active_pct": round(idle.active_pct, 1),
                 "gpu_wait_pct": round(100 * waited / spent, 1),
-                "step_ms": round(clean[0] / 1e6, 3),
+                "step_ms": round(clean.each_ns / 1e6, 3),
                 "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
                 "steps_per_execution": 1,
             },
