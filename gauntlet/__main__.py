@@ -148,12 +148,11 @@ def _try(result: Result, program: Program, process: Process, number: int) -> Non
     variants = ["base", result.cure, program.bound.partition("without:")[2]]
     if number % 2:  # neither always comes first
         variants[:2] = variants[1::-1]
-    variants = list(dict.fromkeys(filter(None, variants)))
+    values = {variant: result.value if variant == result.cure else "" for variant in variants if variant}
     if not number:  # imports and, on a GPU, the compilation of kernels happen only once
-        for variant in variants if program.gpu else ["base"]:
-            process.ask(program.name, variant=variant, value=result.value if variant == result.cure else "")
-    for variant in variants:
-        value = result.value if variant == result.cure else ""
+        for variant in values if program.gpu else ["base"]:
+            process.ask(program.name, variant=variant, value=values[variant])
+    for variant, value in values.items():
         trained = process.ask(program.name, variant=variant, value=value)
         result.seconds.setdefault(variant, []).append(trained["seconds"])
         result.changed.setdefault(variant, trained["changed"])

@@ -72,7 +72,7 @@ class Run:
         return self.traced(0)
 
     def traced(self, steps: int) -> list:
-        """Return the callbacks for a `fit` of so many steps, two of three steps each in a profiler window."""
+        """Return the callbacks for a `fit` of so many steps, with two profiler windows; 0 = as by default."""
         if self._callbacks is None:
             self._callbacks = []
             if self.log_dir is not None:
@@ -86,7 +86,7 @@ class Run:
         """Return `GpuUtilMonitor`, or something of its interface. Starts the clock.
 
         Args:
-            steps: of the loop, two times three of them in a profiler window; 0 = as by default.
+            steps: of the loop, for two profiler windows; 0 = as by default.
         """
         if self.log_dir is not None:
             from gpu_util_callback import GpuUtilMonitor
@@ -98,7 +98,7 @@ class Run:
         return monitor
 
 
-def windows(steps: int) -> Any:
+def windows(steps: int) -> list[tuple[int, int]] | str:
     """Return two windows of three steps in a training of so many; of an unknown number, the callback's default."""
     return [(at, at + 3) for at in (int(0.3 * steps), int(0.65 * steps))] if steps else "auto"
 

@@ -60,11 +60,11 @@ def gan(run):
 @program(
     "model.predict is called for each action, between fits of one batch", "without:called", r"predict", cures=PREDICT
 )
-def dqn(run):
+def dqn(run, on_gpu=False):
     model = mlp(8, outputs=2)
     state, memory = np.zeros((1, 8), "float32"), []
     callbacks = run.callbacks
-    for _ in range(10):
+    for _ in range(run.steps(60) if on_gpu else 10):
         for _ in range(12):
             values = model.predict_on_batch(state) if run.does("called") else model.predict(state, verbose=0)
             state = np.roll(state, 1) + np.float32(np.argmax(values))

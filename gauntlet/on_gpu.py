@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 
+from gauntlet.fits import PREDICT, dqn
 from gauntlet.helpers import convnet, images, jax, keras, mlp, np, rows, torch
 from gauntlet.registry import INPUT, program
 
@@ -15,20 +16,30 @@ on_jax = functools.partial(program, backend="jax", gpu=True)
 on_torch = functools.partial(program, backend="torch", gpu=True)
 
 WORKERS = {"workers": r"workers\s*=\s*(\d+)"}
+PROCESSES = {"processes": r"workers\s*=\s*(\d+)[\s\S]*use_multiprocessing\s*=\s*True"} | WORKERS
 BFLOAT16 = {"bfloat16": r"mixed_bfloat16|dtype=torch\.bfloat16"}
 LARGER = {"larger": r"batch_size\s*=\s*(\d+)"}
 SEVERAL = {"several": r"steps_per_execution=(\d+)"} | LARGER
 LAUNCHES = r"\A(launch_bound|sync_bound)"
 
 
-def _workers(run, default=0):
-    return run.number(4) if run.does("workers") else default
-
-
 def _batch_size(run, size):
     """Return the size of a batch: four times as large, or as the printed cure has it."""
     larger = run.number(4) if run.does("larger") else 1
     return larger if larger > size else larger * size  # "batch_size = 4 * batch_size" or "batch_size=128"
+
+
+def _fit(run, model, x, y, batch):
+    """Train once on arrays, with windows."""
+    model.fit(x, y, batch_size=batch, verbose=0, callbacks=run.traced(len(x) // batch))
+    return model
+
+
+def _descend(optimizer, loss):
+    """Take PyTorch's step of training."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 # -- slow input ------------------------------------------------------------------------------------
@@ -61,18 +72,32 @@ def _jpegs(count, size=512):
     return files
 
 
-def _batches_of_files(run, count, size, workers, repeats=1):
-    """Return a PyDataset that decodes `count` JPEG files, 64 a batch."""
+def _same_batch(x, y, steps):
+    """Return a PyDataset of one batch, which is ready, again and again."""
+
+    class Ready(keras.utils.PyDataset):
+        def __len__(self):
+            return steps
+
+        def __getitem__(self, index):
+            return x, y
+
+    return Ready()
+
+
+def _batches_of_files(run, steps, size):
+    """Return a PyDataset that decodes 64 JPEG files a batch."""
     files = _jpegs(64)
 
     class Files(keras.utils.PyDataset):
         def __len__(self):
-            return max(2, count // 64)
+            return steps
 
         def __getitem__(self, index):
             x = np.stack([_decoded(io.BytesIO(file), size) for file in files])
             return x, np.arange(64) % 2
 
+    workers = run.number(4) if run.does("workers", "processes") else 1
     return Files(workers=workers, use_multiprocessing=run.does("processes"))
 
 
@@ -81,22 +106,22 @@ def _files(run):
     size = run.size(224, 64)
     model = _residual_net(size)
     steps = run.steps(24)
-    data = _batches_of_files(run, 64 * steps, size, _workers(run, 1))
-    model.fit(data, epochs=1, verbose=0, callbacks=run.traced(steps))
+    model.fit(_batches_of_files(run, steps, size), verbose=0, callbacks=run.traced(steps))
     return model
 
 
-@on_jax("JPEG files are decoded one batch at a time, beside a ResNet-50", "input", INPUT, cures=WORKERS)
+@on_jax("JPEG files are decoded one batch at a time, beside a ResNet-50", "input", INPUT, cures=PROCESSES)
 def resnet_files_jax(run):
     return _files(run)
 
 
-@on_torch("JPEG files are decoded one batch at a time, beside a ResNet-50", "input", INPUT, cures=WORKERS)
+@on_torch("JPEG files are decoded one batch at a time, beside a ResNet-50", "input", INPUT, cures=PROCESSES)
 def resnet_files_torch(run):
     return _files(run)
 
 
-def _loader(run, workers, size, count):
+def _loader(run, size, count):
+    workers = run.number(4) if run.does("workers") else 0
     files = _jpegs(16)
 
     class Images(torch.utils.data.Dataset):
@@ -123,13 +148,10 @@ def loop_loader(run):
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters())
     with run.monitor(steps) as monitor:
-        for x, y in monitor.batches(_loader(run, _workers(run), size, 64 * steps)):
+        for x, y in monitor.batches(_loader(run, size, 64 * steps)):
             x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
             loss = torch.nn.functional.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return
+            _descend(optimizer, loss)
 
 
 @on_jax(
@@ -144,14 +166,6 @@ def float_images_jax(run):
     batch = images(256, size)
     batch = batch if run.does("bytes") else batch.astype("float32")
     labels = np.arange(256) % 2
-
-    class Ready(keras.utils.PyDataset):
-        def __len__(self):
-            return steps
-
-        def __getitem__(self, index):
-            return batch, labels
-
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -163,7 +177,7 @@ def float_images_jax(run):
         ]
     )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(Ready(), verbose=0, shuffle=False, callbacks=run.traced(steps))
+    model.fit(_same_batch(batch, labels, steps), verbose=0, shuffle=False, callbacks=run.traced(steps))
     return model
 
 
@@ -186,7 +200,7 @@ def _transformer(run, width, layers, length, batch, steps):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss)
     x = np.random.default_rng(0).integers(0, 1000, (count, length)).astype("int32")
-    model.fit(x, np.roll(x, -1, 1), batch_size=batch, verbose=0, callbacks=run.traced(count // batch))
+    _fit(run, model, x, np.roll(x, -1, 1), batch)
 
 
 def _large_transformer(run, steps):
@@ -223,8 +237,7 @@ def _small_batches(run, steps):
     x, y = rows(count, 64)
     several = run.number(10) if run.does("several") else 1
     model = mlp(64, units=256, layers=3, steps_per_execution=several)
-    model.fit(x, y, batch_size=batch, verbose=0, callbacks=run.traced(count // batch))
-    return model
+    return _fit(run, model, x, y, batch)
 
 
 @on_jax("steps of a small model in batches of 32, each started by Python", "without:several", LAUNCHES, cures=SEVERAL)
@@ -237,6 +250,11 @@ def small_batches_torch(run):
     return _small_batches(run, 800)
 
 
+def _every(run):
+    """Return the number of steps after which a loop reads its loss."""
+    return run.number(50) if run.does("seldom") else 1
+
+
 def _recurrent(run, steps):
     batch, count = _batch_size(run, 32), 32 * run.steps(steps)
     length = run.size(100, 10)
@@ -245,8 +263,7 @@ def _recurrent(run, steps):
         [keras.Input((length, 16)), keras.layers.GRU(64, reset_after=False), keras.layers.Dense(1)]
     )
     model.compile("adam", "mse")
-    model.fit(x, x[:, 0, :1], batch_size=batch, verbose=0, callbacks=run.traced(count // batch))
-    return model
+    return _fit(run, model, x, x[:, 0, :1], batch)
 
 
 @on_jax("a recurrent layer: a hundred small kernels behind each other", "without:larger", LAUNCHES, cures=SEVERAL)
@@ -273,17 +290,14 @@ def loop_reads_loss(run):
     x, y = (torch.from_numpy(one).to(device) for one in rows(256, 64))
     if run.does("compiled"):
         model = torch.compile(model, mode="reduce-overhead")
-    every = run.number(50) if run.does("seldom") else 1
+    every = _every(run)
     with run.monitor(steps) as monitor:
         for step in range(steps):
             with monitor.step():
                 loss = torch.nn.functional.mse_loss(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                _descend(optimizer, loss)
                 if step % every == 0:
                     run.last = loss.item()
-    return
 
 
 @on_jax(
@@ -313,7 +327,7 @@ def reading_callback_jax(run):
     "validation decodes the same files after every epoch",
     "without:cached",
     "Validation",
-    cures={"cached": r"once|cache", "workers": r"workers = (\d+)", "seldom": r"validation_freq=(\d+)"},
+    cures={"cached": r"once|cache", "seldom": r"validation_freq=(\d+)"} | PROCESSES,
 )
 def validation_files_jax(run):
     size, steps = run.size(128, 64), run.steps(60)
@@ -321,21 +335,18 @@ def validation_files_jax(run):
     model = _residual_net(size)
     x = images(64, size).astype("float32") / 255
     y = np.arange(64) % 2
-
-    class Ready(keras.utils.PyDataset):
-        def __len__(self):
-            return steps
-
-        def __getitem__(self, index):
-            return x, y
-
-    checked = _batches_of_files(run, 64 * run.steps(4), size, _workers(run, 1))
+    checked = _batches_of_files(run, run.steps(4), size)
     if run.does("cached"):
         first, labels = checked[0]
         checked = (np.concatenate([first] * len(checked)), np.concatenate([labels] * len(checked)))
     seldom = run.number(2) if run.does("seldom") else 1
     model.fit(
-        Ready(), epochs=4, verbose=0, validation_data=checked, validation_freq=seldom, callbacks=run.traced(4 * steps)
+        _same_batch(x, y, steps),
+        epochs=4,
+        verbose=0,
+        validation_data=checked,
+        validation_freq=seldom,
+        callbacks=run.traced(4 * steps),
     )
     return model
 
@@ -371,22 +382,10 @@ def lengths_jax(run):
 
 
 @on_jax(
-    "model.predict is called for each action, between fits of one batch",
-    "without:called",
-    "predict",
-    cures={"called": "predict_on_batch"},
+    "model.predict is called for each action, between fits of one batch", "without:called", "predict", cures=PREDICT
 )
 def dqn_jax(run):
-    model = mlp(8, outputs=2)
-    state, memory = np.zeros((1, 8), "float32"), []
-    callbacks = run.callbacks
-    for _ in range(run.steps(60)):
-        for _ in range(12):
-            values = model.predict_on_batch(state) if run.does("called") else model.predict(state, verbose=0)
-            state = np.roll(state, 1) + np.float32(np.argmax(values))
-            memory.append(state[0])
-        model.fit(np.array(memory[-12:]), np.zeros((12, 2)), verbose=0, callbacks=callbacks)
-    return model
+    return dqn(run, on_gpu=True)
 
 
 @on_torch("the model was left on the CPU", "without:moved", r"\Acpu_fallback", cures={"moved": r"cuda|to\("})
@@ -402,10 +401,7 @@ def forgotten_cpu(run):
             with monitor.step():
                 x = data.to(device)
                 loss = (model(x) ** 2).mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-    return
+                _descend(optimizer, loss)
 
 
 @on_torch(
@@ -422,10 +418,7 @@ def pinned_copies(run):
         for _ in range(steps):
             with monitor.step():
                 loss = model(host.to(device, non_blocking=True)).float().square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-    return
+                _descend(optimizer, loss)
 
 
 @on_jax(
@@ -445,11 +438,10 @@ def loop_reads_loss_jax(run):
 
     weights = jnp.ones((width, width)) / width
     x = jnp.ones((256, width))
-    every = run.number(50) if run.does("seldom") else 1
+    every = _every(run)
     with run.monitor(steps) as monitor:
         for step in range(steps):
             with monitor.step():
                 weights, loss = train_step(weights, x)
                 if step % every == 0:
                     run.last = float(loss)
-    return

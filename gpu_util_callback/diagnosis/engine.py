@@ -22,7 +22,7 @@ from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Si
 from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 38
+RULES_VERSION = 39
 
 # Digits of a share, by whether it was measured exactly.
 _SHARE_DIGITS = {False: 4, True: 9}

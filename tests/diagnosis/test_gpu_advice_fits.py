@@ -7,6 +7,7 @@ import pytest
 from advised import apply
 from advised_runs import (
     DATALOADER,
+    GPU,
     JAX,
     KERAS_TORCH,
     LENGTHS,
@@ -46,6 +47,12 @@ RUNS = [
         traced("idle_sync", framework=JAX, input_dims=[[32, [100, 105]]]),
         "ds.batch(128)",
         "steps_per_execution",
+    ),
+    (
+        "sync on JAX, with a smaller last batch",
+        traced("idle_sync", framework=JAX, input_dims=[[[12, 32], 100]]),
+        "steps_per_execution=16",
+        "ds.batch",
     ),
     ("sync of Keras on torch", traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)", "steps_per_execution"),
     ("sync of a torch loop", traced("idle_sync", framework=TORCH, **LOOP), "loss.item()", "steps_per_execution"),
@@ -296,6 +303,14 @@ def test_ready_batches_of_any_rank_are_batched_again(dims, code):
 def test_shapes_that_stay_the_same_are_not_to_blame():
     finding = found(compiles(framework=JAX, input_dims=[[32, 16], [32]]), "recompilation")
     assert "stayed the same" in finding["advice"]["text"] and not finding["advice"]["code"]
+
+
+def test_room_for_a_batch_twice_as_large_saves_no_more_than_half():
+    run = traced("idle_launch", framework=KERAS_TORCH)
+    run.gpu_value("allocator_peak_bytes", 15, 0.7 * GPU["memory_total_bytes"])
+    finding = found(run, "launch_bound")
+    assert "mixed_" in finding["advice"]["code"] and "does not fit into the GPU's memory" in finding["advice"]["text"]
+    assert 0 < finding["saves_s"] <= finding["lost_s"] / 2
 
 
 def test_compiling_what_python_starts_promises_no_upper_end():

@@ -221,6 +221,16 @@ def steps_an_epoch(run: Run) -> int | None:
     return int(lengths[0]) if len(lengths) == 1 and lengths[0] > 0 else None
 
 
+def sizes_vary(run: Run) -> bool | None:
+    """Return whether the input's samples were seen to differ in size, however many a batch has; None = not known."""
+    dims = run.fit.get("input_dims") or []
+    sizes = [size for shape in dims for size in (shape or [])[1:]]
+    if any(isinstance(size, list) for size in sizes):
+        return True
+    is_known = bool(dims) and None not in dims and all(isinstance(size, int) for size in sizes)
+    return False if is_known else None
+
+
 @dataclass(frozen=True, slots=True)
 class Idioms:
     """A framework's own lines of code; "" = it has no such line, or none is known.

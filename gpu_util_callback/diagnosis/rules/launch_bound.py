@@ -318,7 +318,7 @@ def _advice(run: Run, per_step: int) -> Advice:
             f"{says}Does every layer support XLA (layer.supports_jit)? If so, compile the step, which fuses many of "
             "them into few.",
             "model.compile(..., jit_compile=True)",
-            saves=0.0,  # as below
+            saves=0.0,  # nobody measured a gain on a GPU
             question=True,
         )
     compile_step = idioms(run).compiled

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING
-from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import sizes_vary, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
@@ -415,7 +415,9 @@ def _buffer(run: Run, forecast: Forecast) -> _Why | None:
     stages = run.pipeline.stages(run.start_ns, run.end_ns)
     buffers = [kind[0] for stage in stages if (kind := _BUFFERS.search(stage.op))]
     most = run.fit.get("input_shuffle_bytes")
-    if _same_sizes(run) or (most is not None and forecast.growth.grown > most):
+    # A shuffle fills its buffer before it gives its first element, and then replaces one by another:
+    # from the first step on it takes more memory only if they become larger.
+    if sizes_vary(run) is False or (most is not None and forecast.growth.grown > most):
         buffers = [kind for kind in buffers if kind != "Shuffle"]
     return ("buffer", f"the buffer of {buffers[0].lower()}()") if buffers else None
 
@@ -441,16 +443,6 @@ _EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
     _tensors,
     _objects,
 )
-
-
-def _same_sizes(run: Run) -> bool:
-    """Return whether all elements of the input are known to have one size.
-
-    A shuffle fills its buffer before it gives its first element, and then replaces one by another:
-    from the first step on it takes more memory only if they become larger.
-    """
-    dims = run.fit.get("input_dims") or []
-    return bool(dims) and all(shape is not None and all(isinstance(size, int) for size in shape[1:]) for shape in dims)
 
 
 def _compilations(run: Run, since_ns: int) -> int:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms
+from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms, sizes_vary
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
@@ -124,12 +124,6 @@ class SyncBound(Rule):
         )
 
 
-def _shapes_vary(run: Run) -> bool:
-    """Return whether batches of more than one shape were seen."""
-    dims = run.fit.get("input_dims") or []
-    return any(not isinstance(size, int) for sizes in dims for size in sizes or ())
-
-
 def _steps_a_call(run: Run) -> int:
     return int(run.fit.get("steps_per_execution", 1))
 
@@ -172,7 +166,7 @@ def _advice(run: Run) -> Advice:
     says = "Keras reads the metrics after every step, and the GPU idles until the next one is launched. "
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
     # JAX compiles the batches of a call together: anew for each combination of their shapes.
-    compiles_often = run.framework == "jax" and (_traces_each(run) or _shapes_vary(run))
+    compiles_often = run.framework == "jax" and (_traces_each(run) or sizes_vary(run))
     if run.framework == "torch" or run.fit.get("strategy") or compiles_often:
         return enlarge_batch(run, says, "Larger batches make this rarer.")
     return Advice(
