@@ -4,7 +4,6 @@ import ast
 import re
 
 import numpy as np
-import pytest
 from generated_runs import GPU, START_NS, Generated
 
 TENSORFLOW = {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0", "keras": "3.15.1"}
@@ -145,9 +144,9 @@ SHELL = ("pip ", "nvidia-smi ", "sudo ", "gpu-util ", "torchrun ", "python ", "t
 OURS = re.compile(r"_ns\b|_pct\b|lost_s|unstarved|innocent|claim|\bGPM\b|stage_|None|nan|\bfn\b")
 
 
-def cases(runs: list[tuple], causes: dict[str, str]) -> list:
-    """(name, run, ...) as parameters (run, cause, ...); a name begins with the word for it."""
-    return [pytest.param(run, causes[re.split(r"[ ,:]", name)[0]], *rest, id=name) for name, run, *rest in runs]
+def cases(runs: dict[str, list[tuple]]) -> list[tuple]:
+    """(run, ...) by cause as parameters (run, cause, ...)."""
+    return [(run, cause, *rest) for cause, rows in runs.items() for run, *rest in rows]
 
 
 def check_line(run: Generated, cause: str, host: dict | None, there: str, never: str) -> None:
