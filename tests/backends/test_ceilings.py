@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from fork_server import python
 from packages import need
 from processes import environment
+from programs import ran
 
 from gpu_util_callback import GpuUtilMonitor, ceilings, read_recordings
 from gpu_util_callback.backends.copies import Preserved, independent
@@ -23,15 +23,7 @@ INPUT_S = 0.04
 
 
 def run(backend, *arguments, timeout=240):
-    done = subprocess.run(
-        [*python("keras"), str(PROGRAM), backend, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=environment(KERAS_BACKEND=backend),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran(*python("keras"), PROGRAM, backend, *arguments, timeout=timeout, env=environment(KERAS_BACKEND=backend))
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -1,12 +1,12 @@
 """Real loops that nothing compiles are seen, told what to add, and left as they are."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 from fork_server import python
 from packages import need
 from processes import environment
+from programs import ran
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
@@ -27,15 +27,9 @@ STEPS = {  # of a loop that lasts about a second
 def trained(framework, mode, log_dir, steps=None, **variables) -> list[str]:
     """The digests of the weights after a program's loops."""
     steps = steps or STEPS[framework, mode]
-    done = subprocess.run(
-        [*python(framework.partition(" ")[0]), str(PROGRAM), framework, mode, str(log_dir), str(steps)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    done = ran(
+        *python(framework.partition(" ")[0]), PROGRAM, framework, mode, log_dir, steps, env=environment(**variables)
     )
-    assert done.returncode == 0, done.stderr[-3000:]
     return [line for line in done.stdout.splitlines() if line.startswith("weights")]
 
 

@@ -1,12 +1,12 @@
 """Grain's pipelines: what is known of their workers, and how long a loop waits for them."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from processes import environment
+from programs import ran
 
 grain = pytest.importorskip("grain", reason='pip install -e ".[reach]"')
 
@@ -50,15 +50,7 @@ def test_data_in_a_pipeline_is_not_searched():
 
 def run(program: str, folder: Path, *arguments: str) -> None:
     (folder / "train.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "train.py", *arguments],
-        cwd=folder,
-        timeout=250,
-        capture_output=True,
-        text=True,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran(sys.executable, "train.py", *arguments, cwd=folder, env=environment())
 
 
 # Each batch takes 40 ms of waiting, a step 10 ms.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 from packages import need
 from processes import REPOSITORY, environment, results, start
+from programs import ran
 
 
 def test_each_trial_has_its_own_recording(tmp_path):
@@ -75,15 +75,8 @@ def test_the_demo_ends_with_its_trials_compared(tmp_path):
     need("ray", "tensorflow", "keras")
     program = str(REPOSITORY / "demo" / "ray_tune.py")
     sizes = ["--samples", "256", "--batches", "8", "32"]
-    ran = subprocess.run(
-        [sys.executable, program, "--log-dir", str(tmp_path / "logs"), *sizes],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    lines = ran.stdout.splitlines()
+    done = ran(sys.executable, program, "--log-dir", tmp_path / "logs", *sizes, env=environment())
+    lines = done.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if line.split()[:3] == ["batch", "us", "a"])
     rows = [line.split() for line in lines[at + 1 : at + 3]]
     assert [row[0] for row in rows] == ["8", "32"]

@@ -9,6 +9,7 @@ import pytest
 from fork_server import python
 from gpu_tab import hurry
 from packages import need
+from programs import ran
 from waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -39,8 +40,7 @@ def test_the_window_that_the_tab_s_command_asks_for_is_drawn(open_tab, tmp_path,
         title = tab.button("look now").get_attribute("title")
         first, *arguments = shlex.split(title[title.index("gpu-util look") :].partition("\n")[0])
         assert first == "gpu-util"
-        look = subprocess.run([*GPU_UTIL, *arguments], capture_output=True, text=True, timeout=150)
-        assert look.returncode == 0, look.stderr
+        look = ran(*GPU_UTIL, *arguments, timeout=150)
         profiled = look.stdout.partition(" were profiled")[0].removeprefix("steps ")
         start, _ = (int(step) for step in profiled.split("–"))
         wait_until(lambda: tab.find(".window-button").count(), 30, "the window")

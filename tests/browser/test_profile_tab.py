@@ -1,12 +1,12 @@
 """A real fit with a profiler window, opened by our tab and by TensorBoard's Profile tab."""
 
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from urllib.parse import unquote_plus, urlsplit
 
 import pytest
 from packages import need
+from programs import ran
 from waiting import wait_until
 from windowed_fit import FIT
 
@@ -21,8 +21,7 @@ def logdir(tmp_path_factory):
     if not any(one.name == "gpu_utilization" for one in entry_points(group="tensorboard_plugins")):
         pytest.skip("our plugin is not installed beside TensorFlow's: pip install -e .")
     root = tmp_path_factory.mktemp("profiled")
-    done = subprocess.run([sys.executable, "-c", FIT, str(root / "a fit")], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran(sys.executable, "-c", FIT, root / "a fit")
     return root
 
 

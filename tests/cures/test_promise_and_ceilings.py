@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from advised import only
 from fork_server import python
 from packages import need
+from programs import ran
 
 pytestmark = [
     pytest.mark.timed,
@@ -31,14 +31,7 @@ def advised(backend: str) -> tuple[dict, dict, dict]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
     }
-    done = subprocess.run(
-        [*python("keras"), str(HERE / "promise_program.py")],
-        env={**os.environ, **more},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    done = ran(*python("keras"), HERE / "promise_program.py", env={**os.environ, **more})
     [result] = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     return json.loads(result.removeprefix("RESULT "))
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from functools import cache
 from html import unescape
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import RULES
@@ -25,15 +25,8 @@ def site(tmp_path_factory) -> Path:
     for package in ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers.python"):
         pytest.importorskip(package, reason='pip install -e ".[docs]"')
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=250,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", folder]
+    ran(*build, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     return folder
 
 
@@ -121,15 +114,12 @@ def recorded(code, folder):
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed: make test BACKENDS=1")
     (folder / "train.py").write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [*python(*modules & {"tensorflow", "jax", "torch"}), "train.py"],
-        capture_output=True,
-        text=True,
+    done = ran(
+        *python(*modules & {"tensorflow", "jax", "torch"}),
+        "train.py",
         cwd=folder,
-        timeout=200,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
     assert "gpu-util: " in done.stderr + done.stdout, "the verdict"
     (recording,) = read_recordings(folder / "logs")
     return recording

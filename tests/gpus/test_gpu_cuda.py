@@ -1,11 +1,11 @@
 """What the CUDA driver of this process says, without starting it."""
 
 import json
-import subprocess
 import sys
 
 from cuda import build_cuda, prepend
 from nvml import Scenario, environment
+from programs import ran
 
 FIRST = "1a2b3c4d-1a2b-3c4d-5e6f-000068313030"
 SECOND = "2b3c4d5e-1a2b-3c4d-5e6f-000074343030"
@@ -35,10 +35,7 @@ def run(folder, tmp_path, *arguments, **extra):
     env = environment(scenario, folder, CUDA_STANDIN=f"0000:18:00.0={SECOND},0000:17:00.0={FIRST}", **extra)
     env.pop("CUDA_VISIBLE_DEVICES", None)
     prepend(env, "LD_LIBRARY_PATH", build_cuda(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments], env=env, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran(sys.executable, "-c", CODE, *arguments, env=env, timeout=30)
     return json.loads(done.stdout)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,6 +13,7 @@ import pytest
 import tensorflow as tf
 from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, given, ms, recorded_fit, small_model, timed
 from fork_server import python
+from programs import ran
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -368,14 +368,7 @@ STOPPED = """
 @pytest.mark.skipif(sys.platform != "linux", reason="the waits of a thread are Linux's to count")
 def test_a_stopped_process_is_a_gap_of_its_own_and_no_callback(tmp_path):
     """A callback that holds Python's lock stops every thread as well: that is its own time."""
-    done = subprocess.run(
-        [*python("keras"), "-c", textwrap.dedent(STOPPED), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    ran(*python("keras"), "-c", textwrap.dedent(STOPPED), tmp_path, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
     (recording,) = read_recordings(tmp_path)
     account = recording.account
     assert account["stopped_s"] == pytest.approx(2, abs=0.4)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from fork_server import python
+from programs import ran
 
 from gpu_util_callback.backends.tensorflow.iterator import holds_batches
 
@@ -44,11 +44,8 @@ def test_the_step_is_no_wait(threads, tmp_path):
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
     }
-    ran = subprocess.run(
-        [*python("keras"), "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=250
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    for case, (wait, step) in json.loads(ran.stdout.splitlines()[-1]).items():
+    done = ran(*python("keras"), "-c", PROGRAM, tmp_path, env=environment)
+    for case, (wait, step) in json.loads(done.stdout.splitlines()[-1]).items():
         assert wait < 0.3 * step, f"{case}: {wait:.1f} of {step:.1f} ms"
 
 

@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from programs import ran
 from waiting import flush_often, newest, wait_until
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
@@ -351,8 +352,8 @@ print("over", flush=True)
 
 
 def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and "over" in done.stdout, done.stderr
+    done = ran(sys.executable, "-c", PROGRAM, tmp_path, timeout=60)
+    assert "over" in done.stdout, done.stderr
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
 

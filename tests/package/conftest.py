@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import ran
 
 REPOSITORY = Path(__file__).parents[2]
 LEFT_OUT = (
@@ -27,14 +27,7 @@ def _built(folder: Path, **variables: str) -> Path:
     # A copy: a build leaves its traces in the folder it is made in.
     checkout = folder / "checkout"
     shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout)],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env={**os.environ, **variables},
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    ran(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout, env={**os.environ, **variables})
     return folder
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from programs import ran
 
 from gpu_util_callback import __version__
 
@@ -119,10 +120,7 @@ def test_the_tools_of_packagers_find_nothing(tool, dist):
     pytest.importorskip(module, reason='pip install -e ".[reach]"')
     files = [str(path) for path in dist.iterdir() if path.suffix == ".whl"]
     files += [str(path) for path in dist.glob("*.tar.gz")] if module == "twine" else []
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments, *files], capture_output=True, text=True, cwd=REPOSITORY, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(sys.executable, "-m", module, *arguments, *files, cwd=REPOSITORY, timeout=120)
 
 
 def test_versions_agree():
@@ -207,15 +205,7 @@ def test_it_runs_in_an_empty_environment(kind, dist, tmp_path):
     environment |= {"PATH": str(bin_), "CC": "/bin/false", "HOME": str(tmp_path)}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            [str(bin_ / command[0]), *command[1:]],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            timeout=280,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = ran(bin_ / command[0], *command[1:], env=environment, cwd=tmp_path)
         return done.stdout
 
     run("python", "-m", "pip", "install", "-q", str(package))

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from make_recording import make_recording
+from programs import ran
 
 import gpu_util_callback
 from gpu_util_callback.cli import main
@@ -38,15 +38,9 @@ def test_its_programs_run(block, tmp_path):
     command.parent.mkdir()
     command.write_text(f"#!{sys.executable}\nfrom gpu_util_callback.cli import main\nexit(main())\n")
     command.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", block],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=120,
-        env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)},
-    )
-    assert done.returncode == 0, done.stderr
+    path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(DOCS.parent)}
+    done = ran(sys.executable, "-c", block, cwd=tmp_path, timeout=120, env=environment)
     assert "input_bound" in done.stdout or "ended" in done.stdout
 
 

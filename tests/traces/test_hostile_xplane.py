@@ -1,11 +1,11 @@
 """Damaged, cut, made-up files: one clear line, and memory in proportion to the file."""
 
 import gzip
-import subprocess
 import sys
 
 import pytest
 import trace_oracle
+from programs import ran
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.errors import UnusableInput
@@ -110,8 +110,7 @@ def test_memory_stays_in_proportion_to_a_hostile_file(tmp_path):
         "analyse(read_trace(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = ran(sys.executable, "-c", code, path, timeout=120)
     assert int(done.stdout) < 900_000  # kB, for three million events
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.cli import main
@@ -45,8 +46,7 @@ def trace_file(tmp_path):
 
 def run(code: str, path, *imported: str) -> dict:
     begin = python(*imported) if imported else [sys.executable]
-    done = subprocess.run([*begin, "-c", code, str(path)], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    done = ran(*begin, "-c", code, path)
     return json.loads(done.stdout)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 
 HERE = Path(__file__).resolve().parent
 
@@ -26,11 +26,8 @@ def test_warnings_name_the_same_lines(backend):
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
-    ran = subprocess.run(
-        [*python("keras"), str(HERE / "warners.py")], env=environment, capture_output=True, text=True, timeout=280
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    (line,) = (text for text in ran.stdout.splitlines() if text.startswith("WARNED "))
+    done = ran(*python("keras"), HERE / "warners.py", env=environment)
+    (line,) = (text for text in done.stdout.splitlines() if text.startswith("WARNED "))
     for action, (without, with_us) in json.loads(line.removeprefix("WARNED ")).items():
         for what, plain, ours in zip(("warned", "logged"), without, with_us, strict=True):
             # Threads of the framework's warn, too: in any order.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import textwrap
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 
 pytestmark = pytest.mark.timed
 
@@ -91,14 +91,7 @@ def result(tmp_path_factory):
     need("jax", "keras")
     folder = tmp_path_factory.mktemp("jax")
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [*python("keras"), "-c", textwrap.dedent(SCRIPT), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran(*python("keras"), "-c", textwrap.dedent(SCRIPT), folder, env=environment)
     return folder, json.loads(done.stdout.strip().splitlines()[-1])
 
 

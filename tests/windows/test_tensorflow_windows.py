@@ -1,7 +1,6 @@
 """Windows of real fits on TensorFlow: TensorFlow's profiler, our reader, and XProf's."""
 
 import json
-import subprocess
 import textwrap
 import threading
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fork_server import python
+from programs import ran
 from waiting import newest, wait_until
 
 pytestmark = pytest.mark.real_clock("the profiler starts and stops within seconds")
@@ -256,8 +256,7 @@ def test_a_profiler_server_in_the_process_is_left_its_profiler(tmp_path):
         print([e["reason"] for e in recording.facts["unavailable"]
                if e["source"] == "profiler windows"])
         """)
-    done = subprocess.run([*python("keras"), "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = ran(*python("keras"), "-c", script, tmp_path, timeout=120)
     assert "server.start" in done.stdout
     assert profiles(tmp_path) == []
 

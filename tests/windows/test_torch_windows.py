@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
@@ -26,14 +26,7 @@ EPOCH = 100  # steps of the run with a budget
 def trained(folder):
     """The folder with what the program recorded, and what it printed."""
     folder.mkdir()
-    done = subprocess.run(
-        [*python("keras"), str(PROGRAM), str(folder)],
-        env={**os.environ, "KERAS_BACKEND": "torch"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran(*python("keras"), PROGRAM, folder, env={**os.environ, "KERAS_BACKEND": "torch"}, timeout=400)
     assert "USDT" not in done.stderr  # Kineto is kept quiet
     return folder, json.loads(done.stdout.strip().splitlines()[-1])
 

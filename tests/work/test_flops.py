@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 
 pytestmark = pytest.mark.timeout(600)  # several models are compiled, on busy machines, too
 
@@ -42,10 +43,7 @@ def run(backend: str, *args: str) -> dict:
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    done = subprocess.run(
-        [*python("keras"), str(PROGRAM), *args], env=environment, text=True, capture_output=True, timeout=580
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran(*python("keras"), PROGRAM, *args, env=environment, timeout=580)
     return json.loads(done.stdout.splitlines()[-1])
 
 

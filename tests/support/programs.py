@@ -1,0 +1,13 @@
+"""Programs that a test runs in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+
+def ran(*command: object, timeout: float = 300, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program that must succeed, and return what it printed."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout, **how)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-4000:]
+    return done
