@@ -157,6 +157,14 @@ def train(windows, steps, begin=0, step_s=0.002):
         time.sleep(step_s)
 
 
+def fit(windows, steps, *args, **kwargs):
+    """Train from begin to end; what the windows left."""
+    windows.begin(*args, **kwargs)
+    train(windows, steps)
+    windows.close(5)
+    return windows.drain()
+
+
 def reasons(windows):
     return [entry["reason"] for entry in windows.unavailable]
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from fake_profiler import Door, FakeProfiler, Reader, kernel_times_ms, rows, tables_of, train
+from fake_profiler import Door, FakeProfiler, Reader, fit, kernel_times_ms, reasons, rows, tables_of, train
 from waiting import wait_until
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
@@ -14,10 +14,7 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     reader = Reader()
     windows, profiler = make(reader=reader)
     before = time.time_ns()
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
-    (result,) = windows.drain()
+    (result,) = fit(windows, 10)
     assert windows.drain() == []
     assert windows.unavailable == []
     assert (result.window, result.first_step, result.stop_step) == (0, 3, 6)
@@ -42,9 +39,7 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
 
 def test_the_training_thread_ends_the_recording_and_another_one_the_rest(make):
     windows, profiler = make(trace=[(1, 2), (3, 4)])
-    windows.begin()
-    train(windows, 6)
-    windows.close(5)
+    fit(windows, 6)
     assert profiler.halted == [(threading.main_thread(), True)] * 2
     assert len(profiler.stopped_on) == 2
 
@@ -52,11 +47,9 @@ def test_the_training_thread_ends_the_recording_and_another_one_the_rest(make):
 def test_with_a_gpu_the_training_thread_stops_the_profiler(make):
     profiler = FakeProfiler(Door(), device=True)
     windows, _ = make(trace=[(1, 3), (4, 6)], profiler=profiler)
-    windows.begin()
-    train(windows, 8)
-    windows.close(5)
+    results = fit(windows, 8)
     assert profiler.stopped_on == [threading.main_thread()] * 2
-    assert [result.profile is not None for result in windows.drain()] == [True, True]
+    assert [result.profile is not None for result in results] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -65,12 +58,9 @@ def test_with_a_gpu_the_training_thread_stops_the_profiler(make):
 def test_with_a_gpu_a_profiler_that_cannot_be_stopped_is_reported(make, fails, reason):
     profiler = FakeProfiler(Door(), device=True, fails=fails)
     windows, _ = make(trace=[(1, 3)], profiler=profiler)
-    windows.begin()
-    train(windows, 8)
-    windows.close(5)
+    assert fit(windows, 8) == []
     assert profiler.stopped_on == [threading.main_thread()]
-    assert [entry["reason"] for entry in windows.unavailable] == [reason]
-    assert windows.drain() == []
+    assert reasons(windows) == [reason]
 
 
 def test_with_a_gpu_other_code_gets_the_profiler_once_the_gpu_has_been_waited_for(make):
@@ -110,10 +100,7 @@ def test_several_batches_in_a_call_share_their_kernel_time(make):
 
 def test_windows_one_after_the_other_are_waited_for_and_keep_their_own_folders(make, tmp_path):
     windows, profiler = make(trace=[(1, 2), (3, 4), (5, 6)], profiler=FakeProfiler(Door(), stop_s=0.05))
-    windows.begin()
-    train(windows, 8)
-    windows.close(5)
-    results = sorted(windows.drain(), key=lambda r: r.window)
+    results = sorted(fit(windows, 8), key=lambda r: r.window)
     assert [(r.first_step, r.stop_step) for r in results] == [(1, 2), (3, 4), (5, 6)]
     folders = sorted(p.name for p in (tmp_path / "logs" / "plugins" / "profile").iterdir())
     assert len(folders) == 3
@@ -144,9 +131,7 @@ def test_a_validation_closes_the_window(make):
 
 def test_a_run_too_short_for_a_window_says_so(make):
     windows, profiler = make(trace="auto")
-    windows.begin(steps_per_epoch=20)
-    train(windows, 20)
-    windows.close(5)
+    fit(windows, 20, steps_per_epoch=20)
     assert profiler.door.starts == 0
     (entry,) = windows.unavailable
     assert "before the first window" in entry["reason"]
@@ -167,9 +152,7 @@ def test_automatic_windows_open_once_their_guess_fits(make):
 
 def test_host_names_are_redacted(make, tmp_path):
     windows, _ = make(redact=lambda name: "somebody")
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
+    fit(windows, 10)
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "somebody.xplane.pb"
 

@@ -103,18 +103,6 @@ def test_with_warmup_the_profiler_starts_a_step_earlier():
     assert run.opened_at == [0, 2]
 
 
-def test_an_epochs_end_cuts_a_range_in_two():
-    run = fit(TraceSchedule.of([(8, 13)]), steps_per_epoch=10).run(30)
-    assert run.marked == [[8, 9], [10, 11, 12]]
-    assert [(w.first, w.stop) for w in run.windows] == [(8, 10), (10, 13)]
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_range_over_many_short_epochs(known):
-    run = fit(TraceSchedule.of([(1, 6)]), steps_per_epoch=2, known_epoch=known).run(10)
-    assert [step for window in run.marked for step in window] == [1, 2, 3, 4, 5]
-
-
 def test_several_batches_in_one_call():
     run = fit(TraceSchedule.of([(9, 11)]), per_call=8, steps_per_epoch=800).run(80)
     assert run.marked == [[8]]
@@ -339,9 +327,11 @@ def test_whatever_the_fit_the_budget_holds(
     ranges=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 20)), min_size=1, max_size=6),
     steps_per_epoch=st.integers(1, 90),
     warmup=st.integers(0, 1),
+    known_epoch=st.booleans(),
 )
-def test_named_steps_are_marked_once_and_only_those(ranges, steps_per_epoch, warmup):
+def test_named_steps_are_marked_once_and_only_those(ranges, steps_per_epoch, warmup, known_epoch):
     schedule = TraceSchedule.of([(first, first + length) for first, length in ranges])
-    run = fit(schedule, steps_per_epoch=steps_per_epoch, warmup=warmup).run(300)
+    run = fit(schedule, steps_per_epoch=steps_per_epoch, warmup=warmup, known_epoch=known_epoch).run(300)
     steps = [step for window in run.marked for step in window]
     assert steps == [step for first, stop in schedule.ranges for step in range(first, stop)]
+    assert all(len({step // steps_per_epoch for step in window}) <= 1 for window in run.marked)

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from fake_profiler import Door, FakeProfiler, Reader, reasons, rows, tables_of, train
+from fake_profiler import Door, FakeProfiler, Reader, fit, reasons, rows, tables_of, train
 from waiting import wait_until
 
 from gpu_util_callback.profiling.window_reader import ReadFailed
@@ -22,10 +22,7 @@ pytestmark = pytest.mark.real_clock("threads that hang are waited for")
 )
 def test_a_profiler_that_fails_is_named_and_left(make, fails, reason, cure):
     windows, _ = make(trace=[(3, 6), (8, 9), (11, 12)], profiler=FakeProfiler(Door(), fails=fails))
-    windows.begin()
-    train(windows, 20)
-    windows.close(5)
-    assert windows.drain() == []
+    assert fit(windows, 20) == []
     (entry,) = windows.unavailable
     assert entry["source"] == "profiler windows"
     assert reason in entry["reason"]
@@ -34,9 +31,7 @@ def test_a_profiler_that_fails_is_named_and_left(make, fails, reason, cure):
 
 def test_a_recording_that_does_not_end_is_named_and_its_thread_ends(make):
     windows, _ = make(trace=[(3, 6), (8, 9)], profiler=FakeProfiler(Door(), fails="halt"))
-    windows.begin()
-    train(windows, 12)
-    windows.close(5)
+    fit(windows, 12)
     assert not windows.busy
     assert reasons(windows) == ["RuntimeError: it goes on"]
 
@@ -44,10 +39,7 @@ def test_a_recording_that_does_not_end_is_named_and_its_thread_ends(make):
 def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     windows, _ = make(log_dir=str(tmp_path / "file"))
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
-    (result,) = windows.drain()
+    (result,) = fit(windows, 10)
     assert result.profile is None
     assert len(result.tables["traced_steps"]["step"]) == 3
     (entry,) = windows.unavailable
@@ -58,10 +50,7 @@ def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_pa
 
 def test_a_file_that_cannot_be_read_is_still_in_the_profile_tab(make):
     windows, _ = make(reader=Reader(ReadFailed("damaged")))
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
-    (result,) = windows.drain()
+    (result,) = fit(windows, 10)
     assert result.profile
     assert "traced_steps" not in tables_of(result)
     assert "damaged" in reasons(windows)[0]
@@ -84,9 +73,7 @@ def test_a_file_that_cannot_be_read_is_still_in_the_profile_tab(make):
 def test_what_the_profiler_complains_of_is_shown_with_its_cure(make, problem, cure):
     profiler = FakeProfiler(Door(), device=True)
     windows, _ = make(profiler=profiler, reader=Reader(rows([3, 4, 5], -1, [problem], 0)))
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
+    fit(windows, 10)
     (entry,) = windows.unavailable
     assert entry["source"] == "profiler"
     assert entry["reason"] == problem
@@ -101,31 +88,23 @@ def test_dropped_events_are_named_once_whatever_their_number(make):
             return rows(range(20), problems=[problem])
 
     windows, _ = make(trace=[(3, 4), (6, 7), (9, 10)], profiler=FakeProfiler(Door(), device=True), reader=Dropping())
-    windows.begin()
-    train(windows, 12)
-    windows.close(5)
-    assert len(windows.drain()) == 3
+    assert len(fit(windows, 12)) == 3
     (entry,) = windows.unavailable
     assert "1 driver events" in entry["reason"]
 
 
 def test_a_machine_without_a_gpu_misses_none(make):
     windows, _ = make(reader=Reader(rows([3, 4, 5], -1, ["host: No GPU detected."], 0)))
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
-    assert len(windows.drain()) == 1
+    assert len(fit(windows, 10)) == 1
     assert windows.unavailable == []
 
 
 def test_a_gpu_without_events_is_named(make):
     profiler = FakeProfiler(Door(), device=True)
     windows, _ = make(profiler=profiler, reader=Reader(rows([3, 4, 5], -1, device_events=0)))
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
+    (result,) = fit(windows, 10)
     assert reasons(windows) == ["a window holds no event of any GPU"]
-    assert windows.drain()[0].points() == []  # the host's row is no kernel time of 0
+    assert result.points() == []  # the host's row is no kernel time of 0
 
 
 def test_a_fit_left_by_an_exception_does_not_leave_the_profiler_running(make):

@@ -2,7 +2,7 @@
 
 import time
 
-from fake_profiler import Door, FakeProfiler, reasons, train
+from fake_profiler import Door, FakeProfiler, fit, reasons, train
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.profiling.session import profile_claims
@@ -11,11 +11,8 @@ from gpu_util_callback.profiling.session import profile_claims
 def test_somebody_who_profiles_keeps_the_profiler(make):
     windows, profiler = make()
     profiler.door.start("theirs")
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
+    assert fit(windows, 10) == []
     assert profiler.door.running == "theirs"
-    assert windows.drain() == []
     assert "another profiler was running" in reasons(windows)[0]
 
 
@@ -72,11 +69,8 @@ def test_windows_beside_a_server_when_asked_for(make):
     windows, profiler = make(
         trace=TraceSchedule(ranges=((3, 6),), beside_server=True), profiler=FakeProfiler(Door(), server="a server")
     )
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
+    assert len(fit(windows, 10)) == 1
     assert profiler.door.starts == 1
-    assert len(windows.drain()) == 1
 
 
 class TensorBoardLike:
@@ -96,8 +90,5 @@ def test_claims_of_other_callbacks():
 
 def test_a_claim_is_kept_clear_of(make):
     windows, _ = make(trace=[(3, 6)])
-    windows.begin([TensorBoardLike(3, 5)])
-    train(windows, 12)
-    windows.close(5)
-    (result,) = windows.drain()
+    (result,) = fit(windows, 12, [TensorBoardLike(3, 5)])
     assert (result.first_step, result.stop_step) == (5, 8)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from fake_profiler import Door, FakeProfiler, train
+from fake_profiler import Door, FakeProfiler, fit, train
 
 from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows
@@ -12,9 +12,7 @@ from gpu_util_callback.steps.timeline import Timeline
 
 def test_the_device_is_waited_for_before_the_profiler_and_within_the_last_step(make):
     windows, profiler = make(trace=[(3, 5)])
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
+    fit(windows, 10)
     assert profiler.doings == ["settle", "start", "mark", "unmark", "mark", "settle", "unmark", "stop"]
 
 
@@ -53,10 +51,7 @@ def test_a_fit_that_was_left_waits_for_no_device(make):
 
 def test_a_device_that_cannot_be_waited_for_costs_no_window(make):
     windows, _ = make(trace=[(3, 5)], profiler=FakeProfiler(Door(), fails="settle"))
-    windows.begin()
-    train(windows, 10)
-    windows.close(5)
-    assert len(windows.drain()) == 1
+    assert len(fit(windows, 10)) == 1
 
 
 def test_waiting_for_earlier_steps_is_not_charged():
