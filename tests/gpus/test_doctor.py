@@ -1,15 +1,16 @@
 """The doctor is right in the set-ups that people have."""
 
 import contextlib
+import fnmatch
 import io
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 from cuda import TENSORFLOW, build_cuda, fake_framework, prepend
 from nvml import GIB, Scenario, environment
+from programs import ran
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.doctor import Line, Report, _checks
@@ -75,6 +76,7 @@ def machine(tmp_path, standin_folder, monkeypatch):
         name="tensorflow",
         code=None,
         driver=True,
+        beside="",
         **extra,
     ):
         if scenario is None:
@@ -83,6 +85,8 @@ def machine(tmp_path, standin_folder, monkeypatch):
         prepend(env, "LD_LIBRARY_PATH", build_cuda(tmp_path, libraries, driver))
         code = TENSORFLOW.format(build=build, gpus=gpus) if code is None else code
         prepend(env, "PYTHONPATH", fake_framework(tmp_path, name, "2.21.0", code))
+        if beside:
+            prepend(env, "PYTHONPATH", fake_framework(tmp_path, beside, "2.21.0", ""))
         return env
 
     return build
@@ -98,12 +102,6 @@ def test_all_well(machine):
     assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees 1 of 1"
     assert "all 7 load, from" in line(report, "tensorflow", "CUDA libraries")["text"]
     assert "memory growth" in [entry["check"] for entry in report["lines"]]
-
-
-def test_all_well_with_machine_code_for_this_gpu_is_all_ok(machine):
-    build = {**CUDA_BUILD, "cuda_compute_capabilities": ["sm_80", "sm_90"]}
-    report = doctor(machine(build=build), "--framework", "tensorflow")
-    assert report["status"] == "ok", [e for e in report["lines"] if e["status"] != "ok"]
 
 
 def test_no_driver(tmp_path, monkeypatch):
@@ -199,31 +197,83 @@ def test_without_any_framework_it_is_an_environment_for_looking():
     assert named.status == "problem" and named.cure.startswith("pip install")
 
 
-def test_a_driver_and_a_cpu_only_tensorflow(machine):
-    env = machine(name="tensorflow-cpu", gpus=0, build={"is_cuda_build": False})
-    report = doctor(env, "--framework", "tensorflow")
-    build = line(report, "tensorflow", "build")
-    assert build["status"] == "problem"
-    assert "without CUDA: training runs on the CPU" in build["text"]
-    assert build["cure"].startswith("pip uninstall -y tensorflow-cpu; pip install")
-    assert line(report, "tensorflow", "GPUs")["status"] == "problem"
+JAX_CODE = """
+import types
+class _Device:
+    platform, device_kind = {platform!r}, "NVIDIA H100"
+    def __str__(self):
+        return "cuda:0"
+def devices():
+    return [_Device()]
+"""
+TORCH_CODE = """
+import types
+version = types.SimpleNamespace(cuda={cuda!r})
+cuda = types.SimpleNamespace(
+    is_available=lambda: {count} > 0, device_count=lambda: {count},
+    get_arch_list=lambda: ["sm_80", "sm_90"], get_device_name=lambda i: "NVIDIA H100",
+    get_device_capability=lambda i: (9, 0),
+)
+"""
+JAX = {"name": "jax", "code": JAX_CODE.format(platform="cpu"), "beside": "jax-cuda12-plugin"}
+TORCH = {"name": "torch", "code": TORCH_CODE.format(cuda=None, count=0)}
+CPU_BUILD = {"name": "tensorflow-cpu", "gpus": 0, "build": {"is_cuda_build": False}}
+NO_CUDNN = {"libraries": LIBRARIES, "gpus": 0}
+HIDDEN = {"gpus": 0, "CUDA_STANDIN_INIT": "100"}
+HIDES = (
+    "CUDA_VISIBLE_DEVICES problem: *hides the GPU*unset CUDA_VISIBLE_DEVICES*",
+    "GPUs *: *CUDA_VISIBLE_DEVICES hides them*",
+    "CUDA driver library ok: *",
+)
+OLD = {"scenario": Scenario("h100", cuda=11040, driver="470.1"), "gpus": 0}
+LOOKS = {"gpus": 0, "driver": False, "NVIDIA_DRIVER_CAPABILITIES": "utility"}  # a container that may not compute
+MISMATCH = {"scenario": Scenario("h100").call("nvmlInitWithFlags", code=18), "gpus": 0}  # after a driver's update
+HANGS = {"scenario": Scenario().call("nvmlInitWithFlags", latency_s=60), "code": "import time; time.sleep(60)"}
+# What the machine is like, the status of all, and lines "check status: text cure".
+MACHINES = [
+    ({"build": CUDA_BUILD | {"cuda_compute_capabilities": ["sm_80", "sm_90"]}}, "ok"),
+    (
+        CPU_BUILD,
+        "problem",
+        "build problem: *without CUDA: training runs on the CPU*pip uninstall -y tensorflow-cpu; pip*",
+    ),
+    (CPU_BUILD, "problem", "GPUs problem: *"),
+    ({"beside": "tensorflow-cpu"}, "problem", "installed problem: *tensorflow-cpu 2.21.0*"),
+    (NO_CUDNN, "problem", "CUDA libraries problem: 6 of 7 load; missing: libcudnn.so.9 *nvidia-cudnn-cu12*"),
+    (NO_CUDNN, "problem", "GPUs problem: *libcudnn.so.9 cannot be loaded*"),
+    (HIDDEN | {"CUDA_VISIBLE_DEVICES": "-1"}, "problem", *HIDES),
+    (HIDDEN | {"CUDA_VISIBLE_DEVICES": ""}, "problem", *HIDES),
+    (OLD, "problem", "driver problem: this build needs CUDA 12.5.1; driver 470.1 supports 11.4 *"),
+    (LOOKS, "problem", "CUDA driver library problem: *", "NVIDIA_DRIVER_CAPABILITIES problem: *"),
+    (MISMATCH, "problem", "NVML problem: *reboot*"),
+    (HANGS, "problem", "NVML *: no answer within 3 s*", "import problem: *no answer within 3 s*"),
+    ({"code": "raise ImportError('libfoo.so.1: cannot open')"}, "problem", "import problem: *libfoo.so.1*"),
+    ({"code": "import os; os.abort()"}, "problem", "import problem: *SIGABRT*"),
+    ({"code": "import os; os._exit(3)"}, "problem", "import problem: *failed*"),
+    ({"code": "print('{}'); x = 1"}, "problem", "import problem: *AttributeError*"),
+    (
+        JAX | {"code": JAX_CODE.format(platform="gpu")},
+        "ok",
+        "GPUs ok: jax sees 1 of 1 *",
+        "build ok: *jax-cuda12-plugin*",
+    ),
+    (JAX | {"beside": ""}, "problem", 'build problem: *pip install "jax[[]cuda12]"'),
+    (JAX | {"JAX_PLATFORMS": "cpu"}, "problem", "JAX_PLATFORMS problem: *", "GPUs *: *JAX_PLATFORMS=cpu*"),
+    (TORCH | {"code": TORCH_CODE.format(cuda="12.8", count=1)}, "ok", "GPUs ok: torch sees 1 of 1 *"),
+    (TORCH, "problem", "build *: *without CUDA*"),
+    (TORCH | {"KERAS_BACKEND": "tensorflow"}, "warning"),  # another backend is the chosen one
+]
 
 
-def test_two_builds_that_overwrite_each_other(machine, tmp_path):
-    env = machine()
-    prepend(env, "PYTHONPATH", fake_framework(tmp_path, "tensorflow-cpu", "2.21.0", ""))
-    both = line(doctor(env, "--framework", "tensorflow"), "tensorflow", "installed")
-    assert both["status"] == "problem"
-    assert "tensorflow-cpu 2.21.0" in both["text"]
-
-
-def test_a_missing_cudnn(machine):
-    report = doctor(machine(libraries=LIBRARIES, gpus=0), "--framework", "tensorflow")
-    libraries = line(report, "tensorflow", "CUDA libraries")
-    assert libraries["status"] == "problem"
-    assert libraries["text"] == "6 of 7 load; missing: libcudnn.so.9"
-    assert "nvidia-cudnn-cu12" in libraries["cure"]
-    assert "libcudnn.so.9 cannot be loaded" in line(report, "tensorflow", "GPUs")["text"]
+@pytest.mark.parametrize("row", MACHINES, ids=lambda row: " ".join(row[1:]))
+def test_what_is_wrong_with_a_machine_is_named_with_its_cure(machine, row):
+    options, status, *patterns = row
+    framework = options.get("name", "tensorflow").partition("-")[0]
+    timeout = "3" if options is HANGS else "60"
+    report = doctor(machine(**options), "--framework", framework, "--timeout", timeout)
+    said = ["{check} {status}: {text} {cure}".format(**entry) for entry in report["lines"]]
+    assert report["status"] == status, said
+    assert all(fnmatch.filter(said, pattern) for pattern in patterns), said
 
 
 def test_libraries_of_the_wheels_are_found(machine, tmp_path):
@@ -237,146 +287,10 @@ def test_libraries_of_the_wheels_are_found(machine, tmp_path):
     assert report["facts"]["libraries"]["libcudnn.so.9"]["path"] == str(wheel / "libcudnn.so.9")
 
 
-@pytest.mark.parametrize("value", ["-1", ""])
-def test_cuda_visible_devices_hides_the_gpu(machine, value):
-    env = machine(gpus=0, CUDA_VISIBLE_DEVICES=value, CUDA_STANDIN_INIT="100")
-    report = doctor(env, "--framework", "tensorflow")
-    variable = line(report, "environment", "CUDA_VISIBLE_DEVICES")
-    assert variable["status"] == "problem"
-    assert "hides the GPU" in variable["text"]
-    assert "unset CUDA_VISIBLE_DEVICES" in variable["cure"]
-    assert "CUDA_VISIBLE_DEVICES hides them" in line(report, "tensorflow", "GPUs")["text"]
-    assert line(report, "driver", "CUDA driver library")["status"] == "ok"
-
-
-def test_a_driver_too_old_for_the_build(machine):
-    scenario = Scenario("h100", cuda=11040, driver="470.1")
-    report = doctor(machine(scenario, gpus=0), "--framework", "tensorflow")
-    driver = line(report, "tensorflow", "driver")
-    assert driver["status"] == "problem"
-    assert driver["text"] == "this build needs CUDA 12.5.1; driver 470.1 supports 11.4"
-
-
-def test_a_container_that_may_look_and_not_compute(machine):
-    env = machine(gpus=0, driver=False, NVIDIA_DRIVER_CAPABILITIES="utility")
-    report = doctor(env, "--framework", "tensorflow")
-    assert line(report, "driver", "CUDA driver library")["status"] == "problem"
-    assert line(report, "environment", "NVIDIA_DRIVER_CAPABILITIES")["status"] == "problem"
-
-
-def test_a_library_mismatch_after_a_driver_update(machine):
-    scenario = Scenario("h100").call("nvmlInitWithFlags", code=18)
-    report = doctor(machine(scenario, gpus=0), "--framework", "tensorflow")
-    driver = line(report, "driver", "NVML")
-    assert driver["status"] == "problem"
-    assert "reboot" in driver["cure"]
-
-
-def test_a_driver_and_a_framework_that_hang(machine):
-    scenario = Scenario().call("nvmlInitWithFlags", latency_s=60)
-    hangs = machine(scenario, code="import time; time.sleep(60)")
-    report = doctor(hangs, "--framework", "tensorflow", "--timeout", "3")
-    assert line(report, "driver", "NVML")["text"] == "no answer within 3 s"
-    imported = line(report, "tensorflow", "import")
-    assert imported["status"] == "problem" and "no answer within 3 s" in imported["text"]
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("raise ImportError('libfoo.so.1: cannot open shared object file')", "libfoo.so.1"),
-        ("import os; os.abort()", "SIGABRT"),
-        ("import os; os._exit(3)", "failed"),
-        ("print('{}'); x = 1", "AttributeError"),
-    ],
-)
-def test_a_framework_that_does_not_even_import(machine, code, words):
-    report = doctor(machine(code=code), "--framework", "tensorflow")
-    imported = line(report, "tensorflow", "import")
-    assert imported["status"] == "problem"
-    assert words in imported["text"]
-
-
-JAX = """
-import types
-class _Device:
-    platform, device_kind = {platform!r}, "NVIDIA H100"
-    def __str__(self):
-        return "cuda:0"
-def devices():
-    return [_Device()]
-"""
-
-
-def test_jax_on_the_gpu(machine, tmp_path):
-    env = machine(name="jax", code=JAX.format(platform="gpu"))
-    prepend(env, "PYTHONPATH", fake_framework(tmp_path, "jax-cuda12-plugin", "0.10.2", ""))
-    report = doctor(env, "--framework", "jax")
-    assert line(report, "jax", "GPUs")["text"] == "jax sees 1 of 1"
-    assert "jax-cuda12-plugin" in line(report, "jax", "build")["text"]
-    assert report["status"] == "ok"
-
-
-def test_jax_without_its_plugin(machine):
-    report = doctor(machine(name="jax", code=JAX.format(platform="cpu")), "--framework", "jax")
-    build = line(report, "jax", "build")
-    assert (build["status"], build["cure"]) == ("problem", 'pip install "jax[cuda12]"')
-
-
-def test_jax_kept_off_the_gpu(machine, tmp_path):
-    env = machine(name="jax", code=JAX.format(platform="cpu"), JAX_PLATFORMS="cpu")
-    prepend(env, "PYTHONPATH", fake_framework(tmp_path, "jax-cuda12-plugin", "0.10.2", ""))
-    report = doctor(env, "--framework", "jax")
-    assert line(report, "environment", "JAX_PLATFORMS")["status"] == "problem"
-    assert "JAX_PLATFORMS=cpu" in line(report, "jax", "GPUs")["text"]
-
-
-TORCH = """
-import types
-version = types.SimpleNamespace(cuda={cuda!r})
-cuda = types.SimpleNamespace(
-    is_available=lambda: {count} > 0, device_count=lambda: {count},
-    get_arch_list=lambda: ["sm_80", "sm_90"], get_device_name=lambda i: "NVIDIA H100",
-    get_device_capability=lambda i: (9, 0),
-)
-"""
-
-
-def test_torch_on_the_gpu(machine):
-    env = machine(name="torch", code=TORCH.format(cuda="12.8", count=1))
-    report = doctor(env, "--framework", "torch")
-    assert line(report, "torch", "GPUs")["text"] == "torch sees 1 of 1"
-    assert report["status"] == "ok"
-
-
-def test_torch_for_the_cpu(machine):
-    env = machine(name="torch", code=TORCH.format(cuda=None, count=0))
-    report = doctor(env, "--framework", "torch")
-    assert "without CUDA" in line(report, "torch", "build")["text"]
-    assert report["status"] == "problem"
-
-
-def test_another_backend_than_the_chosen_one_is_only_a_warning(machine):
-    env = machine(name="torch", code=TORCH.format(cuda=None, count=0), KERAS_BACKEND="tensorflow")
-    assert doctor(env, "--framework", "torch")["status"] == "warning"
-
-
 def test_the_text_is_one_screen_and_ends_with_the_verdict(machine):
     env = machine(gpus=0, CUDA_VISIBLE_DEVICES="-1", CUDA_STANDIN_INIT="100", COLUMNS="100")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from gpu_util_callback.cli import main;"
-            "sys.exit(main(['doctor', '--framework', 'tensorflow']))",
-        ],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 0
+    command = [sys.executable, "-m", "gpu_util_callback", "doctor", "--framework", "tensorflow"]
+    done = ran(*command, env=env, timeout=90)
     shown = done.stdout.splitlines()
     assert len(shown) < 40
     assert max(map(len, shown)) <= 100

@@ -34,17 +34,8 @@ def run(code, scenario, folder, timeout_s=30, **extra):
     )
 
 
-@pytest.fixture
-def one_gpu():
-    scenario = Scenario(forked_calls="abort")  # the driver's state does not survive a fork
-    scenario.gpu("h100")
-    return scenario
-
-
-def test_a_forked_child_never_calls_the_driver(one_gpu, standin_folder):
-    code = (
-        SAMPLE
-        + """
+FORKS = {
+    "the child never calls the driver": """
 for i in range(20):                      # at any moment of a tick
     pid = os.fork()
     if pid == 0:
@@ -57,19 +48,8 @@ codes = [os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]) for i in range(20)]
 assert codes == [7] * 20, codes
 rows = sum(len(b.time_ns) for b in sampler.drain() if b.group == "gpu0")
 assert rows > 3, rows                    # the parent went on
-sampler.stop()
-print("fine")
-"""
-    )
-    done = run(code, one_gpu, standin_folder)
-    assert done.stdout == "fine\n", done.stderr
-
-
-def test_a_forked_child_may_sample_for_itself(standin_folder):
-    scenario = Scenario("h100")
-    code = (
-        SAMPLE
-        + """
+""",
+    "the child may sample for itself": """
 pid = os.fork()
 if pid == 0:
     own = Sampler(Clock())
@@ -79,19 +59,8 @@ if pid == 0:
     own.stop()
     os._exit(0 if rows >= 2 else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-sampler.stop()
-print("fine")
-"""
-    )
-    done = run(code, scenario, standin_folder)
-    assert done.stdout == "fine\n", done.stderr
-
-
-def test_a_lock_held_by_the_parent_s_thread_does_not_stop_a_child(standin_folder):
-    scenario = Scenario("h100")
-    code = (
-        SAMPLE
-        + """
+""",
+    "a lock held by the parent's thread does not stop the child": """
 from gpu_util_callback.gpus import _gate
 with sampler._store._lock, _gate._lock:      # as the sampler's thread may at any moment
     pid = os.fork()
@@ -112,11 +81,15 @@ else:
     os.kill(pid, 9)
     sys.exit("the child hangs")
 assert os.waitstatus_to_exitcode(status) == 0
-sampler.stop()
-print("fine")
-"""
-    )
-    done = run(code, scenario, standin_folder)
+""",
+}
+
+
+@pytest.mark.parametrize("forks", FORKS)
+def test_forks_of_a_sampled_process(standin_folder, forks):
+    # The driver's state does not survive a fork; the second sampler has its own calls to make.
+    scenario = Scenario("h100", **({"forked_calls": "abort"} if "never" in forks else {}))
+    done = run(SAMPLE + FORKS[forks] + 'sampler.stop()\nprint("fine")\n', scenario, standin_folder)
     assert done.stdout == "fine\n", done.stderr
 
 
@@ -130,7 +103,7 @@ def test_the_gate_of_a_parent_is_shut_in_a_child(step):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_worker_processes_of_every_kind(one_gpu, standin_folder, tmp_path, method):
+def test_worker_processes_of_every_kind(standin_folder, tmp_path, method):
     script = tmp_path / "loader.py"
     script.write_text(
         "import multiprocessing, sys\n"
@@ -147,7 +120,7 @@ def test_worker_processes_of_every_kind(one_gpu, standin_folder, tmp_path, metho
     )
     done = subprocess.run(
         [sys.executable, str(script)],
-        env=environment(one_gpu, standin_folder),
+        env=environment(Scenario("h100", forked_calls="abort"), standin_folder),
         capture_output=True,
         text=True,
         timeout=60,

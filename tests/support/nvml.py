@@ -55,87 +55,36 @@ _COMMON: dict[str, Points] = {
     "pcie_width_max": 16,
 }
 
+_GPM = {1: 95, 2: 80, 3: 40, 5: 30, 7: 30, 10: 50, 11: 0, 12: 20, 13: 1, 20: 2000, 21: 4000, 60: 100, 61: 200}
+
+
+def _board(
+    memory_gib: int,
+    capability: int,
+    architecture: int,
+    cores: int,
+    watts: tuple[int, int],
+    clocks: tuple[tuple[int, int], tuple[int, int]],
+    pcie: int,
+    **more: Points,
+) -> dict[str, Points]:
+    """A GPU's quantities: watts drawn and allowed, clocks of its cores and memory now and at most, its bus."""
+    quantities = {"memory_total": memory_gib * GIB, "compute_capability": capability, "architecture": architecture}
+    quantities |= {"cores": cores, "power_mw": 1000 * watts[0], "gpm_supported": 0}
+    quantities |= dict.fromkeys(("power_limit_mw", "power_default_mw", "power_max_mw"), 1000 * watts[1])
+    for name, (core, memory) in zip(("clock", "clock_max"), clocks, strict=True):
+        quantities |= {f"{name}:0": core, f"{name}:1": core, f"{name}:2": memory}
+    return quantities | {"pcie_generation": pcie, "pcie_generation_max": pcie} | more
+
+
 _PROFILES: dict[str, tuple[str, dict[str, Points]]] = {
     "h100": (
         "NVIDIA H100 80GB HBM3",
-        {
-            "memory_total": 80 * GIB,
-            "compute_capability": 90,
-            "architecture": 9,
-            "cores": 16896,
-            "power_mw": 500_000,
-            "power_limit_mw": 700_000,
-            "power_default_mw": 700_000,
-            "power_max_mw": 700_000,
-            "clock:0": 1980,
-            "clock:1": 1980,
-            "clock:2": 2619,
-            "clock_max:0": 1980,
-            "clock_max:1": 1980,
-            "clock_max:2": 2619,
-            "pcie_generation": 5,
-            "pcie_generation_max": 5,
-            "gpm_supported": 1,
-            "gpm:1": 95,
-            "gpm:2": 80,
-            "gpm:3": 40,
-            "gpm:5": 30,
-            "gpm:7": 30,
-            "gpm:10": 50,
-            "gpm:11": 0,
-            "gpm:12": 20,
-            "gpm:13": 1,
-            "gpm:20": 2000,
-            "gpm:21": 4000,
-            "gpm:60": 100,
-            "gpm:61": 200,
-        },
+        _board(80, 90, 9, 16896, (500, 700), ((1980, 2619), (1980, 2619)), 5)
+        | {"gpm_supported": 1, **{f"gpm:{metric}": value for metric, value in _GPM.items()}},
     ),
-    "a100": (
-        "NVIDIA A100-SXM4-40GB",
-        {
-            "memory_total": 40 * GIB,
-            "compute_capability": 80,
-            "architecture": 7,
-            "cores": 6912,
-            "power_mw": 300_000,
-            "power_limit_mw": 400_000,
-            "power_default_mw": 400_000,
-            "power_max_mw": 400_000,
-            "clock:0": 1410,
-            "clock:1": 1410,
-            "clock:2": 1215,
-            "clock_max:0": 1410,
-            "clock_max:1": 1410,
-            "clock_max:2": 1215,
-            "pcie_generation": 4,
-            "pcie_generation_max": 4,
-            "gpm_supported": 0,
-        },
-    ),
-    "t4": (
-        "Tesla T4",
-        {
-            "memory_total": 15 * GIB,
-            "memory_used": 4 * GIB,
-            "compute_capability": 75,
-            "architecture": 6,
-            "cores": 2560,
-            "power_mw": 60_000,
-            "power_limit_mw": 70_000,
-            "power_default_mw": 70_000,
-            "power_max_mw": 70_000,
-            "clock:0": 1350,
-            "clock:1": 1350,
-            "clock:2": 5000,
-            "clock_max:0": 1590,
-            "clock_max:1": 1590,
-            "clock_max:2": 5001,
-            "pcie_generation": 3,
-            "pcie_generation_max": 3,
-            "gpm_supported": 0,
-        },
-    ),
+    "a100": ("NVIDIA A100-SXM4-40GB", _board(40, 80, 7, 6912, (300, 400), ((1410, 1215), (1410, 1215)), 4)),
+    "t4": ("Tesla T4", _board(15, 75, 6, 2560, (60, 70), ((1350, 5000), (1590, 5001)), 3, memory_used=4 * GIB)),
 }
 
 # Cumulative counters: field id -> growth a second. PCIe bytes wrap at 2^32 on older GPUs.
