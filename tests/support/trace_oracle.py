@@ -7,22 +7,11 @@ import math
 import re
 from typing import Any
 
+from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.output import trace_json
 
-_CATEGORIES = (
-    "kernel",
-    "copy_h2d",
-    "copy_d2h",
-    "copy_d2d",
-    "collective",
-    "idle_input",
-    "idle_launch",
-    "idle_sync",
-    "idle_host",
-    "other",
-)
 _LENGTHS = (
     "_bytes",
     "duration_ms",
@@ -70,7 +59,7 @@ def sane(result: dict[str, Any]) -> None:
         for name in ("host_input_ms", "input_wait_ms", "host_op_ms"):
             assert -_CLOSE <= step[name] <= _within(length), f"{name} outside of its step"
         for gpu in step["gpus"]:
-            parts = [gpu[f"{name}_ms"] for name in _CATEGORIES]
+            parts = [gpu[f"{name}_ms"] for name in CATEGORIES]
             assert min(parts) >= 0, "a negative part of a step"
             assert abs(sum(parts) - length) <= 1e-9 * length + _CLOSE, "parts are not the step"
             assert gpu["kernel_busy_ms"] <= _within(gpu["any_busy_ms"]) <= _within(length) * 1.001

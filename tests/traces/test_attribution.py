@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from test_kineto_layouts import event, kernel, launch, write
 from xspace_builder import Gpu, Space, marked
 
 from gpu_util_callback.errors import UnusableInput
@@ -139,24 +140,18 @@ def test_who_is_waited_for_is_named_not_who_waits(explain):
 
 
 def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     for rank in range(4):
-        events = []
+        events, wait = [], 6_000 + 100 * rank
         for step in range(10):
             at = step * 10_000
-            wait = 6_000 + 100 * rank
             events += [
-                _event("user_annotation", f"ProfilerStep#{step}", at, 10_000, 1, {}),
-                _event(
-                    "user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, wait, 1, {}
-                ),
-                _event("cuda_runtime", "cudaLaunchKernel", at + wait + 5, 5, 1, {"correlation": step + 1}),
-                _event(
-                    "kernel", "gemm", at + wait + 10, 3_000, 0, {"correlation": step + 1, "device": rank, "stream": 7}
-                ),
+                event("user_annotation", f"ProfilerStep#{step}", at, 10_000),
+                event("user_annotation", loader, at, wait),
+                launch(at + wait + 5, 5, step + 1),
+                kernel("gemm", at + wait + 10, 3_000, step + 1, device=rank),
             ]
-        document = {"distributedInfo": {"rank": rank}, "traceEvents": events}
-        path = tmp_path / f"rank{rank}.pt.trace.json"
-        path.write_text(json.dumps(document))
+        write(tmp_path, events, f"rank{rank}.pt.trace.json", distributedInfo={"rank": rank})
     findings = analyse(read_trace(tmp_path)).findings
     (finding,) = [f for f in findings if f["cause"] == "input_bound"]
     assert finding["ranks"] == finding["gpus"] == [0, 1, 2, 3]
@@ -165,19 +160,11 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
     assert "by few workers?" in text, "these loaders have workers: more of them"
 
 
-def _event(cat, name, ts, dur, pid, args) -> dict:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid, "args": args}
-
-
-def _event(cat, name, ts, dur, pid, args) -> dict:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid, "args": args}
-
-
 @pytest.mark.parametrize("kind", ["xplane.pb", "pt.trace.json"])
 def test_a_packed_file_that_does_not_unpack_is_one_line(tmp_path, kind):
     whole = marked(STEPS, STEP_US)[0].bytes()
     if kind != "xplane.pb":
-        events = [_event("kernel", f"k{i}", i, 1, 0, {"device": 0}) for i in range(500)]
+        events = [kernel(f"k{i}", i, 1, i) for i in range(500)]
         whole = json.dumps({"traceEvents": events}).encode()
     packed = gzip.compress(whole)
     refused = 0

@@ -7,11 +7,13 @@ comes at all came within them.
 import gzip
 import json
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import ran
+from test_kineto_layouts import event
+from test_kineto_layouts import kernel as kineto_kernel
 from trace_oracle import explain, sane
 
 from gpu_util_callback.cli import main
@@ -50,14 +52,9 @@ for commands in json.loads(sys.argv[1]):
 
 def explained(*files: list[list[str]]) -> list[list[dict]]:
     """How each command of `gpu-util trace` about each file ended, within the limits."""
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", PROGRAM, json.dumps(files)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
-    )
-    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
+    environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
+    done = ran(sys.executable, "-W", "always", "-c", PROGRAM, json.dumps(files), env=environment)
+    assert not done.stderr, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -104,28 +101,11 @@ def kineto(tmp_path: Path, *events: dict, **members) -> dict:
 
 
 def kernel(start: float, length: float = 5, name: str = "gemm", device=0, **arguments) -> dict:
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "pid": 0,
-        "tid": 7,
-        "ts": start,
-        "dur": length,
-        "args": {"device": device, "stream": 7, "correlation": 1} | arguments,
-    }
+    return kineto_kernel(name, start, length, 1, device=device, **arguments)
 
 
 def step(number: int, start: float, length: float = 100) -> dict:
-    return {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": f"ProfilerStep#{number}",
-        "pid": 1,
-        "tid": 1,
-        "ts": start,
-        "dur": length,
-    }
+    return event("user_annotation", f"ProfilerStep#{number}", start, length)
 
 
 def test_impossible_numbers_are_absent_and_events_without_a_gpu_are_counted(tmp_path):

@@ -8,6 +8,7 @@ import fsspec
 import numpy as np
 import pytest
 from packages import need
+from test_kineto_layouts import event, kernel, launch
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback import trace_handler
@@ -23,18 +24,13 @@ def launch_bound_trace() -> bytes:
     events = []
     for step in (7, 8):
         at = step * 10_000
-        events.append(_event("user_annotation", f"ProfilerStep#{step}", at, 10_000, 1, {}))
+        events.append(event("user_annotation", f"ProfilerStep#{step}", at, 10_000))
         for k in range(100):
-            link = {"correlation": 1000 * step + k, "device": 0, "stream": 7}
-            events.append(_event("cuda_runtime", "cudaLaunchKernel", at + 100 * k, 5, 1, link))
-            events.append(_event("kernel", "tiny", at + 100 * k + 8, 4, 0, link))
+            number = 1000 * step + k
+            events += [launch(at + 100 * k, 5, number), kernel("tiny", at + 100 * k + 8, 4, number)]
     properties = [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85 << 30, "computeMajor": 9, "computeMinor": 0}]
     document = {"deviceProperties": properties, "baseTimeNanoseconds": 1_750_000_000_000_000_000, "traceEvents": events}
     return gzip.compress(json.dumps(document).encode())
-
-
-def _event(cat, name, ts, dur, pid, args) -> dict:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid, "args": args}
 
 
 @pytest.fixture

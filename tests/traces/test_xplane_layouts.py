@@ -91,18 +91,6 @@ def test_a_copy_made_ready_for_another_gpu_explains_no_idle_time(explain):
         assert found["idle_host"] > 0.7
 
 
-def test_copies_behind_kernels_cost_nothing(explain):
-    space, _, gpu = marked(5, 10_000)
-    for step in range(5):
-        at = step * 10_000
-        gpu.launch("gemm_a", at + 1, at + 10, 9_980)
-        gpu.copy("H2D", at + 20, at + 100, 6_000, size=1 << 20)
-    result = explain(space)
-    assert shares(result)["copy_h2d"] == 0
-    assert result["devices"][0]["copy_busy_ms"]["h2d"] == pytest.approx(30)
-    assert "transfer_bound" not in causes(result)
-
-
 def test_launch_bound(explain):
     space = Space()
     space.steps(5, 20_000)
@@ -166,18 +154,6 @@ def test_kernels_without_a_launch_are_told(explain):
     assert any("10 of 10 kernels have no launch call" in p for p in explain(space)["problems"])
 
 
-def test_the_host_doing_something_else_is_named(explain):
-    space, python, gpu = marked(4, 50_000)
-    for step in range(4):
-        at = step * 50_000
-        gpu.launch("gemm_a", at + 10, at + 20, 9_000)
-        python.event("SaveTheWorld", at + 9_100, 40_000)
-    result = explain(space)
-    assert causes(result)[0] == "host_stall"
-    assert result["findings"][0]["evidence"]["host_activity"] == "SaveTheWorld"
-    assert shares(result)["idle_host"] == pytest.approx(0.8, abs=0.03)
-
-
 def test_input_wait_counts_only_while_the_gpu_is_idle(explain):
     space = Space()
     space.steps(5, 10_000)
@@ -221,35 +197,6 @@ def test_waits_of_functions_inside_the_pipeline_do_not_count(explain):
         worker.event("IteratorGetNextOp::DoCompute", at + 10, 8_000, id=70 + step)
         gpu.launch("gemm_a", at + 9_000, at + 9_010, 900)
     assert [s["host_input_ms"] for s in explain(space)["steps"]] == [0, 0, 0]
-
-
-def test_collectives_and_imbalance(explain):
-    space = Space()
-    space.steps(5, 10_000)
-    for index, kernel_us in ((0, 8_000), (1, 2_000)):
-        gpu = Gpu(space, index, space.host.line(f"tf_gpu_private_{index}", 10 + index))
-        for step in range(5):
-            at = step * 10_000
-            gpu.launch("gemm_a", at + 1, at + 10, kernel_us)
-            gpu.launch(
-                "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 20, at + 10 + kernel_us, 9_900 - kernel_us, stream=20
-            )
-    result = explain(space)
-    assert shares(result, 1)["collective"] == pytest.approx(0.79, abs=0.01)
-    assert shares(result, 0)["collective"] == pytest.approx(0.19, abs=0.01)
-    assert "communication_bound" in causes(result)
-    assert next(k for k in result["kernels"] if k["collective"])["tensor_core"] == "no"
-
-
-def test_unequal_gpus(explain):
-    space = Space()
-    space.steps(5, 10_000)
-    for index, kernel_us in ((0, 9_900), (1, 3_000)):
-        gpu = Gpu(space, index, space.host.line(f"tf_gpu_private_{index}", 10 + index))
-        for step in range(5):
-            gpu.launch("gemm_a", step * 10_000 + 1, step * 10_000 + 10, kernel_us)
-    found = {f["cause"]: f for f in explain(space)["findings"]}
-    assert found["imbalance"]["gpus"] == [1, 0]
 
 
 def test_cuda_graph_replay(explain):
