@@ -9,7 +9,7 @@ from nvml import Scenario
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.usage import EnergyUse, TimeSums
+from gpu_util_callback.diagnosis.evidence.usage import EnergyUse
 from gpu_util_callback.recording.schema import STEP_PARTS
 
 SECOND = 10**9
@@ -172,22 +172,6 @@ def test_a_price_without_energy_is_explained(step, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "energy was not measured" in err
     assert json.loads(out)["runs"][0]["cost"]["energy"] is None
-
-
-def test_sums_over_time_do_not_depend_on_order_or_pieces(monkeypatch):
-    monkeypatch.setattr(TimeSums, "CAPACITY", 32)
-    rng = np.random.default_rng(1)
-    start = 1_700_000_000 * SECOND + np.sort(rng.integers(0, 400 * SECOND, 200))
-    end = start + rng.integers(0, 3 * SECOND, 200)
-    amount = rng.integers(0, 10**12, 200)
-    whole, parts = TimeSums(1_700_000_000 * SECOND), TimeSums(1_700_000_000 * SECOND)
-    whole.add(start, end, a=amount)
-    for piece in np.array_split(rng.permutation(200), 23):
-        parts.add(start[piece], end[piece], a=amount[piece])
-    assert whole.bin_ns == parts.bin_ns > TimeSums.BASE_NS
-    np.testing.assert_array_equal(whole.of("a"), parts.of("a"))
-    np.testing.assert_array_equal(whole.starts(), parts.starts())
-    assert whole.total("a") == amount[end > start].sum()
 
 
 def counted(blocks):

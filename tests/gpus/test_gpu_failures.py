@@ -102,17 +102,6 @@ def test_every_code_of_every_call_costs_only_its_own_value(step, symbol):
             assert not np.isnan(rows["gpu0"][other]).any(), (symbol, code, other)
 
 
-@pytest.mark.parametrize("symbol", [symbol for symbol in CALLS if CALLS[symbol]])
-def test_a_missing_function_costs_only_its_own_value(step, symbol):
-    scenario = Scenario("h100").without(symbol)
-    stepped = step(scenario)
-    row = stepped.at(0, 0.3)["gpu0"]
-    assert np.isnan(row[CALLS[symbol]]).all()
-    for other in {"power_mw", "sm_clock_mhz", "utilization_pct"} - {CALLS[symbol]}:
-        assert not np.isnan(row[other]).any()
-    assert any("too old" in reason for reason in stepped.reasons().values())
-
-
 def test_a_function_missing_in_the_binding_is_named(step, monkeypatch):
     monkeypatch.delattr(pynvml, "nvmlDeviceGetPowerUsage")
     scenario = Scenario("h100")

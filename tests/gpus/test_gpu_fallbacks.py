@@ -47,12 +47,12 @@ def known(values):
 @pytest.mark.parametrize("profile", ["h100", "t4"])
 def test_event_reasons_serve_where_the_batch_of_counters_is_missing(step, way, profile):
     scenario, gpu = lacking(way, BATCH, profile=profile)
-    gpu.curve("event_reasons", [(0, 0x1), (1, 0x4), (2, 0x20), (3, 0x8), (4, 0x8 | 0x40)])
+    gpu.curve("event_reasons", [(0, 0x1), (1, 0x4), (2, 0x20), (3, 0x8), (4, 0x8 | 0x40), (5, 0x2)])
     stepped = step(scenario)
-    rows = stepped.at(0.5, 1, 2, 3, 4)["gpu0"]
-    assert rows["throttle_power_pct"].tolist() == [0, 100, 0, 0, 0]
-    assert rows["throttle_thermal_pct"].tolist() == [0, 0, 100, 0, 100]
-    assert rows["throttle_other_pct"].tolist() == [0, 0, 0, 100, 0]
+    rows = stepped.at(0.5, 1, 2, 3, 4, 5)["gpu0"]
+    assert rows["throttle_power_pct"].tolist() == [0, 100, 0, 0, 0, 0]
+    assert rows["throttle_thermal_pct"].tolist() == [0, 0, 100, 0, 100, 0]
+    assert rows["throttle_other_pct"].tolist() == [0, 0, 0, 100, 0, 0]  # idle and 0x2 are none
     missing = stepped.reasons()
     assert not [source for source in missing if "throttl" in source.lower()]
     assert "gpu0 power_energy_mw" in missing  # what nothing stands in for is named

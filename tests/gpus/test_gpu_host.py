@@ -143,23 +143,6 @@ def test_a_machine_without_psutil_samples_its_gpus(play, monkeypatch):
     assert "host" in [e["source"] for e in sampler.unavailable]
 
 
-def test_host_facts():
-    facts = host_facts()
-    assert facts["cpus"] >= 1
-    assert facts["memory_total_bytes"] == psutil.virtual_memory().total
-    assert set(facts) == {
-        "cpus",
-        "cpus_allowed",
-        "cpu_quota",
-        "memory_total_bytes",
-        "memory_limit_bytes",
-        "address_space_limit_bytes",
-        "system",
-        "cpu",
-        "cpu_float16",
-    }
-
-
 @pytest.mark.parametrize(
     ("text", "name", "float16"),
     [

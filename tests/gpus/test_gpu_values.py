@@ -40,16 +40,6 @@ def test_memory_tells_the_reserved_part_apart(step):
     assert (row["memory_used_bytes"][0], row["memory_reserved_bytes"][0]) == (20 * GIB, GIB)
 
 
-def test_memory_of_a_driver_without_v2_has_no_reserved_part(step):
-    scenario = Scenario().without("nvmlDeviceGetMemoryInfo_v2")
-    scenario.gpu("h100").curve("memory_used", 20 * GIB).curve("memory_reserved", GIB)
-    stepped = step(scenario)
-    row = stepped.at(0, 0.1)["gpu0"]
-    assert row["memory_used_bytes"].tolist() == [21 * GIB] * 2  # v1 counts it as used
-    assert np.isnan(row["memory_reserved_bytes"]).all()
-    assert not [source for source in stepped.reasons() if "memory" in source.split()]
-
-
 def test_a_passing_failure_of_v2_does_not_change_what_used_means(step):
     scenario = Scenario().call("nvmlDeviceGetMemoryInfo_v2", code=999, from_=0.1, until=0.2)
     scenario.gpu("h100").curve("memory_used", 20 * GIB).curve("memory_reserved", GIB)
@@ -187,21 +177,6 @@ def test_throttling_is_a_share_of_time_by_cause(step):
     np.testing.assert_allclose(rows["throttle_thermal_pct"][1:], [0, 30], atol=0.1)
     np.testing.assert_allclose(rows["throttle_power_pct"][1:], 100)  # both at once: the whole time
     np.testing.assert_allclose(rows["throttle_other_pct"][1:], 10, atol=0.1)
-
-
-def test_event_reasons_stand_in_for_throttle_counters(step):
-    scenario = Scenario()
-    scenario.gpu("t4").without("field:74:0", "field:76:0", "field:269:0", "field:270:0", "field:271:0").curve(
-        "event_reasons", [(0, 0x1), (1, 0x4), (2, 0x20), (3, 0x8), (4, 0x8 | 0x40), (5, 0x2)]
-    )
-    stepped = step(scenario)
-    stepped.at(0)
-    rows = stepped.at(0.5, 1, 2, 3, 4, 5)["gpu0"]
-    assert rows["throttle_power_pct"].tolist() == [0, 100, 0, 0, 0, 0]
-    assert rows["throttle_thermal_pct"].tolist() == [0, 0, 100, 0, 100, 0]
-    assert rows["throttle_other_pct"].tolist() == [0, 0, 0, 100, 0, 0]  # idle and 0x2 are none
-    assert rows["event_reasons"].tolist() == [1, 4, 0x20, 8, 0x48, 2]
-    assert not [source for source in stepped.reasons() if "throttle" in source]
 
 
 def test_one_field_missing_costs_only_that_field(step):
@@ -381,3 +356,13 @@ def test_numbers_that_no_gpu_has_are_unknown(step):
     rows = stepped.at(0, 1)["gpu0"]
     assert rows["utilization_pct"][0] == 90 and np.isnan(rows["utilization_pct"][1])
     assert np.isnan(rows["memory_utilization_pct"]).all()
+
+
+def test_memory_of_a_driver_without_v2_has_no_reserved_part(step):
+    scenario = Scenario().without("nvmlDeviceGetMemoryInfo_v2")
+    scenario.gpu("h100").curve("memory_used", 20 * GIB).curve("memory_reserved", GIB)
+    stepped = step(scenario)
+    row = stepped.at(0, 0.1)["gpu0"]
+    assert row["memory_used_bytes"].tolist() == [21 * GIB] * 2  # v1 counts it as used
+    assert np.isnan(row["memory_reserved_bytes"]).all()
+    assert not [source for source in stepped.reasons() if "memory" in source.split()]
