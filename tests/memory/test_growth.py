@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.diagnosis import Announcer
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, grows
 
 MIB = 1 << 20
@@ -153,22 +152,6 @@ def test_growth_in_a_first_epoch_is_reported_when_it_takes_much_of_what_was_free
     assert len(of_cause(diagnosed(tight))) == 1
 
 
-def test_a_large_growth_is_said_without_an_exponent():
-    [finding] = of_cause(diagnosed(leaking(120.0)))
-    assert finding["title"].startswith("Host memory grows by 120 MiB a step")
-
-
-def test_it_is_said_once_and_early():
-    result = diagnosed(leaking())
-    announcer, said = Announcer(), []
-    for flush in range(8):
-        said += [(flush, line) for line in announcer.lines(result)]
-    [(flush, line)] = said
-    assert flush == Announcer.IN_A_ROW - 1
-    assert "Host memory grows by 1 MiB a step: full at step" in line
-    assert result["verdict"].endswith(".") and "cost is not known" not in result["verdict"]
-
-
 @pytest.mark.parametrize(("epochs", "said"), [(6, False), (20, False), (40, True), (None, True)])
 def test_what_the_planned_end_forestalls_is_no_warning(epochs, said):
     """600 steps are done, and memory is full at step 3,272."""
@@ -195,15 +178,6 @@ def test_a_series_of_fits_has_no_planned_end():
 def test_growth_of_a_process_that_is_gone_is_reported_whatever_was_planned():
     run = leaking(fit={"epochs": 6, "steps_per_epoch": 100}, lost={"oom_kills": {}})
     assert len(of_cause(diagnosed(run, ended=False))) == 1
-
-
-def test_growth_that_begins_late_did_not_begin_with_the_training():
-    i = np.arange(READINGS)
-    late = (500 + 2.0 * np.maximum(0, i - 40)) * MIB
-    growth = grows(i.astype(float), late, late, 32 * MIB)
-    assert growth.onset == pytest.approx(40, abs=2) and not growth.from_start
-    early = (500 + 2.0 * i) * MIB
-    assert grows(i.astype(float), early, early, 32 * MIB).from_start
 
 
 def test_memory_that_is_copied_as_it_grows_is_full_when_its_peaks_are():

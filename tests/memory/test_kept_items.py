@@ -123,47 +123,41 @@ def test_a_metric_that_keras_makes_later_is_told_from_callbacks(watch):
     assert one["of"] == "metric" and one["item_bytes"] == 800
 
 
-def test_counts_of_the_framework_become_rates(monkeypatch):
+@pytest.mark.parametrize(
+    ("functions", "rates"),
+    [
+        ((15, 25, 35), [None, 0.5, 0.5]),
+        ((50, 10, 10, 30), [None, None, 0.0, 0.5]),  # the program lets go of some: no rate below zero
+    ],
+)
+def test_counts_of_the_framework_become_rates(monkeypatch, functions, rates):
     monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
     monkeypatch.setattr(memory_watch, "SHARE", 1e9)
-    counts, steps = {"functions": 5, "graph_operations": 100}, [0]
+    counts, steps, found = {}, [0], []
 
     class Counting(Runtime):
         def counters(self):
             return dict(counts)
 
     watch = MemoryWatch(Adapter("tensorflow", runtime=Counting()), lambda: steps[-1])
-    for step in (20, 40, 60):
-        steps.append(step)
-        counts["functions"] += 10
-        counts["graph_operations"] += 60
-        facts = watch.facts({})
-    assert facts["functions_per_step"] == 0.5 and facts["graph_operations_per_step"] == 3.0
+    for look, count in enumerate(functions, start=1):
+        steps.append(20 * look)
+        counts.update(functions=count, graph_operations=100 + 60 * look)
+        found.append(watch.facts({}))
+    assert [facts.get("functions_per_step") for facts in found] == rates
+    assert [facts.get("graph_operations_per_step") for facts in found[1:]] == [3.0] * (len(functions) - 1)
 
 
-def test_functions_that_the_program_lets_go_of_leave_no_rate_below_zero(monkeypatch):
-    monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
-    monkeypatch.setattr(memory_watch, "SHARE", 1e9)
-    counts, steps = {}, [0]
-
-    class Counting(Runtime):
-        def counters(self):
-            return dict(counts)
-
-    watch = MemoryWatch(Adapter("tensorflow", runtime=Counting()), lambda: steps[-1])
-    rates = []
-    for step, functions in ((20, 50), (40, 10), (60, 10), (80, 30)):
-        steps.append(step)
-        counts["functions"] = functions
-        rates.append(watch.facts({}).get("functions_per_step"))
-    assert rates == [None, None, 0.0, 0.5]
-
-
-def test_operations_added_to_a_graph_are_counted():
+@pytest.mark.parametrize("runs", [True, False])
+def test_operations_added_to_a_graph_are_counted(monkeypatch, runs):
+    """A program that builds graphs may end without TensorFlow's ever being initialised."""
     tf = pytest.importorskip("tensorflow")
+    from gpu_util_callback.backends.tensorflow import runtime
     from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 
     tf.constant(1.0)  # TensorFlow runs
+    if not runs:
+        monkeypatch.setattr(runtime, "running", lambda: False)
     with tf.Graph().as_default():
         RUNTIME.watch_graph()
         before = RUNTIME.counters()["graph_operations"]
@@ -172,6 +166,13 @@ def test_operations_added_to_a_graph_are_counted():
         assert RUNTIME.counters()["graph_operations"] == before + 5
     RUNTIME.watch_graph()
     assert "graph_operations" not in RUNTIME.counters()
+
+
+def written(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +201,7 @@ def test_operations_added_to_a_graph_are_counted():
     ],
 )
 def test_what_a_container_holds_and_how_often_it_killed(tmp_path, files, held, kills):
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    written(tmp_path, files)
     assert MemoryGroup(str(tmp_path)).held() == held
     counted = kill_count(str(tmp_path))
     assert counted.kills == kills
@@ -216,15 +214,13 @@ def test_what_a_container_holds_and_how_often_it_killed(tmp_path, files, held, k
 
 def test_kills_are_counted_in_the_group_of_the_process_itself(tmp_path):
     """As version 1 does, whose groups above count their own processes alone."""
-    for name, text in {
+    files = {
         "proc/self/cgroup": "4:memory:/jobs/mine\n1:cpu:/\n",
         "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 7\n",
         "sys/fs/cgroup/memory/jobs/memory.oom_control": "oom_kill 5\n",
         "sys/fs/cgroup/memory/jobs/mine/memory.oom_control": "oom_kill 1\n",
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    }
+    written(tmp_path, files)
     counted = kill_count(str(tmp_path))
     assert counted.folder == "/sys/fs/cgroup/memory/jobs/mine"
     assert counted.kills == {"container": 1}
@@ -257,17 +253,3 @@ def test_a_forked_worker_holds_what_it_has_copied():
     done = subprocess.run([sys.executable, "-c", COPIES], capture_output=True, text=True)
     before, after = map(float, done.stdout.split())
     assert before < 0.3 and 0.9 < after < 1.4
-
-
-def test_operations_are_counted_where_tensorflow_is_never_initialised(monkeypatch):
-    """A program that builds graphs may end without it."""
-    tf = pytest.importorskip("tensorflow")
-    from gpu_util_callback.backends.tensorflow import runtime
-    from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
-
-    monkeypatch.setattr(runtime, "running", lambda: False)
-    with tf.Graph().as_default():
-        RUNTIME.watch_graph()
-        tf.constant(1.0)
-        assert RUNTIME.counters() == {"graph_operations": 1}
-    RUNTIME.watch_graph()

@@ -1,5 +1,6 @@
 """A training that runs out of memory: its error is its own, and the recording says why."""
 
+import builtins
 import os
 import signal
 import subprocess
@@ -20,77 +21,58 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 
 
-def error(name: str, text: str) -> Exception:
-    return type(name, (RuntimeError,), {})(text)
+# (class, framework, text, what is found in it)
+ERRORS = [
+    (
+        "OutOfMemoryError",
+        "torch",
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.11 GiB of which 512.00 MiB "
+        "is free. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 5.50 GiB is reserved by PyTorch but "
+        "unallocated.",
+        {"gpu": 1, "asked_bytes": 2 * GIB, "free_bytes": 512 * MIB, "reserved_bytes": int(5.5 * GIB)},
+    ),
+    *(
+        ("ResourceExhaustedError", "tensorflow", f"OOM when allocating tensor with shape{text}", found)
+        for text, found in [
+            (
+                "[1024,1024,16] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+                {"gpu": 0, "asked_bytes": 64 * MIB, "shapes": ["[1024, 1024, 16]"]},
+            ),
+            ("[8,1048576] and type int4 on a GPU", {"asked_bytes": 8 * MIB, "shapes": ["[8, 1048576]"]}),
+            ("[8,1048576] and type float8_e5m2 on a GPU", {"asked_bytes": 8 * MIB, "shapes": ["[8, 1048576]"]}),
+            (
+                "[8,1048576] and type double on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+                {"asked_bytes": 64 * MIB, "shapes": ["[8, 1048576]"]},
+            ),
+        ]
+    ),
+    (
+        "XlaRuntimeError",
+        "jax",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes.",
+        {"gpu": 0, "asked_bytes": 64 * GIB},
+    ),
+    (
+        "MemoryError",
+        "torch",
+        "Unable to allocate 7.50 GiB for an array with shape (2013265920,) and data type float32",
+        {"asked_bytes": int(7.5 * GIB)},
+    ),
+    (
+        "RuntimeError",
+        "torch",
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+        "allocate memory: you tried to allocate 4294967296 bytes. Error code 12",
+        {"asked_bytes": 4 * GIB},
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("raised", "framework", "found"),
-    [
-        (
-            error(
-                "OutOfMemoryError",
-                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total "
-                "capacity of 79.11 GiB of which 512.00 MiB is free. Of the allocated memory 70.00 GiB "
-                "is allocated by PyTorch, and 5.50 GiB is reserved by PyTorch but unallocated.",
-            ),
-            "torch",
-            {"gpu": 1, "asked_bytes": 2 * GIB, "free_bytes": 512 * MIB, "reserved_bytes": int(5.5 * GIB)},
-        ),
-        (
-            error(
-                "ResourceExhaustedError",
-                "OOM when allocating tensor with shape[1024,1024,16] and type "
-                "float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
-            ),
-            "tensorflow",
-            {"gpu": 0, "asked_bytes": 64 * MIB, "shapes": ["[1024, 1024, 16]"]},
-        ),
-        (
-            error("ResourceExhaustedError", "OOM when allocating tensor with shape[8,1048576] and type int4 on a GPU"),
-            "tensorflow",
-            {"asked_bytes": 8 * MIB, "shapes": ["[8, 1048576]"]},
-        ),
-        (
-            error(
-                "ResourceExhaustedError",
-                "OOM when allocating tensor with shape[8,1048576] and type float8_e5m2 on a GPU",
-            ),
-            "tensorflow",
-            {"asked_bytes": 8 * MIB, "shapes": ["[8, 1048576]"]},
-        ),
-        (
-            error(
-                "ResourceExhaustedError",
-                "OOM when allocating tensor with shape[8,1048576] and type "
-                "double on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
-            ),
-            "tensorflow",
-            {"asked_bytes": 64 * MIB, "shapes": ["[8, 1048576]"]},
-        ),
-        (
-            error("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes."),
-            "jax",
-            {"gpu": 0, "asked_bytes": 64 * GIB},
-        ),
-        (
-            MemoryError("Unable to allocate 7.50 GiB for an array with shape (2013265920,) and data type float32"),
-            "torch",
-            {"asked_bytes": int(7.5 * GIB)},
-        ),
-        (
-            RuntimeError(
-                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
-                "allocate memory: you tried to allocate 4294967296 bytes. Error code 12"
-            ),
-            "torch",
-            {"asked_bytes": 4 * GIB},
-        ),
-    ],
-)
-def test_errors_of_memory_are_known_by_name_or_text(raised, framework, found):
-    described = describe_error(raised, framework)
-    assert described is not None and described["error"] == type(raised).__name__
+@pytest.mark.parametrize(("name", "framework", "text", "found"), ERRORS)
+def test_errors_of_memory_are_known_by_name_or_text(name, framework, text, found):
+    kind = getattr(builtins, name, None) or type(name, (RuntimeError,), {})
+    described = describe_error(kind(text), framework)
+    assert described is not None and described["error"] == name
     rest = {key: value for key, value in described.items() if key not in ("error", "message")}
     assert {key: value for key, value in rest.items() if key != "shapes" or "shapes" in found} == found
 
@@ -115,12 +97,17 @@ def run_program(kind: str, log_dir: Path) -> subprocess.CompletedProcess:
     )
 
 
+def out_of_memory(diagnosis: dict) -> dict:
+    [finding] = [one for one in diagnosis["findings"] if one["cause"] == "out_of_memory"]
+    return finding
+
+
 def post_mortem(log_dir: Path) -> tuple[dict, dict]:
     """The one recording's report and what it says about memory."""
     [recording] = read_recordings(log_dir)
     assert recording.status == "interrupted"
     run = run_report(recording)
-    [finding] = [one for one in run["findings"] if one["cause"] == "out_of_memory"]
+    finding = out_of_memory(run)
     assert run["verdict"] == f"{finding['title']}."
     return run, finding
 
@@ -184,9 +171,9 @@ def test_a_fit_that_was_killed_for_memory_is_found_at_the_next_look(tmp_path, mo
     monkeypatch.setattr(manifest, "kill_count", lambda **of: kill_count(str(tmp_path), **of))
     [recording] = read_recordings(tmp_path / "log")
     assert recording.status == "lost"
-    [finding] = [one for one in diagnose(recording)["findings"] if one["cause"] == "out_of_memory"]
+    finding = out_of_memory(diagnose(recording))
     evidence = finding["evidence"]
-    assert evidence["seen"] == "the kernel has counted a kill for memory in its container since"
+    assert evidence["seen"] == IN_CONTAINER
     assert evidence["batch_size"] == 16 and evidence["at_step"] > 20
     assert evidence["process_peak_mib"] > 400 and evidence["host_used_pct"] > 60
 
@@ -207,43 +194,25 @@ def killed(tmp_path, monkeypatch, kills: dict[str, int], used: float, limit=8 * 
     return diagnose(recording)
 
 
+IN_CONTAINER = "the kernel has counted a kill for memory in its container since"
+SOMEWHERE = "the kernel has counted a kill for memory since"
+
+
 @pytest.mark.parametrize(
     ("kills", "used", "limit", "seen", "title"),
     [
-        (
-            {"container": 1, "machine": 1},
-            0.7,
-            8 * GIB,
-            "the kernel has counted a kill for memory in its container since",
-            " by its container's limit of 8 GiB",
-        ),
-        (
-            {"machine": 1},
-            0.99,
-            0.5 * GIB,  # the group is gone
-            "the kernel has counted a kill for memory since",
-            ", most likely by its container's limit of 512 MiB",
-        ),
-        (
-            {"machine": 1},
-            0.8,
-            8 * GIB,  # some seconds before
-            "the kernel has counted a kill for memory since",
-            ", most likely by its container's limit of 8 GiB",
-        ),
-        (
-            {"machine": 1},
-            0.4,
-            8 * GIB,
-            "the kernel has counted a kill for memory since",
-            ", most likely for lack of host memory",
-        ),
+        ({"container": 1, "machine": 1}, 0.7, 8 * GIB, IN_CONTAINER, " by its container's limit of 8 GiB"),
+        # The group is gone.
+        ({"machine": 1}, 0.99, GIB // 2, SOMEWHERE, ", most likely by its container's limit of 512 MiB"),
+        # Some seconds before.
+        ({"machine": 1}, 0.8, 8 * GIB, SOMEWHERE, ", most likely by its container's limit of 8 GiB"),
+        ({"machine": 1}, 0.4, 8 * GIB, SOMEWHERE, ", most likely for lack of host memory"),
         ({}, 0.97, 8 * GIB, "memory was full", ", most likely by its container's limit of 8 GiB"),
     ],
 )
 def test_a_killed_process_is_found_at_the_next_look(tmp_path, monkeypatch, kills, used, limit, seen, title):
-    found = killed(tmp_path, monkeypatch, kills, used, int(limit))
-    [finding] = [one for one in found["findings"] if one["cause"] == "out_of_memory"]
+    found = killed(tmp_path, monkeypatch, kills, used, limit)
+    finding = out_of_memory(found)
     assert finding["confidence"] == "estimated" and finding["evidence"]["seen"] == seen
     assert finding["evidence"]["at_step"] == 400
     assert finding["title"] == f"The process was killed at step 400{title}"
@@ -259,7 +228,7 @@ def test_an_error_that_names_no_device_is_the_host_s_where_no_gpu_is_used(tmp_pa
     error = {"error": "JaxRuntimeError", "gpu": 0, "step": 40, "asked_bytes": 2 * GIB}
     run = Generated(seed=1, memory={"out_of_memory": error}, fit={"batch_size": 8})
     run.steps(40, step_ms=100)
-    [finding] = [one for one in run.diagnose()["findings"] if one["cause"] == "out_of_memory"]
+    finding = out_of_memory(run.diagnose())
     assert finding["title"].startswith("Out of host memory") and finding["gpus"] == []
 
 
@@ -292,7 +261,7 @@ def full_gpu(batch: int | None = 256, memory=(), others=0.0, backend="tensorflow
 
 
 def test_the_post_mortem_of_a_gpu_names_what_fits():
-    [finding] = [one for one in full_gpu()["findings"] if one["cause"] == "out_of_memory"]
+    finding = out_of_memory(full_gpu())
     evidence = finding["evidence"]
     assert finding["title"] == ("Out of GPU memory in the train function, at step 300 with a batch of 256")
     assert (evidence["asked_for_mib"], evidence["free_mib"]) == (2048, 1024)
@@ -306,9 +275,8 @@ def test_the_post_mortem_of_a_gpu_names_what_fits():
 
 def test_a_batch_whose_size_was_only_seen_gets_the_same_advice():
     """A dataset's batches, which `fit` is not given the size of."""
-    [given] = [one for one in full_gpu()["findings"] if one["cause"] == "out_of_memory"]
-    found = full_gpu(None, {"batch_sizes": {"0": 256}})["findings"]
-    [seen] = [one for one in found if one["cause"] == "out_of_memory"]
+    given = out_of_memory(full_gpu())
+    seen = out_of_memory(full_gpu(None, {"batch_sizes": {"0": 256}}))
     assert seen["title"] == given["title"] and seen["evidence"] == given["evidence"]
     assert seen["advice"] == given["advice"]
 
@@ -323,9 +291,7 @@ def test_a_batch_whose_size_was_only_seen_gets_the_same_advice():
     ],
 )
 def test_the_advice_names_fragments_and_other_processes(about, says):
-    found = full_gpu(backend="torch", **about)["findings"]
-    [finding] = [one for one in found if one["cause"] == "out_of_memory"]
-    text = finding["advice"]["text"]
+    text = out_of_memory(full_gpu(backend="torch", **about))["advice"]["text"]
     assert says in text if says else "GiB of this" not in text and "one piece" not in text
 
 
@@ -336,7 +302,7 @@ def test_the_peak_of_each_phase_is_named():
         began = run.now
         run.phase(phase, seconds) if phase else run.steps(100, step_ms=100)
         run.gpu_value("allocator_used_bytes", (run.now - began) / 1e9, held * GIB)
-    [finding] = [one for one in run.diagnose()["findings"] if one["cause"] == "out_of_memory"]
+    finding = out_of_memory(run.diagnose())
     assert finding["evidence"]["peak_in"] == "validation"
     by_phase = finding["evidence"]["peak_by_phase"]
     assert by_phase == "44 GiB in validation, 28 GiB in training steps"
