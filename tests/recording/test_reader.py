@@ -234,24 +234,6 @@ def test_who_needs_no_file_does_not_wait_for_a_slow_disk(three_segments, tmp_pat
     assert len(one.steps["step"]) == 300
 
 
-def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(make_writer, tmp_path, scripted_time):
-    writer, one, merged = make_writer(), None, set()
-    for number in range(30):
-        writer.append("steps", step_rows(10, first=number * 10))
-        writer.append("pipeline", {"time_ns": [START + number], "stage": ["batch"]})
-        writer.flush()
-        scripted_time.advance(61)
-        if number % 3 == 2:
-            if one is None:
-                (one,) = read_recordings(tmp_path)
-            one.refresh()
-            assert one.steps["step"].tolist() == list(range(number * 10 + 10))
-            assert one.pipeline["time_ns"].tolist() == list(range(START, START + number + 1))
-            assert len(one.phases["step"]) == 0
-            merged |= {(info.first, info.last) for info in one.segments if info.first != info.last}
-    assert len(merged) > 1
-
-
 def test_segment_names():
     assert segment_range("segment-000007.npz") == (7, 7)
     assert segment_range("segment-000000-000007.npz") == (0, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_recording import SyntheticRun, make_recording
+from make_recording import SyntheticRun
 from scripted_runs import MS, step_rows
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
@@ -221,27 +221,6 @@ def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(make_writer, tmp_
     assert [info.steps for info in found.segments] == [65_536, 65_536, 65_536, 3_392]
     assert (found.steps["step"] == np.arange(200_000)).all()
     assert len(found.samples["gpu0"]["time_ns"]) == 70_000
-
-
-def test_small_segments_are_sealed_as_one_and_no_row_is_lost_or_doubled(make_writer, tmp_path, scripted_time):
-    writer = make_writer()
-    for flush in range(40):
-        writer.append("steps", step_rows(30, first=flush * 30))
-        writer.append_samples("host", ["cpu_pct"], [START + flush], [[float(flush)]])
-        scripted_time.advance(7)
-        writer.flush()
-    segments = sorted(p.name for p in Path(writer.path).glob("segment-*.npz"))
-    assert len(segments) < 15
-    found = only(tmp_path / "run")
-    assert (found.steps["step"] == np.arange(1200)).all()
-    assert found.samples["host"]["cpu_pct"].tolist() == list(map(float, range(40)))
-    assert found.problems == []
-    assert found.summary["steps"]["duration_ns"]["count"] == 1200
-    # A sealed segment beside the small ones it was made of, as a crash in between leaves it.
-    sealed = next(name for name in segments if name.count("-") == 2)
-    first = int(sealed.split("-")[1])
-    (Path(writer.path) / f"segment-{first:06d}.npz").write_bytes((Path(writer.path) / segments[-1]).read_bytes())
-    assert (only(tmp_path / "run").steps["step"] == np.arange(1200)).all()
 
 
 def test_budgets_of_size(tmp_path):
@@ -475,14 +454,6 @@ def test_an_idle_run_writes_nothing_but_its_heartbeat(make_writer, scripted_time
         writer.flush()
     assert segment.stat().st_mtime_ns == before
     assert sum(written) < 5 * 2_000
-
-
-def test_synthetic_recordings_say_so(tmp_path):
-    path = make_recording(tmp_path, "healthy", steps=60)
-    assert json.loads((path / "manifest.json").read_text())["synthetic"] is True
-    live = SyntheticRun(tmp_path / "live", steps=90)
-    live.advance(30)
-    assert only(tmp_path / "live").status == "live"
 
 
 def test_a_closed_recording_goes_on(make_writer, tmp_path):
