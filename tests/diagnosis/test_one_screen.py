@@ -72,22 +72,6 @@ def test_many_findings_are_a_line_each_and_three_are_explained(tmp_path, width):
     assert len([line for line in everything if re.match(r"\d+\. [A-Z]", line)]) == 11
 
 
-def test_evidence_is_a_table_and_what_a_run_lacks_is_a_dash(tmp_path):
-    for place, gpus in enumerate(([GPU], [])):
-        run = Generated(seed=place, gpus=gpus)
-        run.steps(300, step_ms=10, wait_ms=30)
-        write(run, tmp_path / f"run{place}")
-    report = logdir_report(read_recordings(tmp_path))
-    lines = render({"runs": report["runs"][:1]}, 100, detail=Detail(evidence=True)).splitlines()
-    at = next(place for place, line in enumerate(lines) if "≥ " in line)
-    labels, values = zip(*(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines[at : at + 3]), strict=True)
-    starts = {line.index(value) for line, value in zip(lines[at:], values, strict=False)}
-    assert len(starts) == 1 and len(set(labels)) == 3, lines[at : at + 3]
-    table = render(report, 100).splitlines()
-    column = next(line for line in table if " GPU " in line).index("GPU")
-    assert next(line for line in table if line.startswith("run1 "))[column : column + 3].strip() == "–"
-
-
 def test_sixty_four_gpus_are_what_differs_and_the_rest(tmp_path):
     gpus = [GPU | {"index": index, "uuid": f"GPU-{index}"} for index in range(64)]
     run = Generated(seed=1, gpus=gpus)

@@ -115,30 +115,6 @@ def test_text_fits_the_terminal(logdir, width, unicode, color):
     assert "Recorder overhead: " in flat
 
 
-def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
-    for name, work_ms in (("less", 30), ("more", 240)):
-        run = Generated(seed=1, gpus=[GPU])
-        run.steps(200, step_ms=8, wait_ms=30)
-        run.facts["machine"] = {"cpus": 8, "cpus_allowed": 8}
-        run.reading(("map(decode)", "Map", work_ms, 1, "sequential"), batches=200)
-        write(run, tmp_path / name)
-    less, more = (
-        render({"runs": [run]}, detail=Detail(evidence=True))
-        for run in logdir_report(read_recordings(tmp_path))["runs"]
-    )
-    less, more = " ".join(less.split()), " ".join(more.split())
-    assert "slowest stage, per batch 30 ms its threads 1" in less and "summed" not in less
-    assert "runs one call at a time" in less
-    assert "slowest stage per batch, summed over threads 240 ms" in more and "its threads 1" not in more
-    assert "takes 240 ms a batch, summed over its threads" in more and "one thread" not in more
-    assert "step time here without its wait 8" in more and "all 200 steps" in more
-
-
-def test_steps_are_said_without_the_one_after_them():
-    assert steps(0, 240, 240) == "all 240 steps" and steps(0, 240, 300) == "steps 0–239"
-    assert steps(1000, 2000, 2000) == "steps 1,000–1,999" and steps(5, 6) == "step 5"
-
-
 def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     [recording] = read_recordings(logdir)
     first, second = two_lines(run_report(recording)).splitlines()
@@ -160,22 +136,6 @@ def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look
         seconds.append(two_lines(reported(run, tmp_path / str(share))).splitlines()[1].strip())
     assert seconds[0] == f"To see what the GPU waits for: {cure}"
     assert seconds[1].startswith("600 steps")
-
-
-def test_one_long_step_is_said_as_such(tmp_path):
-    run = Generated()
-    run.steps(1, step_ms=1270)
-    write(run, tmp_path / "run")
-    [recording] = read_recordings(tmp_path / "run")
-    assert "1 step, median 1.3 s a step." in two_lines(run_report(recording))
-    assert "e+" not in render(logdir_report([recording]), 100)
-
-
-def test_command_prints_text_and_json(logdir, capsys):
-    assert main(["report", str(logdir)]) == 0
-    assert "\x1b" not in capsys.readouterr().out, "no colour into a pipe"
-    assert main(["report", str(logdir), "--json", "--run", "resnet"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["run"] == "resnet"
 
 
 def test_no_color_wins_over_a_terminal(logdir, capsys, monkeypatch):
@@ -252,3 +212,36 @@ def test_windows_that_lie_in_a_busy_part_do_not_speak_for_a_run_that_idles(tmp_p
     assert found[0]["basis"] == "windows"
     assert found[1]["basis"] == "nvml"
     assert found[1]["idle"] > 2 * found[1]["gpu_active"]
+
+
+def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
+    for name, work_ms in (("less", 30), ("more", 240)):
+        run = Generated(seed=1, gpus=[GPU])
+        run.steps(200, step_ms=8, wait_ms=30)
+        run.facts["machine"] = {"cpus": 8, "cpus_allowed": 8}
+        run.reading(("map(decode)", "Map", work_ms, 1, "sequential"), batches=200)
+        write(run, tmp_path / name)
+    less, more = (
+        render({"runs": [run]}, detail=Detail(evidence=True))
+        for run in logdir_report(read_recordings(tmp_path))["runs"]
+    )
+    less, more = " ".join(less.split()), " ".join(more.split())
+    assert "slowest stage, per batch 30 ms its threads 1" in less and "summed" not in less
+    assert "runs one call at a time" in less
+    assert "slowest stage per batch, summed over threads 240 ms" in more and "its threads 1" not in more
+    assert "takes 240 ms a batch, summed over its threads" in more and "one thread" not in more
+    assert "step time here without its wait 8" in more and "all 200 steps" in more
+
+
+def test_steps_are_said_without_the_one_after_them():
+    assert steps(0, 240, 240) == "all 240 steps" and steps(0, 240, 300) == "steps 0–239"
+    assert steps(1000, 2000, 2000) == "steps 1,000–1,999" and steps(5, 6) == "step 5"
+
+
+def test_one_long_step_is_said_as_such(tmp_path):
+    run = Generated()
+    run.steps(1, step_ms=1270)
+    write(run, tmp_path / "run")
+    [recording] = read_recordings(tmp_path / "run")
+    assert "1 step, median 1.3 s a step." in two_lines(run_report(recording))
+    assert "e+" not in render(logdir_report([recording]), 100)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpu_util_callback.report.terminal import render, told_apart
+from gpu_util_callback.report.terminal import told_apart
 
 
 def run(number, **facts):
@@ -35,28 +35,3 @@ def test_runs_of_one_name_are_told_apart(facts, said):
 
 def test_other_names_stay_as_they_are():
     assert told_apart([run(0), run(1, run="b"), run(2, run="c")]) == {}
-
-
-def test_of_many_runs_of_one_name_the_newest_is_shown_in_full(made_up_report):
-    text = render(made_up_report)
-    assert [text.count(f"fit {fit} ") for fit in (1, 5)] == [1, 2], "the table, and its section"
-    assert text.count("Where the time of the training thread went") == 1
-    assert text.index("· fit 5 ·") < text.index("Where the time of the training thread went")
-    assert "Only the newest is shown in full" in text
-
-
-@pytest.fixture
-def made_up_report(tmp_path):
-    from generated_runs import Generated, write
-
-    from gpu_util_callback.diagnosis import logdir_report
-    from gpu_util_callback.recording import read_recordings
-
-    for fit in range(5):
-        one = Generated(fit_index=fit, at_s=100 * fit)
-        one.steps(100, step_ms=8)
-        write(one, tmp_path / str(fit))
-    report = logdir_report(read_recordings(tmp_path))
-    for one in report["runs"]:
-        one["run"] = "."
-    return report

@@ -47,15 +47,6 @@ def test_no_name_steers_the_terminal(report):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", plain)
 
 
-def test_numbers_stand_beside_their_thresholds_in_words(report):
-    (slow,) = [run for run in report["runs"] if run["run"] == "slow"]
-    text = " ".join(render({"runs": [slow]}, 100).split())
-    (span,) = slow["spans"]
-    seen, limit = (percent(span[of]["wait_pct"]) for of in ("evidence", "threshold"))
-    assert f"aiting for input, share of these steps' time: {seen} (≥ {limit})" in text
-    assert "wait_pct" not in text
-
-
 def test_what_comes_and_goes_is_explained_once(tmp_path):
     run = Generated(seed=1, fit={"input_kind": "generator", "batch_size": 32})
     for _ in range(3):

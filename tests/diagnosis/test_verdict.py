@@ -106,15 +106,6 @@ def test_steps_that_cannot_be_read_are_not_called_none(tmp_path):
     assert "not readable" in table and "none" not in table
 
 
-@pytest.mark.parametrize("eagerly", [True, False])
-def test_a_model_that_runs_eagerly_is_said_to(tmp_path, eagerly):
-    run = run_of()
-    run.facts["fit"] |= {"run_eagerly": eagerly}
-    write(run, tmp_path / "run")
-    text = render(logdir_report(read_recordings(tmp_path / "run")))
-    assert ("(run_eagerly=True)" in text) == eagerly
-
-
 def _shown(verdict: str) -> str:
     return verdict.split("active ")[1].split(" %")[0].removeprefix("only ")
 
