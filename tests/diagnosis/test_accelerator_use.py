@@ -78,13 +78,6 @@ def test_dlio_s_own_times_give_its_own_figures():
     assert found["pct"] == pytest.approx(mean, abs=0.01)
 
 
-def test_rows_in_pieces_and_in_any_order_of_tables_give_the_same():
-    rows = tables()
-    pieces = np.array_split(np.arange(42), 9)
-    parts = [{"steps": {name: column[piece] for name, column in rows["steps"].items()}} for piece in pieces]
-    assert use_in(rows) == use_in({"phases": rows["phases"]}, *parts)
-
-
 def test_unknown_waits_and_single_steps_have_no_utilization():
     rows = tables()["steps"]
     assert use_in({"steps": {**rows, "input_wait_ns": np.full(42, -1)}}) is None

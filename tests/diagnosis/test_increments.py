@@ -3,33 +3,10 @@
 import numpy as np
 import pytest
 from generated_runs import GPU, START_NS, Generated
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Phases, StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
-
-
-def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):
-    monkeypatch.setattr(StepBlocks, "CAPACITY", 32)
-    rng = np.random.default_rng(0)
-    run = Generated(seed=3, noise=0.2)
-    run.steps(210, step_ms=8)
-    run.steps(180, step_ms=8, wait_ms=25, callback_ms=4)
-    steps = run.tables()["steps"]
-    whole, parts = StepBlocks(), StepBlocks()
-    whole.add(steps)
-    at = 0
-    while at < len(steps["step"]):
-        size = int(rng.integers(1, 40))
-        parts.add({name: column[at : at + size] for name, column in steps.items()})
-        at += size
-    assert whole.rows_per_block == parts.rows_per_block > StepBlocks.BASE_ROWS
-    for name in ("rows", "wait_ns", "duration_ns", "start_ns", "end_step", "top_wait_ns"):
-        np.testing.assert_array_equal(whole[name], parts[name])
-    assert whole.total("duration_ns") == steps["duration_ns"].sum()
-    assert len(whole) <= 32
 
 
 def test_phases_fold_the_same_way_however_rows_arrive(monkeypatch):
@@ -55,21 +32,6 @@ def test_phases_fold_the_same_way_however_rows_arrive(monkeypatch):
         for name, occurrences in whole.of(kind).items():
             for column in Occurrences.COLUMNS:
                 assert occurrences[column].tolist() == parts.of(kind)[name][column].tolist()
-
-
-@given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=50), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
-def test_bins_keep_sums_exactly_while_they_fold(offsets_ms, size):
-    times = START_NS + np.sort(np.array(offsets_ms)) * 1_000_000
-    values = np.linspace(0, 100, len(times))
-    whole, parts = SampleBins(), SampleBins()
-    whole.add({"time_ns": times, "utilization_pct": values})
-    for at in range(0, len(times), size):
-        parts.add({"time_ns": times[at : at + size], "utilization_pct": values[at : at + size]})
-    seen = whole.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
-    assert seen == parts.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
-    assert seen is not None and 0 <= seen[0] <= 100
-    assert whole._bins.of("total", "utilization_pct").sum() == pytest.approx(values.sum(), abs=0.02 * len(times))
 
 
 def test_a_mean_is_taken_over_time_not_over_samples():

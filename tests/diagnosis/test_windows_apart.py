@@ -1,13 +1,10 @@
 """Profiler windows that do not lie evenly: each stands for the steps around it."""
 
-import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.source import MAX_WINDOWS, Traced
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.recording.segments import complete
 
 STEPS, STEP_MS, SHARE = 12_000, 20, 0.5
 
@@ -69,27 +66,3 @@ def test_the_gpu_account_weighs_windows_alike(tmp_path):
     account = run_report(recording)["gpu_time_est"]["0"]
     assert account["basis"] == "windows"
     assert account["idle_sync"] == pytest.approx(1200 * STEP_MS / 1000 * SHARE, rel=0.15)
-
-
-def test_windows_of_a_long_run_are_added_up():
-    """Memory stays bounded, nothing is lost, and it does not matter how rows came."""
-    count = 3 * MAX_WINDOWS
-    rows = complete(
-        "traced_steps",
-        {
-            "step": np.arange(count) * 100,
-            "gpu": np.zeros(count, int),
-            "window": np.arange(count),
-            "duration_ns": np.full(count, 10),
-            "idle_sync_ns": np.arange(count),
-        },
-    )
-    whole, piecewise = Traced(), Traced()
-    whole.add_steps(rows)
-    for at in range(0, count, 7):
-        piecewise.add_steps({name: column[at : at + 7] for name, column in rows.items()})
-    for one in (whole.of(0), piecewise.of(0)):
-        assert one["first_step"].tolist() == sorted(set(one["first_step"].tolist()))
-    assert whole.of(0).spent_ns("idle_sync").tolist() == piecewise.of(0).spent_ns("idle_sync").tolist()
-    assert MAX_WINDOWS / 2 <= len(whole.of(0)) <= MAX_WINDOWS
-    assert whole.gpus[0].ns["idle_sync"] == rows["idle_sync_ns"].sum()

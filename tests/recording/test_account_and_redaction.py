@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from make_recording import SyntheticRun
-from scripted_runs import MS, step_rows
+from scripted_runs import MS
 
-from gpu_util_callback.recording import Account, account, read_recordings
+from gpu_util_callback.recording import account, read_recordings
 from gpu_util_callback.recording.manifest import safe_name
 from gpu_util_callback.recording.schema import ACCOUNTS
 from gpu_util_callback.redaction import Redactor, hashed_host
@@ -38,14 +38,6 @@ def test_the_categories_are_disjoint_and_sum_to_the_wall():
     for name, ms in expected.items():
         assert found["time_s"][name] == pytest.approx(ms / 1000), name
     assert sum(found["time_s"].values()) == pytest.approx(1)
-
-
-def test_adding_in_parts_is_adding_at_once():
-    steps = step_rows(100)
-    total = Account()
-    for part in np.array_split(np.arange(100), 7):
-        total.add_steps({name: values[part] for name, values in steps.items()})
-    assert total.result(0, 10**9) == account(steps, {"account": [], "self_ns": []}, 0, 10**9)
 
 
 def test_a_redacted_recording_names_neither_host_nor_process(tmp_path):

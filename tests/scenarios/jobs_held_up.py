@@ -1,7 +1,7 @@
 """Made-up jobs whose host is held up: by input, callbacks, validation, compilation."""
 
 from job_case import collect
-from simulated_boards import A100, A100_MIG, H100, LAPTOP, RTX2080, T4, V100
+from simulated_boards import A100, H100, LAPTOP, RTX2080, V100
 from simulated_noise import bursts, lognormal, normal
 
 HELD_UP, case = collect()
@@ -116,14 +116,6 @@ def _(job, vary):
     return {"input_bound": [(0, end)]}
 
 
-@case("only utilization at 10 Hz, starved in the middle", board=RTX2080, without=SPARSE)
-def _(job, vary):
-    job.train(700, gpu=15)
-    span = job.train(vary.count(700), gpu=15, wait=normal(vary(12), 0.3))
-    job.train(700, gpu=15)
-    return {"input_bound": [span]}
-
-
 @case("half a million tiny steps, starved at the end", board=H100, hz=0.3, without=("ring", "gpm", "host"))
 def _(job, vary):
     job.train(350_000, gpu=1.5)
@@ -140,34 +132,6 @@ def _(job, vary):
     return {"host_stall": [(first, job.step)]}
 
 
-@case("two callbacks, one costs", board=A100)
-def _(job, vary):
-    first = job.step
-    for _ in range(9):
-        with job.epoch():
-            job.train(180, gpu=50)
-            job.phase("callback", 0.02, "CSVLogger.on_epoch_end")
-            job.phase("callback", vary(2), "SampleImages.on_epoch_end")
-    return {"host_stall": [(first, job.step)]}
-
-
-@case("a summary each fifty steps, end", board=T4, hz=4)
-def _(job, vary):
-    job.train(900, gpu=40)
-    return {
-        "host_stall": [job.train(900, gpu=40, callback=bursts(50, vary(600)), hook="TensorBoard.on_train_batch_end")]
-    }
-
-
-@case("the shuffle buffer is filled anew in each epoch", board=V100, hz=5)
-def _(job, vary):
-    for _ in range(7):
-        with job.epoch():
-            job.phase("input_setup", vary(7), "iterator")
-            job.train(400, gpu=55)
-    return {"input_bound": [(0, job.step)]}
-
-
 @case("asleep in the middle, starved afterwards", board=LAPTOP, framework="torch", hz=5)
 def _(job, vary):
     job.train(700, gpu=45)
@@ -179,13 +143,6 @@ def _(job, vary):
 @case("a dozen steps of ten seconds, waits of five", board=A100, framework="torch", hz=2)
 def _(job, vary):
     return {"input_bound": [job.train(12, gpu=10_000, wait=normal(vary(5000), 0.2))]}
-
-
-@case("MIG: a callback in each step", board=A100_MIG, hz=5)
-def _(job, vary):
-    job.train(500, gpu=35)
-    span = job.train(900, gpu=35, callback=vary(14), hook="Plot.on_train_batch_end")
-    return {"host_stall": [span]}
 
 
 @case("Windows' subsystem: validation reads slowly", board=LAPTOP, without=WSL, hz=1)

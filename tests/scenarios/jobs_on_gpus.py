@@ -133,13 +133,6 @@ def _(job, vary):
     return {"memory_limit": None}
 
 
-@case("two gigabytes of a T4", board=T4, hz=2)
-def _(job, vary):
-    job.set(allocator_used_bytes=1.96 * GB, allocator_peak_bytes=1.99 * GB, allocator_limit_bytes=2 * GB)
-    job.train(vary.count(600), gpu=110)
-    return {"memory_limit": None}
-
-
 @case("losses kept with their graphs", board=A100, framework="torch")
 def _(job, vary):
     base, more = vary(9, 0.2) * GB, vary(0.25, 0.1) * GB
@@ -197,27 +190,6 @@ def _(job, vary):
     return {"gpus_unused": None}
 
 
-@case("another's job comes and goes", board=A100, hz=5)
-def _(job, vary):
-    spans = []
-    for _ in range(10):
-        job.set(utilization_other_pct=0)
-        job.train(250, gpu=40)
-        job.set(utilization_other_pct=vary(40))
-        spans.append(job.train(120, gpu=66, share=0.99))
-    return {"contention": spans}
-
-
-@case("uneven GPUs in short stretches", board=A100, gpus=2)
-def _(job, vary):
-    spans = []
-    for _ in range(8):
-        job.train(150, gpu=40)
-        spans.append(job.train(120, gpu=40, share=[0.97, vary(0.45)]))
-    job.train(150, gpu=40)
-    return {"imbalance": spans}
-
-
 @case("only Xid 79 tells", board=A100, status="interrupted")
 def _(job, vary):
     job.train(700, gpu=50)
@@ -260,19 +232,3 @@ def _(job, vary):
 def _(job, vary):
     job.train(700, gpu=50)
     return {"imbalance": [job.train(800, gpu=50, share=[0.98, vary(0.55, 0.1), vary(0.6, 0.1)])]}
-
-
-@case("three of four never work, torch", board=L4, gpus=4, framework="torch", hz=1)
-def _(job, vary):
-    job.train(500, gpu=200, share=[0, 0, 0.97, 0])
-    return {"gpus_unused": None}
-
-
-@case("lost at the start, back soon", board=T4, hz=10)
-def _(job, vary):
-    job.train(100, gpu=60)
-    spans = []
-    job.lose(lambda: spans.append(job.train(vary.count(400), gpu=60)))
-    job.mark("gpu0/lost", 0)
-    job.train(800, gpu=60)
-    return {"gpu_lost": spans}

@@ -1,4 +1,4 @@
-"""Made-up jobs, diagnosed as they grow as a recorder would: the same as all at once."""
+"""Made-up jobs, diagnosed as they grow as a recorder would: the same as all at once, however much is folded."""
 
 import json
 from itertools import pairwise
@@ -8,6 +8,7 @@ import pytest
 from test_made_up_jobs import CASES
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
+from gpu_util_callback.diagnosis.evidence import blocks, gauges, memory_tracks, source, usage
 
 # Each cause, from several boards; long runs are left to the benchmark.
 EVERY = 3
@@ -24,6 +25,16 @@ def cuts(rng: np.random.Generator, size: int, parts: int) -> list[int]:
     return [0, *np.sort(rng.integers(0, size + 1, parts - 1)).tolist(), size]
 
 
+@pytest.fixture(params=[1, 32])
+def folded(request, monkeypatch):
+    """Room for so many times less than a recorder keeps, so that short jobs are folded as those of days are."""
+    for kept in (blocks.StepBlocks, blocks.Occurrences, gauges.SampleBins, memory_tracks.MemoryTrack, usage.TimeSums):
+        monkeypatch.setattr(kept, "CAPACITY", kept.CAPACITY // request.param)
+    monkeypatch.setattr(usage.AcceleratorUse, "CAPACITY", usage.AcceleratorUse.CAPACITY // request.param)
+    monkeypatch.setattr(source, "MAX_WINDOWS", source.MAX_WINDOWS // request.param)
+
+
+@pytest.mark.usefixtures("folded")
 @pytest.mark.parametrize("number", SOME, ids=[CASES[number].name for number in SOME])
 def test_rows_in_other_pieces_give_the_same(number):
     job, _ = CASES[number].build()

@@ -1,13 +1,13 @@
 """Causes are found where they are, and nowhere else, over labelled runs that no made-up job covers."""
 
 import pytest
-from scenario_cases import gpu_cases, memory_cases, step_cases
+from scenario_cases import gpu_cases, memory_cases
 from scoring import by_cause, check
 from test_made_up_jobs import CASES as JOBS
 
 from gpu_util_callback.diagnosis import RULES
 
-CASES = [*memory_cases(), *gpu_cases(), *step_cases()]
+CASES = [*memory_cases(), *gpu_cases()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
