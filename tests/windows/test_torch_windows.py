@@ -39,8 +39,12 @@ def result(request, tmp_path_factory):
     return trained(tmp_path_factory.getbasetemp() / f"torch-windows-{attempt}")
 
 
-def test_windows_on_torch(result):
-    _, found = result
+@pytest.fixture
+def found(result):
+    return result[1]
+
+
+def test_windows_on_torch(found):
     plain = found["plain"]
     assert (plain["steps"], plain["window"]) == ([3, 4, 5, 8], [0, 0, 0, 1])
     assert plain["reasons"] == []
@@ -49,17 +53,15 @@ def test_windows_on_torch(result):
     assert plain["windows_s"] == pytest.approx(sum(w["cost_s"] for w in plain["windows"]), abs=1e-2)
 
 
-def test_none_that_nobody_asked_for(result):
-    _, found = result
+def test_none_that_nobody_asked_for(found):
     unasked = found["unasked"]
     assert unasked["windows"] == [] and unasked["status"] == "ended"
     assert any("only on request" in reason for reason in unasked["reasons"])
 
 
 @pytest.mark.parametrize("name", ["plain", "epochs", "again", "loop"])
-def test_a_traced_step_is_the_recorded_step(result, name):
+def test_a_traced_step_is_the_recorded_step(found, name):
     """From the request for its batch, and with the wait for it as idle for input."""
-    _, found = result
     run = found[name]
     assert run["steps"]
     assert np.median(np.abs(run["late_ns"])) < CLOSE_NS
@@ -82,22 +84,19 @@ def test_the_file_is_kept_for_other_tools(result):
     assert sorted(steps) == [3, 4, 5, 8]
 
 
-def test_redacted_runs_keep_no_file_that_names_processes(result):
-    _, found = result
+def test_redacted_runs_keep_no_file_that_names_processes(found):
     assert found["again"]["steps"] == [3, 4, 5]
     assert found["again"]["files"] == []
 
 
-def test_windows_over_epochs_and_validation(result):
-    _, found = result
+def test_windows_over_epochs_and_validation(found):
     epochs = found["epochs"]
     assert epochs["trained"] == 36
     assert epochs["steps"] == [*range(10, 14), *range(22, 30)]  # 12 steps each
 
 
 @pytest.mark.parametrize("name", ["beside", "beside_thread", "warm_up", "held"])
-def test_somebody_elses_profile_is_left_alone(result, name):
-    _, found = result
+def test_somebody_elses_profile_is_left_alone(found, name):
     run = found[name]
     assert (run["status"], run["trained"]) == ("ended", 12)
     assert run["theirs"] >= 10
@@ -107,8 +106,7 @@ def test_somebody_elses_profile_is_left_alone(result, name):
 
 
 @pytest.mark.parametrize("name", ["interrupted", "broken_input", "left_loop"])
-def test_a_window_that_was_left_open_is_closed(result, name):
-    _, found = result
+def test_a_window_that_was_left_open_is_closed(found, name):
     run = found[name]
     assert run["status"] == "interrupted"
     assert not run["left"]
@@ -116,9 +114,8 @@ def test_a_window_that_was_left_open_is_closed(result, name):
     assert max(run["steps"]) <= 5
 
 
-def test_a_profile_on_a_thread_that_the_training_waits_for(result):
+def test_a_profile_on_a_thread_that_the_training_waits_for(found):
     """Nobody can end ours in time: theirs works, training continues, and no window opens again."""
-    _, found = result
     assert found["joined"]["theirs"] >= 10
     assert (found["joined"]["status"], found["joined"]["trained"]) == ("ended", 12)
     after = found["after_joined"]
@@ -126,24 +123,21 @@ def test_a_profile_on_a_thread_that_the_training_waits_for(result):
     assert "another thread" in after["reasons"][0]
 
 
-def test_a_window_does_not_end_within_a_backward_pass(result):
+def test_a_window_does_not_end_within_a_backward_pass(found):
     """Which would put it back afterwards, to record for ever."""
-    _, found = result
     run = found["in_backward"]
     assert (run["yielded"], run["left"]) == ([True], False)
     assert run["theirs"] >= 1
 
 
-def test_other_threads_than_the_main_one_get_no_windows_and_are_told_why(result):
-    _, found = result
+def test_other_threads_than_the_main_one_get_no_windows_and_are_told_why(found):
     run = found["thread"]
     assert (run["status"], run["trained"], run["steps"]) == ("ended", 12, [])
     (reason,) = run["reasons"]
     assert "main thread" in reason
 
 
-def test_windows_open_when_the_budget_has_room(result):
-    _, found = result
+def test_windows_open_when_the_budget_has_room(found):
     run = found["budget"]
     first, second = run["windows"]
     assert run["opened_s"][1] >= first["cost_s"] / 0.3

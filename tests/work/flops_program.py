@@ -60,29 +60,12 @@ def compiled(model: keras.Model, optimizer: Any = "sgd", **arguments: Any) -> ke
     return model
 
 
-def plain() -> Any:
-    return work_of(compiled(dense()), *data())
-
-
-def jit() -> Any:
-    return work_of(compiled(dense(), jit_compile=True), *data())
-
-
-def several_steps() -> Any:
-    return work_of(compiled(dense(), steps_per_execution=2), *data())
-
-
 def mixed() -> Any:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     try:
         return work_of(compiled(dense()), *data())
     finally:
         keras.mixed_precision.set_dtype_policy("float32")
-
-
-def accumulation() -> Any:
-    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2)
-    return work_of(compiled(dense(), optimizer), *data())
 
 
 class Subclassed(keras.Model):
@@ -92,10 +75,6 @@ class Subclassed(keras.Model):
 
     def call(self, x):
         return self.out(self.hidden(x))
-
-
-def subclassed() -> Any:
-    return work_of(compiled(Subclassed()), *data())
 
 
 def again() -> Any:
@@ -131,14 +110,6 @@ def sizes_left_open() -> Any:
         return (dataset.batch(BATCH, drop_remainder=True),)
 
     return convolution(feed)
-
-
-def given() -> Any:
-    return work_of(compiled(dense()), *data(), flops_per_sample=123.0)
-
-
-def eager() -> Any:
-    return work_of(compiled(dense(), run_eagerly=True), *data())
 
 
 class Twice(keras.Model):
@@ -265,24 +236,25 @@ def transformer() -> Any:
     return work_of(model, words.astype(np.int32), words)
 
 
-FITS: tuple[Callable[[], Any], ...] = (
-    plain,
-    jit,
-    several_steps,
-    mixed,
-    accumulation,
-    subclassed,
-    again,
-    convolution,
-    given,
-    eager,
-    sizes_left_open,
-    own_step,
-    untouched,
-    foreign,
-    remat,
-    transformer,
-)
+def fit_of(optimizer: Any = "sgd", flops_per_sample: float | None = None, **compiling: Any) -> Callable[[], Any]:
+    """Return a fit of a dense model that is compiled so."""
+    given = {} if flops_per_sample is None else {"flops_per_sample": flops_per_sample}
+    return lambda: work_of(compiled(dense(), optimizer, **compiling), *data(), **given)
+
+
+FITS: dict[str, Callable[[], Any]] = {
+    "plain": fit_of(),
+    "jit": fit_of(jit_compile=True),
+    "several_steps": fit_of(steps_per_execution=2),
+    "accumulation": fit_of(keras.optimizers.SGD(gradient_accumulation_steps=2)),
+    "given": fit_of(flops_per_sample=123.0),
+    "eager": fit_of(run_eagerly=True),
+    "subclassed": lambda: work_of(compiled(Subclassed()), *data()),
+    **{
+        one.__name__: one
+        for one in (mixed, again, convolution, sizes_left_open, own_step, untouched, foreign, remat, transformer)
+    },
+}
 
 
 def fits() -> dict[str, Any]:
@@ -291,7 +263,7 @@ def fits() -> dict[str, Any]:
         "tensorflow": ("remat",),
         "jax": ("sizes_left_open",),
     }[BACKEND]
-    return {one.__name__: one() for one in FITS if one.__name__ not in left_out}
+    return {name: fit() for name, fit in FITS.items() if name not in left_out}
 
 
 # ---- published figures -----------------------------------------------------------------------
