@@ -1,7 +1,7 @@
 """`python -m harness.fuzz`: feed mutated inputs to the readers, and count what they make of them.
 
 `python -m harness.fuzz --minutes 30 --format kineto --seed 7` works through numbered inputs; give
-`--first` where an earlier part stopped. `--replay` checks the corpus of inputs that once failed.
+`--first` where an earlier part stopped. `--replay` checks the corpus of inputs that once failed, first.
 Every `format_<name>.py` in this folder has a `FORMAT`; failing inputs are kept in tests/out/fuzz.
 """
 
@@ -94,11 +94,11 @@ def main() -> int:
     parser.add_argument("--replay", nargs="*", type=Path, metavar="FILE", help="check the corpus")
     args = parser.parse_args()
     chosen = args.format or names()
-    if args.replay is not None:
-        return replay(chosen, args.replay)
-    if not args.minutes and not args.inputs:
+    new = bool(args.minutes or args.inputs)
+    if args.replay is None and not new:
         parser.error("--minutes or --inputs: how much?")
-    return fuzz(args, chosen)
+    failed = replay(chosen, args.replay) if args.replay is not None else 0
+    return fuzz(args, chosen) | failed if new else failed
 
 
 if __name__ == "__main__":

@@ -2,25 +2,38 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from fork_server import python
 
 pytest.importorskip("keras")
 pytest.importorskip("tensorflow")
 
 PROGRAM = Path(__file__).resolve().parents[2] / "demo" / "gpu_evidence.py"
 ARGUMENTS = ("--backend", "tensorflow", "--stand-in", "--seconds", "3")
+# Runs the program of the second argument, which starts its children with the first, as `python -P`.
+START = "import runpy, sys; _, sys.executable, *sys.argv = sys.argv; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
-def evidence(*arguments, timeout=150, **environ):
+@pytest.fixture
+def evidence(tmp_path):
+    forked = tmp_path / "python"
+    forked.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(python("keras"))} "$@"\n')
+    forked.chmod(0o700)
+    return partial(run, forked)
+
+
+def run(interpreter, *arguments, timeout=150, **environ):
     if shutil.which(os.environ.get("CC", "cc")) is None:
         pytest.skip("no C compiler to build the stand-in libnvidia-ml.so.1 with")
     return subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
+        [sys.executable, "-c", START, str(interpreter), str(PROGRAM), *arguments],
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
@@ -30,7 +43,7 @@ def evidence(*arguments, timeout=150, **environ):
 
 
 @pytest.mark.real_clock("a verdict on what a real training spends")
-def test_a_healthy_and_a_faulty_training(tmp_path):
+def test_a_healthy_and_a_faulty_training(evidence, tmp_path):
     done = evidence(
         *ARGUMENTS,
         "--out",
@@ -67,7 +80,7 @@ def test_a_healthy_and_a_faulty_training(tmp_path):
         assert not any(os.uname().nodename in f.name for f in kept.rglob("*"))
 
 
-def test_without_a_gpu_it_says_so_and_fails(tmp_path):
+def test_without_a_gpu_it_says_so_and_fails(evidence, tmp_path):
     done = evidence(
         "--backend",
         "tensorflow",

@@ -1,11 +1,13 @@
 """The demo's notebook runs top to bottom, and its cells show what they promise."""
 
+import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fork_server import python
 
 nbformat = pytest.importorskip("nbformat", reason='pip install -e ".[reach]"')
 nbclient = pytest.importorskip("nbclient", reason='pip install -e ".[reach]"')
@@ -22,11 +24,17 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = nbclient.NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook, timeout=240, kernel_name="forked", resources={"metadata": {"path": str(folder)}}
     )
+    spec = tmp_path_factory.mktemp("jupyter") / "kernels" / "forked" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    command = [*python("keras"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": command, "display_name": "Python", "language": "python"}))
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    with ThreadPoolExecutor(1) as elsewhere:  # the browser's event loop may run on this thread
+    # Elsewhere: the browser's event loop may run on this thread.
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as elsewhere:
+        patch.setenv("JUPYTER_PATH", str(spec.parents[2]))
         elsewhere.submit(client.execute, env=env).result()
     return {cell["id"]: cell for cell in notebook.cells}
 

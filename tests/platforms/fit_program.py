@@ -1,6 +1,6 @@
 """A fit, its report and the doctor on what looks like another system with a poor console.
 
-python fit_program.py LOGDIR FOLDER: the doctor imports TensorFlow from FOLDER
+python fit_program.py LOGDIR FOLDER ENCODING: the doctor imports TensorFlow from FOLDER
 """
 
 import os
@@ -11,6 +11,9 @@ from pathlib import Path
 import another_system
 
 another_system.pretend()
+os.environ |= {"PYTHONIOENCODING": sys.argv[3], "PYTHONUTF8": "0"}
+sys.stdout = os.fdopen(1, "w", encoding=sys.argv[3], closefd=False)
+sys.stderr = os.fdopen(2, "w", 1, encoding=sys.argv[3], errors="backslashreplace", closefd=False)
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402

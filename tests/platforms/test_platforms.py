@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cuda import TENSORFLOW, fake_framework
+from fork_server import python
 from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
@@ -16,18 +17,17 @@ from gpu_util_callback.recording.manifest import process_facts
 HERE = Path(__file__).parent
 
 
-def run(*command: str, encoding: str = "cp1252") -> subprocess.CompletedProcess:
+def run(start: list[str], *command: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *command],
+        [*start, *command],
         capture_output=True,
         timeout=250,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]),
-            "PYTHONIOENCODING": encoding,
-            "PYTHONUTF8": "0",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "",
+            **environment,
         },
     )
 
@@ -38,7 +38,7 @@ def run(*command: str, encoding: str = "cp1252") -> subprocess.CompletedProcess:
 def test_a_fit_without_proc_and_fork_on_a_console_of_few_characters(encoding, tmp_path):
     pytest.importorskip("tensorflow")
     imported = fake_framework(tmp_path / "fake", "tensorflow", "2.21.0", TENSORFLOW.format(build={}, gpus=0))
-    done = run(str(HERE / "fit_program.py"), str(tmp_path / "logs"), str(imported), encoding=encoding)
+    done = run(python("keras"), str(HERE / "fit_program.py"), str(tmp_path / "logs"), str(imported), encoding)
     said, warned = done.stdout.decode(encoding), done.stderr.decode(encoding, "replace")
     assert done.returncode == 0, said[-3000:] + warned[-3000:]
     assert "Traceback" not in warned, warned[-3000:]
@@ -67,7 +67,8 @@ assert main(["report", sys.argv[1], "--html", sys.argv[2]]) == 0
 
 def test_a_recording_from_a_server_is_read_on_a_laptop(tmp_path):
     make_recording(tmp_path / "logs", "thirds", steps=300, gpus=2)
-    done = run("-c", READ, str(tmp_path / "logs"), str(tmp_path / "page.html"))
+    poor = {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
+    done = run([sys.executable], "-c", READ, str(tmp_path / "logs"), str(tmp_path / "page.html"), **poor)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     assert "The input pipeline starves the GPU" in done.stdout.decode("cp1252")
     assert 'charset="utf-8"' in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -112,51 +112,55 @@ x = np.random.rand(64, 3)
 def fit(**given):
     model.fit(x, x[:, :1], epochs=2, batch_size=8, verbose=0, validation_split=0.25, **given)
 """
-SHOW = "print(np.concatenate([w.ravel() for w in model.get_weights()]).tobytes().hex())"
+# Two fits, and what is left of them; fits with the callback, below the folder of the argument; one that fails.
+FITS = f"""{FIT}
+fit()
+fit()
+print(np.concatenate([w.ravel() for w in model.get_weights()]).tobytes().hex())
+from gpu_util_callback import GpuUtilCallback
+mine, listed = (GpuUtilCallback(f"{{sys.argv[1]}}/{{name}}", report=False) for name in ("mine", "list"))
+fit(callbacks=[mine])
+fit(callbacks=keras.callbacks.CallbackList([listed], True, model=model, epochs=2))
+class Fails(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs):
+        1 / 0
+fit(callbacks=[Fails()])
+"""
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_fits_are_recorded_and_end_with_the_same_bits(backend, folder):
-    need(backend)
-    (folder / "t.py").write_text(FIT + "fit(); fit()\n" + SHOW)
-    environment = {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
-    alone = outcome([*python("keras"), "t.py"], folder, **environment)
-    under = outcome([*run(), "--log-dir", "logs/a", "t.py"], folder, **environment)
-    assert under[:2] == alone[:2]
+@pytest.fixture(scope="module", params=["tensorflow", "jax", "torch"])
+def fits(request, tmp_path_factory):
+    """The folder of a program that fits, and its outcomes: alone, and under `gpu-util run`."""
+    need(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "t.py").write_text(FITS)
+    environment = {"KERAS_BACKEND": request.param, "OMP_NUM_THREADS": "1"}
+    alone = outcome([*python("keras"), "t.py", "alone"], folder, **environment)
+    under = outcome([*run(), "--log-dir", "logs/a", "t.py", "under"], folder, **environment)
+    return folder, alone, under
+
+
+def test_fits_are_recorded_and_end_with_the_same_bits(fits):
+    folder, alone, under = fits
+    assert alone[1] and under[1] == alone[1]
     assert "this run" not in alone[2]
     (recording,) = read_recordings(folder / "logs")  # a series of short fits
-    assert recording.facts["fits"] == 2
+    assert recording.facts["fits"] == 3
     assert recording.facts["script"] == "t.py"
-    assert len(recording.steps["duration_ns"]) == 24
+    assert len(recording.steps["duration_ns"]) == 24, "without the one that failed"
 
 
-def test_fits_with_the_callback_are_recorded_once(folder):
-    need("jax")
-    callbacks = "keras.callbacks.CallbackList([GpuUtilCallback('list')], True, model=model, epochs=2)"
-    fits = f"fit(callbacks=[GpuUtilCallback('mine')])\nfit(callbacks={callbacks})"
-    (folder / "t.py").write_text(f"{FIT}from gpu_util_callback import GpuUtilCallback\n{fits}")
-    assert outcome([*run(), "t.py"], folder, KERAS_BACKEND="jax")[0] == 0
-    for log_dir in ("mine", "list"):
-        assert len(read_recordings(folder / log_dir)) == 1
-    assert not (folder / "logs").exists()
+def test_fits_with_the_callback_are_recorded_once(fits):
+    folder, _, _ = fits
+    for name in ("mine", "list"):
+        assert len(read_recordings(folder / "under" / name)) == 1
+    (others,) = read_recordings(folder / "logs")
+    assert others.facts["fits"] == 3
 
 
-def test_a_fit_of_tf_keras_is_recorded(folder):
-    need("tf_keras")
-    asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
-    (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
-    assert outcome([*run(), "t.py"], folder)[0] == 0
-    (recording,) = read_recordings(folder / "logs")
-    assert len(recording.steps["duration_ns"]) == 12
-
-
-def test_an_error_in_fit_is_shown_as_without_us(folder):
-    need("torch")
-    failing = "class Fails(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs):\n"
-    (folder / "t.py").write_text(FIT + failing + "        1 / 0\nfit(callbacks=[Fails()])")
-    alone = outcome([*python("keras"), "t.py"], folder, KERAS_BACKEND="torch")
+def test_an_error_in_fit_is_shown_as_without_us(fits):
+    folder, alone, under = fits
     assert "ZeroDivisionError" in alone[2]
-    under = outcome([*run(), "--quiet", "t.py"], folder, KERAS_BACKEND="torch")
     assert (under[0], traceback_in(under[2])) == (alone[0], traceback_in(alone[2]))
     (recording,) = read_recordings(folder / "logs")
     assert recording.status == "interrupted"
@@ -167,6 +171,15 @@ def traceback_in(text: str) -> str:
     end = text.index("\nZeroDivisionError")
     shown = text[text.index("Traceback") : text.index("\n", end + 1)]
     return shown.replace('  File "<string>", line 1, in <module>\n', "")  # of the fork server
+
+
+def test_a_fit_of_tf_keras_is_recorded(folder):
+    need("tf_keras")
+    asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
+    (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
+    assert outcome([*run(), "t.py"], folder)[0] == 0
+    (recording,) = read_recordings(folder / "logs")
+    assert len(recording.steps["duration_ns"]) == 12
 
 
 def test_what_is_no_script_gets_one_line(folder):
@@ -249,8 +262,9 @@ class Trainer:
 """
 
 
-@pytest.mark.parametrize("library", ["transformers", "lightning"])
-def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
+@pytest.fixture
+def trainers(folder):
+    """The folder of two programs that train with stand-ins of such libraries."""
     need("torch")
     files = {
         "transformers/__init__.py": TRAINER,
@@ -263,10 +277,15 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    code, out, err = outcome([*run(), f"{library}.t.py"], folder)
+    return folder
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_other_trainers_are_recorded_by_their_callbacks(library, trainers):
+    code, out, err = outcome([*run(), f"{library}.t.py"], trainers)
     assert (code, out) == (0, "")
     assert "does not record" not in err
-    (recording,) = read_recordings(folder / "logs")
+    (recording,) = read_recordings(trainers / "logs")
     waits = recording.steps["input_wait_ns"] / 1e6
     assert len(waits) == 8
     assert 18 < sorted(waits)[4] < 40
@@ -275,12 +294,10 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, folder):
     assert validation > 45
 
 
-def test_each_process_of_a_launcher_records_its_rank(folder):
-    need("torch")
-    (folder / "t.py").write_text(FIT + "fit()")
+def test_each_process_of_a_launcher_records_its_rank(trainers):
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
-    done = outcome([*python("torch"), *launcher, *run(), "t.py"], folder, KERAS_BACKEND="torch")
+    done = outcome([*python("torch"), *launcher, *run(), "lightning.t.py"], trainers)
     assert done[0] == 0, done[2]
-    recordings = read_recordings(folder / "logs")
+    recordings = read_recordings(trainers / "logs")
     assert sorted(one.rank for one in recordings) == [0, 1]
     assert len({one.session for one in recordings}) == 1
