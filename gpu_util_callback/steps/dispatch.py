@@ -15,7 +15,8 @@ from types import CodeType
 
 from gpu_util_callback.steps.frames import stack_of
 
-# Samples are dense at first, so that short runs have enough, and rare once there are enough.
+# Samples are dense at first, so that short runs have enough, and rare once there are enough. Those of
+# a compilation do not count: it may last for a minute.
 _DENSE, _ENOUGH = 60, 300
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
 _DEEPEST = 200  # frames
@@ -116,9 +117,10 @@ class DispatchWatch:
     def _pause_s(self) -> float:
         if not self._meaning:
             return float("inf")
-        if self._samples + self._between < _DENSE:
+        samples = self._samples - self._kinds[COMPILING] + self._between
+        if samples < _DENSE:
             return _DENSE_S
-        return _USUAL_S if self._samples + self._between < _ENOUGH else _RARE_S
+        return _USUAL_S if samples < _ENOUGH else _RARE_S
 
     def look(self) -> None:
         """Sample the training thread's stack once."""

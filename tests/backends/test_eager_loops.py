@@ -10,6 +10,7 @@ from programs import ran
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.steps import dispatch
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 
 pytestmark = pytest.mark.real_clock("a verdict on what real loops spend")
@@ -117,6 +118,16 @@ def test_the_program_s_random_numbers_are_left_alone():
     watch = DispatchWatch("tensorflow", 0, lambda: True)
     watch.wait(lambda seconds: False, 0.05)
     assert random.getstate() == state
+
+
+def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypatch):
+    compiles = compile("pass", "site-packages/jax/_src/compiler.py", "exec")
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: [(None, compiles)])
+    watch, pauses = DispatchWatch("jax", 0, lambda: True), []
+    for _ in range(1000):
+        watch.look()
+    watch.wait(lambda seconds: pauses.append(seconds) or True, 10)
+    assert watch.facts()["samples"] == 0 and pauses[0] < 0.1
 
 
 def test_a_look_keeps_no_frame_alive():
