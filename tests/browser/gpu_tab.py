@@ -185,10 +185,14 @@ class Tab:
         box = self.plot()
         return box["x"] + box["width"] * (value - bounds[0]) / (bounds[1] - bounds[0])
 
+    def address(self) -> str:
+        """What the address bar says now; `page.url` is what the driver has heard of it."""
+        self.settle()
+        return self.page.evaluate("location.href")
+
     def link(self) -> dict[str, str]:
         """Our keys of the address bar's hash."""
-        self.settle()
-        parts = urlsplit(self.page.evaluate("location.href")).fragment.split("&")
+        parts = urlsplit(self.address()).fragment.split("&")
         keys = [part.split("=", 1) for part in parts if part.startswith("p.gpu_utilization.")]
         return {key.removeprefix("p.gpu_utilization."): unquote(value) for key, value in keys}
 

@@ -58,7 +58,7 @@ def test_lanes_and_groups_are_moved_by_keyboard_and_by_mouse(tab):
     after = groups.all_inner_texts()
     assert sorted(after) == sorted(before) and after[0] != before[0], after
     # The link keeps the order.
-    url = tab.page.url
+    url = tab.address()
     tab.page.goto("about:blank")
     tab.page.goto(url)
     tab.wait_for(".tl-value:not(:empty)")
@@ -240,7 +240,7 @@ def test_groups_are_one_stop_of_the_tab_key(tab):
 def test_a_step_is_found_by_its_number(tab):
     tab.button("time").click()
     tab.page.keyboard.press("g")
-    tab.find(".goto input").wait_for()
+    tab.find(".goto input:focus").wait_for()
     tab.page.keyboard.type("1,234")
     tab.page.keyboard.press("Enter")
     tab.settle()
@@ -250,7 +250,7 @@ def test_a_step_is_found_by_its_number(tab):
     assert tab.button("steps").get_attribute("aria-pressed") == "true"
     # Beyond the end: the last one there is.
     tab.button("go to step").click()
-    tab.find(".goto input").wait_for()
+    tab.find(".goto input:focus").wait_for()
     tab.page.keyboard.type("999999")
     tab.page.keyboard.press("Enter")
     tab.settle()

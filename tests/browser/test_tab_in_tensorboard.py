@@ -67,8 +67,7 @@ def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
     tab.drag((box["x"] + 100, box["y"] + 30), (box["x"] + 300, box["y"] + 30))
     tab.button("Share view").click()
     assert "copied" in tab.text(".notice") or "address bar" in tab.text(".notice")
-    tab.settle()
-    url, link = tab.page.url, tab.link()
+    url, link = tab.address(), tab.link()
     assert {"id", "axis", "view", "span", "range"} <= link.keys()
     shown = tab.text(".measure h2")
     other = open_tab(server.url, url.partition("#gpu_utilization")[2], host=True)
@@ -81,7 +80,7 @@ def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
     tab.button("Close details").click()
     tab.button("The numbers as tables", exact=False).click()
     assert tab.link()["span"] == "-"
-    third = open_tab(server.url, tab.page.url.partition("#gpu_utilization")[2])
+    third = open_tab(server.url, tab.address().partition("#gpu_utilization")[2])
     third.wait_for(".tables table")
     third.settle()
     assert third.link() == tab.link()

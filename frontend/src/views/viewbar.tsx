@@ -1,5 +1,5 @@
 /** What stands beside the overview: the list of all lanes, and the way back from a zoom. */
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { groupKey, laneKey, lanesByGroup, seriesRowKey } from '../lanes/layout.ts';
 import { count } from '../math/format.ts';
 import { clean } from '../math/text.ts';
@@ -34,7 +34,8 @@ export function GoTo({ top }: { top: number }) {
   const box = useRef<HTMLDivElement>(null);
   const close = (): void => app.state.set({ asking: false });
   useDismiss(open, close, box);
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // At once: whoever types `g` goes on with the number.
     if (open) box.current?.querySelector('input')?.focus();
   }, [open]);
   const extent = app.recording?.extent;
