@@ -14,8 +14,6 @@ from tensorflow.python.ops import script_ops
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.input_calls import TIMED
 
-pytestmark = pytest.mark.timed
-
 ROWS = np.ones((4, 8), np.float32), np.ones((4, 1), np.float32)
 CALLS = 40
 SPENT: list[tuple[float, float]] = []  # what each call really took: wall and CPU, in ms
@@ -109,6 +107,7 @@ def recorded(folder, given, **arguments):
     return read_recordings(folder)[0].facts["fit"]
 
 
+@pytest.mark.real_clock("milliseconds of functions that sleep and that compute")
 @pytest.mark.parametrize("make", [sleeps, spins])
 @pytest.mark.parametrize("kind", list(INPUTS))
 def test_wall_and_cpu_of_a_call(tmp_path, kind, make):
@@ -128,8 +127,11 @@ def test_wall_and_cpu_of_a_call(tmp_path, kind, make):
     assert entry["cpu_ms"] == pytest.approx(cpu, abs=0.5)
     assert (entry["cpu_ms"] < 1) if make is sleeps else (entry["cpu_ms"] > 2.9)
     # Whatever else this machine does: who waits for a core does not wait for files.
-    computes = entry["cpu_ms"] / (entry["wall_ms"] - entry["queued_ms"])
-    assert (computes < 0.4) if make is sleeps else (computes > 0.7)
+    rest = entry["wall_ms"] - entry["queued_ms"]
+    if make is sleeps:
+        assert entry["cpu_ms"] < 0.4 * rest
+    elif kind != "PyDataset with threads":  # two that compute wait for each other's Python lock
+        assert entry["cpu_ms"] > 0.7 * rest
 
 
 def test_everything_is_as_before_after_the_fit(tmp_path):
