@@ -13,11 +13,9 @@ from processes import shared, summed_up
 
 # What holds measured waits against injected ones, alone on the machine; and what counts, in another
 # process beside other tests.
-MEASURED = {"jax": ("waits", "stages", "hidden", "executions", "epochs", "behind"), "torch": ("waits", "epochs")}
-COUNTED = {
-    "jax": ("regrouped", "shapes", "nests", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
-    "torch": ("nests", "interrupted", "remade", "on_batch", "synchronizations", "calls"),
-}
+MEASURED = {"jax": ("waits", "hidden", "executions", "epochs"), "torch": ("waits", "epochs")}
+COUNTED_BOTH = ("nests", "interrupted", "remade", "on_batch", "synchronizations", "calls")
+COUNTED = {"jax": ("stages", "behind", "regrouped", "shapes", *COUNTED_BOTH), "torch": COUNTED_BOTH}
 BACKENDS = tuple(MEASURED)
 
 
@@ -79,20 +77,20 @@ def test_batches_of_any_nest_are_recorded_with_their_sizes(counted):
     assert counted["nests/lengths"]["fit"]["input_dims"] == [[[3, 8], [6, 16], 3], [[3, 8], 1]]
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("shares of real time")
 def test_steps_that_the_device_has_yet_to_do_are_no_validation():
-    one = run("jax", *MEASURED["jax"])["behind"]
+    one = run("jax", *COUNTED["jax"])["behind"]
     summed_up(one)
     assert one["behind"] == 2, "one validation an epoch, with steps of its epoch before it"
     assert one["account"]["time_s"]["validation"] < 0.3 * one["validations_s"]
     assert one["account"]["time_s"]["step"] > 0.5 * one["account"]["wall_s"]
 
 
-@pytest.mark.timed  # the pipelines are read at intervals
+@pytest.mark.real_clock("the pipelines are read at intervals")
 def test_stages_of_tf_data_are_read_outside_of_tensorflow_too():
     """Beside PyTorch, too: `test_loops.py`."""
     need("tensorflow")
-    one = run("jax", *MEASURED["jax"])["stages"]
+    one = run("jax", *COUNTED["jax"])["stages"]
     summed_up(one)
     assert ["train", "map(decode)"] in one["found"]
     assert ["validation", "map(decode)"] in one["found"]

@@ -12,8 +12,6 @@ from processes import shared, summed_up
 
 from gpu_util_callback.backends.input_calls import TIMED
 
-pytestmark = pytest.mark.timed
-
 DELAYS = [delay for delay in DELAYS_MS for _ in range(PER_DELAY)]
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 
@@ -25,19 +23,26 @@ def framework(request):
 
 
 @pytest.fixture
-def found(framework):
-    return found_of(framework)
+def measured(framework):
+    """Held against what the program itself has stamped, alone on the machine."""
+    return shared("loop_program.py", framework, "waits", "parts", "elsewhere")
 
 
-def found_of(framework: str) -> dict:
-    groups = ["waits", "parts", "elsewhere", "failing"]
+@pytest.fixture
+def counted(framework):
+    return counted_of(framework)
+
+
+def counted_of(framework: str) -> dict:
+    groups = ["failing"]
     groups += ["stages"] if importlib.util.find_spec("tensorflow") else []
     groups += {"torch": ["compiled"], "tensorflow": ["xla"]}.get(framework, [])
     return shared("loop_program.py", framework, *groups)
 
 
-def test_wait_is_the_truth(framework, found):
-    waits = {name: one for name, one in found.items() if name.startswith("waits/")}
+@pytest.mark.timed
+def test_wait_is_the_truth(framework, measured):
+    waits = {name: one for name, one in measured.items() if name.startswith("waits/")}
     assert len(waits) == (2 if framework == "jax" else 4)
     for name, one in waits.items():
         assert one["good"], f"{name}: measured {one['measured']}, truth {one['truth']} ms"
@@ -70,15 +75,17 @@ def test_wait_is_the_truth(framework, found):
         assert entry["cpu_ms"] < 0.5, "it sleeps"
 
 
-def test_the_first_step_is_a_compilation(framework, found):
-    compiled = found["waits/generator/0"]["compiled"]
+@pytest.mark.timed
+def test_the_first_step_is_a_compilation(framework, measured):
+    compiled = measured["waits/generator/0"]["compiled"]
     assert compiled == ([] if framework == "torch" else [0])
-    assert found["waits/generator/15"]["compiled"] == []
+    assert measured["waits/generator/15"]["compiled"] == []
 
 
-def test_stages_of_tf_data_are_read(framework, found):
+@pytest.mark.real_clock("the pipelines are read at intervals")
+def test_stages_of_tf_data_are_read(framework, counted):
     need("tensorflow")
-    one = found["stages"]
+    one = counted["stages"]
     assert "map(decode)" in one["found"]
     assert one["fit"]["input_kind"] == "tf.data"
     assert one["framework"]["name"] == framework, "tf.data alone is no training"
@@ -86,20 +93,21 @@ def test_stages_of_tf_data_are_read(framework, found):
 
 def test_what_xla_compiles_in_a_tensorflow_loop():
     need("tensorflow")
-    one = found_of("tensorflow")["xla"]
+    one = counted_of("tensorflow")["xla"]
     assert one["compiled"] == [0, 12]
     summed_up(one)
 
 
 def test_torch_compile():
     need("torch")
-    one = found_of("torch")["compiled"]
+    one = counted_of("torch")["compiled"]
     assert one["compiled"] == [0, 9]
     summed_up(one)
 
 
-def test_epochs_validations_and_other_phases(found):
-    one = found["parts"]
+@pytest.mark.timed
+def test_epochs_validations_and_other_phases(measured):
+    one = measured["parts"]
     summed_up(one)
     assert one["steps"] == 20 + 20 + 15
     assert one["kinds"]["epoch"] == one["kinds"]["validation"] == one["kinds"]["checkpoint"] == 3
@@ -114,8 +122,9 @@ def test_epochs_validations_and_other_phases(found):
     assert spent["other"] == pytest.approx(one["spent"]["before"], rel=0.05, abs=0.02)
 
 
-def test_loops_that_fetch_elsewhere(found):
-    one = found["elsewhere"]
+@pytest.mark.timed
+def test_loops_that_fetch_elsewhere(measured):
+    one = measured["elsewhere"]
     summed_up(one)
     assert one["steps"] == 30
     assert one["fetched_off_ms"] == pytest.approx(0, abs=SLACK_MS)
@@ -124,15 +133,15 @@ def test_loops_that_fetch_elsewhere(found):
     assert one["body_off_ms"] == pytest.approx(0, abs=SLACK_MS)
 
 
-def test_an_exception_passes_through_and_ends_the_recording(found):
-    assert found["raised"]["status"] == "interrupted"
-    assert found["raised"]["steps"] == 5
+def test_an_exception_passes_through_and_ends_the_recording(counted):
+    assert counted["raised"]["status"] == "interrupted"
+    assert counted["raised"]["steps"] == 5
 
 
-def test_a_fault_of_ours_does_not_reach_the_loop(found):
-    assert found["ours"]["seen"] == list(range(10))
-    assert found["ours"]["status"] == "interrupted"
-    assert found["nowhere"]["seen"] == [0, 1, 2]
+def test_a_fault_of_ours_does_not_reach_the_loop(counted):
+    assert counted["ours"]["seen"] == list(range(10))
+    assert counted["ours"]["status"] == "interrupted"
+    assert counted["nowhere"]["seen"] == [0, 1, 2]
 
 
 def test_arguments_are_checked_at_once():

@@ -24,11 +24,7 @@ from gpu_util_callback import read_recordings  # noqa: E402
 from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
 from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
-pytestmark = [
-    pytest.mark.timed,
-    pytest.mark.usefixtures("fresh_keras"),
-    pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
-]
+pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 NEIGHBOUR = 4_000_000  # a process id above Linux' highest
 
@@ -65,6 +61,7 @@ def h100s(*utilization: float) -> Scenario:
     return scenario
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_an_eager_model_becomes_a_graph(world):
     class Layered(Timed):
@@ -86,6 +83,7 @@ def test_an_eager_model_becomes_a_graph(world):
     assert_kept(before, world(h100s(90), "after", train), "launch_bound")
 
 
+@pytest.mark.timed
 def test_a_training_moves_to_the_gpu_that_is_free(world, monkeypatch):
     def scenario():
         both = h100s(98, 0)
@@ -143,6 +141,7 @@ def test_a_build_without_cuda_is_replaced(world):
     assert_gone(world(h100s(95), "after", train), "cpu_fallback")
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_all_gpus_get_work(world):
     def train(folder, model=None):
@@ -176,6 +175,7 @@ def test_a_memory_limit_is_raised(world, monkeypatch):
     assert findings(after, "memory_limit") == [] and findings(after, "memory_pressure") == []
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_every_worker_gets_its_share_of_the_files(tmp_path):
     files = uneven_workers.FILES

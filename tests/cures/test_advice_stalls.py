@@ -16,11 +16,7 @@ from timed_fit import Timed, fit, labelled, pause  # noqa: E402
 from gpu_util_callback import GpuUtilMonitor, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 
-pytestmark = [
-    pytest.mark.timed,
-    pytest.mark.usefixtures("fresh_keras"),
-    pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
-]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("fresh_keras")]
 
 
 class Saving(Timed):

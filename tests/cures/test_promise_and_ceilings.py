@@ -10,10 +10,7 @@ from fork_server import python
 from packages import need
 from programs import ran
 
-pytestmark = [
-    pytest.mark.timed,
-    pytest.mark.real_clock("a neighbour may begin or end between the two fits that are compared", reruns=3),
-]
+pytestmark = pytest.mark.timed
 
 HERE = Path(__file__).resolve().parent
 MARGIN, KEPT = 1.3, 0.3

@@ -1,4 +1,4 @@
-"""A real fit beside a driver whose calls take two seconds."""
+"""Real fits beside a driver whose calls are slow, and between fits."""
 
 import os
 import time
@@ -8,19 +8,18 @@ import pytest
 from nvml import Scenario
 from waiting import newest
 
-pytestmark = pytest.mark.timed
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 STEP_S = 0.005
 
 
-def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
+@pytest.mark.timed
+def test_a_call_that_hangs_changes_no_step_time(play, tmp_path):
     keras = pytest.importorskip("keras")
     tf = pytest.importorskip("tensorflow")
     from gpu_util_callback import GpuUtilCallback, read_recordings
 
-    scenario = Scenario("h100").call("nvmlDeviceGetClockInfo", latency_s=2, from_=2, until=2.3)
+    scenario = Scenario("h100").call("nvmlDeviceGetClockInfo", latency_s=1.6, from_=1, until=1.3)
 
     def work(x):
         time.sleep(STEP_S)  # a step of known length: the machine's noise is small beside it
@@ -37,7 +36,7 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
 
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            if library.time > 6:
+            if library.time > 3.6:
                 self.model.stop_training = True
 
     model.fit(data, steps_per_epoch=100_000, verbose=0, callbacks=[callback, Stop()])
@@ -45,11 +44,11 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
     # The GPU's samples have a hole where the driver was slow; the steps went on all the while.
     start_ns = library.start_us * 1000
     t = (recording.samples["gpu0"]["time_ns"] - start_ns) / 1e9
-    assert np.diff(t).max() > 1.5
+    assert np.diff(t).max() > 1.3
     steps = recording.steps
     at = (steps["start_ns"] - start_ns) / 1e9
-    slow = (at > 2.3) & (at < 3.9)
-    fast = ((at > 0.5) & (at < 1.9)) | ((at > 4.5) & (at < 5.9))
+    slow = (at > 1.3) & (at < 2.5)
+    fast = ((at > 0.3) & (at < 0.9)) | ((at > 2.9) & (at < 3.5))
     assert slow.sum() > 100
     assert fast.sum() > 100
     ratio = np.median(steps["duration_ns"][slow]) / np.median(steps["duration_ns"][fast])
@@ -57,6 +56,7 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
     assert np.percentile(steps["duration_ns"][slow], 99) < 0.5e9  # no step waited for the call
 
 
+@pytest.mark.real_clock("a sampler that rests between fits")
 def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_path):
     keras = pytest.importorskip("keras")
     pytest.importorskip("tensorflow")

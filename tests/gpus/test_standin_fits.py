@@ -12,7 +12,7 @@ from timed_fit import Timed, batches, fit, slowly  # noqa: E402
 
 from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
 
-pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("fresh_keras")]
+pytestmark = [pytest.mark.real_clock("a verdict on what a real fit spends"), pytest.mark.usefixtures("fresh_keras")]
 
 STEPS = 80
 

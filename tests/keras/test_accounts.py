@@ -18,8 +18,6 @@ from programs import ran
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
 
-pytestmark = pytest.mark.timed
-
 
 class Slow(keras.callbacks.Callback):
     """Takes its time in some hooks, and adds up how much."""
@@ -70,6 +68,7 @@ def sums_up(recording) -> None:
     assert (parts <= recording.steps["duration_ns"] + 1000).all()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("steps_per_execution", [1, 8])
 @timed()
 def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
@@ -132,6 +131,7 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     assert own + waits.sum() / 1e3 == pytest.approx(between, rel=0.05)
 
 
+@pytest.mark.timed
 def test_callbacks_are_told_apart_by_name(tmp_path):
     class Quick(Slow):
         pass
@@ -187,6 +187,7 @@ def test_checkpoints_are_named(tmp_path):
     assert "on_train_batch_end" not in checkpoint.__dict__
 
 
+@pytest.mark.timed
 def test_waiting_for_the_device_is_not_a_callback(tmp_path, monkeypatch):
     """Keras reads the logs before the first callback: what takes time there is the device."""
     model = small_model()
@@ -218,6 +219,7 @@ def test_waiting_for_the_device_is_not_a_callback(tmp_path, monkeypatch):
     sums_up(recording)
 
 
+@pytest.mark.timed
 @timed()
 def test_a_healthy_run_has_little_unexplained(tmp_path):
     model = small_model(size=512)
@@ -291,6 +293,7 @@ def test_a_retrace_is_a_compilation(tmp_path):
     sums_up(recording)
 
 
+@pytest.mark.real_clock("milliseconds of an iterator that sleeps")
 def test_setting_up_the_input_counts_as_input(tmp_path):
     class LateStart(keras.utils.PyDataset):
         """Takes 80 ms to begin an epoch and 40 ms to end one."""
@@ -365,6 +368,7 @@ STOPPED = """
 """
 
 
+@pytest.mark.real_clock("a process is stopped for two seconds")
 @pytest.mark.skipif(sys.platform != "linux", reason="the waits of a thread are Linux's to count")
 def test_a_stopped_process_is_a_gap_of_its_own_and_no_callback(tmp_path):
     """A callback that holds Python's lock stops every thread as well: that is its own time."""

@@ -22,8 +22,6 @@ from fit_truth import (
 )
 from tensorflow.python.framework import config as tf_config
 
-pytestmark = pytest.mark.timed
-
 DELAYS_MS = (0, 2, 10, 50)
 PER_DELAY = 10
 MODES = {
@@ -109,6 +107,7 @@ def close(measured: np.ndarray, truth: np.ndarray, handover: bool) -> list[str]:
     return found
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("kind", "mode", "step"), cases(COVERING, EVERYTHING))
 def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
     def attempt():
@@ -133,6 +132,7 @@ def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
     once_more(attempt)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("mode", ["plain", "determinism", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("work_ms", [1, 8])
 @pytest.mark.parametrize("delay_ms", [0, 3, 12])

@@ -13,8 +13,6 @@ from programs import ran
 
 from gpu_util_callback.backends.tensorflow.iterator import holds_batches
 
-pytestmark = pytest.mark.timed
-
 HERE = Path(__file__).resolve().parent
 
 PROGRAM = """
@@ -36,6 +34,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.real_clock("a wait is held against a step of the same fit")
 @pytest.mark.parametrize("threads", ["1", pytest.param("4", marks=pytest.mark.slow)])
 def test_the_step_is_no_wait(threads, tmp_path):
     environment = {

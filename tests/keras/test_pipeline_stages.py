@@ -15,8 +15,6 @@ from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
 from gpu_util_callback.backends.tensorflow.written_stages import Reader, function_name, word
 from gpu_util_callback.recorder import intake
 
-pytestmark = pytest.mark.timed
-
 SLEPT: list[float] = []  # what `decode` really took, call by call
 
 

@@ -11,7 +11,7 @@ from fork_server import python
 from packages import need
 from programs import ran
 
-pytestmark = pytest.mark.timed
+pytestmark = pytest.mark.real_clock("every second batch takes 30 ms")
 
 SCRIPT = """
 import json, socket, sys, time

@@ -74,7 +74,6 @@ def test_with_a_gpu_the_training_thread_waits_for_it_and_stops_the_profiler(tmp_
     assert len(profiles(tmp_path)) == 2
 
 
-@pytest.mark.timed
 def test_a_window_is_in_the_recording_and_in_the_profile_tab(tmp_path):
     recording = fit(tmp_path, [(3, 6)])
     assert recording.status == "ended"
@@ -214,7 +213,6 @@ def test_off_takes_none_and_says_nothing(tmp_path):
     assert profiles(tmp_path) == []
 
 
-@pytest.mark.timed
 def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
     def batches():
         for _ in range(5):
