@@ -68,6 +68,21 @@ class Truth:
         return np.maximum(0, np.array(self.ready) - np.maximum(wanted, free)) / 1e6
 
 
+def mapped(truth: Truth, prefetched: bool = False):
+    """A `tf.data` pipeline whose map makes the batches; `prefetched`: TensorFlow may fetch them ahead."""
+    import tensorflow as tf
+
+    def load(k):
+        make = lambda k: truth.make(int(k))  # noqa: E731
+        x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
+        return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
+
+    options = tf.data.Options()
+    if not prefetched:
+        options.experimental_optimization.inject_prefetch = False
+    return tf.data.Dataset.range(len(truth)).map(load).with_options(options)
+
+
 def medians(values: np.ndarray) -> list[float]:
     """One median for each of `DELAYS_MS`; the first two batches of a run are left out."""
     return [float(np.median(values[max(i * PER_DELAY, 2) : (i + 1) * PER_DELAY])) for i in range(len(DELAYS_MS))]

@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from device_reads import counted_reads
-from injected import BATCH, PER_DELAY, WIDTH, Truth, close, medians, report
+from injected import BATCH, PER_DELAY, WIDTH, Truth, close, mapped, medians, report
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 
@@ -74,16 +74,7 @@ def given(kind: str, truth: Truth) -> dict:
         x = np.full((n * BATCH, WIDTH), 0.1, np.float32)
         return {"x": x, "y": np.zeros((n * BATCH, 1), np.float32), "batch_size": BATCH}
     if kind == "tf.data":
-        import tensorflow as tf
-
-        def load(k):
-            make = lambda k: truth.make(int(k))  # noqa: E731
-            x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
-            return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
-
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        return {"x": tf.data.Dataset.range(n).map(load).with_options(options)}
+        return {"x": mapped(truth)}
     from torch.utils.data import DataLoader, Dataset
 
     class Batches(Dataset):

@@ -6,25 +6,10 @@ import sys
 import tempfile
 
 import numpy as np
-import tensorflow as tf
 import tf_keras
-from injected import Truth, close, medians, report
+from injected import WIDTH, Truth, close, mapped, medians, report
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-
-BATCH, WIDTH = 8, 16
-
-
-def dataset(truth: Truth):
-    def load(k):
-        make = lambda k: truth.make(int(k))  # noqa: E731
-        x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
-        return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
-
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return tf.data.Dataset.range(len(truth)).map(load).with_options(options)
-
 
 if __name__ == "__main__":
     for executions in (int(argument) for argument in sys.argv[1:]):
@@ -34,10 +19,10 @@ if __name__ == "__main__":
             model = tf_keras.Sequential([tf_keras.layers.Input((WIDTH,)), tf_keras.layers.Dense(1)])
             model.compile("sgd", "mse", steps_per_execution=executions)
             model.fit(
-                dataset(truth),
+                mapped(truth),
                 verbose=0,
                 epochs=2,
-                validation_data=dataset(Truth([7.0] * 4)),
+                validation_data=mapped(Truth([7.0] * 4)),
                 callbacks=[GpuUtilCallback(log_dir, report=False)],
             )
             (recording,) = read_recordings(log_dir)
@@ -60,7 +45,7 @@ if __name__ == "__main__":
             validation_ms=(recording.validation_steps["input_wait_ns"] / 1e6).tolist(),
             input=recording.facts["fit"]["input_kind"],
         )
-    data = dataset(Truth([0.0] * 4))
+    data = mapped(Truth([0.0] * 4))
     model.fit(data, validation_data=data, verbose=0)  # without us
     left = [getattr(model, name) for name in ("train_function", "test_function")]
     report("after", left=[function.__module__ for function in left])

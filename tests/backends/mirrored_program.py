@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from injected import Truth, medians, report
+from injected import Truth, mapped, medians, report
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import recorder
@@ -30,12 +30,7 @@ class Heard(logging.Handler):
 
 
 def dataset(truth: Truth, known: bool = True) -> tf.data.Dataset:
-    def load(k):
-        make = lambda k: truth.make(int(k))  # noqa: E731
-        x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
-        return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
-
-    made = tf.data.Dataset.range(len(truth)).map(load)
+    made = mapped(truth, prefetched=True)
     return made if known else made.filter(lambda x, y: tf.size(x) > 0)
 
 

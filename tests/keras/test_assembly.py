@@ -22,6 +22,12 @@ def call(**times) -> list[int]:
     return row
 
 
+def done(start, length=1, **more) -> list[int]:
+    """A call that took so long, and nothing beside it did."""
+    end = start + length
+    return call(start=start, call=start, call_end=end, logs=end, logs_end=end, end=end, **more)
+
+
 def rows(*pairs, signature=None) -> InputRows:
     stamps = np.array(pairs, float).reshape(-1, 2)
     delivered = np.where(stamps[:, 1] < 0, -1, stamps[:, 1] * MS).astype(np.int64)
@@ -143,7 +149,7 @@ def test_steps_whose_ends_are_seen():
 
 
 def test_serial_fetches_are_exact():
-    row = call(start=0, hooks=0, hooks_end=0, call=0, call_end=40, logs=40, logs_end=40, end=40)
+    row = done(0, 40)
     given = rows((0, 6), (14, 15), (23, 33))
     table = steps(block([row], given, most=8, serial=True))
     assert (table["input_wait_ns"] / MS).tolist() == [6, 1, 10]
@@ -172,22 +178,9 @@ def test_sharing_rows_among_calls():
 
 
 def test_shapes_and_what_they_compile():
-    def at(k, ms):
-        start = 1000.0 * k
-        return call(
-            start=start,
-            hooks=start,
-            hooks_end=start,
-            call=start,
-            call_end=start + ms,
-            logs=start + ms,
-            logs_end=start + ms,
-            end=start + ms,
-        )
-
     signature = [7, 7, 7, 9, 9, 7, 11]
     lengths = [5, 5, 5, 300, 5, 5, 6]  # a new shape that costs nothing compiled nothing
-    calls = [at(k, ms) for k, ms in enumerate(lengths)]
+    calls = [done(1000 * k, ms) for k, ms in enumerate(lengths)]
     given = rows(*[(1000 * k, 1000 * k + 1) for k in range(7)], signature=signature)
     table = steps(block(calls, given), shapes_compile=True)
     assert table["shape_id"].tolist() == [0, 0, 0, 1, 1, 0, 2]
@@ -214,7 +207,7 @@ def test_phases_know_their_step_whatever_the_order_of_the_queue():
     late = Phase("callback", "late", 0, 5, "callbacks", 5, calls=3)
     early = Phase("callback", "early", 0, 5, "callbacks", 5, calls=1)
     partial = [(k, k + 0.1) for k in range(10)]
-    calls = [call(start=i, call=i, call_end=i + 1, logs=i + 1, logs_end=i + 1, end=i + 1) for i in range(3)]
+    calls = [done(i) for i in range(3)]
     assembler = Assembler(0)
     tables = assembler.add([early, late])
     assert "phases" not in tables  # their calls are not assembled yet
@@ -276,7 +269,7 @@ def test_steps_that_come_too_fast_are_counted_without_rows():
 
 def test_rows_of_a_call_under_way_wait_for_it():
     """The recorder's thread may look at any moment: the graph is ahead of the calls."""
-    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)) for k in range(1, 5)]
+    calls = [tuple(done(k)) for k in range(1, 5)]
     whole = [(k, k + 0.1 * k) for k in range(1, 5)]
     graph = Graph(rows(*whole[:2]), rows(whole[2]), rows(whole[3]))
     assembler = Assembler(0)
@@ -288,7 +281,7 @@ def test_rows_of_a_call_under_way_wait_for_it():
 
 
 def test_calls_after_some_that_lost_their_rows_have_their_own():
-    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)) for k in range(4)]
+    calls = [tuple(done(k)) for k in range(4)]
     graph = Graph(rows((1.2, 1.4), (3.2, 3.5)))  # of one of three calls, and of one under way
     assembler = Assembler(0)
     (lost,) = assembler.add([Function("train", 1, graph), *calls[:3]])["steps"]
@@ -298,8 +291,8 @@ def test_calls_after_some_that_lost_their_rows_have_their_own():
 
 
 def test_ends_of_a_call_under_way_wait_for_it():
-    one = call(start=0, call=0, call_end=30, logs=30, logs_end=30, end=30)
-    two = call(start=30, call=30, call_end=60, logs=60, logs_end=60, end=60)
+    one = done(0, 30)
+    two = done(30, 30)
     early, late = rows((0, 5), (10, 12), (30, 33)), rows((40, 50))
     early.ended_ns = np.array([9, 30, 39]) * MS
     late.ended_ns = np.array([60]) * MS
@@ -314,7 +307,7 @@ def test_ends_of_a_call_under_way_wait_for_it():
 
 def test_calls_that_fetch_in_python_bring_their_own_rows():
     """A call without a batch of its own takes none of the next one's."""
-    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1) for k in (1, 2, 3)]
+    at = [done(k) for k in (1, 2, 3)]
     stamps = [(MS, MS + MS // 2, 7.0, 0), (), (3 * MS, 3 * MS + MS // 4, 9.0, 0)]
     items = [Function("train"), *((*row, *own) for row, own in zip(at, stamps, strict=True))]
     table = steps(items)
@@ -327,19 +320,19 @@ def test_calls_that_fetch_in_python_bring_their_own_rows():
 
 def test_a_device_that_was_done_meanwhile_ends_the_wait():
     """The device's end is seen on another thread, by the call's number."""
-    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1) for k in (1, 2)]
-    done = {0: 2 * MS + MS // 4}
+    at = [done(k) for k in (1, 2)]
+    seen = {0: 2 * MS + MS // 4}
     idle = (MS, MS + MS // 2, 0.0, 0)
     busy = (2 * MS, 2 * MS + MS // 2, 0.0, ENDED_MEANWHILE)
     items = [(*at[0], *idle), (*at[1], *busy)]
-    (table,) = Assembler(0, device_done=done).add(items)["steps"]
+    (table,) = Assembler(0, device_done=seen).add(items)["steps"]
     assert table["input_wait_ns"].tolist() == [MS // 2, MS // 4]
-    assert not done or min(done) >= 1
+    assert not seen or min(seen) >= 1
 
 
 def test_validations_between_steps_keep_their_place():
-    row = call(start=0, call=0, call_end=1, logs=1, logs_end=1, end=1)
-    test = call(start=1, call=1, call_end=2, logs=2, logs_end=2, end=2, flags=TESTING)
+    row = done(0)
+    test = done(1, flags=TESTING)
     items = [Function("validation"), tuple(row), (*test, MS, MS + 5, 0.0, 0), tuple(row), (*test, MS, MS + 7, 0.0, 0)]
     tables = Assembler(0).add(items)
     assert [part["step"].tolist() for part in tables["validation_steps"]] == [[1], [2]]
@@ -349,7 +342,7 @@ def test_validations_between_steps_keep_their_place():
 
 def test_a_validation_batch_that_was_not_requested_has_no_wait():
     """Of a loop that only says where its steps begin; as in training."""
-    test = call(start=1, call=1, call_end=2, logs=2, logs_end=2, end=2, flags=TESTING)
+    test = done(1, flags=TESTING)
     items = [Function("validation"), (*test, UNSEEN, MS, 0.0, 0), (*test, MS, MS + 7, 0.0, 0)]
     (table,) = Assembler(0).add(items)["validation_steps"]
     assert table["input_wait_ns"].tolist() == [-1, 7]

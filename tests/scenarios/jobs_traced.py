@@ -98,10 +98,3 @@ def _(job, vary):
 def _(job, vary):
     job.train(20_000, gpu=1.0, host=vary(0.9))
     return {"sync_bound": None}
-
-
-@case("a tabular model", model={"parameters": 90_000}, fit={"batch_size": 8192})
-def _(job, vary):
-    job.set(sm_active_pct=vary(11), allocator_peak_bytes=1 * GB)
-    job.train(6000, gpu=4)
-    return {"small_model": None}
