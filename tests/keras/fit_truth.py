@@ -79,6 +79,18 @@ class Wanted(keras.callbacks.Callback):
             self.validation.wanted[batch] = time.perf_counter_ns()
 
 
+class Raise(keras.callbacks.Callback):
+    """Raises at the end of some batch."""
+
+    def __init__(self, error, batch=5):
+        super().__init__()
+        self.error, self.batch = error, batch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self.batch:
+            raise self.error
+
+
 class Worker(keras.Sequential):
     """A model whose steps take as long as they are told, inside the compiled function."""
 

@@ -11,7 +11,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, compiled, traced
+from fit_truth import BATCH, WIDTH, Raise, compiled, traced
 from waiting import flush_often, newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -200,14 +200,10 @@ class Inner(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         with contextlib.suppress(ZeroDivisionError):
-            compiled().fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[Fails(), self.callback])
+            compiled().fit(
+                X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[Raise(ZeroDivisionError(), 9), self.callback]
+            )
         self.summaries.append(self.callback.summary())
-
-
-class Fails(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 9:
-            raise ZeroDivisionError
 
 
 def test_an_inner_fit_left_by_an_error_leaves_the_outer_one_as_it_is(tmp_path):
@@ -222,7 +218,7 @@ def test_an_inner_fit_left_by_an_error_leaves_the_outer_one_as_it_is(tmp_path):
 def test_a_summary_where_an_error_is_handled(tmp_path):
     callback = GpuUtilCallback(str(tmp_path), report=False)
     try:
-        fit(callback, Fails())
+        fit(callback, Raise(ZeroDivisionError(), 9))
     except ZeroDivisionError:
         summary = callback.summary()
     assert summary["status"] == "interrupted"

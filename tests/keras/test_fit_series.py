@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, compiled, ended, traced
+from fit_truth import BATCH, WIDTH, Raise, compiled, ended, traced
 from fork_server import python
 from waiting import wait_for_recorders
 
@@ -184,18 +184,12 @@ def test_callbacks_that_take_turns(tmp_path):
     assert offsets == list(range(0, 6 * STEPS, STEPS))
 
 
-class Interrupted(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 2:
-            raise KeyboardInterrupt
-
-
 def test_an_interrupted_fit_ends_the_series(tmp_path):
     model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
     for _ in range(3):
         fit(model, callback)
     with pytest.raises(KeyboardInterrupt):
-        fit(model, callback, Interrupted())
+        fit(model, callback, Raise(KeyboardInterrupt(), 2))
     fit(model, callback)
     interrupted, after = ended(tmp_path)
     assert (interrupted.status, after.status) == ("interrupted", "ended")

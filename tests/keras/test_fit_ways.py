@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, compiled, ended, recorded_fit, small_model, traced, untouched
+from fit_truth import BATCH, UNROLLED, WIDTH, Raise, compiled, ended, recorded_fit, small_model, traced, untouched
 from waiting import newest, wait_until
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -36,18 +36,6 @@ def model():
 
 def recordings(folder):
     return sorted(read_recordings(folder), key=lambda r: r.facts["fit_index"])
-
-
-class Raise(keras.callbacks.Callback):
-    """Raises at the end of some batch."""
-
-    def __init__(self, error, batch=5):
-        super().__init__()
-        self.error, self.batch = error, batch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == self.batch:
-            raise self.error
 
 
 def test_a_second_fit_reuses_the_trace(tmp_path):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-import keras
 import numpy as np
 import pynvml
 import pytest
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, Raise, small_model
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
 from gpu_util_callback.gpus import _gate
@@ -37,12 +36,6 @@ def slow_batches():
         yield np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32)
 
 
-class Interrupt(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == STEPS:
-            raise KeyboardInterrupt
-
-
 def interrupted_fit(log_dir):
     model = small_model()
     model.compile("sgd", "mse")
@@ -51,7 +44,7 @@ def interrupted_fit(log_dir):
             slow_batches(),
             steps_per_epoch=100 * STEPS,
             verbose=0,
-            callbacks=[GpuUtilCallback(str(log_dir)), Interrupt()],
+            callbacks=[GpuUtilCallback(str(log_dir)), Raise(KeyboardInterrupt(), STEPS)],
         )
 
 
