@@ -8,19 +8,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Raise, compiled, ended, recorded_fit, small_model, traced, untouched
+from fit_truth import BATCH, UNROLLED, WIDTH, Raise, compiled, ended, ours, recorded_fit, small_model, traced, untouched
 from waiting import newest, wait_until
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import read_recordings
 
 pytestmark = pytest.mark.real_clock("what came between steps within a share of the time")
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
-
-
-def ours(folder, **arguments):
-    return GpuUtilCallback(str(folder), **{"report": False, **arguments})
 
 
 def fit(model, *callbacks, **arguments):
