@@ -19,6 +19,8 @@ _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _AT_ONCE, _PAUSE_S = 50, 0.0005
 
 Shape = list[int | None]
+# Multiply-adds of an operation, given the shapes of its inputs, by number, and that of its output.
+_Rule = Callable[[tf.Operation, Callable[[int], Shape], Shape], int]
 
 
 def function_of_a_step(train_function: object) -> tf.types.experimental.ConcreteFunction | None:
@@ -79,9 +81,7 @@ def count(
     next_shape = iter(shapes)
     outside = {id(inner): outer for outer, inner in graph.captures}
     arguments = [
-        flat.source(tensor, outside.get(id(tensor), tensor), next(next_shape))
-        if tensor.dtype != tf.resource
-        else flat.source(tensor, outside.get(id(tensor), tensor), None)
+        flat.source(tensor, outside.get(id(tensor), tensor), next(next_shape) if tensor.dtype != tf.resource else None)
         for tensor in graph.inputs
     ]
     flat.inline(graph, arguments)
@@ -229,14 +229,11 @@ class _Flat:
                 work.include(parts[0])
             return
         once = _body(flow.bodies["body"][0], inputs)
-        if not once.total and not once.missing:
-            flow.trips = self._trips(flow, inputs)
-            return
         flow.trips = self._trips(flow, inputs)
-        if flow.trips is None:
-            work.miss(f"a loop of unknown length ({flow.name})")
-        else:
+        if flow.trips is not None:
             work.include(once, flow.trips)
+        elif once.total or once.missing:
+            work.miss(f"a loop of unknown length ({flow.name})")
 
     def _trips(self, flow: _Flow, inputs: list[tf.Tensor]) -> int | None:
         """Return how often a loop's body runs, where its condition says so."""
@@ -317,28 +314,17 @@ def _einsum(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return einsum_multiply_adds(equation, [shape(place) for place in range(len(op.inputs))])
 
 
-def _conv(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    return product([*out, *shape(1)[:-1]])
+_OUT = -1  # in place of an input's number: the output
 
 
-def _conv_input_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    return product([*shape(2), *shape(1)[:-1]])
+def _at_each(places: int, kernel: int, part: slice) -> _Rule:
+    """Return the rule of a convolution: a multiply-add with a part of the kernel's sizes at each of some places."""
 
+    def multiply_adds(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
+        at, sizes = (out if which == _OUT else shape(which) for which in (places, kernel))
+        return product([*at, *sizes[part]])
 
-def _conv_filter_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    return product([*shape(2), *out[:-1]])
-
-
-def _depthwise(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    return product([*out, *shape(1)[:2]])
-
-
-def _depthwise_input_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    return product([*shape(2), *shape(1)[:2]])
-
-
-def _depthwise_filter_gradient(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    return product([*shape(2), *out[:2]])
+    return multiply_adds
 
 
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
@@ -354,30 +340,22 @@ def _cudnn(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
     return steps_of_batch * _GATES[op.get_attr("rnn_mode").decode()] * units * widths
 
 
-# By the operation's type: kind, multiply-adds.
-_OPERATIONS: dict[str, tuple[str, Callable[[tf.Operation, Callable[[int], Shape], Shape], int]]] = {
-    "MatMul": (MATMUL, _matmul),
-    "BatchMatMul": (MATMUL, _matmul),
-    "BatchMatMulV2": (MATMUL, _matmul),
-    "BatchMatMulV3": (MATMUL, _matmul),
-    "SparseMatMul": (MATMUL, _matmul),
+_DENSE, _DEPTHWISE = slice(-1), slice(2)  # the parts of a kernel that each place is multiplied with
+
+# By the operation's type, in all its versions: kind, multiply-adds.
+_OPERATIONS: dict[str, tuple[str, _Rule]] = {
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "SparseMatMul"), (MATMUL, _matmul)),
     "Einsum": (MATMUL, _einsum),
-    "Conv": (CONV, _conv),
-    "Conv2D": (CONV, _conv),
-    "Conv3D": (CONV, _conv),
-    "Conv2DBackpropInput": (CONV, _conv_input_gradient),
-    "Conv3DBackpropInputV2": (CONV, _conv_input_gradient),
-    "Conv2DBackpropFilter": (CONV, _conv_filter_gradient),
-    "Conv3DBackpropFilterV2": (CONV, _conv_filter_gradient),
-    "DepthwiseConv2dNative": (CONV, _depthwise),
-    "DepthwiseConv2dNativeBackpropInput": (CONV, _depthwise_input_gradient),
-    "DepthwiseConv2dNativeBackpropFilter": (CONV, _depthwise_filter_gradient),
-    "CudnnRNN": (MATMUL, _cudnn),
-    "CudnnRNNV2": (MATMUL, _cudnn),
-    "CudnnRNNV3": (MATMUL, _cudnn),
-    "CudnnRNNBackprop": (MATMUL, lambda *of: 2 * _cudnn(*of)),
-    "CudnnRNNBackpropV2": (MATMUL, lambda *of: 2 * _cudnn(*of)),
-    "CudnnRNNBackpropV3": (MATMUL, lambda *of: 2 * _cudnn(*of)),
+    **dict.fromkeys(("Conv", "Conv2D", "Conv3D"), (CONV, _at_each(_OUT, 1, _DENSE))),
+    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), (CONV, _at_each(2, 1, _DENSE))),
+    **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), (CONV, _at_each(2, _OUT, _DENSE))),
+    "DepthwiseConv2dNative": (CONV, _at_each(_OUT, 1, _DEPTHWISE)),
+    "DepthwiseConv2dNativeBackpropInput": (CONV, _at_each(2, 1, _DEPTHWISE)),
+    "DepthwiseConv2dNativeBackpropFilter": (CONV, _at_each(2, _OUT, _DEPTHWISE)),
+    **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), (MATMUL, _cudnn)),
+    **dict.fromkeys(
+        ("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3"), (MATMUL, lambda *of: 2 * _cudnn(*of))
+    ),
 }
 # Of TensorFlow's own, but their work does not follow from their shapes, or we do not know how.
 _UNKNOWN = (
@@ -406,7 +384,8 @@ def _add(work: CountedWork, op: tf.Operation, static: list[Shape | None] | None)
         foreign = op.type[0] != "_" and not hasattr(tf.raw_ops, op.type)
         # One without inputs reads a clock, say: it works on nothing of the model's.
         if (foreign or op.type in _UNKNOWN or op.type in _PYTHON) and len(op.inputs):
-            work.miss(_described(op))
+            what = "a Python function in the graph" if op.type in _PYTHON else op.type
+            work.miss(f"{what} ({op.name})")
         return
 
     def shape(place: int) -> Shape:
@@ -418,9 +397,3 @@ def _add(work: CountedWork, op: tf.Operation, static: list[Shape | None] | None)
     kind, multiply_adds = rule
     out = _merged(_static(op.outputs[0]), static[0] if static else None)
     work.add(kind, op.outputs[0].dtype.name, multiply_adds(op, shape, out or [None]))
-
-
-def _described(op: tf.Operation) -> str:
-    if op.type in _PYTHON:
-        return f"a Python function in the graph ({op.name})"
-    return f"{op.type} ({op.name})"
