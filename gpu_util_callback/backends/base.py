@@ -196,7 +196,7 @@ class Adapter:
         return []
 
 
-# The one registry. Each framework is a package here, with the modules `backend` (`adapter()`),
+# The one registry. Each framework is a package here, with the modules `backend` (`ADAPTER`),
 # `runtime` (`RUNTIME`) and `profiler` (`SESSION`). Ordered by preference where several are imported:
 # TensorFlow is often there for tf.data or TensorBoard alone.
 BACKENDS = ("jax", "torch", "tensorflow")
@@ -224,7 +224,7 @@ def adapter_for(backend: str) -> Adapter:
             }
         )
         return adapter
-    return framework_module(backend, "backend").adapter()
+    return framework_module(backend, "backend").ADAPTER()
 
 
 def profiler_session_for(backend: str) -> ProfilerSession | None:

@@ -128,6 +128,4 @@ class OutputProbe(DeviceProbe):
         return ready is None or bool(ready())
 
 
-def adapter() -> JaxAdapter:
-    """Return a fresh adapter for one fit."""
-    return JaxAdapter()
+ADAPTER = JaxAdapter

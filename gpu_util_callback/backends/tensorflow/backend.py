@@ -40,7 +40,7 @@ class GraphBatches(Batches):
 
     Args:
         model: whose function it is.
-        way: "graph", "eager" or "none": where batches are timed.
+        way: "graph" or "eager", where batches are timed; "hooks" = nowhere.
         tell_seen: called with each iterator the function is given, once.
     """
 
@@ -210,10 +210,6 @@ def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int
     return np.where(fits, new, old)
 
 
-# How a way of timing is named in the recording.
-TIMINGS = {"graph": "graph", "eager": "eager", "none": "hooks"}
-
-
 class TensorFlowAdapter(KerasAdapter):
     """Times batches inside the compiled train and test functions."""
 
@@ -222,7 +218,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._batches: list[GraphBatches] = []  # of the train and the test function
         self._timeline: Timeline | None = None
         self._failed: Failed = lambda source, error: None
-        self._way = "none"
+        self._way = "hooks"
         self._deterministic = False  # `enable_op_determinism()`
         self._test_stays = False  # wrapped from the fit's begin to its end
 
@@ -233,7 +229,7 @@ class TensorFlowAdapter(KerasAdapter):
         self.shapes_compile = self.every_shape_compiles or bool(tf.config.list_physical_devices("GPU"))
         self.will_fail = tensorflow_distribute.known_failure(model)
         self._way = self._choose(model)
-        self.timing = TIMINGS[self._way] + (" (determinism)" if self._deterministic else "")
+        self.timing = self._way + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"
         self._batches = []
         self._train = self._timed("train_function", stale, raised=stale)
@@ -265,7 +261,7 @@ class TensorFlowAdapter(KerasAdapter):
                 "cure": "report it with the version of TensorFlow; step times are measured without it",
             }
         )
-        return "none"
+        return "hooks"
 
     def _timed(self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]) -> TimedFunction:
         assert self._timeline is not None
@@ -316,6 +312,4 @@ class TensorFlowAdapter(KerasAdapter):
         }
 
 
-def adapter() -> TensorFlowAdapter:
-    """A fresh adapter for one fit."""
-    return TensorFlowAdapter()
+ADAPTER = TensorFlowAdapter

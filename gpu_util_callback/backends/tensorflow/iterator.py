@@ -189,7 +189,7 @@ def _now() -> tf.Tensor:
     """
     with tf.device("CPU:0"):
         if deterministic():  # `tf.timestamp()` raises then
-            stamp = tf.ensure_shape(tf.numpy_function(_wall_clock, [], tf.float64), [])
+            stamp = tf.ensure_shape(tf.numpy_function(lambda: np.float64(time.time()), [], tf.float64), [])
         else:
             stamp = tf.timestamp()
     order: Any = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
@@ -197,10 +197,6 @@ def _now() -> tf.Tensor:
         clock = stamp.op if stamp.op.type != "EnsureShape" else stamp.op.inputs[0].op
         order.run_independently(clock)
     return stamp
-
-
-def _wall_clock() -> np.float64:
-    return np.float64(time.time())
 
 
 def _after_row(data, written: tf.Operation):
@@ -263,7 +259,8 @@ def _signature(data) -> tf.Tensor:
         return tf.constant(0, tf.int64)
     numbers = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
     if numbers.shape.rank == 1 and numbers.shape[0] is not None:
-        weights = tf.constant([_weight(i) for i in range(numbers.shape[0])], tf.int64)
+        # Odd, distinct and small: sums are exact as float64, too.
+        weights = tf.constant([(i * 15838 + 1) % 104729 for i in range(numbers.shape[0])], tf.int64)
     else:  # a rank is unknown: as many weights as there turn out to be numbers
         numbers += 1  # a dimension of 0 counts, too: one more of them is another shape
         weights = tf.range(1, tf.size(numbers, out_type=tf.int64) * 2, 2, tf.int64)
@@ -274,10 +271,6 @@ def _only_batch(tensor) -> bool:
     """Return True if only the first dimension is unknown."""
     shape = tensor.shape
     return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
-
-
-def _weight(i: int) -> int:
-    return (i * 7919 * 2 + 1) % 104729  # odd, distinct and small: sums are exact as float64, too
 
 
 _probed: dict[bool, str] = {}  # by whether op determinism is on

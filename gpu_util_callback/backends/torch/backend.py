@@ -142,6 +142,4 @@ class TorchAdapter(PythonAdapter):
         return {"strategy": "DistributedDataParallel" if self.runtime.processes() > 1 else None}
 
 
-def adapter() -> TorchAdapter:
-    """Return a fresh adapter for one fit."""
-    return TorchAdapter()
+ADAPTER = TorchAdapter
