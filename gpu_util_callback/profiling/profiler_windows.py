@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,12 +28,9 @@ from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFa
 from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
-from gpu_util_callback.recording.segments import Tables, concatenate
+from gpu_util_callback.recording.segments import SampleBlock, Tables, concatenate
 from gpu_util_callback.recording.storage import put, storage_for
 from gpu_util_callback.redaction import redacted_file
-
-if TYPE_CHECKING:
-    from gpu_util_callback.gpus import SampleBlock
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -87,12 +83,17 @@ class ProfilerWindows:
         self.session = session
         self._schedule = schedule
         self.clock = clock
-        self._share = share
         self.log_dir = log_dir
         self.fit_is_over = fit_is_over
         self.redact = redact
         self.reader = reader or WindowReader()
-        self.planner: Planner | None = None
+        on_device = session.traces_device
+        self.planner = Planner(
+            _cut(schedule) if session.holds_up else schedule,
+            share,
+            first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
+            warmup=1 if on_device else 0,
+        )
         self._marker: Marker | None = None
         self._open: Window | None = None
         self._running: list[Window] = []
@@ -121,17 +122,9 @@ class ProfilerWindows:
         try:
             self._thread_id = threading.get_ident()
             _abandon_left_over(self._thread_id)
-            on_device = self.session.traces_device
-            planner = Planner(
-                _cut(self._schedule) if self.session.holds_up else self._schedule,
-                self._share,
-                first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
-                warmup=1 if on_device else 0,
-            )
             per_call = max(1, steps_per_call)
             claims = [(a * per_call, b * per_call) for a, b in profile_claims(callbacks)]
-            planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims)
-            self.planner = planner
+            self.planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims)
             _all.add(self)
         except Exception as error:
             self._failed(error)
@@ -142,7 +135,7 @@ class ProfilerWindows:
         Returns: whether there was anything to do.
         """
         planner = self.planner
-        if self._off or planner is None:
+        if self._off:
             return False
         now = time.perf_counter_ns()
         try:
@@ -157,7 +150,7 @@ class ProfilerWindows:
             if action is Action.MARK:
                 self._marker = self.session.mark(step)
             elif action is Action.OPEN:
-                self._open_window(planner, step)
+                self._open_window(step)
             elif action is Action.CLOSE:
                 self._close_window(planner.closed())
         except Exception as error:
@@ -173,9 +166,7 @@ class ProfilerWindows:
         """
         try:
             marker, self._marker = self._marker, None
-            planned = None
-            if self.planner is not None:
-                planned = self.planner.epoch_ended(steps)
+            planned = self.planner.epoch_ended(steps)
             if planned is not None:
                 self._settle()
             if marker is not None:
@@ -190,7 +181,7 @@ class ProfilerWindows:
             return
         self._over = True
         self.steps_pause(steps)
-        if self.planner is not None and not self._off:
+        if not self._off:
             why = self.planner.why_none(time.perf_counter_ns())
             if why is not None:
                 self.note(*why)
@@ -207,13 +198,13 @@ class ProfilerWindows:
 
     def look(self, request: str, steps: int) -> str | None:
         """Take a window at the next step. Returns: why not, None where it will be tried."""
-        if self._off or self.planner is None:
+        if self._off:
             return self._why_off()
         return self.planner.look(request, steps)
 
     def look_refused(self, request: str) -> str | None:
         """Return why a window that was to be tried will not come, None where it may."""
-        refused = self.planner.look_refused if self.planner is not None else None
+        refused = self.planner.look_refused
         if refused is not None and refused[0] == request:
             return refused[1]
         return self._why_off() if self._off and not self.busy else None
@@ -248,11 +239,12 @@ class ProfilerWindows:
     @property
     def cost_s(self) -> float:
         """Return the cost of all windows so far: start, stop, slowed steps, reading."""
-        return self.planner.budget.spent_s if self.planner is not None else 0.0
+        return self.planner.budget.spent_s
 
     # -- one window ----------------------------------------------------------------------------
 
-    def _open_window(self, planner: Planner, step: int) -> None:
+    def _open_window(self, step: int) -> None:
+        planner = self.planner
         began_ns = self.clock.now()
         before = time.perf_counter()
         server = None if self._schedule.beside_server else self.session.server()
@@ -270,7 +262,7 @@ class ProfilerWindows:
         except OSError as error:
             self._give_up(f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room")
             return
-        window = Window(self, planner, folder, began_ns)
+        window = Window(self, folder, began_ns)
         wait_began = time.perf_counter()
         self.session.settle()
         waited = time.perf_counter() - wait_began
@@ -322,7 +314,7 @@ class ProfilerWindows:
 
     def abandon(self) -> None:
         """Abandon a fit that ended without notice, left in the middle of a step. On any thread."""
-        window = self.planner.window if self.planner is not None else None
+        window = self.planner.window
         if window is not None and window.marked:
             window.marked.pop()
         self._abandoned = True
@@ -343,8 +335,7 @@ class ProfilerWindows:
     def _switch_off(self) -> None:
         self._off = True
         self.session.end()
-        if self.planner is not None:
-            self.planner.give_up()
+        self.planner.give_up()
 
     def _failed(self, error: Exception) -> None:
         """Handle an error of ours, or a framework with unexpected internals."""
@@ -488,10 +479,10 @@ IDLE_S = 60.0  # an open window is closed after this long without a step
 class Window:
     """One window from its start until its rows are available; its thread stops the profiler."""
 
-    def __init__(self, windows: ProfilerWindows, planner: Planner, folder: Path, began_ns: int):
+    def __init__(self, windows: ProfilerWindows, folder: Path, began_ns: int):
         self.folder = folder
         self._windows = windows
-        self._planner = planner
+        self._planner = windows.planner
         self._began_ns = began_ns
         self.planned: PlannedWindow | None = None  # set before `closing`
         self.halt_s = 0.0  # time the training thread spent stopping, likewise
@@ -708,8 +699,6 @@ class WindowResult:
 
     def add_to(self, tables: Tables, samples: list[SampleBlock]) -> None:
         """Add its rows to those about to be written, and its allocators' curves to the samples."""
-        from gpu_util_callback.gpus import SampleBlock
-
         phases = {
             "kind": ["profiler_window"],
             "name": [f"window {self.window}"],

@@ -101,7 +101,7 @@ class KerasWindows:
         # While no boundary of steps is looked at: who says until when (`attends_ns`).
         self.away: Planner | None = None
         windows.begin(callbacks, steps_per_epoch, self._per_call)
-        self._planner = windows.planner
+        self._planner: Planner | None = windows.planner
 
     def batch_requested(self) -> None:
         """Note that the next batch is requested before its call; the request begins the step."""
