@@ -21,10 +21,10 @@ from diagnosis_cost import COLUMNS
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.gpus import SampleBlock
 from gpu_util_callback.recorder.recorder import Recorder, State
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.segments import SampleBlock
 from gpu_util_callback.steps.timeline import Timeline
 
 STEP_NS = 8_640_000  # 10⁷ of them are a day

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.recording.segments import SampleBlock
+
 
 @dataclass(frozen=True)
 class FrameworkGpu:
@@ -22,20 +24,6 @@ class FrameworkGpu:
     pci_bus_id: str | None = None
     compute_capability: Sequence[int] | str | None = None
     cuda_ordinal: int | None = None
-
-
-@dataclass(frozen=True)
-class SampleBlock:
-    """Samples of one group since the last drain.
-
-    time_ns: int64 (n,), on the recording's clock, not decreasing. values: float64 (n, m), one
-    column per name in `columns`; NaN is absent.
-    """
-
-    group: str
-    columns: tuple[str, ...]
-    time_ns: np.ndarray
-    values: np.ndarray
 
 
 # If the recorder died, nothing drains the sampler; the oldest samples are then dropped.

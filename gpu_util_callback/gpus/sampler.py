@@ -12,9 +12,10 @@ from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mo
 from gpu_util_callback.gpus._gate import Gate, Memory, Retired
 from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._reader import GpuReader, XidWatch
-from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
+from gpu_util_callback.gpus._store import FrameworkGpu, Store
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
+from gpu_util_callback.recording.segments import SampleBlock
 
 HANG_S = 1.0
 WATCH_S = 0.5

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.manifest_facts import Unavailable
-from gpu_util_callback.recording.segments import Tables
+from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.recording.work import mfu_of
 from gpu_util_callback.steps.callback_list import (
     BatchHooks,
@@ -34,9 +34,6 @@ from gpu_util_callback.steps.callback_list import (
     find_callback_list,
 )
 from gpu_util_callback.steps.frames import FitWatch, calling_fit, given_adapter, is_tf_keras, names_in_fit
-
-if TYPE_CHECKING:
-    from gpu_util_callback.gpus import SampleBlock
 
 WORKERS_HAVE_NO_STAGES: Unavailable = {
     "source": "pipeline",

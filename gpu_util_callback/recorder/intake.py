@@ -18,7 +18,7 @@ from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segments import Tables, joined
+from gpu_util_callback.recording.segments import SampleBlock, Tables, joined
 from gpu_util_callback.steps.assemble import Assembler, Item
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations
@@ -26,7 +26,7 @@ from gpu_util_callback.steps.timeline import Timeline
 from gpu_util_callback.unused_gpu import checked
 
 if TYPE_CHECKING:
-    from gpu_util_callback.gpus import SampleBlock, Sampler
+    from gpu_util_callback.gpus import Sampler
 
 MOST_ITEMS = 1 << 14  # of the queue of steps that become rows at once: 10 ms of the GIL
 MOST_QUEUED = 1 << 19  # of the steps: 150 MB, in 2.5 s of steps that do nothing
@@ -222,8 +222,6 @@ class GpuSamples:
         if self._adapter is None or not self._allocator_works:
             return []
         try:
-            from gpu_util_callback.gpus import SampleBlock
-
             now = np.array([self._clock.now()])
             return [
                 SampleBlock(f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())]))

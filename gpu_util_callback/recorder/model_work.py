@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.backends.base import Adapter, NotCounted
 from gpu_util_callback.backends.inputs import batch_shape
 from gpu_util_callback.recording.manifest_facts import Unavailable
-from gpu_util_callback.recording.segments import AnyTables
+from gpu_util_callback.recording.segments import AnyTables, SampleBlock
 from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
 from gpu_util_callback.steps.rows import seen_batch_size
-
-if TYPE_CHECKING:
-    from gpu_util_callback.gpus import SampleBlock
 
 POINT_S = 0.5  # of training behind each point of a lane, at least: a step alone scatters too much
 CURE = "give flops_per_sample="
@@ -132,8 +129,6 @@ class ModelWork:
                 self._point_samples = self._point_ns = 0.0
         if not points:
             return []
-        from gpu_util_callback.gpus import SampleBlock
-
         times = np.array([when for when, _ in points], np.int64)
         rates = np.array([rate for _, rate in points])
         blocks = [SampleBlock("model", (SAMPLES_PER_S,), times, rates[:, None])]

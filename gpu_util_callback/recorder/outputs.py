@@ -18,13 +18,12 @@ from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest import dumps, parse
-from gpu_util_callback.recording.segments import Part, Tables, joined
+from gpu_util_callback.recording.segments import Part, SampleBlock, Tables, joined
 from gpu_util_callback.recording.summary import ColumnDistributions
 from gpu_util_callback.recording.work import mfu_of
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.run_reports import Recorded
-    from gpu_util_callback.gpus import SampleBlock
     from gpu_util_callback.recording.event_files import ScalarWriter
 
 # Below 2 s with the time that a flush takes and the pause before it.
@@ -518,7 +517,7 @@ class RunningDiagnosis:
         """Add new rows by table, and new sample blocks, of one flush or several."""
         flushed: list[Part] = []
         for rows, blocks in parts:
-            flushed += [(rows, {}), *(({}, {block.group: _columns(block)}) for block in blocks)]
+            flushed += [(rows, {}), *(({}, {block.group: block.rows()}) for block in blocks)]
         tables, samples = joined(flushed)
         self._evidence.add(tables, samples)
         self._summary.add(tables, samples)
@@ -541,10 +540,6 @@ class RunningDiagnosis:
     def news(self, result: Mapping[str, object]) -> list[str]:
         """Return a line per cause, once, when it is established and has cost enough to matter."""
         return self._announcer.lines(result)
-
-
-def _columns(block: SampleBlock) -> dict[str, np.ndarray]:
-    return {"time_ns": block.time_ns, **dict(zip(block.columns, block.values.T, strict=True))}
 
 
 # Sampled columns behind the scalars of a GPU. The driver's own buffer has the first alone; where it

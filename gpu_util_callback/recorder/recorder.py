@@ -27,7 +27,7 @@ from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.schema import FIT_GAP, STOPPED
-from gpu_util_callback.recording.segments import Tables
+from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch
 from gpu_util_callback.steps.frames import FitWatch
@@ -37,7 +37,6 @@ from gpu_util_callback.steps.timeline import Phase, Timeline
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import RunReport
     from gpu_util_callback.diagnosis.run_reports import Recorded
-    from gpu_util_callback.gpus import SampleBlock
     from gpu_util_callback.report.notebook import Summary
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows

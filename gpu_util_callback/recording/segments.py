@@ -1,6 +1,7 @@
 """Segments: the rows of a stretch of time, all tables and groups in one file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,24 @@ Tables = dict[str, dict[str, np.ndarray]]
 AnyTables = Mapping[str, Mapping[str, np.ndarray]]  # that are only read
 # (tables, samples) of a stretch of time
 Part = tuple[Tables, Tables]
+
+
+@dataclass(frozen=True)
+class SampleBlock:
+    """New samples of one group.
+
+    time_ns: int64 (n,), on the recording's clock, not decreasing. values: float64 (n, m), one
+    column per name in `columns`; NaN is absent.
+    """
+
+    group: str
+    columns: tuple[str, ...]
+    time_ns: np.ndarray
+    values: np.ndarray
+
+    def rows(self) -> dict[str, np.ndarray]:
+        """Return the columns by name, the times included."""
+        return {"time_ns": self.time_ns, **dict(zip(self.columns, self.values.T, strict=True))}
 
 
 def _given(table: str, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -8,11 +8,10 @@ import time
 import numpy as np
 from scripted_runs import MS, step_rows
 
-from gpu_util_callback.gpus._store import SampleBlock
 from gpu_util_callback.recorder.outputs import DIAGNOSIS_SHARE, MOST_FLUSHES, Outputs, RunningDiagnosis
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.segments import complete
+from gpu_util_callback.recording.segments import SampleBlock, complete
 
 FLUSH_NS = 1_500_000_000
 START = 1_700_000_000_000_000_000
