@@ -94,7 +94,7 @@ class Day:
         recorder, timeline = self.recorder, self.timeline
         recorder._started_ns = recorder.clock.now()
         recorder.start = lambda *_: None
-        recorder.intake.assembler = assembler_of(recorder)
+        recorder.intake.begin(recorder.adapter, recorder.clock.offset_ns)
         recorder._open()
         while recorder.path is None:
             time.sleep(0.01)
@@ -127,12 +127,6 @@ class Day:
     def flush(self) -> None:
         self.recorder._tick()
         self.recorder._outputs._write()
-
-
-def assembler_of(recorder: Recorder) -> Any:
-    from gpu_util_callback.steps.assemble import Assembler
-
-    return Assembler(recorder.clock.offset_ns)
 
 
 def main() -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Intake:
         timeline: of the training thread.
         gpus: the samples.
         fail: reports a failed source.
-        distrust: is called with the error where rows are lost.
+        lose: is called with (source, error) where rows are lost.
 
     Attributes:
         hook_sums: of the fit's callbacks.
@@ -48,16 +48,15 @@ class Intake:
     """
 
     def __init__(
-        self, timeline: Timeline, gpus: GpuSamples, fail: Callable[..., None], distrust: Callable[[Exception], None]
+        self, timeline: Timeline, gpus: GpuSamples, fail: Callable[..., None], lose: Callable[[str, Exception], None]
     ):
         self.hook_sums: list[HookSums] = []
         self.on_rows: Callable[[Tables, list[SampleBlock]], None] | None = None
         self.pauses: deque[tuple[int, int]] = deque(maxlen=4096)
-        self.assembler: Assembler | None = None
+        self.assembler = Assembler(0, device_done=timeline.device_done, failed=lambda error: fail("input wait", error))
         self._timeline = timeline
         self._gpus = gpus
-        self._fail = fail
-        self._distrust = distrust
+        self._lose = lose
         self._finished_sums: deque[HookSums] = deque()  # of the fits before
         self._taking = threading.Lock()
         self._early_rows: list[Tables] = []  # taken by `catch_up`
@@ -66,20 +65,18 @@ class Intake:
 
     def begin(self, adapter: Adapter, offset_ns: int) -> None:
         """Begin to make rows of the timeline."""
-        compilations = Compilations(adapter.shapes, adapter.shapes_compile, adapter.every_shape_compiles)
-        self.assembler = Assembler(
-            offset_ns, compilations, self._timeline.device_done, lambda error: self._fail("input wait", error)
-        )
+        self.assembler.offset_ns = offset_ns
+        self.assembler.compilations = Compilations(adapter.shapes, adapter.shapes_compile, adapter.every_shape_compiles)
 
     @property
     def steps(self) -> int:
         """Return the number of steps so far."""
-        return self.assembler.steps if self.assembler is not None else 0
+        return self.assembler.steps
 
     @property
     def shapes(self) -> dict[float, int]:
         """Return the signatures of the batches' shapes seen so far, with their ids."""
-        return self.assembler.compilations.shapes if self.assembler is not None else {}
+        return self.assembler.compilations.shapes
 
     def take_sums(self, sums: list[HookSums]) -> None:
         """Take the sums of the hooks of the fit's callbacks; earlier sums are complete."""
@@ -133,7 +130,7 @@ class Intake:
     def _take_rows(self, last: bool) -> Tables:
         queue, parts = self._timeline.queue, list[Tables]()
         items_left = len(queue)
-        while self.assembler is not None:
+        while True:
             again, items = bool(self._again), self._again
             surplus = min(len(queue) - MOST_QUEUED, items_left)
             if surplus > 0 and not again:
@@ -162,11 +159,6 @@ class Intake:
             if complete:
                 break
         return joined([(part, {}) for part in parts])[0]
-
-    def _lose(self, source: str, error: Exception) -> None:
-        """Note that rows were lost: an account without them tells nothing."""
-        self._fail(source, error)
-        self._distrust(error)
 
 
 class GpuSamples:

@@ -157,7 +157,7 @@ class Recorder:
         self._ended_ns = 0
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
-        self.intake = Intake(self.timeline, self._gpus, self.fail, self._outputs.distrust)
+        self.intake = Intake(self.timeline, self._gpus, self.fail, self._lose_rows)
         self._training_cpu = ThreadTime()
         # A file of stacks holds the names of folders.
         self._keeps_stacks = self.settings.memory_stacks and not self.settings.redact
@@ -309,7 +309,7 @@ class Recorder:
     def continues(self, kind: tuple[object, ...]) -> bool:
         """Return whether a fit of this kind that begins now belongs to the series; it is acquired then."""
         alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
-        return alike and self.may_continue and self.acquire()
+        return alike and self._may_continue() and self.acquire()
 
     def acquire(self) -> bool:
         """Acquire the recording of a series for a fit that begins; False = it cannot continue.
@@ -361,8 +361,7 @@ class Recorder:
                 self._enter(State.RECORDING)
         _process.begin(now - self.clock.offset_ns)
 
-    @property
-    def may_continue(self) -> bool:
+    def _may_continue(self) -> bool:
         """Return whether a fit that begins now may continue this recording, as far as known here.
 
         Workers of a job have to agree on what is one recording, which timing cannot settle.
@@ -511,13 +510,13 @@ class Recorder:
                     self._tick()
                     self._retire()
         except Exception as error:  # an error of ours
-            self._lose_rows(error)
+            self._lose_rows("the recording", error)
             self.end("interrupted")  # nobody takes any more what the hooks append
         finally:
             try:
                 self._close()
             except Exception as error:
-                self._lose_rows(error)
+                self._lose_rows("the recording", error)
                 self.run = None
             self._cpu_s += time.thread_time()
             self._judged.set()  # first: closing may have to write on this thread
@@ -525,9 +524,9 @@ class Recorder:
             if self._state is State.INTERRUPTED or self._is_news():
                 self.say_verdict()  # nothing else will: an interrupted fit calls no hook
 
-    def _lose_rows(self, error: Exception) -> None:
+    def _lose_rows(self, source: str, error: Exception) -> None:
         """Note that rows were lost: an account without them tells nothing."""
-        self.fail("the recording", error)
+        self.fail(source, error)
         self._outputs.distrust(error)
 
     def _forget_others(self) -> None:
@@ -550,7 +549,7 @@ class Recorder:
         before = reading()
         ended = self._wait_or_sample(pause_s)
         stop = stop_between(before, reading(), pause_s, self.timeline.queue)
-        if stop is not None and self.intake.assembler is not None:
+        if stop is not None:
             start, end = stop
             self.intake.assembler.stops.append(stop)
             self.timeline.phase(STOPPED, "", start, end, "")
@@ -659,9 +658,12 @@ class Recorder:
         if stages is not None:
             tables["pipeline"] = stages
         outputs = self._outputs
-        self._add_work(tables, samples)
+        with self.guarded("samples per second"):
+            samples += self.work.add(tables)
         outputs.append(tables, samples)
-        self._count_skipped()
+        skipped = self.intake.assembler.skipped
+        outputs.count_dropped(skipped - self._skipped)
+        self._skipped = skipped
         outputs.write_scalars(tables, self.work, (steps - 1, self._ended_ns) if last else None)
         if last and self._state is State.INTERRUPTED:  # by us, perhaps: a step was under way
             self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
@@ -709,16 +711,6 @@ class Recorder:
         """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
-    def _add_work(self, tables: Tables, samples: list[SampleBlock]) -> None:
-        with self.guarded("samples per second"):
-            samples += self.work.add(tables)
-
-    def _count_skipped(self) -> None:
-        """Count the steps that got no row since the last time."""
-        skipped = self.intake.assembler.skipped if self.intake.assembler is not None else 0
-        self._outputs.count_dropped(skipped - self._skipped)
-        self._skipped = skipped
-
     def _take_windows(self, tables: Tables, samples: list[SampleBlock]) -> None:
         if self.windows is None:
             return
@@ -763,8 +755,9 @@ class Recorder:
                 self.facts["fit"] = {**fit, **self._fit_facts()}
             steps = self.intake.steps
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
+            own_ns, own_steps = self.timeline.own_ns, self.timeline.own_steps  # of its sampled steps
             overhead: dict[str, Any] = {
-                "callback_us_per_step": self._own_us(),
+                "callback_us_per_step": round(own_ns / own_steps / 1e3, 3) if own_steps else None,
                 "recorder_cpu_pct": round(100e9 * (self._cpu_s + self._outputs.cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
             }
@@ -801,10 +794,9 @@ class Recorder:
 
     def _add_compilations(self) -> None:
         """Add new compilations to the account of the process."""
-        if self.intake.assembler is not None:
-            (times, ns), before = self.intake.assembler.compiled, self._compiled
-            self._compiled = times, ns
-            _process.compiled(times - before[0], ns - before[1])
+        (times, ns), before = self.intake.assembler.compiled, self._compiled
+        self._compiled = times, ns
+        _process.compiled(times - before[0], ns - before[1])
 
     def _in_own_words(self, missing: Unavailable) -> Unavailable:
         """Return the cures in their wording for a custom loop."""
@@ -833,16 +825,11 @@ class Recorder:
         return [{"source": "step times", "reason": reason, "cure": ""}]
 
     def _without_input(self, steps: int) -> list[Unavailable]:
-        lost = self.intake.assembler.lost_rows if self.intake.assembler is not None else 0
+        lost = self.intake.assembler.lost_rows
         if not lost or any(entry["source"] == "input wait" for entry in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
         reason = f"it is missing for {lost} of {steps} steps: the train function's records do not match its calls"
         return [{"source": "input wait", "reason": reason, "cure": ""}]
-
-    def _own_us(self) -> float | None:
-        """Return our own time on the training thread per step, as its sampled steps took it."""
-        timeline = self.timeline
-        return round(timeline.own_ns / timeline.own_steps / 1e3, 3) if timeline.own_steps else None
 
     def _gather_late_facts(self) -> None:
         """Gather the facts of a model that was not built when the fit began."""
