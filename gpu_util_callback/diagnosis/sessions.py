@@ -102,17 +102,7 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         lost = own_s if own_s > MOSTLY * lost else lost
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
-        yield _straggler(
-            runs,
-            rank,
-            part,
-            word,
-            evidence,
-            threshold={"worker_wait_pct": limit},
-            text=advice,
-            lost_s=lost,
-            confidence=MEASURED,
-        )
+        yield _straggler(runs, rank, part, word, evidence, limit, advice, lost, MEASURED)
 
 
 # Categories of a traced step other than waiting for others: label and where to look. `idle_input`
@@ -177,17 +167,11 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
         "others_collective_ms_per_step": round(usual_ms["collective"], 3),
         "traced_steps": min(gpu["steps"] for gpu in traced.values()),
     } | _pair(slowest[f"{part}_ms"], usual_ms[part])
-    yield _straggler(
-        runs,
-        rank,
-        part,
-        word,
-        evidence,
-        threshold={"worker_wait_pct": limit},
-        text=f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
-        f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}",
-        lost_s=waited * run["steps"] / 1e3,
+    text = (
+        f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
+        f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}"
     )
+    yield _straggler(runs, rank, part, word, evidence, limit, text, waited * run["steps"] / 1e3)
 
 
 def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
@@ -212,8 +196,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
                 "worker_active_pct": round(utilization[rank], 1),
                 "others_active_at_least_pct": round(min(other_pcts), 1),
             },
-            threshold={"worker_gap_pct": gap},
-            text=f"Waiting in a collective counts as active, so workers that wait are active all the "
+            gap,
+            f"Waiting in a collective counts as active, so workers that wait are active all the "
             f"time: only worker {rank} is not ({utilization[rank]:.0f} %). Its host is late: look at "
             "what else runs on its CPU, and at work that only this worker does.",
         )
@@ -233,8 +217,8 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
                 "worker_sm_active_pct": round(sm_active[rank], 1),
                 "others_sm_active_at_most_pct": round(most, 1),
             },
-            threshold={"worker_gap_pct": gap},
-            text=f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
+            gap,
+            f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
             f"work ({sm_active[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
             "collective. Compare its GPU's model, clocks and temperature with the others', and its "
             "share of the batch.",
@@ -280,13 +264,18 @@ def _straggler(
     part: str,
     word: str,
     evidence: Evidence,
-    threshold: dict[str, float | None],
+    limit: float,
     text: str,
     lost_s: float | None = None,
     confidence: Confidence = ESTIMATED,
 ) -> Claim:
-    """Return the finding about a rank that the others wait for: seconds lost, or None if unknown."""
+    """Return the finding about a rank that the others wait for: seconds lost, or None if unknown.
+
+    Args:
+        evidence: what exceeds the limit comes first.
+    """
     worst = next(run for run in runs if run["rank"] == rank)
+    threshold: dict[str, float | None] = {next(iter(evidence)): limit}
     severity = None if lost_s is None else min(1.0, lost_s / worst["wall_s"])
     evidence = {"worker": rank, "host": worst["host"], **evidence, "workers": len(runs)}
     # Work that is shared out still takes time: each worker gets a part.
