@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from types import ModuleType
 from typing import TypedDict
 
 from gpu_util_callback.redaction import hashed_script
@@ -262,13 +261,9 @@ def _in_an_actor() -> bool:
     """
     ray = sys.modules.get("ray")
     try:
-        return ray is not None and ray.is_initialized() and bool(_actor(ray))
+        return ray is not None and ray.is_initialized() and bool(ray.get_runtime_context().get_actor_id())
     except Exception:
         return False
-
-
-def _actor(ray: ModuleType) -> str | None:
-    return ray.get_runtime_context().get_actor_id()
 
 
 def _train_worker() -> RayContext | None:

@@ -136,16 +136,13 @@ class GpuUtilMonitor:
                 recorder.end("ended")
                 recorder.say_verdict()
             else:
-                recorder.memory.failed(error, self._doing())
+                validating = self._loop is not None and self._loop.validating
+                recorder.memory.failed(error, "validation" if validating else "a step")
                 recorder.end("interrupted")
         except Exception as problem:
             self._give_up(problem)
         finally:  # whatever happened, Ctrl+C in here included
             recorder.end("interrupted", deadline_s=0)
-
-    def _doing(self) -> str:
-        """Return what the loop was doing last."""
-        return "validation" if self._loop is not None and self._loop.validating else "a step"
 
     def _begin(self, caller: CodeType, watch: FitWatch) -> None:
         framework = self._framework or framework_in_use()

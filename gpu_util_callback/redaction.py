@@ -115,7 +115,8 @@ def without_secrets(text: str) -> str:
     if has_secret_word or "=" in text:
         text = _without_values(text, _SIGN if has_secret_word else _EQUALS)
     if has_secret_word and "-" in text:
-        text = _without_options(text)
+        options = (option.end() for option in _OPTION.finditer(text) if _SECRET.fullmatch(option[1]))
+        text = _masked(text, options)  # `--password`, in a command or in a list of its words
     for option, client in _CLIENTS.items():
         if option in text:
             text = _masked(text, (command.end() for command in client.finditer(text)))
@@ -149,12 +150,6 @@ def _without_values(text: str, signs: re.Pattern[str]) -> str:
             parts += [text[copied : hidden[0]], _HIDDEN]
             copied = hidden[1]
     return "".join(parts) + text[copied:]
-
-
-def _without_options(text: str) -> str:
-    """Hide what follows `--password`, in a command or in a list of its words."""
-    options = (option for option in _OPTION.finditer(text) if _SECRET.fullmatch(option[1]))
-    return _masked(text, (option.end() for option in options))
 
 
 def _masked(text: str, values: Iterable[int]) -> str:

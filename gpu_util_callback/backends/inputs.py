@@ -125,7 +125,7 @@ def seen_through(dataset: object) -> object:
     inputs = [value for value in _inside(dataset, _DEEPEST) if _kind(value) in kinds]
     if not inputs:
         return dataset
-    return min(inputs, key=lambda candidate: _workers_of(candidate) or 0)
+    return min(inputs, key=lambda candidate: _makers(_kind(candidate), candidate).get("input_workers") or 0)
 
 
 def _inside(dataset: object, depth: int) -> Iterator[object]:
@@ -246,10 +246,6 @@ def _loaders(loader: object) -> Callable[[str], object]:
 def source_of(dataset: object) -> object:
     """Return the object a DataLoader takes its samples from; None for other inputs."""
     return _loaders(dataset)("dataset") if _kind(dataset) == "torch DataLoader" else None
-
-
-def _workers_of(source: object) -> int | None:
-    return _makers(_kind(source), source).get("input_workers")
 
 
 def _tf_data(dataset: Any) -> dict[str, Any]:

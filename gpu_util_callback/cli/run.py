@@ -178,7 +178,9 @@ class Trainings:
         self._hooks: dict[str, Callable[[types.ModuleType], None]] = {
             "keras.src.callbacks.callback_list": self._watch_keras,
             "tf_keras.src.callbacks": self._watch_keras,
-            "transformers.trainer_callback": self._watch_hugging_face,
+            "transformers.trainer_callback": lambda module: self._before(
+                module.CallbackHandler, "on_train_begin", self._add_to_trainer
+            ),
             "lightning.pytorch.trainer.trainer": self._watch_lightning,
             "pytorch_lightning.trainer.trainer": self._watch_lightning,
         }
@@ -248,9 +250,6 @@ class Trainings:
         for hooks in ("_should_call_train_batch_hooks", "_should_call_test_batch_hooks"):
             if hasattr(callbacks, hooks):  # tf_keras has asked its callbacks already
                 setattr(callbacks, hooks, True)
-
-    def _watch_hugging_face(self, module: types.ModuleType) -> None:
-        self._before(module.CallbackHandler, "on_train_begin", self._add_to_trainer)
 
     def _watch_lightning(self, module: types.ModuleType) -> None:
         self._before(module.Trainer, "fit", self._add_to_trainer)

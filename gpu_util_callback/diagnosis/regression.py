@@ -214,7 +214,9 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
         return _slowdown(name, run.id, UNKNOWN, sentence)
     sizes = [stated_batch(recording.facts) for recording in (*runs, *baseline)]
     per_sample = None not in sizes and len(set(sizes)) > 1
-    same_work = len({_versions(recording) for recording in (*runs, *baseline)}) == 1
+    frameworks = [recording.facts.get("framework") or {} for recording in (*runs, *baseline)]
+    # What its own work in a step depends on.
+    same_work = len({tuple(map(of.get, ("name", "version", "keras", "python"))) for of in frameworks}) == 1
     compared = []
     for measure, of_block in MEASURES.items():
         after, before = (
@@ -282,12 +284,6 @@ def _judged(
         "low_pct": round(low, 3),
         "high_pct": round(high, 3),
     }
-
-
-def _versions(run: Recording) -> tuple:
-    """Return what the framework's own work in a step depends on."""
-    framework = run.facts.get("framework") or {}
-    return tuple(framework.get(name) for name in ("name", "version", "keras", "python"))
 
 
 def _measure(

@@ -231,7 +231,8 @@ class Gate:
             return
         reason, cure = explain(code, error)
         if code == 3:
-            reason = not_supported(memory.modes.get(gpu, ""))
+            mode = memory.modes.get(gpu)
+            reason = f"{mode}: not supported in this mode" if mode else reason
         elif code == UNINITIALIZED:
             restart(self.binding)
         if code in GONE and gpu:
@@ -448,8 +449,3 @@ def explain(code: int, error: Exception | None = None) -> tuple[str, str]:
     if code in _CODES:
         return _CODES[code]
     return f"{type(error).__name__}: {error}" if code < 0 else f"NVML error {code}", ""
-
-
-def not_supported(mode: str) -> str:
-    """Return why a value is not supported in the GPU's mode ("MIG", "vGPU", "WSL" or "")."""
-    return f"{mode}: not supported in this mode" if mode else _CODES[3][0]

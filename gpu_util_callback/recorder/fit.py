@@ -440,7 +440,8 @@ class EpochLogs:
             self._reset()
             if self._names is None:
                 self._names = list(means)
-                if self._uses_gpus():  # it may be too early for a sample, or for the model's work
+                # It may be too early for a sample, or for the model's work.
+                if self._used_gpus() or recorder.adapter.runtime.devices():
                     late = ("gpu_utilization_pct", "mfu_pct")
                     self._names += [name for name in late if name not in means]
             logs.update({name: means.get(name, math.nan) for name in self._names})
@@ -470,9 +471,6 @@ class EpochLogs:
     def _used_gpus(self) -> list[str]:
         gpus = self._recorder.gpus
         return [f"gpu{gpu['index']}" for gpu in gpus if gpu.get("used_by_framework")]
-
-    def _uses_gpus(self) -> bool:
-        return bool(self._used_gpus() or self._recorder.adapter.runtime.devices())
 
     def _fail(self, error: Exception) -> None:
         self._recorder.intake.on_rows = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -330,19 +331,13 @@ def _described(name: str, text: str, framework: str) -> dict[str, object]:
         dims = [int(dim) for dim in re.findall(r"\d+", shape[1])]
         facts["shapes"] = [str(dims)]
         if requested_bytes is None:
-            requested_bytes = _width(shape[2] or "float")
-            for dim in dims:
-                requested_bytes *= dim
+            bits = re.search(r"(?:int|float)(\d+)", shape[2] or "")
+            width = max(1, int(bits[1]) // 8) if bits is not None else _WIDTHS.get(shape[2], 4)
+            requested_bytes = width * math.prod(dims)
     facts["asked_bytes"] = requested_bytes
     facts["free_bytes"] = _size(_FREE, text)
     facts["reserved_bytes"] = _size(_UNUSED, text)
     return {key: value for key, value in facts.items() if value is not None}
-
-
-def _width(dtype: str) -> int:
-    """Return the bytes of a number of this type, one for those of half a byte."""
-    bits = re.search(r"(?:int|float)(\d+)", dtype)
-    return max(1, int(bits[1]) // 8) if bits is not None else _WIDTHS.get(dtype, 4)
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:

@@ -43,11 +43,6 @@ class ClockOffset:
     scatter_ns: int
     steps: int
 
-    @property
-    def notable(self) -> bool:
-        """True if it exceeds the usual difference between two computers, and the scatter."""
-        return abs(self.offset_ns) >= max(NOTABLE_NS, self.scatter_ns) or self.drift != 0.0
-
     def on_reference(self, time_ns: int) -> int:
         """Convert a time of this worker to the reference's clock."""
         return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
@@ -73,7 +68,8 @@ class Clocks:
 
     def sentence(self, clock: ClockOffset) -> str:
         """Return a sentence about a worker's clock; "" where there is nothing to report."""
-        if not clock.notable:
+        # Larger than the usual difference between two computers, and than the scatter?
+        if abs(clock.offset_ns) < max(NOTABLE_NS, clock.scatter_ns) and not clock.drift:
             return ""
         way = "ahead of" if clock.offset_ns > 0 else "behind"
         drift = f", drifting by {1e6 * clock.drift:+.3g} ppm" if clock.drift else ""

@@ -24,7 +24,6 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
-from gpu_util_callback.recording.manifest_facts import Facts
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import hashed_host
@@ -292,16 +291,11 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
         except (OSError, ManifestError):
             complete = False
             continue
-        end = _scalar_end(facts)
-        highest = max(highest, end or 0)
-        complete &= end is not None and facts.get("status") in ("ended", "interrupted")
+        offset = facts.get("scalar_step_offset")
+        if offset is not None:
+            highest = max(highest, offset + (facts.get("rows") or {}).get("steps", 0))
+        complete &= offset is not None and facts.get("status") in ("ended", "interrupted")
     return highest, complete
-
-
-def _scalar_end(facts: Facts) -> int | None:
-    """Return one more than the highest step of a recording's scalars; None if unknown."""
-    offset = facts.get("scalar_step_offset")
-    return None if offset is None else offset + (facts.get("rows") or {}).get("steps", 0)
 
 
 def _from_event_files(storage: Storage, root: str) -> int:

@@ -98,10 +98,6 @@ class RecordingFiles:
             damaged(error)
             return None
 
-    def having(self, table: str) -> list[SegmentInfo]:
-        """Return the segments that have, or may have, rows of a table."""
-        return [segment for segment in self.segments if segment.may_hold(table)]
-
     def _damaged(self, name: str, consequence: str, error: Exception) -> None:
         """Record a damaged file that can be done without as a problem."""
         self._problem(self._storage.join(self.path, name), f"damaged: {reason(error)}; {consequence}")
@@ -502,7 +498,9 @@ class Recording(RecordingFiles):
             last: the last one, included; None = to the end.
         """
         low, high = -math.inf if first is None else first, math.inf if last is None else last
-        for info in self.having(table):
+        for info in self.segments:
+            if not info.may_hold(table):
+                continue
             if table == "steps" and info.steps > 0 and not (low <= info.last_step and info.first_step <= high):
                 continue
             segment = self.open_segment(info)

@@ -129,7 +129,7 @@ def _steps(p: ProcessAnalysis) -> str:
     else:
         line = f"1 step (step {first:,}; {_BASIS[p.steps.basis]}), {_time(float(took[0]))}"
     fetched = float(p.host_input_ps().mean())
-    return line + (f", input fetched {_time(fetched)}{_each(p)}" if fetched else "")
+    return line + (f", input fetched {_time(fetched)}{' a step' if len(p.steps) > 1 else ''}" if fetched else "")
 
 
 def _kernel_share(d: DeviceAnalysis) -> float:
@@ -146,10 +146,6 @@ def _device(d: DeviceAnalysis, p: ProcessAnalysis, pen: Pen) -> list[str]:
         seconds["idle"] = sum(seconds.pop(c) for c in IDLE_CATEGORIES)
     total = sum(seconds.values())
     return out + account_lines(f"Its steps, {duration(total)}", seconds, total, pen, gpu=True)
-
-
-def _each(p: ProcessAnalysis) -> str:
-    return " a step" if len(p.steps) > 1 else ""
 
 
 def _title(d: DeviceAnalysis) -> str:

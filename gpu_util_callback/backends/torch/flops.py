@@ -23,7 +23,9 @@ def is_compiled(model: object) -> bool:
     It compiles nothing while operations are watched, so that the step would be another one. A
     function that a layer calls cannot be found: whatever was compiled in this process may be one.
     """
-    if getattr(model, "jit_compile", False) or _anything_compiled():
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(frames, "cached_backends", {}).values()
+    if getattr(model, "jit_compile", False) or any(backend is not None for backend in backends):
         return True
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return any(
@@ -32,11 +34,6 @@ def is_compiled(model: object) -> bool:
         or hasattr(module.forward, "_torchdynamo_orig_callable")
         for module in modules
     )
-
-
-def _anything_compiled() -> bool:
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    return any(backend is not None for backend in getattr(frames, "cached_backends", {}).values())
 
 
 @uncounted
