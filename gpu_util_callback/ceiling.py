@@ -18,8 +18,6 @@ from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.report.ceilings import Ceilings, Instead
 from gpu_util_callback.steps.frames import calling_fit
 
-__all__ = ["before_fit", "ceilings"]
-
 # Of the time: input alone, both together, model alone.
 _SHARES = (0.4, 0.3, 0.3)
 _TURNS = 2  # of two inputs: a moment at which the machine did something else shows

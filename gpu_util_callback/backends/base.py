@@ -261,7 +261,6 @@ class CountedWork:
 
     @property
     def total(self) -> int:
-        """Return all FLOPs."""
         return sum(self.flops.values())
 
     def add(self, kind: str, dtype: str, multiply_adds: float) -> None:

@@ -112,7 +112,6 @@ class InputCalls:
         self._open = False
 
     def begin(self) -> None:
-        """Begin a fit."""
         self._open = True
 
     def timer(self, name: str, identity: object) -> CallTimer:

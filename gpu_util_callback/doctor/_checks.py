@@ -101,7 +101,8 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         libraries = run_probes({"libraries": [",".join(library_names)]}, timeout_s)["libraries"]
         libraries.pop("stderr", None)
     environ = dict(os.environ)
-    backend = keras_backend(environ)
+    chosen = environ.get("KERAS_BACKEND", "").lower()
+    backend = chosen if chosen in ("tensorflow", "jax", "torch") else None
     lines = [
         *check_driver(nvml, cuda),
         *check_gpus(nvml),
@@ -155,12 +156,6 @@ _NAMES = (
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are set and matter."""
     return {name: environ[name] for name in _NAMES if name in environ}
-
-
-def keras_backend(environ: Mapping[str, str]) -> str | None:
-    """Return the Keras backend chosen here, None if none is."""
-    chosen = environ.get("KERAS_BACKEND", "").lower()
-    return chosen if chosen in ("tensorflow", "jax", "torch") else None
 
 
 def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Line]:
@@ -531,7 +526,9 @@ class FrameworkCheck:
             return OK, text + " (no GPU would use them)", ""
         cure = self._install
         if all("cudnn" in library for library in missing):
-            cure = f"pip install nvidia-cudnn-cu{_major(names)}, or {cure}"
+            runtime = next((library for library in names if library.startswith("libcudart")), ".12")
+            major = runtime.split(".so.")[-1].split(".")[0]
+            cure = f"pip install nvidia-cudnn-cu{major}, or {cure}"
         return self._severe, text, cure
 
     def _check_fit(self) -> None:
@@ -604,11 +601,6 @@ class FrameworkCheck:
         return OK, text, ""
 
 
-def _major(libraries: list[str]) -> str:
-    runtime = next((library for library in libraries if library.startswith("libcudart")), ".12")
-    return runtime.split(".so.")[-1].split(".")[0]
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2]) or (0,)
 
@@ -648,7 +640,6 @@ class Section:
         self.lines: list[Line] = []
 
     def add(self, check: str, status: str, text: str, cure: str = "") -> None:
-        """Add the result of a check."""
         self.lines.append(Line(self._name, check, status, text, cure))
 
 

@@ -168,7 +168,6 @@ class SamplerThreads:
 
     @property
     def readers(self) -> list[GpuReader]:
-        """The readers of all threads."""
         return [reader for worker in tuple(self._workers) for reader in tuple(worker.readers)]
 
     @property
@@ -260,7 +259,6 @@ _Call = tuple[str, str, float]  # function, key of its GPU, begin
 
 
 def _call_of(worker: Worker) -> _Call | None:
-    """Return the call of the driver that a worker is in."""
     if not worker.opened and worker.gate is None and worker.is_alive():
         # The sampler of an earlier fit may still be starting it.
         since = _gate.starting_since()

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
-__all__ = ["Action", "Budget", "PlannedWindow", "Planner", "TraceSchedule", "WindowCost"]
-
 
 @dataclass(frozen=True)
 class TraceSchedule:

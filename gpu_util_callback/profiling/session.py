@@ -48,7 +48,6 @@ class Marker:
         context.__enter__()
 
     def close(self) -> None:
-        """Leave it."""
         self._context.__exit__(None, None, None)
 
 

@@ -333,7 +333,6 @@ class KerasSession:
             recorder.begins_at = {"first_epoch": epoch, "first_iteration": _iteration(model)}
 
     def epoch_end(self) -> None:
-        """End an epoch."""
         if self._windows is not None:
             self._windows.epoch_end()
 

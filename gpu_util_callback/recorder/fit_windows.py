@@ -147,7 +147,6 @@ class KerasWindows:
         self._windows.steps_pause(self._delivered())
 
     def epoch_end(self) -> None:
-        """End an epoch."""
         delivered = self._delivered()
         self._windows.steps_pause(delivered)
         self.away = None
@@ -156,7 +155,6 @@ class KerasWindows:
         self._begun = 0
 
     def end(self) -> None:
-        """End the fit."""
         self._windows.end(self._delivered())
 
     def _delivered(self) -> int:

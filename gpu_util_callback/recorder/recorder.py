@@ -94,7 +94,6 @@ class ThreadTime:
             self._began_s = time.clock_gettime(self._clock)
 
     def end(self) -> None:
-        """End the fit."""
         self._before_s, self._clock = self.seconds(), None
 
     def seconds(self) -> float:

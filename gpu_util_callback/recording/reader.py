@@ -31,8 +31,6 @@ from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import account
 from gpu_util_callback.recording.top import Top, longest, stretch_name
 
-__all__ = ["Recording"]
-
 
 class RecordingFiles:
     """Segments and `top.npz` of a recording's folder; errors become problems."""

@@ -126,7 +126,6 @@ class ColumnDistributions:
         self._of: dict[tuple[str, str], Distribution] = {}
 
     def copy(self) -> "ColumnDistributions":
-        """Return an independent copy."""
         other = ColumnDistributions()
         other._of = {key: copy(distribution) for key, distribution in self._of.items()}
         return other

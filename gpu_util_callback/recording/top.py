@@ -115,7 +115,6 @@ class Top:
 
     @property
     def groups(self) -> list[str]:
-        """The groups of samples."""
         return list(dict.fromkeys([*self._samples, *self._stored]))
 
     def samples(self, group: str) -> Fold | None:

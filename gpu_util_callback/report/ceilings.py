@@ -14,8 +14,6 @@ from gpu_util_callback.words import rate, times, times_between
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import CeilingRow, CeilingWords, RunReport  # with all rules
 
-__all__ = ["Ceilings", "ceilings_in_words", "ceilings_sentence"]
-
 # Rates closer than this are one ceiling: measurements of seconds scatter by a few percent.
 _ALIKE = 0.1
 _RATES = ("input_per_s", "model_per_s", "together_per_s")

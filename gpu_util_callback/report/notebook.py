@@ -21,8 +21,6 @@ from gpu_util_callback.redaction import printable
 from gpu_util_callback.report.screen import UNFINISHED, Group, grouped, strip_control, where
 from gpu_util_callback.words import HOST_TIME, counted, duration, percent
 
-__all__ = ["Summary", "card"]
-
 log = logging.getLogger("gpu_util_callback")
 
 NOTHING = "Nothing was recorded: fit a model with this callback first."

@@ -350,7 +350,6 @@ class Timeline:
         self.first = False
 
     def test_batch_begin(self) -> None:
-        """Begin a validation batch."""
         now = self._perf()
         begin = self.fetch or now
         self.fetch = 0

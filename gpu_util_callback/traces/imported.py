@@ -28,8 +28,6 @@ from gpu_util_callback.traces.recorded import facts, kernel_rows, recording_tabl
 if TYPE_CHECKING:
     from gpu_util_callback.recording.event_files import ScalarWriter
 
-__all__ = ["analyse", "import_trace", "trace_handler", "write_recordings"]
-
 logger = logging.getLogger("gpu_util_callback")
 
 _TOOLS = {"xplane": "TensorFlow/JAX profiler", "kineto": "PyTorch profiler", "nsys": "Nsight Systems"}

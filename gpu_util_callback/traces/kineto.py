@@ -603,7 +603,9 @@ class _TextReader:
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
         host_events, external = self.host.finish(None if self.window_end is None else self.window_end - zero)
-        by_external = _ops_by_external(host_events, external)
+        # The name of the framework op behind each external id.
+        rows = np.flatnonzero((external >= 0) & np.isin(host_events.kind, (HostKind.OP, HostKind.COLLECTIVE)))
+        by_external = dict(zip(external[rows].tolist(), host_events.name[rows].tolist(), strict=True))
         events_by_device, shapes, unlinked = self.device.finish(by_external)
         facts, names = device_facts(members.get("deviceProperties"))
         # If all GPUs are alike, their name and facts hold for this one, too.
@@ -688,12 +690,6 @@ class _PlainEvents:
         threads = list(self._threads)
         for row, (thread, name, start, end) in enumerate(zip(*self._columns, strict=True)):
             yield *threads[thread], name, self._arguments.get(row, {}), start, end
-
-
-def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
-    """Return the name of the framework op behind each external id."""
-    rows = np.flatnonzero((external >= 0) & np.isin(events.kind, (HostKind.OP, HostKind.COLLECTIVE)))
-    return dict(zip(external[rows].tolist(), events.name[rows].tolist(), strict=True))
 
 
 def _epoch(members: dict[str, object], zero_ps: int) -> int | None:

@@ -49,7 +49,6 @@ def read_trace(
 
 
 def _read(files: list[Path], progress: Progress | None) -> Trace:
-    """Read the files of one session."""
     path = files[0].parent if len(files) > 1 else files[0]
     for file in files:
         if not file.is_file():

@@ -277,7 +277,6 @@ def _body(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> CountedWork:
 
 
 def _graph_of(graph: tf.Graph, name: str) -> tf.Graph:
-    """Return the graph of a function by its name."""
     function = graph._get_function(name)
     inside = getattr(function, "graph", None)
     if inside is None:

@@ -30,12 +30,10 @@ class Range:
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
         return self.end_step - self.start_step
 
     @property
     def length_ns(self) -> int:
-        """Duration."""
         return self.end_ns - self.start_ns
 
     @property
