@@ -1,6 +1,6 @@
 """Energy, its price, and accelerator utilization, in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from gpu_util_callback.diagnosis.report_types import AcceleratorWords, Cost
 from gpu_util_callback.words import HOST_TIME, energy, percent
@@ -63,7 +63,7 @@ def _energy(run: Mapping) -> str:
         reverse=True,
     )
     if spent:
-        text += ", including " + _listed([f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2]])
+        text += ", including " + " and ".join(f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2])
     if run.get("energy_j_per_sample"):
         text += f"; {run['energy_j_per_sample']:.3g} J a sample"
     wall = run.get("wall_s") or 0
@@ -78,10 +78,6 @@ _WHILE = {
     "validation": "in validation",
     "callbacks": "in callbacks",
 }
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(parts)
 
 
 def _cost(run: Mapping) -> str:

@@ -239,11 +239,8 @@ def notes(report: Mapping) -> list[str]:
     bare = report["without_gpu"]
     if unit == "gpu_hours" and bare["recordings"]:
         notes.append(
-            f"{counted(bare['recordings'], 'recording')} held no GPU and is not counted: "
-            f"{amount(bare['hours'])} of training."
-            if bare["recordings"] == 1
-            else f"{bare['recordings']:,} recordings held no GPU and are not counted: "
-            f"{amount(bare['hours'])} of training."
+            f"{counted(bare['recordings'], 'recording')} held no GPU and {'is' if bare['recordings'] == 1 else 'are'} "
+            f"not counted: {amount(bare['hours'])} of training."
         )
     older = report["read"]["older_rules"]
     if older:

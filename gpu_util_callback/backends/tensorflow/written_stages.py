@@ -218,7 +218,7 @@ def _stateful(function: tf.types.experimental.ConcreteFunction) -> bool:
     return any(
         op.op_def is not None and op.op_def.is_stateful
         for op in function.graph.get_operations()
-        if op.type not in ("Placeholder",)
+        if op.type != "Placeholder"
     )
 
 
