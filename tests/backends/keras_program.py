@@ -318,7 +318,10 @@ def hidden() -> None:
 
 
 def parallel() -> None:
-    """`DataParallel` over all devices there are (JAX)."""
+    """`DataParallel` over eight devices (JAX)."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 8)
     keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
     for attempt in range(3):
         truth = Truth()

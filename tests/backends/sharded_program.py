@@ -44,6 +44,7 @@ def model_parallel() -> keras.distribution.ModelParallel:
 
 
 def main() -> None:
+    jax.config.update("jax_num_cpu_devices", 8)
     keras.distribution.set_distribution(model_parallel())
     for attempt in range(3):
         truth = Truth()

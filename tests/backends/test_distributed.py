@@ -174,9 +174,7 @@ def test_a_worker_that_is_killed(tmp_path):
 @pytest.mark.timed
 def test_data_parallel_over_forced_devices():
     need("keras", "jax")
-    flags = "--xla_force_host_platform_device_count=8"
-    program = start("keras_program.py", "parallel", KERAS_BACKEND="jax", XLA_FLAGS=flags)
-    one = results(program)["parallel"]
+    one = results(start("keras_program.py", "parallel", KERAS_BACKEND="jax"))["parallel"]
     assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
     assert one["steps"] == 24
     assert one["fit"]["strategy"] == "DataParallel"
@@ -186,8 +184,7 @@ def test_data_parallel_over_forced_devices():
 @pytest.mark.timed
 def test_model_parallel_over_forced_devices():
     need("keras", "jax")
-    flags = "--xla_force_host_platform_device_count=8"
-    one = results(start("sharded_program.py", KERAS_BACKEND="jax", XLA_FLAGS=flags))["sharded"]
+    one = results(start("sharded_program.py", KERAS_BACKEND="jax"))["sharded"]
     assert one["shards"] == ["(16, 16)"] and one["devices"] == 8, "the weights were not sharded"
     assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
     assert one["steps"] == 24 and one["status"] == "ended" and one["finite"]

@@ -14,7 +14,7 @@ from gpu_util_callback import GpuUtilCallback, ceilings, read_recordings
 from gpu_util_callback.diagnosis import run_report
 
 FOLDER = Path(tempfile.mkdtemp(prefix="advised-"))
-STEPS, MAKE_S, WORK_S = 40, 0.05, 0.025
+STEPS, MAKE_S, WORK_S = 30, 0.05, 0.025
 
 
 def slow_model(step_s: float) -> Any:
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     # What a process does once, at its first fit with such an input, is not the input's to save.
     fit("first", Made(), steps_per_epoch=2)
     before = fit("before", Made())
-    measured = ceilings(slow_model(WORK_S), Made(), seconds=2, progress=False)
+    measured = ceilings(slow_model(WORK_S), Made(), seconds=1.5, progress=False)
     names = apply(only(before, "input_bound")["advice"]["code"], dataset=Made())
     after = fit("after", names["dataset"])
     kept = ("wall_s", "time_s", "step_ms", "spans", "findings")

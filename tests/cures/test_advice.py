@@ -24,7 +24,7 @@ from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
 pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("fresh_keras")]
 
-STEPS = 50
+STEPS = 30
 
 
 def python_function(x):

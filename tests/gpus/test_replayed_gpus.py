@@ -66,6 +66,8 @@ def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monk
 
     card = recorded(trace_data, "a100_load_6s")
     ((on, off),) = card.loads
+    card = card.spliced([(on - 1, on + 1.5), (off - 1.5, off + 2.5)])
+    ((on, off),) = card.loads
     gpu = {"index": 0, "name": "NVIDIA A100", "compute_capability": "8.0"}
     monkeypatch.setattr(type(runtime_of(framework_in_use())), "devices", lambda self: [gpu])
     library = play(card.scenario())

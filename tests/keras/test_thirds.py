@@ -46,9 +46,6 @@ def test_the_slow_third_is_one_span_with_its_stage(tmp_path):
     once_more(attempt)
 
 
-def test_a_healthy_run_has_no_span(tmp_path):
-    once_more(lambda: input_spans(run(thirds(0.0), tmp_path)))
-
-
 def test_a_delay_that_prefetch_hides_is_no_span(tmp_path):
+    """Nor are the two thirds without a delay."""
     once_more(lambda: input_spans(run(thirds(4.0), tmp_path)))
