@@ -88,8 +88,10 @@ def medians(values: np.ndarray) -> list[float]:
     return [float(np.median(values[max(i * PER_DELAY, 2) : (i + 1) * PER_DELAY])) for i in range(len(DELAYS_MS))]
 
 
-def close(measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = SLACK_MS) -> bool:
-    """Whether waits, batch by batch, are within 5 % or `slack_ms` of the truth: medians per delay.
+def close(
+    measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = SLACK_MS, share: float = 0.05
+) -> bool:
+    """Whether waits, batch by batch, are within a share or `slack_ms` of the truth: medians per delay.
 
     Args:
         handed: batches pass from thread to thread on their way to the loop, or are converted, which
@@ -99,5 +101,5 @@ def close(measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float
     """
     off = np.array(medians(measured - truth))
     handover = min(3.0, max(0.0, off[0])) if handed else 0.0
-    allowed = np.maximum(slack_ms, 0.05 * np.array(medians(truth))) + handover
+    allowed = np.maximum(slack_ms, share * np.array(medians(truth))) + handover
     return bool((np.abs(off) <= allowed).all())

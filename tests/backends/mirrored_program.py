@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from injected import Truth, mapped, medians, report
+from injected import Truth, close, mapped, medians, report
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import recorder
@@ -57,8 +57,7 @@ def fits() -> None:
             made = (np.array(truth.ready) - np.array(truth.started)) / 1e6
             body = recording.steps["duration_ns"] / 1e6 - wait
             left = np.maximum(made - body, 0)
-            off = np.abs(np.array(medians(wait)) - medians(left))
-            good = bool((off <= np.maximum(2.0, 0.15 * np.array(medians(left)))).all())
+            good = close(wait, left, handed=True, slack_ms=2.0, share=0.15)
             if good:
                 break
         report(

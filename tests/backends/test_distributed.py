@@ -111,7 +111,8 @@ def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
     clocks = session["clocks"]
     assert clocks["reference"] == 0 and clocks["unknown"] == []
     (found,) = clocks["workers"]
-    assert found["offset_ms"] == pytest.approx(-2000, abs=4)
+    # Whoever hears last of a gradient may wake some milliseconds later, step by step.
+    assert found["offset_ms"] == pytest.approx(-2000, abs=20)
     assert found["steps"] == 130 and found["drift_ppm"] == 0
     assert "behind worker 0's" in found["text"]
     # On the reference's clock every step ends at the same moment; as recorded it did not.
@@ -120,7 +121,7 @@ def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
     assert abs(np.median(ends[1] - ends[0])) > 1.9e9
     for recording, end in zip(recordings, ends, strict=True):
         moved = [shared.of(recording.id).on_reference(int(one)) for one in end]
-        assert abs(np.median(np.array(moved) - ends[0])) < 4e6
+        assert abs(np.median(np.array(moved) - ends[0])) < 20e6
 
 
 def test_a_worker_that_computes_longer_is_not_guessed(tmp_path):

@@ -34,12 +34,14 @@ class Truth:
     """
 
     delays_ms: list[float]
+    begun: dict[int, int] = field(default_factory=dict)  # the maker was called
     ready: dict[int, int] = field(default_factory=dict)  # the maker returned
     wanted: dict[int, int] = field(default_factory=dict)  # the training loop reached the batch
     worked: dict[int, int] = field(default_factory=dict)  # the step's own work was over
 
     def make(self, index) -> tuple[np.ndarray, np.ndarray]:
         k = int(index)
+        self.begun[k] = time.perf_counter_ns()
         if self.delays_ms[k]:
             time.sleep(self.delays_ms[k] / 1e3)
         batch = np.full((BATCH, WIDTH), 0.1, np.float32), np.zeros((BATCH, 1), np.float32)
@@ -49,6 +51,10 @@ class Truth:
     def wait_ms(self) -> np.ndarray:
         """max(0, batch ready - batch requested) of every batch."""
         return np.array([max(0, self.ready[k] - self.wanted[k]) / 1e6 for k in sorted(self.ready)])
+
+    def making_ms(self) -> np.ndarray:
+        """How long each batch took to be made."""
+        return np.array([(self.ready[k] - self.begun[k]) / 1e6 for k in sorted(self.ready)])
 
     def delaying_ms(self, steps_per_execution: int) -> np.ndarray:
         """How late each batch was for a step that could start when the one before was over.
