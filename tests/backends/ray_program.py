@@ -31,8 +31,8 @@ if __name__ == "__main__":
     from gpu_util_callback.report.terminal import render
     from tensorboard_plugin.replies import listed
 
-    log_dir = sys.argv[1]
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    log_dir, address = sys.argv[1:]
+    ray.init(address, log_to_driver=False)
     space = {"batch_size": tune.grid_search([2, 8]), "log_dir": log_dir}
     results = tune.Tuner(trial, param_space=space).fit()
     ray.shutdown()

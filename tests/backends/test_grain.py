@@ -1,5 +1,6 @@
 """Grain's pipelines: what is known of their workers, and how long a loop waits for them."""
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,14 +9,21 @@ import pytest
 from processes import environment
 from programs import ran
 
-grain = pytest.importorskip("grain", reason='pip install -e ".[reach]"')
+from gpu_util_callback import read_recordings
+from gpu_util_callback.backends.inputs import describe_input
+from gpu_util_callback.diagnosis import logdir_report
 
-from gpu_util_callback import read_recordings  # noqa: E402
-from gpu_util_callback.backends.inputs import describe_input  # noqa: E402
-from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
+if importlib.util.find_spec("grain") is None:
+    pytest.skip('pip install -e ".[reach]"', allow_module_level=True)
 
 
-def loader(workers: int):
+@pytest.fixture
+def grain():
+    """Grain, which takes seconds to import: not in each worker, which all collect this file."""
+    return importlib.import_module("grain")
+
+
+def loader(grain, workers: int):
     sampler = grain.samplers.IndexSampler(num_records=32, num_epochs=1, shuffle=False)
     batch = grain.transforms.Batch(4)
     return grain.DataLoader(data_source=range(32), sampler=sampler, operations=[batch], worker_count=workers)
@@ -27,13 +35,13 @@ def workers_of(given) -> tuple:
     return tuple(facts.get(f"input_{name}") for name in ("class", "workers", "processes"))
 
 
-def test_workers_of_a_loader():
-    assert workers_of(loader(0)) == ("DataLoader", 0, None)
-    assert workers_of(loader(3)) == ("DataLoader", 3, True)
-    assert workers_of(iter(loader(0))) == ("DataLoader", 0, None)
+def test_workers_of_a_loader(grain):
+    assert workers_of(loader(grain, 0)) == ("DataLoader", 0, None)
+    assert workers_of(loader(grain, 3)) == ("DataLoader", 3, True)
+    assert workers_of(iter(loader(grain, 0))) == ("DataLoader", 0, None)
 
 
-def test_workers_of_a_dataset():
+def test_workers_of_a_dataset(grain):
     mapped = grain.MapDataset.range(4000).map(abs).batch(4)
     assert workers_of(mapped) == ("MapDataset", None, None)
     assert describe_input(mapped)["steps_per_epoch"] == 1000
@@ -43,7 +51,7 @@ def test_workers_of_a_dataset():
     assert workers_of(ahead) == workers_of(ahead.map(abs)) == ("IterDataset", 3, True)
 
 
-def test_data_in_a_pipeline_is_not_searched():
+def test_data_in_a_pipeline_is_not_searched(grain):
     million = list(range(1_000_000))
     assert workers_of(grain.MapDataset.source(million).batch(4)) == ("MapDataset", None, None)
 
