@@ -5,6 +5,7 @@
 runs the program as `python train.py --epochs 2` would, in a process of its own, without the seconds
 that each import of TensorFlow, JAX or PyTorch takes. Of Python's own options, `-c` and `-m` work.
 `python("tensorflow", "-keras")` forgets Keras again, which TensorFlow imports: the program imports it.
+With `?tensorflow` TensorFlow is imported and put aside: for a program that imports it, it is there at once.
 
 Three processes: the caller's child, which `subprocess` starts, hands its files, folder and variables
 to the server and waits; the server, one for each framework and settings that an import reads, forks;
@@ -20,6 +21,7 @@ import fcntl
 import gc
 import hashlib
 import importlib
+import importlib.abc
 import importlib.machinery
 import json
 import os
@@ -31,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 
 # What frameworks read while they are imported.
 READ_AT_IMPORT = ("KERAS_", "JAX_", "XLA_", "OMP_", "LD_", "TF_USE", "PYTHONHASH", "PYTHONIO", "PYTHONUTF")
@@ -80,6 +82,8 @@ def _connected(owner: str, modules: str) -> socket.socket:
         modules = "keras"
         read["KERAS_BACKEND"] = "tensorflow"
     read["KERAS_BACKEND"] = read.get("KERAS_BACKEND", "tensorflow") if modules == "keras" else ""
+    if modules == "keras" and read["KERAS_BACKEND"] != "tensorflow":  # `set_random_seed` imports it
+        modules += ",?tensorflow"
     read["JAX_PLATFORMS"] = "cpu"  # without a GPU there is no other
     read["OMP_NUM_THREADS"] = "1"  # tests share two cores; threads of a pool would not be in the fork
     key = hashlib.sha256(json.dumps([sys.executable, modules, sorted(read.items())]).encode()).hexdigest()[:12]
@@ -116,17 +120,52 @@ def _start(path: Path, owner: str, modules: str) -> None:
 # ---- the server ----------------------------------------------------------------------------------
 
 
-def serve(path: str, owner: str, modules: str) -> CodeType:
-    """Fork programs until pytest ends; what is returned, in a fork, is the program."""
-    for name in filter(None, modules.split(",")):
+class PutAside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """A package that is imported, and that no program sees before it imports it."""
+
+    def __init__(self, package: str):
+        self.spec = sys.modules[package].__spec__
+        self.modules = forgotten(package)
+
+    def find_spec(self, name, path=None, target=None):
+        if self.spec is None or name != self.spec.name:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=self.spec.origin, is_package=True)
+        spec.submodule_search_locations = self.spec.submodule_search_locations
+        return spec
+
+    def create_module(self, spec):
+        sys.meta_path.remove(self)
+        sys.modules.update(self.modules)
+        return self.modules[spec.name]
+
+    def exec_module(self, module) -> None:
+        module.__spec__ = self.spec
+
+
+def forgotten(package: str) -> dict[str, ModuleType]:
+    """The modules of a package, which are no longer known as imported."""
+    return {name: sys.modules.pop(name) for name in [*sys.modules] if f"{name}.".startswith(f"{package}.")}
+
+
+def imported(modules: str) -> None:
+    """Import what `python` names, and what comes late in every program."""
+    names = [name for name in modules.split(",") if name]
+    for name in names:
         if name.startswith("-"):
-            for known in [one for one in sys.modules if f"{one}.".startswith(f"{name[1:]}.")]:
-                del sys.modules[known]
+            forgotten(name[1:])
         else:
-            importlib.import_module(name)
+            with contextlib.suppress(ImportError) if name.startswith("?") else contextlib.nullcontext():
+                importlib.import_module(name.removeprefix("?"))
     for name in IMPORTED_LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    sys.meta_path[:0] = [PutAside(name[1:]) for name in names if name.startswith("?") and name[1:] in sys.modules]
+
+
+def serve(path: str, owner: str, modules: str) -> CodeType:
+    """Fork programs until pytest ends; what is returned, in a fork, is the program."""
+    imported(modules)
     gc.collect()
     gc.freeze()  # each collection in a fork, the last one above all, would copy the pages of all that was imported
     selector = selectors.DefaultSelector()
