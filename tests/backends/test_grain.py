@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fork_server import python
 from processes import environment
 from programs import ran
 
@@ -56,9 +58,9 @@ def test_data_in_a_pipeline_is_not_searched(grain):
     assert workers_of(grain.MapDataset.source(million).batch(4)) == ("MapDataset", None, None)
 
 
-def run(program: str, folder: Path, *arguments: str) -> None:
+def run(program: str, folder: Path, *arguments: str, start: Sequence[str] = (sys.executable,), **variables: str):
     (folder / "train.py").write_text(program)
-    ran(sys.executable, "train.py", *arguments, cwd=folder, env=environment())
+    ran(*start, "train.py", *arguments, cwd=folder, env=environment(**variables))
 
 
 # Each batch takes 40 ms of waiting, a step 10 ms. Workers import this file, but not JAX.
@@ -118,8 +120,7 @@ def test_a_slow_loader_is_found_and_the_printed_line_mends_it(tmp_path):
 
 
 FIT = """
-import os, time
-os.environ["KERAS_BACKEND"] = "jax"
+import time
 import grain, keras, numpy as np
 from gpu_util_callback import GpuUtilCallback
 
@@ -140,7 +141,7 @@ model.fit(loader, verbose=0, callbacks=[GpuUtilCallback("logs", report=False)])
 def test_a_loader_in_keras_fit(tmp_path):
     pytest.importorskip("jax", reason="make test BACKENDS=1")
     pytest.importorskip("keras", minversion="3.12", reason="an older fit takes no Grain")
-    run(FIT, tmp_path)
+    run(FIT, tmp_path, start=python("keras"), KERAS_BACKEND="jax")
     [recording] = read_recordings(tmp_path / "logs")
     assert recording.step_count == 20 and recording.steps["input_wait_ns"].min() >= 39e6
     fit = recording.facts["fit"]
