@@ -177,7 +177,7 @@ def test_a_fit_of_tf_keras_is_recorded(folder):
     need("tf_keras")
     asked = "import importlib.util\nimportlib.util.find_spec('tf_keras.src.callbacks')\n"
     (folder / "t.py").write_text(asked + FIT.replace("keras,", "tf_keras as keras,") + "fit()")
-    assert outcome([*run(), "t.py"], folder)[0] == 0
+    assert outcome([*run(), "--quiet", "t.py"], folder)[0] == 0
     (recording,) = read_recordings(folder / "logs")
     assert len(recording.steps["duration_ns"]) == 12
 
