@@ -72,8 +72,8 @@ def describe_input(dataset: Any) -> dict[str, object]:
 def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
-    Returns: `input_kind`, `batch_size`, and the facts of `_makers`; None for the first two where
-        Keras' own view of the input cannot be found.
+    Returns: `input_kind`, `batch_size`, `input_batches`, and the facts of `_makers`; None for the first two
+        where Keras' own view of the input cannot be found.
     """
     facts: dict[str, Any] = {"input_kind": None, "batch_size": None}
     if frame is None:
@@ -87,6 +87,9 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     kind, home = _ADAPTERS.get(name, (name, ""))
     source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
     facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, source))
+    batches = _batches(adapter)
+    if batches:
+        facts["input_batches"] = batches
     dims = _dims(getattr(adapter, "_output_signature", None))
     if dims is not None:
         facts["input_dims"] = dims
@@ -168,6 +171,14 @@ def _size(owner: Any) -> int | None:
         size = owner.batch_size
         return int(size) if size is not None else None
     except Exception:  # a dataset whose batches have no fixed size
+        return None
+
+
+def _batches(adapter: Any) -> int | None:
+    """Return the batches of a pass over an adapter's input; None = unknown, or endless."""
+    try:
+        return int(adapter.num_batches if hasattr(adapter, "num_batches") else adapter.get_size())
+    except Exception:  # of unknown length
         return None
 
 

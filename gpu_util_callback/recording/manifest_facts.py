@@ -209,6 +209,7 @@ class Fit(TypedDict, total=False):
     input_pin_memory: bool
     input_iterable: bool
     input_autotune: bool
+    input_batches: Count  # of a pass over it, however many an epoch takes
     # Of each tensor of a batch its sizes; [smallest, largest] of one that varied.
     input_dims: list[list[Count | list[Count] | None] | None]
     input_beside: list[str]

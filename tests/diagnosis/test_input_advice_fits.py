@@ -224,7 +224,7 @@ SAID = [
     (loader(epochs=3, input_workers=8), busy(30, 90), "same item in every epoch", "num_workers=16"),
     (loader(epochs=3, input_workers=2), busy(30, 20), "num_workers=6", "same item"),  # two of eight cores compute
     (loader(input_workers=1), None, "1 worker process of the DataLoader is too few", "processes"),
-    (waits(**PYDATASET | PROCESSES, machine={"cpus": 2}), busy(30, 95), "All 2 cores are busy", "workers ="),
+    (waits(**PYDATASET | PROCESSES, machine={"cpus": 2}), busy(30, 95), "Both cores are busy", "workers ="),
     (waits(**PYDATASET | PROCESSES, machine={"cpus": 2}), busy(30, 20), "workers = 16", "cores are busy"),
     (waits(**PYDATASET | PROCESSES, machine={"cpus": 16}), busy(30, 30), "workers = 15", "cores are busy"),
     (waits(framework=JAX, input_kind="Ahead", wait_ms=8, **LOOP), WAITING, "", "class Ahead"),  # it is one already
@@ -300,7 +300,7 @@ def test_no_more_is_promised_than_cores_stages_and_python_let_through(run, host,
         (
             waits(TUNED, RESIZE, **ONCE_AND_KEPT),
             ALL_CORES,
-            "Does decode return the same in every epoch, without random numbers, and does an epoch of it fit",
+            "Does decode return the same in every epoch, without random numbers, and does all of it fit",
         ),
         (waits(MAP, FILES), WAITING, "Does each element name a file, and are there several?"),
         (waits(input_kind="numpy", input_first=[ARRAY]), None, "Are all of them so, and is the model's train_step"),
@@ -347,6 +347,32 @@ def test_what_the_cache_saves_is_what_later_epochs_would_wait():
     for count in (2, 4, 10):
         finding = found(waits(FILTER, epochs=count, machine=MEMORY, **SMALL), "input_bound")
         assert finding["saves_s"] == pytest.approx(finding["lost_s"] * (1 - 1 / count), rel=0.03)
+
+
+@pytest.mark.parametrize("batches, share", [(400, 3 / 4), (800, 1 / 2), (1600, 0)])
+def test_a_cache_saves_nothing_in_the_first_pass_however_short_the_epochs(batches, share):
+    """Four epochs of 400 steps, which `steps_per_epoch` cuts out of more batches."""
+    finding = found(waits(FILTER, epochs=4, machine=MEMORY, input_batches=batches, **SMALL), "input_bound")
+    assert finding["saves_s"] == pytest.approx(finding["lost_s"] * share, rel=0.03)
+    assert ("cache" in finding["advice"]["code"]) == bool(share)
+
+
+def test_a_cache_holds_all_batches_however_short_the_epochs():
+    """400 batches of 100 kB fit into 64 GB, a million do not."""
+    few, many = (
+        found(waits(FILTER, epochs=10_000, machine=MEMORY, input_batches=count, **SMALL), "input_bound")["advice"]
+        for count in (400, 1_000_000)
+    )
+    assert "fits into memory (40 MB)" in few["text"] and "cache()" in few["code"]
+    assert "cache()" not in many["code"]
+
+
+def test_workers_make_all_but_the_first_batch_of_a_pass_ahead_however_short_the_epochs():
+    whole, cut, short = (
+        found(loader(steps_per_epoch=steps, input_batches=batches), "input_bound", WAITING)["saves_s"]
+        for steps, batches in ((400, 400), (10, 400), (10, 10))
+    )
+    assert whole == cut > 1.05 * short
 
 
 def test_the_verdict_promises_what_the_advice_saves():

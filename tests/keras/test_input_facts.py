@@ -61,7 +61,7 @@ def described(**given) -> dict:
 def test_arrays():
     x, y = np.ones((16, 4), np.float32), np.ones((16, 1), np.float32)
     found = described(x=x, y=y, batch_size=8)
-    facts = {"input_kind": "numpy", "batch_size": 8, "input_beside": ["y"]}
+    facts = {"input_kind": "numpy", "batch_size": 8, "input_batches": 2, "input_beside": ["y"]}
     assert found["tensorflow"] == found["jax"] == facts
     split = described(x=x, y=y, sample_weight=y[:, 0], validation_split=0.25)["tensorflow"]
     assert (split["input_beside"], split["validation_split"]) == (["y", "sample_weight"], 0.25)
@@ -76,6 +76,7 @@ def test_tf_data():
         "input_dims": [[8, 4], [8, 1]],
     }
     assert describe_input(dataset)["input_kind"] == "tf.data"
+    assert described(x=dataset.take(5))["jax"]["input_batches"] == 5, "of a pass, whatever an epoch takes"
 
 
 def test_a_generator_is_named_and_works_ahead_only_under_tf_data():

@@ -270,6 +270,8 @@ export interface Fit {
   input_pin_memory?: boolean | null;
   input_iterable?: boolean | null;
   input_autotune?: boolean | null;
+  /** of a pass over it, however many an epoch takes */
+  input_batches?: number | null;
   /** Of each tensor of a batch its sizes; [smallest, largest] of one that varied */
   input_dims?: ((number | number[] | null)[] | null)[] | null;
   input_beside?: string[] | null;

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_a_pass, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
@@ -98,29 +98,32 @@ class InputWait:
         return self.run.custom_loop and steps_an_epoch(self.run) == 1
 
     @property
-    def epoch_s(self) -> float:
-        """Duration of an epoch in seconds; 0 = not known."""
-        steps = steps_an_epoch(self.run)
+    def pass_s(self) -> float:
+        """Duration of a pass over the input in seconds; 0 = not known."""
+        steps = steps_a_pass(self.run)
         return 0.0 if not steps else steps * self.arrives_ms / 1e3
 
     @property
     def batches_a_pass(self) -> int:
-        """Batches of a pass over the input: of an epoch or, where that is not known, of these steps."""
-        return steps_an_epoch(self.run) or max(1, self.where.steps)
+        """Batches of a pass over the input or, where that is not known, of these steps."""
+        return steps_a_pass(self.run) or max(1, self.where.steps)
 
     @property
-    def later_epochs(self) -> float:
-        """Share (0-1) of these steps that come after the first epoch, which a cache still has to make."""
+    def later_passes(self) -> float:
+        """Share (0-1) of these steps that come after the first pass over the input, which a cache still has to make."""
         run, where, epochs = self.run, self.where, self.run.fit.get("epochs")
-        if epochs is not None and epochs < 2:
+        epoch, batches = steps_an_epoch(run) or 0, steps_a_pass(run) or 0
+        cut = 0 < epoch < batches
+        passes = epochs * epoch / batches if cut and epochs is not None else epochs
+        if passes is not None and passes <= 1:
             return 0.0
-        ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
-        first_end = run.step_at(min(ends)) if ends else steps_an_epoch(run) or 0
+        ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
+        first_end = run.step_at(min(ends)) if ends else batches or 0
         rows = where.steps
         if rows <= 0:
             return 1.0
-        if where.end_step <= first_end and not run.ended and epochs is not None:
-            return 1 - 1 / epochs  # the others are still to come
+        if where.end_step <= first_end and not run.ended and passes is not None:
+            return 1 - 1 / passes  # the others are still to come
         return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
 
     # -- cores and the interpreter -------------------------------------------------------------
@@ -418,9 +421,9 @@ class InputWait:
     # -- what a cache would hold ---------------------------------------------------------------
 
     @property
-    def epoch_bytes(self) -> float | None:
-        """Bytes of the batches of an epoch; None = unknown."""
-        dims, batches = self.run.fit.get("input_dims"), steps_an_epoch(self.run)
+    def pass_bytes(self) -> float | None:
+        """Bytes of the batches of a pass over the input; None = unknown."""
+        dims, batches = self.run.fit.get("input_dims"), steps_a_pass(self.run)
         dtypes = {str(array.get("dtype")) for array in self.run.fit.get("input_first") or []}
         if not dims or not batches or dtypes & {"object", "string"}:
             return None
@@ -436,16 +439,16 @@ class InputWait:
 
     @property
     def fits_memory(self) -> bool | None:
-        """True if the batches of an epoch fit into this machine's memory; None = unknown."""
+        """True if the batches of a pass fit into this machine's memory; None = unknown."""
         machine = self.run.machine
         memory = machine.get("memory_limit_bytes") or machine.get("memory_total_bytes")
-        size = self.epoch_bytes
+        size = self.pass_bytes
         return None if size is None or not memory else size <= MOSTLY * memory
 
     @property
     def size(self) -> str:
-        """The bytes of an epoch's batches in words, with a leading space; "" if unknown."""
-        size = self.epoch_bytes
+        """The bytes of a pass's batches in words, with a leading space; "" if unknown."""
+        size = self.pass_bytes
         if size is None:
             return ""
         return f" ({size / 1e9:,.1f} GB)" if size >= 1e9 else f" ({size / 1e6:,.0f} MB)"
@@ -583,7 +586,7 @@ class InputWait:
     @property
     def cores(self) -> str:
         """The busy cores in words, with the share of other programs."""
-        count = "the only core is" if self.cpus == 1 else f"all {self.cpus or ''} cores are"
+        count = {1: "the only core is", 2: "both cores are"}.get(self.cpus, f"all {self.cpus or ''} cores are")
         other_cpus = self.other_cpus
         share_of_others = f", {other_cpus:.1f} of them with other programs" if other_cpus >= LITTLE * self.cpus else ""
         return f"{' '.join(count.split())} busy{share_of_others if other_cpus else ''}"

@@ -32,7 +32,7 @@ KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick u
 NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
 IN_WORKERS = "the dataset's random numbers, and hides its later changes"
 GUARD = '  # under if __name__ == "__main__":'
-CORE_FREE = "Is a CPU core free for each of them?"
+CORE_FREE = "Is a CPU core free for each worker process?"
 BATCH_I = "Can you write make_batch(i), which makes batch number i alone?"
 ITEM_WAITS = "Does __getitem__ mostly wait, for files or a network?"
 
@@ -220,7 +220,7 @@ def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool
 
 
 def _made_once(wait: InputWait) -> float:
-    return wait.later_epochs * wait.saves(wait.needed_ms + KEPT_MS)
+    return wait.later_passes * wait.saves(wait.needed_ms + KEPT_MS)
 
 
 def _store_items(wait: InputWait) -> str:
@@ -272,7 +272,7 @@ DATA_LOADER = (
     ),
     Entry(
         "items made once",
-        when=lambda wait: wait.later_epochs > 0 and not _hands_over(wait),
+        when=lambda wait: wait.later_passes > 0 and not _hands_over(wait),
         says="{loader_limit}: {pace}.",
         asks="Does {items_class} return the same item in every epoch, without random numbers, and "
         "do all of them fit into memory?",
@@ -381,7 +381,7 @@ PY_DATASET = (
     ),
     Entry(
         "batches made once",
-        when=lambda wait: wait.later_epochs > 0,
+        when=lambda wait: wait.later_passes > 0,
         says="{loader_limit}: {pace}.",
         asks="Does {dataset_class} return the same batches in every epoch, without random numbers, "
         "and do all of them fit into memory?",
@@ -508,7 +508,7 @@ def _grain_helps(wait: InputWait) -> bool:
 
 
 GRAIN = (
-    _grain_entry("workers", lambda wait: _grain_helps(wait) and wait.epoch_s >= GRAIN_EPOCH_S),
+    _grain_entry("workers", lambda wait: _grain_helps(wait) and wait.pass_s >= GRAIN_EPOCH_S),
     _grain_entry(
         "workers, epochs asked", _grain_helps, "They start again in each epoch: do epochs last a minute or more?"
     ),

@@ -170,7 +170,7 @@ def _can_be_kept(wait: InputWait) -> bool:
     """Return whether a cache behind the slow stage would save work, complete, and keep shuffling random."""
     stage = wait.stage
     is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
-    if wait.later_epochs <= 0 or is_kept or stage is None:
+    if wait.later_passes <= 0 or is_kept or stage is None:
         return False
     if _IN_MEMORY.match(stage.op):
         return False
@@ -194,7 +194,7 @@ def _keeping(wait: InputWait) -> float:
     """Return the share saved by a cache behind the slow stage: later epochs only pass it on."""
     stage = wait.slowest
     ahead, slowest = chain_ms([s for s in wait.stages if s.place < stage.place])
-    return wait.later_epochs * wait.saves(max(slowest, ahead + wait.needed_ms))
+    return wait.later_passes * wait.saves(max(slowest, ahead + wait.needed_ms))
 
 
 def _after_cache(wait: InputWait) -> bool:
@@ -290,7 +290,7 @@ def _cache_question(wait: InputWait) -> str:
 
 
 def _asked_room(fits: bool | None, size: str) -> str:
-    return "" if fits else f", and does an epoch of it{size} fit into memory"
+    return "" if fits else f", and does all of it{size} fit into memory"
 
 
 # -- remedies --------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ _CACHE = Entry(
     when=lambda wait: (
         _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and _epoch_fits(wait) is True
     ),
-    says="{takes}, in every epoch again. No stage is random, and an epoch fits into memory{size}.",
+    says="{takes}, in every epoch again. No stage is random, and all of it fits into memory{size}.",
     remedy="Keep its result: the first epoch stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
@@ -415,7 +415,7 @@ REMEDIES = (
     ),
     Entry(
         "before the cache",
-        when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_epochs > 0,
+        when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_passes > 0,
         says="{takes}. It comes after the cache, so that every epoch does it again.",
         asks="Does {function} return the same in every epoch, without random numbers, and do its "
         "results fit into memory?",

@@ -621,7 +621,7 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     )
     if (stages and wait.work_ms < explained_ms) or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)
-    slowest = _to_blame(stages, wait.later_epochs)
+    slowest = _to_blame(stages, wait.later_passes)
     if slowest is None or slowest.work_ms_per_batch <= 0:
         return wait
     # Its calls ran in parallel, or waited for one another, if it worked longer for a batch than the step that took it.
