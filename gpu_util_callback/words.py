@@ -117,7 +117,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "gpu_wait_pct": ("waiting for the GPU, share of a step", "%"),
     "gpus": ("GPUs of this process", ""),
     "gpus_unused": ("unused GPUs", ""),
-    "gpus_used_by_framework": ("GPUs in use by the framework", ""),
+    "gpus_used_by_framework": ("GPUs that the framework lists", ""),
     "gpus_visible": ("GPUs on this machine", ""),
     "grown_mib": ("grown by", "MiB"),
     "grows_with": ("grows with", ""),
@@ -442,7 +442,12 @@ def same_fix(finding: Mapping) -> str:
     """
     advice = finding["advice"]
     wording = "|".join([finding["cause"], finding["title"], advice["code"] or advice["text"]])
-    return f"{re.sub(r'[0-9][0-9.,]*', '#', wording)}|{finding.get('ranks')}"
+    return f"{without_numbers(wording)}|{finding.get('ranks')}"
+
+
+def without_numbers(text: str) -> str:
+    """Return a text with each number as `#`."""
+    return re.sub(r"[0-9][0-9.,]*", "#", text)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

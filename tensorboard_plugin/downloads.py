@@ -167,7 +167,9 @@ def html_report(
                 {"logdir": without_secrets(logdir)}, sorted(per_run), reported([*recordings.problems, *problems])
             ),
             "recordings": [
-                listed(recording, per_run[recording.run]) for recording in recordings if recording.id in by_id
+                listed(recording, per_run[recording.run], report=reports[recording.id])
+                for recording in recordings
+                if recording.id in by_id
             ],
         },
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.

@@ -78,17 +78,23 @@ def worded(finding: Claim) -> WordedFinding:
 
 def vocabulary() -> Words:
     """Return the words of the tab."""
-    causes = {rule.cause: _cause(rule.title, rule.look, rule.between_steps, rule.part) for rule in RULES}
+    causes = {REPEATED: _cause(REPEATED_TITLE, REPEATED_LOOK)}
+    for rule in RULES:
+        causes[rule.cause] = _cause(rule.title, rule.look, rule.between_steps, rule.part, rule.blocking)
+    return {"causes": causes, "host": HOST_TIME, "gpu": GPU_TIME, "host_step": HOST_STEP}
+
+
+def _cause(
+    title: str, look: tuple[str, str], between_steps: bool = False, part: str = "", blocking: bool = False
+) -> CauseWords:
     return {
-        "causes": {REPEATED: _cause(REPEATED_TITLE, REPEATED_LOOK), **causes},
-        "host": HOST_TIME,
-        "gpu": GPU_TIME,
-        "host_step": HOST_STEP,
+        "title": title,
+        "glyph": look[0],
+        "colour": look[1],
+        "between_steps": between_steps,
+        "part": part,
+        "blocking": blocking,
     }
-
-
-def _cause(title: str, look: tuple[str, str], between_steps: bool = False, part: str = "") -> CauseWords:
-    return {"title": title, "glyph": look[0], "colour": look[1], "between_steps": between_steps, "part": part}
 
 
 def runs_head(directory: LogDirectory, names: list[str], problems: list[ReportedProblem]) -> RunsHead:
@@ -104,16 +110,19 @@ def runs_head(directory: LogDirectory, names: list[str], problems: list[Reported
     }
 
 
-def listed(recording: Recording, of_run: int, status: Status | None = None) -> RecordingSummary:
+def listed(
+    recording: Recording, of_run: int, status: Status | None = None, report: RunReport | None = None
+) -> RecordingSummary:
     """Return one line of `./runs`.
 
     Args:
         of_run: how many recordings the run has.
         status: the recording's, where it is known.
+        report: of the recording, where there is one; None = what the recording itself stores.
     """
     status = recording.status if status is None else status
     facts = recording.facts
-    stored = recording.stored
+    stored = recording.stored if report is None else report
     label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
     fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
     trial, config = facts.get("trial"), facts.get("trial_config")
@@ -174,7 +183,7 @@ def listed_row(row: Row, several: bool) -> RecordingSummary:
     }
 
 
-def _stored_findings(stored: DiagnosisFacts | None) -> StoredFindings:
+def _stored_findings(stored: DiagnosisFacts | RunReport | None) -> StoredFindings:
     """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
     findings: list[Claim] = [] if stored is None else [*stored.get("spans", ()), *stored.get("findings", ())]
     findings.sort(key=order)

@@ -59,6 +59,7 @@ class CauseWords(TypedDict):
     colour: str  # name of a hue of the tab
     between_steps: bool  # its time lies between steps, mostly at the ends of epochs
     part: str  # of the host account, in which its time is counted; "" = in none
+    blocking: bool  # nothing else is worth fixing first
 
 
 class Words(TypedDict):

@@ -22,8 +22,8 @@ VALUED = {
 }
 NO_TRAINING = (
     "gpu-util run: no training was recorded. It records `fit` of Keras and the trainers of Hugging "
-    "Face and Lightning, in this process. A loop of your own needs a line: "
-    "`for batch in monitor.batches(loader):` within `with GpuUtilMonitor() as monitor:`"
+    "Face and Lightning, in this process. A loop of your own needs two lines: "
+    "`with gpu_util_callback.GpuUtilMonitor() as monitor:` around it, and `for batch in monitor.batches(loader):`"
 )
 
 

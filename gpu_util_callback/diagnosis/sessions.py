@@ -354,7 +354,7 @@ def _holding(finding: Mapping, run: Mapping) -> str:
 def _of_group(group: Sequence[Mapping], worker_count: int) -> str:
     """Return the names of alike workers and the verdict of the worst one."""
     who = (
-        f"All {worker_count} workers"
+        ("Both workers" if worker_count == 2 else f"All {worker_count} workers")
         if len(group) == worker_count
         else (f"{workers([run['rank'] for run in group])} of {worker_count}")
     )

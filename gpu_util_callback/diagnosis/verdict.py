@@ -1,6 +1,8 @@
 """The verdict: the run in one sentence, and what is worth a message while it trains."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
@@ -56,7 +58,7 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     if lead is None or script is None or not len(run.steps):
         return of_fits
     opening, colon, remainder = of_fits.partition(": ")
-    clear = opening in (NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)
+    clear = opening.startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN))
     gains = promise(lead["of_s"], lead["saves_range_s"], lead["saves_s"], "script")
     between = RULE_OF[lead["cause"]].between_fits
     whole = script.passed_between if between else script.compiled_again
@@ -98,15 +100,10 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
             return _of_unknown_cost(findings[0])
         return _healthy(run)
     lost_s = min(lead["lost_s"] or 0.0, wall_s)
-    if is_unnamed(lead) or not shows(run, round(1e9 * lost_s)):
-        unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
-        if unknown is not None:
-            return _of_unknown_cost(unknown)
-        unnamed_s = sum(finding["lost_s"] for finding in findings if is_unnamed(finding))
-        if shows(run, round(1e9 * min(unnamed_s, wall_s))):
-            passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
-            return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
-        return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost_s)}."
+    named = _lost_by_title([finding for finding in findings if not is_unnamed(finding)])
+    largest_s = min(max([lost_s, *named.values()]), wall_s)
+    if is_unnamed(lead) or not shows(run, round(1e9 * largest_s)):
+        return _of_small_costs(run, findings, largest_s)
     rule = RULE_OF[lead["cause"]]
     opening = rule.opening if run.used_gpus else rule.opening_without_gpu
     if run.used_gpus and lost_s >= A_FIFTH * wall_s:
@@ -115,7 +112,22 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.of(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
-    return f"{loss}{gains}{_unknown_too(findings)}"
+    compile_s = run.account["time_s"].get("compile", 0.0)
+    compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)
+    also = f" {duration(compile_s)} went into compiling." if compiling else ""
+    return f"{loss}{gains}{also}{_larger_too(lead, findings)}{_unknown_too(findings)}"
+
+
+def _of_small_costs(run: Run, findings: Sequence[Mapping], largest_s: float) -> str:
+    unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
+    if unknown is not None:
+        return _of_unknown_cost(unknown)
+    unnamed_s = sum(finding["lost_s"] for finding in findings if is_unnamed(finding))
+    wall_s = run.wall_ns / 1e9
+    if shows(run, round(1e9 * min(unnamed_s, wall_s))):
+        passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
+        return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
+    return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(largest_s)}."
 
 
 def named_gpus(report: Mapping) -> set[int]:
@@ -152,8 +164,8 @@ def order(finding: Mapping) -> tuple:
     only if it surely saves more. Then by the time lost; unknown costs and unnamed time come last.
     """
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
-    asks = bool(finding.get("advice", {}).get("question") and finding.get("saves_range_s"))
-    least_s, most_s = range_if_yes([finding]) if asks else saves_range([finding])
+    least_s, most_s = saves_range([finding])
+    asks = not saves_s and most_s != 0.0
     return (
         finding["cause"] not in BLOCKING,
         is_unnamed(finding),
@@ -187,13 +199,14 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | No
         titles.setdefault(finding["title"], []).append(finding)
     groups = sorted(titles.values(), key=lambda group: order_of_all(group[0], group))
     lead = [finding for group in groups for finding in group]
+    together = sums(lead)
     return {
         "cause": lead[0]["cause"],
         "title": lead[0]["title"],
         "ids": [finding["id"] for finding in lead],
-        **sums(lead),
+        **together,
         "all_saves_s": sums(findings)["saves_s"],
-        "faster_up_to": gain_of(wall_s, saves_range(lead)[1]),
+        "faster_up_to": gain_of(wall_s, together["saves_range_s"][1] if together["saves_s"] else 0.0),
     }
 
 
@@ -205,28 +218,21 @@ def order_of_all(first: Mapping, members: Sequence[Mapping]) -> tuple:
 def sums(findings: Sequence[Mapping]) -> LossSums:
     """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
     lost = [finding["lost_s"] for finding in findings if finding.get("lost_s") is not None]
-    saves_s = round(sum(finding.get("saves_s") or 0.0 for finding in findings), 6)
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
-        "saves_s": saves_s,
-        "saves_range_s": list(saves_range(findings) if saves_s else range_if_yes(findings)),
+        "saves_s": round(sum(finding.get("saves_s") or 0.0 for finding in findings), 6),
+        "saves_range_s": list(saves_range(findings)),
     }
 
 
-def saves_range(findings: Iterable[Mapping]) -> tuple[float, float | None]:
-    """Return the least and the most that the advice of findings saves together, in seconds."""
-    saving = (finding for finding in findings if finding.get("saves_s"))
-    return _together(finding.get("saves_range_s") or [finding["saves_s"]] * 2 for finding in saving)
+def saves_range(findings: Sequence[Mapping]) -> tuple[float, float | None]:
+    """Return the least and the most that the advice of findings saves together, in seconds.
 
-
-def range_if_yes(findings: Iterable[Mapping]) -> tuple[float, float | None]:
-    """Return the same if the answer to each question is yes."""
-    return _together(finding["saves_range_s"] for finding in findings if finding.get("saves_range_s"))
-
-
-def _together(spans: Iterable[Sequence]) -> tuple[float, float | None]:
-    """Return the sum of ranges; without an upper end where one of them has none."""
-    ranges = list(spans)
+    Fixes alone count, if there are any; else what questions save if the answer to each is yes. There is
+    no upper end where one of them has none.
+    """
+    fixes = [finding for finding in findings if finding.get("saves_s")]
+    ranges = [finding.get("saves_range_s") or [finding.get("saves_s") or 0.0] * 2 for finding in fixes or findings]
     least_s = sum(least for least, _ in ranges)
     open_ended = any(most is None for _, most in ranges)
     return round(least_s, 6), None if open_ended else round(sum(most for _, most in ranges), 6)
@@ -245,6 +251,28 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
     first = next(finding for finding in findings if finding["id"] == lead["ids"][0])
     limit = str(first["evidence"].get("held_up_by") or "")
     return f" {capitalized(limit)}." if limit else ""
+
+
+def _larger_too(lead: Mapping, findings: Sequence[Mapping]) -> str:
+    """Return a note on the cause that costs more than the one whose advice saves most; "" if there is none."""
+    unknown = [
+        finding
+        for finding in findings
+        if finding["cause"] != lead["cause"] and not (finding["saves_s"] or finding["saves_range_s"])
+    ]
+    lost = _lost_by_title(unknown)
+    title = max(lost, key=lambda name: lost[name], default="")
+    if lost.get(title, 0.0) <= lead["lost_s"]:
+        return ""
+    return f" {title} costs {duration(lost[title])}; how much of it can be saved is not known."
+
+
+def _lost_by_title(findings: Sequence[Mapping]) -> dict[str, float]:
+    """Return title -> seconds lost; 0.0 where that is not known."""
+    lost: dict[str, float] = {}
+    for finding in findings:
+        lost[finding["title"]] = lost.get(finding["title"], 0.0) + _lost_s(finding)
+    return lost
 
 
 def _unknown_too(findings: Sequence[Mapping]) -> str:
@@ -442,6 +470,11 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if _others_pct(run, idle) >= 1:
         active += " (not counting other programs)"
     if idle.active_pct < BUSY_PCT.default:
+        else_pct = _active_but_for_compiling(run, idle)
+        if else_pct >= BUSY_PCT.default:
+            return f"{nothing} but compiling: {unclear}, {gpu} active {active}."
+        if times.get("compile", 0.0) > A_TENTH * wall:
+            active += f", {percent(else_pct)} without compiling"
         parts = _idle_parts_of_run(run, idle)
         return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
     kernels = _kernels_at_least(run, idle)
@@ -449,6 +482,19 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"
         return f"{UNKNOWN}: {clear}, {gpu} active {active}; {ran}."
     return f"{nothing}: {clear}, {gpu} active {active}."
+
+
+def _active_but_for_compiling(run: Run, idle: Idle) -> float:
+    """Return the share of the time without compiling in which the GPUs were active, %.
+
+    They may be active while the framework compiles: it tries kernels.
+    """
+    steps = run.steps
+    share, _ = run.idle_each(steps["start_ns"], steps["end_ns"])
+    compiling_ns = steps["compile_ns"]
+    idle_ns = np.minimum(np.nan_to_num(share) * (steps["end_ns"] - steps["start_ns"]), compiling_ns).sum()
+    else_ns = run.present_ns - compiling_ns.sum()
+    return float(np.clip(100 * (1 - (idle.idle_ns - idle_ns) / max(1, else_ns)), 0, 100))
 
 
 def _kernels_at_least(run: Run, idle: Idle) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, cause_beside, part_of
-from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all, range_if_yes
+from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all, saves_range
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -151,7 +151,7 @@ class Pen:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Findings of one cause with one fix: `first` is the costliest, `members` are in order."""
+    """Findings of one cause with one fix: `first` is the costliest of those that promise it, `members` are in order."""
 
     first: Mapping
     members: tuple[Mapping, ...]
@@ -168,7 +168,7 @@ def grouped(findings: Iterable[Mapping]) -> list[Group]:
         kinds.setdefault(same_fix(finding), []).append(finding)
     groups = [
         Group(
-            max(kind, key=lambda finding: finding["lost_s"] or 0.0),
+            max(kind, key=lambda finding: (bool(finding.get("saves_s")), finding["lost_s"] or 0.0)),
             tuple(sorted(kind, key=lambda finding: finding.get("start_step", -1))),
         )
         for kind in kinds.values()
@@ -338,7 +338,7 @@ def _saving(group: Group, run: Mapping | None) -> str:
     # During training the elapsed time is newer than the diagnosis.
     if run is None or run["status"] == "live" or not (group.total("saves_s") or question):
         return ""
-    saves = range_if_yes(group.members)
+    saves = saves_range(group.members)
     script, subject = Script.of(run.get("process")), "run"
     if group.first.get("of_s"):
         subject, gain = "script", gain_text(group.first["of_s"], saves)
@@ -417,8 +417,10 @@ def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[s
         shown.pop()
         more = f"; {len(items) - len(shown)} more{hint}"
     line = f"{title}: {'; '.join(shown)}{more}."
-    hint = hint if len(line) > pen.width else ""
-    return [pen.dim(pen.cut(line, pen.width - len(hint)) + hint)]
+    if len(line) > pen.width:
+        end = more or hint
+        line = pen.cut(f"{title}: {shown[0]}", pen.width - len(end) - 1) + end + "."
+    return [pen.dim(line)]
 
 
 def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: str = "Not measured") -> list[str]:

@@ -192,7 +192,7 @@ def test_workers_of_one_training_do_not_race(tmp_path):
     for rank, step_ms in enumerate((10, 20)):
         run = run_of(0, step_ms=step_ms, job="abc", rank=rank, world_size=2, fit_index=0)
         write(run, tmp_path / f"worker{rank}")
-    assert first_line(tmp_path).startswith("All 2 workers: ")
+    assert first_line(tmp_path).startswith("Both workers: ")
 
 
 def test_steps_of_unknown_batches_are_not_held_against_samples(tmp_path):

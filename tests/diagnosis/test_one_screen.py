@@ -126,5 +126,7 @@ def test_three_hundred_runs_are_a_table(tmp_path, capsys):
 def test_a_line_that_is_cut_says_where_the_rest_is():
     pen = Pen(60, color=False, unicode=True)
     [line] = folded("Not measured", ["profiler windows (" + "x" * 80 + ")"], pen, " (--evidence)")
-    assert len(line) == 60 and line.endswith("… (--evidence)")
+    assert len(line) == 60 and line.endswith("… (--evidence).")
+    [line] = folded("Not measured", ["profiler windows (" + "x" * 80 + ")", "NVML"], pen, " (--evidence)")
+    assert len(line) == 60 and line.endswith("…; 1 more (--evidence).")
     assert folded("Not measured", ["NVML"], pen, " (--evidence)") == ["Not measured: NVML."]

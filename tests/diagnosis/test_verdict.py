@@ -8,7 +8,9 @@ import pytest
 from generated_runs import GPU, Generated, reported, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
+from gpu_util_callback.diagnosis.verdict import headline, saves_range
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.report.screen import grouped
 from gpu_util_callback.report.terminal import comparison_table, render, two_lines
 from gpu_util_callback.words import percent, times
 
@@ -81,7 +83,7 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     compiling[0] = 2_500
     run.steps(200, step_ms=20, compile_ms=compiling, gpu_share=share or 0.97)
     verdict = reported(run, tmp_path / "run")["verdict"]
-    assert "% into compiling" in verdict
+    assert "% into compiling" in verdict and ("% without compiling" in verdict) == bool(gpus)
     assert verdict.startswith("The GPU was active only" if gpus else "Training was not held up between steps")
 
 
@@ -193,6 +195,19 @@ def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
     assert "Training waits for its input: 3" in first
     assert first.endswith("Half precision on a CPU; its cost is not known.")
     assert "To try: " in second and "float32" in second
+
+
+def test_of_a_fix_and_a_question_the_fix_alone_counts_and_is_shown():
+    asked = {"saves_s": 0.0, "saves_range_s": [5.0, 8.0], "lost_s": 8.0, "id": "input_bound@50", "start_step": 50}
+    fix = {"saves_s": 3.0, "saves_range_s": [2.0, 4.0], "lost_s": 4.0, "id": "input_bound@0", "start_step": 0}
+    findings = [
+        {"cause": "input_bound", "title": "Input-bound", "advice": {"text": "", "code": "a", "question": question}} | of
+        for of, question in ((asked, True), (fix, False))
+    ]
+    [group] = grouped(findings)
+    assert group.first["id"] == "input_bound@0"
+    assert headline(findings, 20.0)["saves_range_s"] == list(saves_range(group.members)) == [2.0, 4.0]
+    assert saves_range([findings[0]]) == (5.0, 8.0), "alone it is what a yes saves"
 
 
 def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):

@@ -10,6 +10,7 @@ from evidence.scenarios import named
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.rule import all_findings
 
 HERE = Path(__file__).parent / "h200"
 RECORDED = Path(__file__).resolve().parents[2] / "demo" / "recorded"
@@ -37,6 +38,36 @@ def test_the_cause_that_was_put_in_is_found_and_no_other(recording, name):
     # Dispatching small layers from Python does leave the GPU idle there, for 18 % of a step.
     also = {"launch_bound"} if name == "h200-torch/full-memory" else set()
     assert scenario.expected <= causes <= scenario.expected | scenario.allowed | also
+
+
+def of_program(name):
+    """The report of a program of the gauntlet that was recorded on an H200."""
+    return run_report(next(iter(read_recordings(str(HERE / "programs" / name)))))
+
+
+def test_a_change_that_helps_against_two_causes_is_named_and_promised_once():
+    report = of_program("small_batches_torch")
+    launch, sync = all_findings(report)
+    assert (launch["cause"], sync["cause"]) == ("launch_bound", "sync_bound")
+    assert launch["advice"]["code"] == "model.fit(..., batch_size=128)" and sync["advice"]["code"] == ""
+    assert sync["advice"]["text"].endswith('The same change as for "Launch-bound" helps here, too.')
+    assert sync["saves_s"] == 0 and sync["saves_range_s"] is None
+    assert report["headline"]["all_saves_s"] == launch["saves_s"]
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        (
+            "transformer_half_jax",
+            "Nothing held training back but compiling: 19 % of 17 s went into training steps, 77 %",
+        ),
+        ("validation_files_jax", "Validation stalls training: 5.6 s of 35 s. 26 s went into compiling."),
+        ("loop_reads_loss", "faster. Launch-bound costs 9.1 s; how much of it can be saved is not known."),
+    ],
+)
+def test_what_takes_more_time_than_the_headline_s_cause_is_not_left_unsaid(name, said):
+    assert said in of_program(name)["verdict"]
 
 
 def test_mfu_is_that_of_the_counted_products(recording):

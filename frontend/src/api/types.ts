@@ -13,6 +13,8 @@ export interface CauseWords {
   between_steps: boolean;
   /** of the host account, in which its time is counted; "" = in none */
   part: string;
+  /** nothing else is worth fixing first */
+  blocking: boolean;
 }
 
 /** The vocabulary of the terminal: words for causes; title and meaning of each category. */

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { WordedFinding, JobReply } from '../api/types.ts';
+import { learn } from '../words/vocabulary.ts';
 import { allFindings, grouped, headlineOf, positionText, remedyOf, rowsOf, type Group } from './findings.ts';
 
 const one = (cause: string, lost_s: number | null, code: string, start_step?: number, title = cause): WordedFinding => ({
@@ -38,6 +39,21 @@ test('a question whose yes surely saves more comes before a small fix, and befor
   assert.deepEqual(rows([small, none, asked, sure]), ['input_bound', 'host_stall', 'sync_bound', 'transfer_bound']);
   const large = { ...one('launch_bound', 8, 'e'), saves_s: 4, saves_range_s: [0, 6] as [number, number] };
   assert.deepEqual(rows([{ ...asked, saves_range_s: [0.02, 0.1] }, large]), ['launch_bound', 'host_stall'], 'a fix that may save nothing is still the larger one');
+});
+
+test('what blocks comes first, as in the terminal, though its cost is not known', () => {
+  learn({ causes: { cpu_fallback: { title: 'GPU not used', glyph: '⌂', colour: 'red', between_steps: false, part: '', blocking: true } }, host: {}, gpu: {}, host_step: {} });
+  const groups = grouped(allFindings({ spans: [], findings: [one('input_bound', 9, 'a'), one('cpu_fallback', null, 'b')] }));
+  assert.deepEqual(groups.map(({ first }) => first.item.cause), ['cpu_fallback', 'input_bound']);
+});
+
+test('of a fix and a question about one cause the fix alone counts, and is the remedy shown', () => {
+  const fix = { ...one('input_bound', 4, 'a', 0), saves_s: 3, saves_range_s: [2, 4] as [number, number], fix: 'f' };
+  const asked = { ...one('input_bound', 8, 'a', 50), saves_s: 0, saves_range_s: [5, 8] as [number, number], fix: 'f', advice: { text: 'Is it?', code: 'a', question: true } };
+  const [group] = grouped(allFindings({ spans: [fix, asked], findings: [] }));
+  assert.deepEqual(group?.range, [2, 4]);
+  const remedy = remedyOf(group as Group, asked);
+  assert.deepEqual([remedy.item.advice?.question, remedy.range], [undefined, [2, 4]]);
 });
 
 test('the headline is what the verdict names, or is about by its ids; none where all is well', () => {

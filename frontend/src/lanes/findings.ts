@@ -2,6 +2,7 @@
 import type { WordedFinding, JobReply, WordedReport } from '../api/types.ts';
 import { type Bounds, ordinal } from '../math/format.ts';
 import { clean } from '../math/text.ts';
+import { causeStyle } from '../words/causes.ts';
 import { findingId } from './spans.ts';
 
 export interface Listed {
@@ -27,20 +28,23 @@ const sum = (list: Listed[], of: 'lost_s' | 'saves_s'): number | null => {
   return known.length > 0 ? known.reduce((all, one) => all + one, 0) : null;
 };
 
-/** The sum of the ranges, without an upper end where one of them has none. */
+const costliest = (list: Listed[]): Listed => list.reduce((most, one) => ((one.item.lost_s ?? -1) > (most.item.lost_s ?? -1) ? one : most));
+
+/** What the remedies save together: fixes alone count, if there are any, else questions if the answer is yes; without an upper end where one of them has none. */
 function rangeOf(list: Listed[]): Bounds | null {
-  const ranges = list.map(({ item }) => item.saves_range_s).filter((range) => !!range);
+  const fixes = list.filter(({ item }) => item.saves_s);
+  const ranges = (fixes.length > 0 ? fixes : list).map(({ item }) => item.saves_range_s).filter((range) => !!range);
   const add = (a: number | null, b: number | null): number | null => (a === null || b === null ? null : a + b);
   return ranges.length > 0 ? ranges.reduce((all, range) => [add(all[0], range[0]), add(all[1], range[1])]) : null;
 }
 
-/** The server's order: by what a fix is predicted to save, and a question at least if the answer is yes; unknown costs and unnamed time last. */
+/** The server's order: what blocks first, then by what a fix is predicted to save, and a question at least if the answer is yes; unknown costs and unnamed time last. */
 function order({ first, lost, saves, range }: Group): number[] {
-  const asks = Boolean(first.item.advice?.question && range);
-  const least = saves || asks ? range?.[0] ?? saves ?? 0 : 0;
+  const asks = !saves && range !== null;
+  const least = range?.[0] ?? saves ?? 0;
   return [
-    Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null),
-    -(asks ? least : saves ?? 0), Number(!saves), -least, asks ? -(range?.[1] ?? lost ?? 0) : 0, -(lost ?? 0),
+    Number(!causeStyle(first.item.cause).blocking), Number(first.item.id?.split('@')[0]?.endsWith(':unmarked') ?? false), Number(lost === null),
+    -(asks ? least : saves ?? 0), Number(!saves), -least, asks ? -(range[1] ?? lost ?? 0) : 0, -(lost ?? 0),
   ];
 }
 
@@ -64,7 +68,7 @@ export function grouped(list: readonly Listed[], lead: readonly string[] = []): 
   }
   return [...groups.values()]
     .map((members) => ({
-      first: members.reduce((most, one) => ((one.item.lost_s ?? -1) > (most.item.lost_s ?? -1) ? one : most)),
+      first: costliest(members),
       list: [...members].sort((a, b) => (a.item.start_step ?? 0) - (b.item.start_step ?? 0)),
       lost: sum(members, 'lost_s'),
       saves: sum(members, 'saves_s'),
@@ -73,12 +77,13 @@ export function grouped(list: readonly Listed[], lead: readonly string[] = []): 
     .sort((a, b) => compare(order(a), order(b)));
 }
 
-/** What mends the finding `item` of a row: the remedy of the costliest that it mends as well, and what it saves of them all. */
+/** What mends the finding `item` of a row: the remedy of the costliest that promises it, and what it saves of them all. */
 export function remedyOf({ list }: Group, item: WordedFinding): { item: WordedFinding; range: Bounds | null } {
   // The server's key of the remedy: numbers in its text and code vary from one span to the next.
   const keyOf = ({ fix, advice }: WordedFinding): string => fix ?? JSON.stringify([advice?.text, advice?.code]);
   const mended = list.filter((one) => keyOf(one.item) === keyOf(item));
-  return { item: mended.reduce((most, one) => ((one.item.lost_s ?? -1) > (most.lost_s ?? -1) ? one.item : most), item), range: rangeOf(mended) };
+  const fixes = mended.filter((one) => one.item.saves_s);
+  return { item: costliest(fixes.length > 0 ? fixes : mended).item, range: rangeOf(mended) };
 }
 
 /** What the tab lists, a row each: what concerns all workers of a job, then what this recording found. */

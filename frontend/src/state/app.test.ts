@@ -118,7 +118,7 @@ test('the newest live recording is shown first', () => {
 });
 
 test('stalls between steps open on the time axis, unless an axis was said or a range is shown', () => {
-  const look = { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks' };
+  const look = { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks', blocking: false };
   learn({ causes: { host_stall: look }, host: {}, gpu: {}, host_step: {} });
   const { app: tab } = app();
   tab.openOn('host_stall');

@@ -75,8 +75,8 @@ class MemorySpill(Rule):
                     f"The memory of gpu{gpu} is full. The driver moved the rest to system memory, "
                     f"and steps are {slowdown:.1f} times as slow since. Use less memory: take smaller "
                     "batches, accumulate gradients, or close other programs. In NVIDIA's control "
-                    'panel, "CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback" makes the '
-                    "driver refuse with an error instead.",
+                    'panel, "Prefer No Sysmem Fallback" as the "CUDA - Sysmem Fallback Policy" makes '
+                    "the driver refuse with an error instead.",
                     alters_training=True,
                 ),
                 gpus=stretch.gpus,
