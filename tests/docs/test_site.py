@@ -1,5 +1,6 @@
 """The documentation's site: built strictly, with a page for each cause."""
 
+import json
 import os
 import re
 import sys
@@ -84,6 +85,8 @@ def test_there_is_a_tab_to_try(site):
     page = (site / "try" / "demo.html").read_text(encoding="utf-8")
     for run in ("1-healthy", "2-slow-map", "3-long-validation", "h200-jax/slow-input"):
         assert f'"run":"{run}"' in page
+    [data] = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S)
+    assert all(listed["verdict"] for listed in json.loads(data)["runs"]["recordings"])
     assert 'href="try/demo.html"' in (site / "index.html").read_text(encoding="utf-8")
     assert not (site / "try" / "recordings").exists()
 
