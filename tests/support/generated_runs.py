@@ -122,7 +122,7 @@ class Generated(MadeUpRun):
         self._gpu_values.setdefault(f"gpu{gpu}:{column}", []).append((self.now - round(seconds * 1e9), self.now, value))
 
     def mark(self, group: str, column: str, value: float) -> None:
-        """One row of a group of marks, now."""
+        """One sample of a group, now: of "host", or of a group of events such as "gpu0/xid"."""
         self._marks.setdefault(group, []).append((self.now, column, value))
 
     def trace(self, steps: int, step_ms: float, *, gpu: int = 0, kernels: int = 200, **share: float) -> None:

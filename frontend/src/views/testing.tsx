@@ -1,4 +1,4 @@
-/** Shows the whole tab without a browser, on replies that were recorded by `tests/browser/replies.py`. */
+/** Shows the whole tab without a browser, on replies that were recorded by `tests/plugin/replies.py`. */
 import { renderToString } from 'preact-render-to-string';
 import type { JobReply, RecordingReply, RunsReply, TotalReply } from '../api/types.ts';
 import { App } from '../state/app.ts';

@@ -1,6 +1,6 @@
 """Record what the server replies about some scenes of the gallery, for the tab's own tests of its texts.
 
-`python tests/browser/replies.py` writes `frontend/src/views/replies/`; `test_recorded_replies.py` fails where they
+`python tests/plugin/replies.py` writes `frontend/src/views/replies/`; `test_recorded_replies.py` fails where they
 are no longer what the server says.
 """
 
