@@ -236,7 +236,11 @@ def _grain(source: object) -> dict[str, object]:
 
 
 def _grain_parts(source: Any) -> Iterator[Any]:
-    """Yield the nodes of a Grain pipeline, from its end on, as the garbage collector shows them."""
+    """Yield the nodes of a Grain pipeline, the last stage first.
+
+    Nodes name their parents differently, so the search follows what the garbage collector says a
+    node refers to, breadth first.
+    """
     visited, level = set(), [source]
     for _ in range(_GRAIN_DEEPEST):
         if not level:

@@ -578,13 +578,13 @@ def trainings(rows: Iterable[Row]) -> list[Training]:
     joined: list[Training] = []
     by_key: dict[tuple, deque[Training]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
     for start in _sessions(rows):
-        shared = list(_shared(start))
-        continued = _continued(start, [list(by_key[key]) for key in shared if key in by_key])
+        keys = list(_lookup_keys(start))
+        continued = _continued(start, [list(by_key[key]) for key in keys if key in by_key])
         if continued is None:
             continued = Training()
             joined.append(continued)
         continued.starts.append(start)
-        for key in shared:
+        for key in keys:
             if continued not in by_key[key]:
                 by_key[key].append(continued)
     for training in joined:
@@ -615,8 +615,11 @@ def _sessions(rows: Iterable[Row]) -> list[Start]:
     return sorted(starts, key=lambda start: (start.start_ns, start.first["id"]))
 
 
-def _shared(start: Start) -> Iterator[tuple]:
-    """Yield what a start shares with those that continue it; thousands may share their script."""
+def _lookup_keys(start: Start) -> Iterator[tuple]:
+    """Yield the keys under which starts that this one may continue are looked up.
+
+    The script alone is no key: thousands of starts may share it.
+    """
     row = start.first
     program = hashed_script(row["script"]), row["fit_index"], row["backend"]
     scheduler = row["scheduler"]

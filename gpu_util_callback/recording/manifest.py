@@ -136,8 +136,9 @@ def process_facts() -> dict[str, Any]:
 def killed_since(manifest: Mapping[str, Any]) -> dict[str, int]:
     """Return how many processes were killed for memory since a recording's last flush.
 
-    {"container", "machine"}: without those where none was, or where that cannot be known:
-    elsewhere, after a restart.
+    Returns:
+        By place, "container" and "machine", without a place where no process was killed. Empty if
+        unknown: on another machine, or after a restart of this one.
     """
     memory = manifest.get("memory") or {}
     boot, counted = manifest.get("boot_id"), memory.get("oom_kills")

@@ -194,6 +194,7 @@ class DeviceRows:
         )
 
     def _kind_of(self, category: str, name: str) -> tuple[int, int]:
+        """Return the `DeviceKind` of a device event, and the kind of memory that a copy touches (else 0)."""
         kind_and_memory = self._kind_and_memory.get((category, name))
         if kind_and_memory is None:
             if "memset" in category:

@@ -192,10 +192,17 @@ def _numbers(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _long_numbers(buffer: Buffer, at: np.ndarray, value: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Extend `_numbers` by those of nine and ten bytes (negative ones); `at`: the tags."""
+    """Return the results of `_numbers` with the varints filled in that it could not read.
+
+    Those are of nine or ten bytes, as negative numbers are.
+
+    Args:
+        at: position of the last byte of each tag; the varint follows it.
+        value, size: as `_numbers` returned them; a size of 0 = not read.
+    """
     rows = np.flatnonzero(size == 0)
     word = buffer.words[at[rows] + 1]
-    low = _numbers(word & ~(_ONE << np.uint64(63)))[0]  # the first eight bytes, ended by force
+    low = _numbers(word & ~(_ONE << np.uint64(63)))[0]  # as if the varint ended after eight bytes
     ninth = buffer.bytes[at[rows] + 9].astype(np.uint64)
     tenth = buffer.bytes[at[rows] + 10].astype(np.uint64)
     ten_bytes = low | ((ninth & np.uint64(127)) << np.uint64(56)) | (tenth << np.uint64(63))

@@ -58,11 +58,11 @@ class TensorFlowProfiler(ProfilerSession):
         try:
             tf.profiler.experimental.start(str(folder))
         except tf.errors.AlreadyExistsError as error:
-            # A session that only C++ knows of: TensorFlow now takes it for Python's own, and would
-            # refuse every later start until it is stopped.
+            # Another program's session, started from C++. This failed start has left a session of
+            # Python's behind, because of which every later start would fail: stop that one.
             try:
                 self._drop()
-            except Exception:  # there is nothing to forget
+            except Exception:  # no session was left behind
                 pass
             raise ProfilerBusy("another profiler is running") from error
         except Exception as error:
