@@ -60,7 +60,7 @@ def ceilings(
             are full then), and the gain is printed. Arrays as `(x, y)`; else as `data`.
         step: a loop's own training step, called with a batch.
         seconds: to measure for, three times as long with `instead`. Compilation and the wait for a
-            first batch come on top.
+            first batch are extra.
         state: with `step`: objects that it changes and that it does not refer to by itself. What
             its function, closure and globals refer to is found: modules, optimizers, variables,
             arrays.
@@ -485,7 +485,7 @@ def before_fit(model: object, seconds: float, report: bool) -> dict[str, object]
         raise ValueError("the call of fit could not be found")
     arguments = frame.f_locals
     if report:
-        about = f"{seconds:g} s before training, compilation comes on top (ceilings=)"
+        about = f"{seconds:g} s before training, and compilation takes more (ceilings=)"
         print(f"gpu-util: measuring input and model, each alone, for {about}", file=sys.stderr)
     measured = ceilings(
         model,

@@ -215,7 +215,7 @@ class RayContext:
         return facts | ({"trial_config": self.config} if self.config else {})
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
-        """Return (source, identity, rank, workers), as frameworks do; None for one process."""
+        """Return (source, identity, rank, workers), in the form of the other launchers; None for one process."""
         if self.world_size < 2:
             return None
         return self.part, self.identity, self.rank, self.world_size

@@ -313,7 +313,7 @@ class ProfilerWindows:
                 window.closing.set()
 
     def abandon(self) -> None:
-        """Abandon a fit that ended without notice, left in the middle of a step. On any thread."""
+        """Abandon a fit that ended without notice, left in the middle of a step. Callable on any thread."""
         window = self.planner.window
         if window is not None and window.marked:
             window.marked.pop()
@@ -371,7 +371,7 @@ def requested(data: bytes) -> tuple[str, int]:
     """Return the identity and the steps of a request of `gpu-util look`.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: the data is not a request.
     """
     request = json.loads(data)
     return str(request["look"])[:64], min(max(int(request["steps"]), 1), MOST_LOOK_STEPS)

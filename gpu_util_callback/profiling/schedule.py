@@ -326,7 +326,7 @@ class Planner:
         return self._go_on(window, self._last_step) is Action.MARK
 
     def look(self, request: str, steps: int) -> str | None:
-        """Open a window at the next step. Returns: why not, None where it will. On any thread."""
+        """Open a window at the next step; return why it cannot, or None. Callable on any thread."""
         with self._lock:
             if self.window is not None or self._behind or self._look is not None:
                 return "a profiler window is being taken already; ask again in some seconds"
@@ -402,7 +402,7 @@ class Planner:
         return self.closed()
 
     def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> WindowCost | None:
-        """Set what a closed window cost, and return the whole cost. On any thread."""
+        """Set what a closed window cost, and return the whole cost. Callable on any thread."""
         with self._lock:
             window = self._behind.get(index)
             if window is None:

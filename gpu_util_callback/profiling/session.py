@@ -106,7 +106,10 @@ class ProfilerSession:
     def stop(self, folder: Path) -> Path | None:
         """Stop the profile that was started into `folder`, and return its file.
 
-        None = it is no longer running. May take long, and lets other threads run. On any thread.
+        Callable on any thread. It may take long, and other threads run meanwhile.
+
+        Returns:
+            None if the profile is no longer running.
 
         Raises:
             ProfilerFailed.
@@ -132,7 +135,7 @@ class ProfilerSession:
         return next(iter(sorted(folder.glob("plugins/profile/*/*.xplane.pb"))), None)
 
     def end(self) -> None:
-        """Note that the fit has no more windows; one may still be open. On any thread."""
+        """Note that the fit has no more windows; one may still be open. Callable on any thread."""
 
     def _give_way(self) -> None:
         """End our window: other code is about to start a profile."""

@@ -118,7 +118,7 @@ class WindowReader:
         )
 
     def give_up(self) -> None:
-        """End the process, and with it the current reading. On any thread."""
+        """End the process, and with it the current reading. Callable on any thread."""
         self._given_up = True
         process = self._process
         if process is not None:

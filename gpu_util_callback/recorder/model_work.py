@@ -25,7 +25,7 @@ class BatchSizes:
     """Samples in each batch of a fit.
 
     Args:
-        data_adapter: Keras' own of the fit's input, None where there is none.
+        data_adapter: Keras' adapter of the fit's input; None without one.
         shapes: returns the signatures of the batches' shapes, with their ids.
     """
 

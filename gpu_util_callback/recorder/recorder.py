@@ -427,7 +427,7 @@ class Recorder:
 
     @property
     def path(self) -> str | None:
-        """Return the recording's path; None where there is none (yet)."""
+        """Return the recording's path; None if nothing has been recorded yet."""
         return self._outputs.path
 
     @property

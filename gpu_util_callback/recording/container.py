@@ -56,7 +56,7 @@ class OtherFormat(Damaged):
 
 
 def checked_ns(value: Any) -> int:
-    """Return a time in an index. Raises: Damaged where it is none."""
+    """Return a time in an index. Raises: Damaged if it is not a time."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
         shown = "a huge number of" if isinstance(value, int) else repr(value)[:40]
         raise Damaged(f"a time of {shown} ns")

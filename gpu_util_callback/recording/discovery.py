@@ -248,7 +248,7 @@ def _in_listing(root: str, listed: dict[str, tuple]) -> Iterator[tuple[str, str,
 
 
 def _run_of(root: str, folder: str) -> str | None:
-    """Return the name of the run that a recording's folder belongs to; None if it is none."""
+    """Return the name of the run that a recording's folder belongs to; None if the folder is no recording's."""
     if folder == root:
         return "."
     home = posixpath.dirname(folder)

@@ -54,7 +54,7 @@ class RecordingFiles:
         return self._storage.remote
 
     def _stored_top(self) -> Top | None:
-        """Return `top.npz`, kept until it is written again; None where there is none."""
+        """Return `top.npz`, kept until it is written again; None if the file is missing."""
         covered = self._covered
         current = self._top_file
         if current is None or current[0] != covered:

@@ -318,12 +318,12 @@ def _integers(container: Container, name: str, width: int) -> list[list[int]]:
 
 
 def _checked(about: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the description of a fold. Raises: Damaged where it claims too much."""
+    """Return the description of a fold. Raises: Damaged if it claims too much."""
     width, first, used = about["width"], about["first"], about["used"]
     if type(width) is not int or not 0 < width < 1 << 62 or width & (width - 1):
-        raise Damaged("cells of a width that is none")
+        raise Damaged("cells of an impossible width")
     if type(first) is not int or not 0 <= first < 1 << 62:
-        raise Damaged("cells that begin nowhere")
+        raise Damaged("cells that begin at an impossible place")
     if type(used) is not int or not 0 < used <= STEP_CELLS:
         raise Damaged(f"more than {STEP_CELLS} cells claimed")
     if max(map(len, about["columns"].values())) > MOST_COLUMNS:

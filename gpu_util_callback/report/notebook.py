@@ -231,7 +231,7 @@ def _curves(recording: Recording) -> Iterator[str]:
 
 
 def _means(recording: Recording, group: str, column: str) -> np.ndarray | None:
-    """Return a column's means over the run's time in `POINTS` buckets; None where there is none.
+    """Return a column's means over the run's time in `POINTS` buckets; None if it was not recorded.
 
     NaN in a bucket without a value.
     """

@@ -141,7 +141,7 @@ class HookSums:
         self.count += 1
 
     def take(self, calls: int) -> list[Phase]:
-        """Return a row of what was added since the last call, if anything. On any thread."""
+        """Return a row of what was added since the last call, if anything. Callable on any thread."""
         total, count = self.total, self.count
         if count == self._count:
             return []

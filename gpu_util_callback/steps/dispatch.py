@@ -241,7 +241,7 @@ class OperationCount:
         self._counted: list[int] = []
 
     def begin(self) -> None:
-        """Begin a new pass over a dataset: operations counted since belong to no step."""
+        """Begin a new pass over a dataset: operations since the last step belong to no step."""
         self._before = None
 
     def step(self, batch: object) -> None:

@@ -392,7 +392,7 @@ class Timeline:
             self._close_test(self._logs_end)
 
     def steps_computed(self, start: int, end: int) -> None:
-        """Note that from `start` to `end` a validation waited for earlier steps. On any thread."""
+        """Note that from `start` to `end` a validation waited for earlier steps. Callable on any thread."""
         self._computed = (start, end)
 
     def test_ended(self) -> None:

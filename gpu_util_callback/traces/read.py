@@ -81,7 +81,7 @@ def _shortened(problems: list[str]) -> list[str]:
 def sniff(path: Path) -> str:
     """Return "xplane", "kineto", "nsys" or "nsys-rep", by content.
 
-    Raises: UnusableInput when it is none of them.
+    Raises: UnusableInput: it has none of these formats.
     """
     try:
         with path.open("rb") as file:

@@ -507,7 +507,7 @@ class Recent(Generic[T]):
         self.size = 0
 
     def get(self, key: Hashable) -> T | None:
-        """Return the value of a key, None where there is none."""
+        """Return the value of a key; None if it is missing."""
         with self._lock:
             if key not in self._cached:
                 return None

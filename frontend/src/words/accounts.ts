@@ -89,7 +89,7 @@ export function hostSlices({ time_s, rank }: Pick<WordedReport, 'time_s' | 'rank
   const part = late.id?.split('.').pop() ?? '';
   const waiting = Math.min(step.seconds, (late.lost_s ?? 0) - (parts.find(({ key }) => key === part)?.seconds ?? 0));
   if (waiting <= 0) return parts;
-  const explanation = 'in its steps, an estimate: as much longer as that worker takes before them';
+  const explanation = 'in its steps, estimated: by how much longer that worker takes before each of them';
   return [{ ...step, seconds: step.seconds - waiting }, { key: 'waiting', colour: 'grey', idle: true, title: `waiting for worker ${late.ranks?.[0]}`, explanation, seconds: waiting }, ...parts.slice(1)];
 }
 

@@ -365,7 +365,7 @@ _NEXT = "generator_py_func"  # of `from_generator`: makes an element
 
 
 def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
-    """Time these entries of the registry for the time of the fit; on any thread.
+    """Time these entries of the registry during the fit. Callable on any thread.
 
     The registry is private to TensorFlow: where it is not as expected, nothing is timed.
     """

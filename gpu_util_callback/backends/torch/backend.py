@@ -43,7 +43,7 @@ class LoaderTimer:
         self.data_adapter.__dict__[_GET] = lambda: WatchedIterable(get(), self._timed)
 
     def detach(self) -> None:
-        """Restore the original. Loaders in use stop reporting. On any thread.
+        """Restore the original. Loaders in use stop reporting. Callable on any thread.
 
         An iterator that is held here would keep its workers beyond the fit.
         """

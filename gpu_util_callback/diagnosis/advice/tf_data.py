@@ -300,7 +300,7 @@ _CACHE = Entry(
     when=lambda wait: (
         _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and _epoch_fits(wait) is True
     ),
-    says="{takes}, in every epoch again. No stage is random, and all of it fits into memory{size}.",
+    says="{takes}, again in every epoch. No stage is random, and all of it fits into memory{size}.",
     remedy="Keep its result: the first epoch stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
@@ -400,14 +400,14 @@ REMEDIES = (
         _CACHE,
         name="cache, asked",
         when=lambda wait: _can_be_kept(wait) and not _helper_shuffles(wait),
-        says="{takes}, in every epoch again.",
+        says="{takes}, again in every epoch.",
         asks=_cache_question,
     ),
     replace(
         _CACHE,
         name="cache behind a helper's shuffle",
         when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait),
-        says="{takes}, in every epoch again. The library that made this dataset also shuffles it.",
+        says="{takes}, again in every epoch. The library that made this dataset also shuffles it.",
         asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait.fits_memory, wait.size)}?",
         remedy="Keep the batches{size}, and shuffle whole ones",
         code="ds = ds.cache().shuffle({batches})  # as the last step",

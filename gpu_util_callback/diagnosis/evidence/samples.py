@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Range, S
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, FULL_PCT, NOTICEABLY, Constant, Count
 from gpu_util_callback.recording.work import batch_size
 
-SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both sides of a time is none by chance")
+SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both sides of a time is not chance")
 
 
 def sharpened(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""CPU fallback: a GPU is there, and the framework, or the model in it, does not use it."""
+"""CPU fallback: there is a GPU, but the framework, or the model in it, does not use it."""
 
 from collections.abc import Iterable
 from typing import ClassVar

@@ -219,8 +219,8 @@ class HostStall(Rule):
         ),
         "validation_idle_pct": Threshold(
             10,
-            "a shorter validation is reported only if the GPU was seen to idle for a tenth of the "
-            "time meanwhile: one that keeps it half busy would have to take those 20 %",
+            "a shorter validation is reported only if the GPU was seen to idle in it for a tenth of the "
+            "time, as it does in one of 20 % that keeps it half busy",
         ),
         "callback_pct": MATTERS_PCT,
         "unmarked_pct": Threshold(
