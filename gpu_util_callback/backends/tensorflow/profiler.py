@@ -58,11 +58,11 @@ class TensorFlowProfiler(ProfilerSession):
         try:
             tf.profiler.experimental.start(str(folder))
         except tf.errors.AlreadyExistsError as error:
-            # Another program's session, started from C++. This failed start has left a session of
-            # Python's behind, because of which every later start would fail: stop that one.
+            # A session that C++ code has started, such as the profiler's server. TensorFlow keeps the
+            # session that it has just failed to start, and would refuse each later one: drop it.
             try:
                 self._drop()
-            except Exception:  # no session was left behind
+            except Exception:  # none is kept
                 pass
             raise ProfilerBusy("another profiler is running") from error
         except Exception as error:
