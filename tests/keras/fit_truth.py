@@ -259,6 +259,7 @@ def ended(folder: Path, steps: int = 0, within_s: float = 30) -> list:
     while True:
         for idle in list(recorder._active.values()):
             idle._idle_until = 0.0  # the moment is over in which the next fit of a series may come
+            idle._retire()  # at once, and not with its next flush
         found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
         counts = [one.step_count for one in found]
         if all(one.status != "live" for one in found) and sum(counts) >= steps:

@@ -20,7 +20,7 @@ PROGRAM = f"""
 import os, signal, sys, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras, numpy as np
-from gpu_util_callback import GpuUtilCallback
+from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import outputs, recorder
 
 recorder.FLUSH_S = outputs.FLUSH_S = 0.2
@@ -33,7 +33,8 @@ class Dies(keras.callbacks.Callback):
         self.done += 1
         time.sleep(0.005)
         if self.done == dies_at:
-            time.sleep(1)  # what it did reaches the disk
+            while read_recordings(f"{{folder}}/logs")[-1].step_count < {STEPS}:  # what it did reaches the disk
+                time.sleep(0.02)
             os.kill(os.getpid(), signal.SIGKILL)
 
 x = np.zeros(({STEPS} * 4, 3), np.float32)
