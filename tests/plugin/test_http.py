@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from make_recording import make_recording
-from plugin_app import PluginApp
+from plugin_app import PluginApp, clients
 from werkzeug.test import Client
 
 from gpu_util_callback import read_recordings
@@ -23,6 +23,15 @@ def logs(tmp_path_factory):
     root = tmp_path_factory.mktemp("http") / "logs"
     make_recording(root / "a", "thirds", steps=60, gpus=1)
     return root
+
+
+def test_a_relative_log_directory_is_named_in_full(tmp_path, monkeypatch):
+    """A mistyped or relative path is what a newcomer's empty tab is mostly about."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    for name, exists in (("logs", True), ("no-logs", False)):
+        listing = clients(name)["/runs"].get("/runs").json
+        assert (listing["logdir"], listing["logdir_exists"]) == (str(tmp_path / name), exists)
 
 
 def addresses(app):
