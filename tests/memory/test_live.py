@@ -30,7 +30,7 @@ class Keeps(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.floats:
             self.outputs.append(np.ones(self.floats, np.float32))
-        time.sleep(0.008)
+        time.sleep(0.004)
 
 
 @pytest.fixture
