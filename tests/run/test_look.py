@@ -12,7 +12,7 @@ from object_store import empty_bucket
 from packages import need
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.cli import main
+from gpu_util_callback.cli import look, main
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.writer import RecordingWriter
@@ -39,6 +39,7 @@ model.fit(((x, x[:, :1]) for x in data), steps_per_epoch=100_000, epochs=1, verb
 @pytest.fixture
 def training(tmp_path, monkeypatch):
     need("jax")
+    monkeypatch.setattr(look, "REMOTE_POLL_S", look.POLL_S)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.py").write_text(TRAINING)
     started = []
@@ -51,7 +52,7 @@ def training(tmp_path, monkeypatch):
             with contextlib.suppress(UnusableInput):  # no such folder yet
                 if any(recording.step_count for recording in read_recordings(log_dir)):
                     return
-            time.sleep(0.2)
+            time.sleep(0.05)
         pytest.fail("no training began")
 
     yield start
