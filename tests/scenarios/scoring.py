@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gpu_util_callback.diagnosis import RULES
+
 Truth = Mapping[str, list[tuple[int, int]] | None]  # cause -> spans in steps; None = the whole run
 LEAST_IOU = 0.7
+CORES = 256  # CPU time in percent counts 100 a core
 
 
 def by_cause(result: Mapping) -> dict[str, list[dict]]:
@@ -45,4 +48,18 @@ def check(truth: Truth, findings: Mapping[str, list[dict]], steps: int) -> None:
     for finding in every:
         assert finding["lost_s"] is None or finding["lost_s"] > 0, "unknown is null, never 0"
         assert finding["severity"] is None or 0 < finding["severity"] <= 1
-        assert set(finding["threshold"]) <= set(finding["evidence"])
+        check_shown(finding)
+
+
+THRESHOLDS = {rule.cause: set(rule.thresholds) for rule in RULES}
+MOST = {"_pct": 100 * CORES, "_gib": 1024, "_gb": 1024}
+
+
+def check_shown(finding: dict) -> None:
+    """A finding shows the limit that its numbers passed, and no number that no machine has."""
+    evidence = finding["evidence"]
+    assert set(finding["threshold"]) <= set(evidence)
+    assert finding["threshold"] or not THRESHOLDS[finding["cause"]] & set(evidence)
+    for name, value in evidence.items():
+        for unit, most in MOST.items():
+            assert not name.endswith(unit) or value is None or 0 <= value <= most, (name, value)
