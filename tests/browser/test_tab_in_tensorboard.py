@@ -1,6 +1,7 @@
 """The tab inside TensorBoard itself: both readers, dark mode, address bar, path prefix."""
 
 import time
+from functools import partial
 
 import pytest
 from gpu_tab import hurry
@@ -88,13 +89,13 @@ def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
 
 
 def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, server):
-    tab = open_tab(server.url, host=True, before=hurry, alone=True)
+    tab = open_tab(server.url, host=True, before=partial(hurry, times=50), alone=True)
     tab.settle()
     tab.page.get_by_text("Time Series").first.click()
     wait_until(lambda: "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0], what="leaving")
     tab.page.wait_for_timeout(200)  # what had begun before may end
     left = time.monotonic()
-    tab.page.wait_for_timeout(2000)  # in which it would ask again
+    tab.page.wait_for_timeout(600)  # in which it would ask again, twice a fiftieth of 15 s
     ours = [url for at, url in tab.requests if at > left and "plugin/gpu_utilization" in url]
     assert not ours
     assert tab.page.url.split("#")[1].split("&")[0] != "gpu_utilization", "the hash is theirs now"
