@@ -87,8 +87,9 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     kind, home = _ADAPTERS.get(name, (name, ""))
     source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
     facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, source))
-    batches = _batches(adapter)
-    if batches:
+    # As Keras has asked for it: asking again would run the user's `__len__`.
+    batches = getattr(frame.f_locals.get("epoch_iterator"), "_num_batches", None)
+    if isinstance(batches, int) and batches > 0:
         facts["input_batches"] = batches
     dims = _dims(getattr(adapter, "_output_signature", None))
     if dims is not None:
@@ -171,14 +172,6 @@ def _size(owner: Any) -> int | None:
         size = owner.batch_size
         return int(size) if size is not None else None
     except Exception:  # a dataset whose batches have no fixed size
-        return None
-
-
-def _batches(adapter: Any) -> int | None:
-    """Return the batches of a pass over an adapter's input; None = unknown, or endless."""
-    try:
-        return int(adapter.num_batches if hasattr(adapter, "num_batches") else adapter.get_size())
-    except Exception:  # of unknown length
         return None
 
 

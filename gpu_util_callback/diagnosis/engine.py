@@ -5,7 +5,7 @@ No second is counted for two findings: lost time is attributed once.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,12 +20,13 @@ from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.words import without_numbers
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 40
+RULES_VERSION = 41
 
-_OF_A_PROMISE = frozenset({"faster_up_to", "promise_rests_on"})  # names of evidence
+_PROMISED = frozenset({"faster_up_to", "promise_rests_on"})  # names of evidence
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*")  # not a digit of a name
 
 # Digits of a share, by whether it was measured exactly.
 _SHARE_DIGITS = {False: 4, True: 9}
@@ -258,7 +259,8 @@ def promise_once(objects: Sequence[AnyFinding]) -> None:
     """Name and promise each change once: later findings of other causes with the same code refer to the first.
 
     They promise nothing of their own: a batch 4 times as large, which spares 75 % of the launches' idle time
-    alone, was predicted to gain 2.4 times and gained 1.8 (`small_batches_torch` of the gauntlet).
+    alone, was predicted to gain 2.4 times and gained 1.8 (`small_batches_torch` of the gauntlet). Code that
+    promises nothing is another change (a batch that fits into memory), and so is code for other steps.
 
     Args:
         objects: findings in their order.
@@ -266,16 +268,25 @@ def promise_once(objects: Sequence[AnyFinding]) -> None:
     first: dict[tuple, AnyFinding] = {}
     for finding in objects:
         advice = finding["advice"]
-        if not advice["code"]:
+        if not advice["code"] or not (finding["saves_s"] or finding["saves_range_s"]):
             continue
-        named = first.setdefault((without_numbers(advice["code"]), advice["question"]), finding)
-        if named["cause"] == finding["cause"]:
+        named = first.setdefault((_NUMBER.sub("#", advice["code"]), advice["question"]), finding)
+        if named["cause"] == finding["cause"] or _apart(named, finding):
             continue
         helps = "would help" if advice["question"] else "helps"
         text = f'{advice["text"]} The same change as for "{named["title"]}" {helps} here, too.'
         finding["advice"] = {**advice, "text": text, "code": "", "before": ""}
         finding["saves_s"], finding["saves_range_s"] = finding["saves_s"] and 0.0, None
-        finding["evidence"] = {name: value for name, value in finding["evidence"].items() if name not in _OF_A_PROMISE}
+        finding["evidence"] = {name: value for name, value in finding["evidence"].items() if name not in _PROMISED}
+
+
+def _apart(finding: AnyFinding, other: AnyFinding) -> bool:
+    """Return whether two findings hold for spans without a common step."""
+    bounds: list[Any] = [each.get(name) for each in (finding, other) for name in ("start_step", "end_step")]
+    if None in bounds:
+        return False
+    start, end, other_start, other_end = bounds
+    return end <= other_start or other_end <= start
 
 
 def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> list[Finding]:

@@ -286,7 +286,7 @@ def _with_mfu(verdict: str, mfu: Mfu | None) -> str:
     """Return the verdict of a run that nothing held back with what it made of the GPU."""
     if mfu is not None and verdict.startswith(f"{NOTHING}:"):
         return f"{verdict.removesuffix('.')}, at {mfu['text']}."
-    if mfu is not None and verdict.startswith(NOTHING_LARGE):
+    if mfu is not None and verdict.startswith((NOTHING, NOTHING_LARGE)):
         return f"{verdict} Training ran at {mfu['text']}."
     return verdict
 

@@ -255,16 +255,10 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
 
 def _larger_too(lead: Mapping, findings: Sequence[Mapping]) -> str:
     """Return a note on the cause that costs more than the one whose advice saves most; "" if there is none."""
-    unknown = [
-        finding
-        for finding in findings
-        if finding["cause"] != lead["cause"] and not (finding["saves_s"] or finding["saves_range_s"])
-    ]
-    lost = _lost_by_title(unknown)
+    lost = _lost_by_title([each for each in findings if each["cause"] != lead["cause"] and not is_unnamed(each)])
     title = max(lost, key=lambda name: lost[name], default="")
-    if lost.get(title, 0.0) <= lead["lost_s"]:
-        return ""
-    return f" {title} costs {duration(lost[title])}; how much of it can be saved is not known."
+    larger = lost.get(title, 0.0) > lead["lost_s"]
+    return f" More time is lost elsewhere ({title}: {duration(lost[title])})." if larger else ""
 
 
 def _lost_by_title(findings: Sequence[Mapping]) -> dict[str, float]:
@@ -470,11 +464,12 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if _others_pct(run, idle) >= 1:
         active += " (not counting other programs)"
     if idle.active_pct < BUSY_PCT.default:
-        else_pct = _active_but_for_compiling(run, idle)
-        if else_pct >= BUSY_PCT.default:
-            return f"{nothing} but compiling: {unclear}, {gpu} active {active}."
         if times.get("compile", 0.0) > A_TENTH * wall:
-            active += f", {percent(else_pct)} without compiling"
+            otherwise_pct = _active_but_for_compiling(run, idle)
+            if otherwise_pct >= BUSY_PCT.default:
+                compiled = _largest({"compile": times["compile"]}, wall)
+                return f"{nothing} but compiling: {went}{compiled}, {gpu} active {active}."
+            active += f", {percent(otherwise_pct)} without compiling"
         parts = _idle_parts_of_run(run, idle)
         return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
     kernels = _kernels_at_least(run, idle)
@@ -487,14 +482,14 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
 def _active_but_for_compiling(run: Run, idle: Idle) -> float:
     """Return the share of the time without compiling in which the GPUs were active, %.
 
-    They may be active while the framework compiles: it tries kernels.
+    They may be active while the framework compiles, which tries out kernels.
     """
     steps = run.steps
     share, _ = run.idle_each(steps["start_ns"], steps["end_ns"])
     compiling_ns = steps["compile_ns"]
     idle_ns = np.minimum(np.nan_to_num(share) * (steps["end_ns"] - steps["start_ns"]), compiling_ns).sum()
-    else_ns = run.present_ns - compiling_ns.sum()
-    return float(np.clip(100 * (1 - (idle.idle_ns - idle_ns) / max(1, else_ns)), 0, 100))
+    otherwise_ns = run.present_ns - compiling_ns.sum()
+    return float(np.clip(100 * (1 - (idle.idle_ns - idle_ns) / max(1, otherwise_ns)), 0, 100))
 
 
 def _kernels_at_least(run: Run, idle: Idle) -> float | None:

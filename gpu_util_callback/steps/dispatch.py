@@ -19,6 +19,7 @@ from gpu_util_callback.steps.frames import stack_of
 # a compilation do not count: it may last for a minute.
 _DENSE, _ENOUGH = 60, 300
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
+_COMPILED = 1200  # samples of compiling, a minute's: a loop that compiles in every step is not sampled densely for ever
 _DEEPEST = 200  # frames
 _MOST_KNOWN = 4096  # functions
 
@@ -117,7 +118,7 @@ class DispatchWatch:
     def _pause_s(self) -> float:
         if not self._meaning:
             return float("inf")
-        samples = self._samples - self._kinds[COMPILING] + self._between
+        samples = self._samples - min(self._kinds[COMPILING], _COMPILED) + self._between
         if samples < _DENSE:
             return _DENSE_S
         return _USUAL_S if samples < _ENOUGH else _RARE_S

@@ -357,6 +357,12 @@ def test_a_cache_saves_nothing_in_the_first_pass_however_short_the_epochs(batche
     assert ("cache" in finding["advice"]["code"]) == bool(share)
 
 
+def test_batches_of_an_input_that_repeats_are_those_of_all_its_passes():
+    """`ds.repeat(4)` has 1,600 batches, and a cache before it saves three passes of four."""
+    run = waits(FILTER, REPEAT, epochs=4, machine=MEMORY, input_batches=1600, **SMALL)
+    assert "cache()" in found(run, "input_bound")["advice"]["code"]
+
+
 def test_a_cache_holds_all_batches_however_short_the_epochs():
     """400 batches of 100 kB fit into 64 GB, a million do not."""
     few, many = (

@@ -8,6 +8,7 @@ import pytest
 from generated_runs import GPU, Generated, reported, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
+from gpu_util_callback.diagnosis.engine import promise_once
 from gpu_util_callback.diagnosis.verdict import headline, saves_range
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.screen import grouped
@@ -85,6 +86,13 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     verdict = reported(run, tmp_path / "run")["verdict"]
     assert "% into compiling" in verdict and ("% without compiling" in verdict) == bool(gpus)
     assert verdict.startswith("The GPU was active only" if gpus else "Training was not held up between steps")
+
+
+def test_a_little_compiling_explains_no_idle_gpu():
+    run = Generated(seed=3, gpus=[GPU], framework={"backend": "tensorflow"})
+    run.steps(1, step_ms=20, compile_ms=800, gpu_share=0.0)
+    run.steps(2000, step_ms=20, gpu_share=0.81)
+    assert run.diagnose()["verdict"].startswith("The GPU was active only")
 
 
 def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
@@ -208,6 +216,33 @@ def test_of_a_fix_and_a_question_the_fix_alone_counts_and_is_shown():
     assert group.first["id"] == "input_bound@0"
     assert headline(findings, 20.0)["saves_range_s"] == list(saves_range(group.members)) == [2.0, 4.0]
     assert saves_range([findings[0]]) == (5.0, 8.0), "alone it is what a yes saves"
+
+
+@pytest.mark.parametrize(
+    "first, second, referred",
+    [
+        ({"code": "ds = ds.batch(128)"}, {"code": "ds = ds.batch(64)"}, True),
+        ({"code": "ds1.workers = 4"}, {"code": "ds2.workers = 4"}, False),  # of training and of validation
+        ({"code": "ds = ds.batch(16)", "saves_s": None}, {"code": "ds = ds.batch(128)"}, False),  # less, and more
+        ({"start_step": 0, "end_step": 500}, {"start_step": 500, "end_step": 900}, False),
+        ({"start_step": 0, "end_step": 500}, {"start_step": 400, "end_step": 900}, True),
+        ({}, {"question": True}, False),
+        ({}, {"cause": "launch_bound"}, False),
+    ],
+)
+def test_the_same_change_is_promised_once(first, second, referred):
+    findings = []
+    for cause, of in (("launch_bound", first), ("sync_bound", second)):
+        given = {"code": "ds = ds.batch(128)", "question": False, "saves_s": 3.0, "cause": cause} | of
+        advice = {"text": "Do.", "before": "", "code": given.pop("code"), "question": given.pop("question")}
+        findings.append({"title": "Slow", "evidence": {}, "saves_range_s": None, "advice": advice} | given)
+    promise_once(findings)
+    text, code = (findings[1]["advice"][name] for name in ("text", "code"))
+    assert (text, code == "") == (
+        ('Do. The same change as for "Slow" helps here, too.', True) if referred else ("Do.", False)
+    )
+    assert findings[1]["saves_s"] == (0 if referred else 3)
+    assert findings[0]["advice"]["code"]
 
 
 def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):

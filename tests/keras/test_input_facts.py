@@ -24,7 +24,10 @@ BATCH = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)
 
 
 class Made(keras.utils.PyDataset):
+    asked = 0
+
     def __len__(self):
+        self.asked += 1
         return 2
 
     def __getitem__(self, index):
@@ -40,7 +43,10 @@ class Describe(keras.callbacks.Callback):
     facts: dict | None = None
 
     def on_train_begin(self, logs=None):
+        source = calling_fit().f_locals.get("x")
+        asked = getattr(source, "asked", 0)
         self.facts = {backend: describe_fit(calling_fit(), backend) for backend in ("tensorflow", "jax")}
+        assert getattr(source, "asked", 0) == asked, "the user's code was run"
 
 
 @functools.cache

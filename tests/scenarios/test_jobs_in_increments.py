@@ -58,4 +58,6 @@ def test_rows_in_other_pieces_give_the_same(number):
         )
         if part % 2:
             judge(Run(job.facts, growing, job.now))
+    steps = tables["steps"]
+    assert growing.steps.total("duration_ns") == steps["duration_ns"].sum(), "nothing is lost where rows are folded"
     assert json.dumps(judge(Run(job.facts, growing, job.now, ended=True))) == json.dumps(once)

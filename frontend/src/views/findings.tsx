@@ -221,6 +221,7 @@ function Calm({ recording }: { recording: RecordingReply }) {
   if (notJudged(verdict)) return <p class="dim">Not checked: too little of the training was recorded.</p>;
   if (!steps) return <p class="dim">Nothing to judge yet.</p>;
   if (/^Training was not held up/.test(verdict ?? '')) return <p class="dim">Nothing was found outside the steps; what happens within them was not measured.</p>;
+  if (/^Nothing (large )?held training back but compiling/.test(verdict ?? '')) return <p class="dim">Only compiling took long.</p>;
   if (!/^Nothing held/.test(verdict ?? '')) return <p class="dim">No single cause explains the loss.</p>;
   return (
     <p class="calm">

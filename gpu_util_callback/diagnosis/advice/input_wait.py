@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_a_pass, steps_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
@@ -98,27 +98,36 @@ class InputWait:
         return self.run.custom_loop and steps_an_epoch(self.run) == 1
 
     @property
+    def steps_a_pass(self) -> int | None:
+        """Steps of a pass over the input; None = not known.
+
+        With `steps_per_epoch`, an epoch may be shorter: the next one continues the pass. The length of an
+        input that repeats is that of all its passes.
+        """
+        repeats = any(stage.repeats for stage in self.stages)
+        return (None if repeats else self.run.fit.get("input_batches")) or steps_an_epoch(self.run)
+
+    @property
     def pass_s(self) -> float:
         """Duration of a pass over the input in seconds; 0 = not known."""
-        steps = steps_a_pass(self.run)
-        return 0.0 if not steps else steps * self.arrives_ms / 1e3
+        return (self.steps_a_pass or 0) * self.arrives_ms / 1e3
 
     @property
     def batches_a_pass(self) -> int:
         """Batches of a pass over the input or, where that is not known, of these steps."""
-        return steps_a_pass(self.run) or max(1, self.where.steps)
+        return self.steps_a_pass or max(1, self.where.steps)
 
     @property
     def later_passes(self) -> float:
         """Share (0-1) of these steps that come after the first pass over the input, which a cache still has to make."""
         run, where, epochs = self.run, self.where, self.run.fit.get("epochs")
-        epoch, batches = steps_an_epoch(run) or 0, steps_a_pass(run) or 0
+        epoch, batches = steps_an_epoch(run) or 0, self.steps_a_pass or 0
         cut = 0 < epoch < batches
         passes = epochs * epoch / batches if cut and epochs is not None else epochs
         if passes is not None and passes <= 1:
             return 0.0
         ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
-        first_end = run.step_at(min(ends)) if ends else batches or 0
+        first_end = run.step_at(min(ends)) if ends else batches
         rows = where.steps
         if rows <= 0:
             return 1.0
@@ -423,7 +432,7 @@ class InputWait:
     @property
     def pass_bytes(self) -> float | None:
         """Bytes of the batches of a pass over the input; None = unknown."""
-        dims, batches = self.run.fit.get("input_dims"), steps_a_pass(self.run)
+        dims, batches = self.run.fit.get("input_dims"), self.steps_a_pass
         dtypes = {str(array.get("dtype")) for array in self.run.fit.get("input_first") or []}
         if not dims or not batches or dtypes & {"object", "string"}:
             return None

@@ -510,7 +510,9 @@ def _grain_helps(wait: InputWait) -> bool:
 GRAIN = (
     _grain_entry("workers", lambda wait: _grain_helps(wait) and wait.pass_s >= GRAIN_EPOCH_S),
     _grain_entry(
-        "workers, epochs asked", _grain_helps, "They start again in each epoch: do epochs last a minute or more?"
+        "workers, epochs asked",
+        _grain_helps,
+        "They start again with each pass over the data: does a pass take a minute or more?",
     ),
     _grain_entry("workers, cores asked", lambda wait: not _grain_waits(wait) and wait.room_unknown, CORE_FREE),
 )

@@ -221,14 +221,6 @@ def steps_an_epoch(run: Run) -> int | None:
     return int(lengths[0]) if len(lengths) == 1 and lengths[0] > 0 else None
 
 
-def steps_a_pass(run: Run) -> int | None:
-    """Return the steps of a pass over the input; None = not known.
-
-    Epochs may be shorter: Keras goes on in the input where `steps_per_epoch` cuts it.
-    """
-    return run.fit.get("input_batches") or steps_an_epoch(run)
-
-
 def sizes_vary(run: Run) -> bool | None:
     """Return whether the input's samples were seen to differ in size, however many a batch has; None = not known."""
     dims = run.fit.get("input_dims") or []

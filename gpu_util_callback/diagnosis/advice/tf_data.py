@@ -13,7 +13,6 @@ from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
-_ENDLESS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")  # a cache behind it is never complete
 _IN_MEMORY = re.compile(r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window")
 
 
@@ -161,8 +160,8 @@ def _as_large_as_batches(wait: InputWait) -> bool:
     return all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
 
 
-def _epoch_fits(wait: InputWait) -> bool | None:
-    """Return whether an epoch of the slow stage's results fits into memory; None = not known."""
+def _pass_fits(wait: InputWait) -> bool | None:
+    """Return whether a pass of the slow stage's results fits into memory; None = not known."""
     return wait.fits_memory if _as_large_as_batches(wait) else None
 
 
@@ -177,9 +176,9 @@ def _can_be_kept(wait: InputWait) -> bool:
     before = [other for other in wait.stages if other.place >= stage.place]
     zipped = min((other.place for other in before if other.op.startswith("Zip")), default=math.inf)
     # Zipped with what ends, a dataset that is repeated ends, too.
-    if any((_ENDLESS.match(other.op) and other.place < zipped) or other.op.startswith("Shuffle") for other in before):
+    if any((other.repeats and other.place < zipped) or other.op.startswith("Shuffle") for other in before):
         return False
-    return wait.input_random is not True and _epoch_fits(wait) is not False
+    return wait.input_random is not True and _pass_fits(wait) is not False
 
 
 def _helper_shuffles(wait: InputWait) -> bool:
@@ -191,7 +190,7 @@ def _helper_shuffles(wait: InputWait) -> bool:
 
 
 def _keeping(wait: InputWait) -> float:
-    """Return the share saved by a cache behind the slow stage: later epochs only pass it on."""
+    """Return the share saved by a cache behind the slow stage: later passes only hand it on."""
     stage = wait.slowest
     ahead, slowest = chain_ms([s for s in wait.stages if s.place < stage.place])
     return wait.later_passes * wait.saves(max(slowest, ahead + wait.needed_ms))
@@ -286,7 +285,7 @@ def _cache_question(wait: InputWait) -> str:
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
     question = python if _is_map(wait) else "Are the elements the same in every epoch"
     size = wait.size if _as_large_as_batches(wait) else ""
-    return f"{question}{_asked_room(_epoch_fits(wait), size)}?"
+    return f"{question}{_asked_room(_pass_fits(wait), size)}?"
 
 
 def _asked_room(fits: bool | None, size: str) -> str:
@@ -298,10 +297,10 @@ def _asked_room(fits: bool | None, size: str) -> str:
 _CACHE = Entry(
     "cache",
     when=lambda wait: (
-        _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and _epoch_fits(wait) is True
+        _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and _pass_fits(wait) is True
     ),
-    says="{takes}, again in every epoch. No stage is random, and all of it fits into memory{size}.",
-    remedy="Keep its result: the first epoch stays slow, the others do not wait",
+    says="{takes}, again in every pass. No stage is random, and all of it fits into memory{size}.",
+    remedy="Keep its result: the first pass stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
     frees_cores=True,
@@ -400,14 +399,14 @@ REMEDIES = (
         _CACHE,
         name="cache, asked",
         when=lambda wait: _can_be_kept(wait) and not _helper_shuffles(wait),
-        says="{takes}, again in every epoch.",
+        says="{takes}, again in every pass.",
         asks=_cache_question,
     ),
     replace(
         _CACHE,
         name="cache behind a helper's shuffle",
         when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait),
-        says="{takes}, again in every epoch. The library that made this dataset also shuffles it.",
+        says="{takes}, again in every pass. The library that made this dataset also shuffles it.",
         asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait.fits_memory, wait.size)}?",
         remedy="Keep the batches{size}, and shuffle whole ones",
         code="ds = ds.cache().shuffle({batches})  # as the last step",
@@ -416,7 +415,7 @@ REMEDIES = (
     Entry(
         "before the cache",
         when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_passes > 0,
-        says="{takes}. It comes after the cache, so that every epoch does it again.",
+        says="{takes}. It comes after the cache, so that every pass does it again.",
         asks="Does {function} return the same in every epoch, without random numbers, and do its "
         "results fit into memory?",
         remedy="Do it before the cache",
@@ -510,7 +509,7 @@ LIMITS = (
     Entry(
         "random after the cache",
         when=_after_cache,
-        says="{takes}. It comes after the cache, so that every epoch does it again. Random "
+        says="{takes}. It comes after the cache, so that every pass does it again. Random "
         "augmentation can be layers of the model, on the GPU; do the rest before the cache.",
     ),
     Entry(

@@ -12,6 +12,7 @@ from gpu_util_callback.recording.fold import FAR, Fold
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
 # Stages that pass batches on: time taken by them on a busy machine is not work.
+_REPEATS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 # Stages on threads of their own: downstream stages run at the same time.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
@@ -40,6 +41,11 @@ class Stage:
     def passing(self) -> bool:
         """True if it only passes on what others make."""
         return _PASSING.match(self.op) is not None
+
+    @property
+    def repeats(self) -> bool:
+        """True if it passes its input several times: no cache behind it is ever complete."""
+        return _REPEATS.match(self.op) is not None
 
     @property
     def threaded(self) -> bool:
