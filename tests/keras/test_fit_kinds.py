@@ -33,7 +33,8 @@ def check(folder, caplog, *steps: int, hidden: tuple[str, ...] = ()):
     assert [one.status for one in found] == ["ended"] * len(steps)
     for one, count in zip(found, steps, strict=True):
         assert one.steps["step"].tolist() == list(range(count))
-        assert (one.steps["duration_ns"] > 0).all()
+        # On a busy machine a call of several batches may stamp two of them at once.
+        assert (one.steps["duration_ns"] >= (one.steps["batches"] == 1)).all()
         assert (one.steps["input_wait_ns"] >= 0).all()
         assert (one.steps["gpu_wait_ns"] >= 0).all()
         missing = {u["source"] for u in one.facts["unavailable"]}
