@@ -442,12 +442,7 @@ def same_fix(finding: Mapping) -> str:
     """
     advice = finding["advice"]
     wording = "|".join([finding["cause"], finding["title"], advice["code"] or advice["text"]])
-    return f"{without_numbers(wording)}|{finding.get('ranks')}"
-
-
-def without_numbers(text: str) -> str:
-    """Return a text with each number as `#`."""
-    return re.sub(r"[0-9][0-9.,]*", "#", text)
+    return f"{re.sub(r'[0-9][0-9.,]*', '#', wording)}|{finding.get('ranks')}"
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -26,15 +26,7 @@ from gpu_util_callback.diagnosis.report_types import (
 )
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
-from gpu_util_callback.diagnosis.verdict import (
-    NOTHING,
-    NOTHING_LARGE,
-    OUTSIDE,
-    gain_of,
-    headline,
-    is_unknown,
-    of_script,
-)
+from gpu_util_callback.diagnosis.verdict import CLEAR, NOTHING, NOTHING_LARGE, gain_of, headline, is_unknown, of_script
 from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
@@ -296,8 +288,7 @@ def _headline(judged: DiagnosisFacts, wall_s: float | None, script: Script | Non
     whole = of_script(all_findings(judged), wall_s, script)
     if whole is not None:
         return headline([whole], whole["of_s"])
-    clear = judged["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE))
-    if clear or is_unknown(judged["verdict"]):
+    if judged["verdict"].startswith(CLEAR) or is_unknown(judged["verdict"]):
         return None
     lead = headline(own_findings(judged), wall_s)
     if lead is not None and script is not None and wall_s:

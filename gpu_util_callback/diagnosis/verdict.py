@@ -27,6 +27,7 @@ NOTHING_IN_TRACE = "Nothing held the GPU back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Training was not held up between steps"
+CLEAR = (NOTHING, NOTHING_LARGE, OUTSIDE)  # how verdicts without a cause begin, but those of UNKNOWN
 _UNNAMED = tuple(f"{rule.cause}:{rule.unnamed}" for rule in RULES if rule.unnamed)  # beginnings of ids
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
@@ -58,7 +59,7 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     if lead is None or script is None or not len(run.steps):
         return of_fits
     opening, colon, remainder = of_fits.partition(": ")
-    clear = opening.startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN))
+    clear = opening.startswith((*CLEAR, UNKNOWN))
     gains = promise(lead["of_s"], lead["saves_range_s"], lead["saves_s"], "script")
     between = RULE_OF[lead["cause"]].between_fits
     whole = script.passed_between if between else script.compiled_again
