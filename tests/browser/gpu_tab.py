@@ -3,6 +3,8 @@
 import json
 import re
 import time
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 # What TensorBoard's own page logs: a library it bundles, its fonts under a path prefix.
@@ -265,3 +267,21 @@ class Tab:
         found = re.search(r"-?\d[\d,]*\.?\d*", self.text(selector))
         assert found, self.text(selector)
         return float(found[0].replace(",", ""))
+
+
+@dataclass
+class Hand:
+    """What a person does to the tab, action by action; nothing else touches it.
+
+    Attributes:
+        did: what was done, in words.
+    """
+
+    tab: Tab
+    did: list[str] = field(default_factory=list)
+
+    def click(self, what: str, target: Any, at: tuple[float, float] | None = None) -> None:
+        """A click in the middle of an element, or so many pixels from its top left corner."""
+        target.click(position=at and {"x": at[0], "y": at[1]})
+        self.did.append(f"click {what}")
+        self.tab.settle()

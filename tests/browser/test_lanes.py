@@ -67,18 +67,6 @@ def test_lanes_and_groups_are_moved_by_keyboard_and_by_mouse(tab):
     assert groups.all_inner_texts() == after
 
 
-def test_zooms_are_undone_by_a_button(tab):
-    tab.button("Zoom in").click()
-    one = tab.view()
-    tab.button("Zoom in").click()
-    assert tab.view() != one
-    tab.button("Undo zoom").click()
-    assert tab.view() == one
-    tab.button("Whole run").click()
-    assert tab.view() is None
-    assert tab.button("Whole run").is_disabled()
-
-
 def test_a_click_on_a_step_tells_where_it_went(tab):
     box = tab.plot()
     tab.zoom_wheel(tab.x_of(1200, (0, STEPS)), box["y"] + 40, 30)
@@ -112,29 +100,21 @@ def test_a_range_is_measured_by_keyboard(tab):
     assert tab.find(".measure .sum").count() == 1
 
 
-def test_a_finger_that_rests_measures(open_tab, server):
-    tab = open_tab(server.url, width=800, height=1000, has_touch=True)
-    touch = tab.fingers()
-    touch("touchStart", 0.0)
-    # By the page's own clock: its timer of a resting finger is older and runs out before.
-    tab.evaluate("new Promise((done) => setTimeout(done, 600))")
-    for step in range(1, 6):
-        touch("touchMove", 20.0 * step)
-    touch("touchEnd")
-    tab.settle()
-    low, high = map(float, tab.link()["range"].split("~"))
-    per_pixel = STEPS / tab.plot()["width"]
-    assert abs((high - low) - 100 * per_pixel) < 6 * per_pixel
-    assert tab.view() is None, "it did not pan"
-
-
-def test_lanes_in_sight_are_saved_as_numbers(tab):
+def test_what_is_in_sight_is_saved_as_numbers(tab):
+    for item, ending, begins in (("Steps of this view", ".csv", b"step,"), ("Report and this view", ".json", b"{")):
+        download = tab.export(item)
+        assert download.suggested_filename.endswith(ending), download.suggested_filename
+        content = download.path().read_bytes()
+        assert content.startswith(begins), content[:60]
+        assert ending == ".json" or content.count(b"\n") - 1 == STEPS
     head = tab.head()
     y = head["y"] + 25
     tab.drag((head["x"] + head["width"] * 0.4, y), (head["x"] + head["width"] * 0.5, y))
     tab.settle()
     start, end = tab.view()
-    with tab.export("Lanes of this view").path().open(newline="", encoding="utf-8") as file:
+    download = tab.export("Lanes of this view")
+    assert download.suggested_filename.endswith(".csv")
+    with download.path().open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     names, values = rows[0], [[float(cell or "nan") for cell in row] for row in rows[1:]]
     assert names[:2] == ["step", "time_s"]
@@ -283,7 +263,9 @@ PARTS = """async (text) => {
 
 def test_the_picture_has_axes_and_names(tab):
     tab.settle()
-    content = tab.export("Picture of this view").path().read_bytes()
+    picture = tab.export("Picture of this view")
+    assert picture.suggested_filename.endswith(".png")
+    content = picture.path().read_bytes()
     seen = tab.page.evaluate(PARTS, base64.b64encode(content).decode())
     layout = tab.find(".tl-content").bounding_box()["height"]
     assert seen["height"] > layout, "all lanes, also those out of sight"

@@ -1,4 +1,4 @@
-"""The report in one file: opened from disk, without a server, it shows what the tab shows."""
+"""Reports in one file: opened from disk, without a server, they show what the tab shows."""
 
 import csv
 import json
@@ -29,14 +29,30 @@ def open_report(open_file):
 
 
 def test_the_tab_saves_itself_as_a_file(tab, open_report, tmp_path):
-    verdict = tab.text("h1")
-    mean = tab.find(".tl-value").first.inner_text()
-    path = tmp_path / "saved.html"
-    tab.export("This tab as one file").save_as(path)
-    page = open_report(path)
+    tab.find(".chooser-button").click()
+    tab.find(".choice-compare input").first.check()
+    tab.page.keyboard.press("Escape")
+    tab.wait_for(".compare tbody tr:nth-child(2)")
+    tab.settle()
+    verdict, mean = tab.text("h1"), tab.find(".tl-value").first.inner_text()
+    names = tab.find(".compare tbody th").all_inner_texts()
+    ids = [tab.link()["id"], tab.link()["with"].replace("%2F", "/")]
+
+    def saved(title: str, name: str):
+        tab.export(title).save_as(tmp_path / name)
+        return tmp_path / name
+
+    steps = list(csv.DictReader(saved("Steps of this view", "steps.csv").open(newline="")))
+    assert list(dict.fromkeys(row["run"] for row in steps)) == ids
+    assert len({(row["run"], row["step"]) for row in steps}) == len(steps) == 2400 + 600
+    page = open_report(saved("This tab as one file", "both.html"))
+    page.locator(".compare tbody tr").nth(1).wait_for()
+    assert page.locator(".compare tbody th").all_inner_texts() == names
     assert page.locator("h1").inner_text().replace("\u00a0", " ") == verdict
     # The same lanes with the same values; only the finest zoom levels stay on the server.
     wait_until(lambda: page.locator(".tl-value").first.inner_text() == mean, what=f"mean {mean}")
+    page.locator(".compare tbody .small").click()
+    wait_until(lambda: page.locator(".compare").count() == 0, what="the first run alone")
     box = page.locator(".tl-surface").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 140)
     page.locator(".tooltip").wait_for()
@@ -59,28 +75,7 @@ def test_the_tab_saves_itself_as_a_file(tab, open_report, tmp_path):
     wait_until(lambda: re.search(r"\d", shown.inner_text()), what="values on the time axis")
 
 
-def test_runs_that_are_compared_are_saved_together(tab, open_report, tmp_path):
-    tab.find(".chooser-button").click()
-    tab.find(".choice-compare input").first.check()
-    tab.page.keyboard.press("Escape")
-    tab.wait_for(".compare tbody tr:nth-child(2)")
-    tab.settle()
-    names = tab.find(".compare tbody th").all_inner_texts()
-    ids = [tab.link()["id"], tab.link()["with"].replace("%2F", "/")]
-
-    def saved(title: str, name: str):
-        tab.export(title).save_as(tmp_path / name)
-        return tmp_path / name
-
-    steps = list(csv.DictReader(saved("Steps of this view", "steps.csv").open(newline="")))
-    assert list(dict.fromkeys(row["run"] for row in steps)) == ids
-    assert len({(row["run"], row["step"]) for row in steps}) == len(steps) == 2400 + 600
-    page = open_report(saved("This tab as one file", "both.html"))
-    page.locator(".compare tbody tr").nth(1).wait_for()
-    assert page.locator(".compare tbody th").all_inner_texts() == names
-
-
-def test_the_command_writes_all_runs_into_one_file(logdir, open_report, tmp_path, capsys):
+def test_the_commands_write_all_runs_into_one_file(logdir, open_report, open_file, tmp_path, capsys):
     path = tmp_path / "report.html"
     assert main(["report", str(logdir), "--html", str(path)]) == 0
     assert str(path) in capsys.readouterr().err
@@ -91,6 +86,20 @@ def test_the_command_writes_all_runs_into_one_file(logdir, open_report, tmp_path
     assert "lost to Input-bound" in page.locator(".sums h1").inner_text()
     page.locator(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: "No GPU" in page.locator(".accounts").inner_text())
+    # The table of all runs alone: there is no run to open, and what to do is said.
+    assert main(["total", str(logdir), "--no-cache", "--html", str(path)]) == 0
+    page = open_file(path)
+    page.locator(".choice").first.wait_for()
+    assert page.locator(".choice").count() == 3
+    page.locator(".runs-head .run-saves button").click()
+    assert page.locator("[aria-sort=descending]").inner_text().startswith("Saves up to")
+    page.locator(".choice").first.click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert page.locator(".choice").count() == 3, "the table is all there is"
+    assert page.locator(".state, .choice-compare, .chooser-button").count() == 0
+    assert page.locator(".sums-worth li, .sums-worth .small").count() >= 2
+    assert page.locator(".sums-worth .fix").first.inner_text()
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_line(logdir, tmp_path, capsys):
@@ -99,8 +108,8 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(logdir, tmp_path, capsy
     assert "cannot write" in error and "\n" not in error
 
 
-def test_names_cannot_break_out_of_the_file(open_report, tmp_path):
-    make_recording(tmp_path / "run", "thirds", steps=300, gpus=1)
+def test_a_file_has_profiler_windows_and_names_cannot_break_out_of_it(open_report, tmp_path):
+    make_recording(tmp_path / "run", "thirds", steps=300, gpus=1, windows=((20, 26),))
     manifest = next(tmp_path.glob("run/plugins/*/*/manifest.json"))
     host = read_recordings(tmp_path)[0].facts["host"]
     nasty = "</script><script>window.pwned=1</script><!--<img src=x onerror='window.pwned=1'>"
@@ -113,13 +122,6 @@ def test_names_cannot_break_out_of_the_file(open_report, tmp_path):
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.querySelectorAll('script').length") == 2
     assert "</script>" in page.locator(".facts").first.inner_text(), "shown as the text it is"
-
-
-def test_profiler_windows_are_in_the_file(open_report, tmp_path):
-    make_recording(tmp_path / "run", "healthy", steps=300, gpus=1, windows=((20, 26),))
-    path = tmp_path / "report.html"
-    path.write_text(html_report(read_recordings(tmp_path)), encoding="utf-8")
-    page = open_report(path)
     page.locator(".window-button").click()
     wait_until(lambda: page.locator(".traced h2").count() == 1)
     assert page.locator(".traced h2").inner_text() == "Step 20"

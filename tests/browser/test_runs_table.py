@@ -2,7 +2,6 @@
 
 import json
 import re
-import statistics
 from functools import partial
 
 import pytest
@@ -69,19 +68,20 @@ def test_the_newest_run_is_open_and_the_one_that_lost_most_a_click_away(open_tab
     wait_until(lambda: tab.link().get("id") == most["id"], what="the run that lost most")
 
 
-def test_from_a_row_into_its_timeline_and_back(open_tab, served):
+def test_a_run_is_found_by_its_cause_and_the_way_back_leads_to_the_list(open_tab, served):
     tab = open_tab(served.url, host=True)
     first = tab.link()["id"]
     tab.find(".chooser-button").click()
     tab.wait_for(".sums h1")
-    tab.find(".runs-search input").fill("stall")
-    tab.find(".run-name").filter(has_text="run-2").click()
+    tab.page.keyboard.type("training stalls")
+    tab.page.keyboard.press("Enter")
     wait_until(lambda: "run-2" in tab.text(".chooser-button"), what="the run to open")
+    wait_until(lambda: "stalls training" in tab.text("h1"), what="its verdict")
     tab.wait_for(".tl-value:not(:empty)")
     assert "list" not in tab.link() and tab.link()["id"].startswith("run-2/")
     tab.page.go_back()
     tab.wait_for(".choice")
-    assert names(tab) == ["run-2"] and tab.find(".runs-search input").input_value() == "stall"
+    assert names(tab) == ["run-2"] and tab.find(".runs-search input").input_value() == "training stalls"
     tab.page.go_back()
     wait_until(lambda: tab.find(".choice").count() == 0, what="the run before")
     wait_until(lambda: tab.link().get("id") == first, what="its link")
@@ -206,65 +206,26 @@ def _answer(body, route):
     route.fulfill(body=body, content_type="application/json")
 
 
-PAINTED = """() => {
-  window.seen = {};
-  const look = () => {
-    for (const [name, selector] of [['runs', '.choice'], ['total', '.sums h1']])
-      if (!seen[name] && document.querySelector(selector))
-        requestAnimationFrame(() => setTimeout(() => { seen[name] ??= performance.now(); }));
-    if (!seen.runs || !seen.total) requestAnimationFrame(look);
-  };
-  document.addEventListener('DOMContentLoaded', look);
-}"""
-SINCE_DATA = """() => Object.fromEntries(['runs', 'total'].map((name) => {
-  const reply = performance.getEntriesByType('resource').find(
-    (one) => one.name.includes(`gpu_utilization/${name}`));
-  return [name, seen[name] - reply.responseEnd];
-}))"""
-SCROLL = """async (frames) => {
-  const box = document.querySelector('.runs');
-  const times = [];
-  let last = performance.now();
-  for (let i = 0; i < frames; i++) {
-    box.scrollTop += i < frames / 2 ? 900 : 37;
-    await new Promise((done) => requestAnimationFrame(done));
-    const now = performance.now();
-    times.push(now - last);
-    last = now;
-  }
-  return times;
-}"""
-FILTER = """async (texts) => {
-  const input = document.querySelector('.runs-search input');
-  const took = [];
-  for (const text of texts) {
+# How long each of some acts takes until the page has drawn what it changes, in ms.
+TIMED = """async () => {
+  const input = document.querySelector('.runs-search input'), box = document.querySelector('.runs'), took = [];
+  for (const act of %s) {
     const begin = performance.now();
-    input.value = text;
-    input.dispatchEvent(new Event('input', { bubbles: true }));
-    await new Promise((done) => setTimeout(done));
-    document.body.offsetHeight;
+    act();
+    await frameDrawn();
     took.push(performance.now() - begin);
   }
   return took;
 }"""
-SORT = """async () => {
-  const took = [];
-  for (const button of document.querySelectorAll('.runs-head button')) {
-    const begin = performance.now();
-    button.click();
-    await new Promise((done) => setTimeout(done));
-    document.body.offsetHeight;
-    took.push(performance.now() - begin);
-  }
-  return took;
-}"""
-# A keystroke: the event with what it changes, what is drawn after it, and where it is placed.
-FILTER_EVENTS = ("EventDispatch", "RunMicrotasks", "Layout", "UpdateLayoutTree")
-FRAME_EVENT = "PageAnimator::serviceScriptedAnimations"
+SCROLL = "Array(40).fill(() => { box.scrollTop += 900; })"
+TYPE = "input.value = text; input.dispatchEvent(new Event('input', { bubbles: true }));"
+TEXTS = ["l", "lr", "lr-0", "lr-00", "node-7", "input-bound node-1", "stall", "no such run", ""]
+FILTER = f"{TEXTS}.map((text) => () => {{ {TYPE} }})"
+SORT = "[...document.querySelectorAll('.runs-head button')].map((button) => () => button.click())"
 
 
-def test_ten_thousand_rows_stay_fluid(open_tab, served, browser):
-    """Figures are printed; what is asserted holds on a machine ten times as busy."""
+def test_ten_thousand_rows_stay_fluid(open_tab, served):
+    """What is asserted of times holds on a machine ten times as busy."""
     runs, total = many(served)
     bodies = {"runs": json.dumps(runs), "total": json.dumps(total)}
 
@@ -272,48 +233,17 @@ def test_ten_thousand_rows_stay_fluid(open_tab, served, browser):
         for name in bodies:
             routed(name, partial(_answer, bodies[name]))(page)
         routed("recording", lambda route: route.fulfill(status=404, json={"error": "made up"}))(page)
-        page.add_init_script(f"({PAINTED})()")
 
-    tab = open_tab(served.url, LIST, before=before, wait=False, alone=True, expect_errors=True)
+    tab = open_tab(served.url, LIST, before=before, wait=False, expect_errors=True)
     tab.wait_for(".sums h1", timeout=30)
-    wait_until(lambda: tab.evaluate("!!(seen.runs && seen.total)"), what="both to be painted")
-    painted = tab.page.evaluate(SINCE_DATA)
-    assert tab.find(".choice").count() < 60
     assert tab.find("[role=treegrid]").get_attribute("aria-rowcount") == str(MANY + 1)
-
-    browser.start_tracing(page=tab.page, categories=["blink", "devtools.timeline"])
-    frames = sorted(tab.page.evaluate(SCROLL, 120))
-    events = json.loads(browser.stop_tracing())["traceEvents"]
-    script = sorted(
-        one["tdur"] / 1e3 for one in events if one.get("name") == FRAME_EVENT and one.get("ph") == "X" and "tdur" in one
-    )
-    top = tab.find(".choice").first.get_attribute("aria-rowindex")
-    assert int(top) > 1000, "it scrolled"
-
-    texts = ["l", "lr", "lr-0", "lr-00", "node-7", "input-bound node-1", "stall", "no such run", ""]
-    browser.start_tracing(page=tab.page, categories=["blink", "devtools.timeline"])
-    filtered = tab.page.evaluate(FILTER, texts)
-    events = json.loads(browser.stop_tracing())["traceEvents"]
-    cpu = sum(one.get("tdur", 0) for one in events if one.get("name") in FILTER_EVENTS) / 1e3
-    assert tab.find(".choice").count() > 0
-    sorted_in = tab.page.evaluate(SORT)
-
-    p95 = script[int(0.95 * (len(script) - 1))]
-    print(
-        f"\n{MANY:,} rows: painted {painted['runs']:.0f} ms after the runs, {painted['total']:.0f} "
-        f"ms after the sums (bodies {len(bodies['runs']) / 1e6:.1f} and "
-        f"{len(bodies['total']) / 1e6:.1f} MB); scroll: script of a frame "
-        f"{statistics.median(script):.1f} ms, p95 {p95:.1f}, between frames "
-        f"{statistics.median(frames):.1f} ms, p95 {frames[113]:.1f}"
-        "; filter "
-        f"{statistics.median(filtered):.0f} ms, at most {max(filtered):.0f} "
-        f"({cpu / len(texts):.0f} "
-        f"ms of script and layout each); sort "
-        f"{statistics.median(sorted_in):.0f} ms, at most {max(sorted_in):.0f}"
-    )
-    assert painted["runs"] < 5000 and painted["total"] < 5000
-    assert p95 < 100 and statistics.median(script) < 40
-    assert max(filtered) < 1000 and max(sorted_in) < 2000
+    scrolled = sorted(tab.page.evaluate(TIMED % SCROLL))
+    assert tab.find(".choice").count() < 60
+    assert int(tab.find(".choice").first.get_attribute("aria-rowindex")) > 500
+    assert scrolled[20] < 100 and scrolled[-3] < 300, scrolled
+    assert max(tab.page.evaluate(TIMED % FILTER)) < 1000
+    assert 0 < tab.find(".choice").count() < 60
+    assert max(tab.page.evaluate(TIMED % SORT)) < 2000
 
     # The last one is in sight at the end; what nobody is called is said not to be there.
     tab.find(".runs").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")

@@ -1,25 +1,30 @@
-"""The tab inside TensorBoard itself: both readers, dark mode, address bar, path prefix."""
+"""The tab inside TensorBoard itself, below a path prefix: dark mode, address bar, other tabs."""
 
 import time
 from functools import partial
 
 import pytest
 from gpu_tab import hurry
+from tensorboard_server import TensorBoardServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("load_fast", "path_prefix"), [(True, None), (False, "/tb/x")])
-def test_a_newcomer_sees_the_verdict_and_its_evidence(open_tab, logdir, start_tensorboard, load_fast, path_prefix):
-    server = start_tensorboard(logdir, load_fast, path_prefix)
-    assert server.url.endswith(path_prefix or "")
+@pytest.fixture(scope="module")
+def below_a_prefix(logdir):
+    with TensorBoardServer(logdir, load_fast=False, path_prefix="/tb/x") as server:
+        yield server
+
+
+def test_a_newcomer_sees_the_verdict_and_its_evidence(open_tab, below_a_prefix):
+    assert below_a_prefix.url.endswith("/tb/x")
     replies = []
 
     def listen(page):
         page.on("response", lambda reply: replies.append(reply))
 
-    tab = open_tab(server.url, host=True, before=listen, alone=True)
+    tab = open_tab(below_a_prefix.url, host=True, before=listen, alone=True)
     report = tab.recording("thirds")["report"]
     assert report["verdict"] in tab.text("h1")
     # Two accounts that are never added up: the thread's, measured; the GPUs', an estimate.
@@ -45,11 +50,7 @@ def test_a_newcomer_sees_the_verdict_and_its_evidence(open_tab, logdir, start_te
     # Styles and module were taken all the same, and the browser reported nothing.
     assert tab.evaluate("getComputedStyle(document.querySelector('.finding')).display") != "inline"
     assert not tab.problems
-
-
-def test_follows_tensorboards_dark_mode_while_open(open_tab, server):
-    tab = open_tab(server.url, host=True)
-    tab.settle()
+    # It follows TensorBoard's dark mode while it is open.
     background = "getComputedStyle(document.body).backgroundColor"
     wait_until(lambda: tab.evaluate(background) == "rgb(255, 255, 255)", what="light")
     light = tab.colour_at(".tl-head canvas", 5, 12)
@@ -60,36 +61,31 @@ def test_follows_tensorboards_dark_mode_while_open(open_tab, server):
     wait_until(lambda: tab.evaluate(background) == "rgb(255, 255, 255)", what="light again")
 
 
-def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
-    tab = open_tab(server.url, host=True)
+def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, below_a_prefix):
+    tab = open_tab(below_a_prefix.url, host=True)
     tab.button("time").click()
     box = tab.plot()
     tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 30, 6)
     tab.drag((box["x"] + 100, box["y"] + 30), (box["x"] + 300, box["y"] + 30))
+    # Details that are closed stay closed, tables that are open stay open.
+    tab.button("Close details").click()
+    tab.button("The numbers as tables", exact=False).click()
     tab.button("Share view").click()
     assert "copied" in tab.text(".notice") or "address bar" in tab.text(".notice")
     url, link = tab.address(), tab.link()
-    assert {"id", "axis", "view", "span", "range"} <= link.keys()
+    assert {"id", "axis", "view", "span", "range"} <= link.keys() and link["span"] == "-"
     shown = tab.text(".measure h2")
-    other = open_tab(server.url, url.partition("#gpu_utilization")[2], host=True)
-    other.wait_for(".measure h2")
+    other = open_tab(below_a_prefix.url, url.partition("#gpu_utilization")[2], host=True)
+    for part in (".measure h2", ".tables table"):
+        other.wait_for(part)
     assert other.link() == link
     assert other.text(".measure h2") == shown
     assert other.button("time").get_attribute("aria-pressed") == "true"
-    # Details that were closed stay closed, tables that were opened stay open.
-    tab.button("Clear the measured range").click()
-    tab.button("Close details").click()
-    tab.button("The numbers as tables", exact=False).click()
-    assert tab.link()["span"] == "-"
-    third = open_tab(server.url, tab.address().partition("#gpu_utilization")[2])
-    third.wait_for(".tables table")
-    third.settle()
-    assert third.link() == tab.link()
-    assert third.find(".details .evidence").count() == 0
+    assert other.find(".details .advice").count() == 0
 
 
-def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, server):
-    tab = open_tab(server.url, host=True, before=partial(hurry, times=50), alone=True)
+def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, below_a_prefix):
+    tab = open_tab(below_a_prefix.url, host=True, before=partial(hurry, times=50), alone=True)
     tab.settle()
     tab.page.get_by_text("Time Series").first.click()
     wait_until(lambda: "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0], what="leaving")

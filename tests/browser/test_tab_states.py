@@ -1,14 +1,18 @@
 """The tab when there is nothing yet, when things break, while training continues, in any frame."""
 
 import json
+import re
+import shlex
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from gpu_tab import hurry, routed
+from gpu_tab import Hand, hurry, routed
 from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
 from waiting import wait_until
+
+from gpu_util_callback.cli import main
 
 pytestmark = pytest.mark.browser
 
@@ -48,30 +52,17 @@ def linked(server, run):
     return f"&p.gpu_utilization.id={next(quote(one['id'], safe='') for one in listed if one['run'] == run)}"
 
 
-def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path, start_tensorboard):
+def test_a_run_that_begins_is_found_and_followed(open_tab, tmp_path, start_tensorboard, capsys):
     server = start_tensorboard(tmp_path, False)
     tab = open_tab(server.url, before=hurry, alone=True)
-    text = tab.text(".state")
-    assert str(tmp_path) in text
-    assert "plugins/gpu_utilization" in text
-    assert "callbacks=[GpuUtilCallback(" in text
-    # Training begins: the tab finds it by itself or when asked.
-    make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
+    assert str(tmp_path) in tab.text(".state")
     # Nobody touches it: it looks again in so many seconds, as it says.
-    assert "checks again every 15 seconds" in text
-
-    tab.wait_for(".tl-value:not(:empty)", timeout=45)
-
-
-def test_a_live_run_grows_and_is_followed(open_tab, tmp_path, start_tensorboard):
-    run = SyntheticRun(tmp_path / "live", "healthy", steps=2000, gpus=1, past_s=30)
+    assert "checks again every 15 seconds" in tab.text(".state")
+    run = SyntheticRun(tmp_path / "live", "healthy", steps=2000, gpus=1, past_s=30, windows=((620, 626),))
     run.advance(500)
-    server = start_tensorboard(tmp_path)
-    tab = open_tab(server.url, before=hurry, alone=True)
+    tab.wait_for(".tl-value:not(:empty)", timeout=45)
     assert tab.text(".status").strip() == "live"
     assert tab.number(".facts") == 500
-    look = f"gpu-util look {tmp_path} --run live"
-    assert look in tab.button("look now").get_attribute("title")
 
     def flush(steps):
         run.advance(steps)
@@ -83,8 +74,16 @@ def test_a_live_run_grows_and_is_followed(open_tab, tmp_path, start_tensorboard)
     box = tab.plot()
     tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 8)
     start, end = tab.view()
+    assert tab.find(".window-button").count() == 0
     flush(100)
     assert tab.view() == (start, end)
+    # The command that it offers asks this run for a window; whatever window is recorded is shown.
+    title = tab.button("look now").get_attribute("title")
+    command = title[title.index("gpu-util look") :].partition("\n")[0]
+    assert command == f"gpu-util look {tmp_path} --run live"
+    assert main([*shlex.split(command)[1:], "--timeout", "0.1"]) == 1
+    assert "none came within" in capsys.readouterr().err
+    assert "620" in tab.text(".window-button")
     tab.button("follow").click()
     wait_until(lambda: tab.view()[1] == 700, what="the end in view")
     run.advance(200)
@@ -114,7 +113,17 @@ def test_a_live_run_grows_and_is_followed(open_tab, tmp_path, start_tensorboard)
 
 
 def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
-    tab = open_tab(server.url, before=hurry, alone=True, expect_errors=True)
+    def refuse(route):
+        route.fulfill(status=400, json={"error": "the disk is on fire"})
+
+    def before(page):
+        hurry(page)
+        routed("runs", refuse)(page)
+
+    tab = open_tab(server.url, before=before, alone=True, expect_errors=True)
+    tab.page.unroute("**/gpu_utilization/runs*")
+    tab.button("Try again").click()
+    tab.wait_for(".tl-value:not(:empty)")
     verdict = tab.text("h1")
     tab.page.route("**/gpu_utilization/runs*", lambda route: route.abort())
     tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -135,108 +144,49 @@ def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
     wait_until(lambda: tab.find(".trouble").count() == 0, 20, "asking again by itself")
 
 
-def test_a_listing_that_fails_offers_to_try_again(open_tab, server):
-    def refuse(route):
-        route.fulfill(status=400, json={"error": "the disk is on <b>fire</b>"})
-
-    tab = open_tab(server.url, before=routed("runs", refuse), expect_errors=True)
-    text = tab.text(".state")
-    assert "the disk is on <b>fire</b>" in text
-    tab.page.unroute("**/gpu_utilization/runs*")
-    tab.button("Try again").click()
-    tab.wait_for(".tl-value:not(:empty)")
-
-
 def test_runs_are_chosen_and_compared(open_tab, server):
     tab = open_tab(server.url)
-    tab.find(".chooser-button").click()
+    tab.settle()
+    hand = Hand(tab)
+    hand.click("the run's name", tab.find(".chooser-button"))
     assert tab.find(".choice").count() == 3
-    tab.find(".run-name").filter(has_text="healthy").click()
-    wait_until(lambda: "Nothing held training back" in tab.text("h1"), 10, "the healthy run")
-    tab.wait_for(".calm")
-    tab.find(".chooser-button").click()
-    tab.find(".choice:has(.run-name:has-text('thirds')) input").check()
-    tab.page.keyboard.press("Escape")
-    wait_until(lambda: "thirds" in tab.text(".tl-labels"), 10, "the other run's lanes")
-    assert tab.link()["with"].startswith("thirds")
+    hand.click("“compare” at another run", tab.find(".choice:has(.run-name:has-text('healthy')) input"))
+    hand.click("the run's name, to close the list", tab.find(".chooser-button"))
+    starved, healthy = (" ".join(row.split()) for row in tab.find(".compare tbody tr").all_inner_texts())
+    assert len(hand.did) <= 3
+    assert "thirds" in starved and "Input-bound" in starved
+    assert "healthy" in healthy and "nothing" in healthy
+
+    def pace(run):
+        report = tab.recording(run)["report"]
+        return (report["wall_s"] - report["time_s"]["compile"]) / report["steps"]
+
+    assert abs(float(re.search(r"([\d.]+)×", healthy)[1]) - pace("thirds") / pace("healthy")) < 0.02
+    assert f"{1e3 * pace('healthy'):.1f} ms" in healthy, "the mean step that the speed rests on"
+    assert tab.link()["with"].startswith("healthy") and "healthy" in tab.text(".tl-labels")
     tab.find(".chooser-button").click()
     tab.find(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: "No GPU recorded" in tab.text(".accounts"), 10, "the run without a GPU")
 
 
-def test_hostile_names_are_inert(open_tab, server):
-    """The server's replies with every text replaced by something nasty."""
-
-    def poison(value, key=""):
-        if isinstance(value, dict):
-            return {name: poison(item, name) for name, item in value.items()}
-        if isinstance(value, list):
-            return [poison(item, key) for item in value]
-        keep = ("id", "kind", "group", "status", "unit", "revision", "name", "version")
-        if isinstance(value, str) and key not in keep:
-            poison.count += 1
-            return NASTY[poison.count % len(NASTY)]
-        return value
-
-    poison.count = 0
-
-    def answer(route):
-        reply = route.fetch()
-        body = reply.json()
-        for span in body.get("report", {}).get("spans", []):
-            span["cause"] = "__proto__"
-        route.fulfill(response=reply, json=poison(body))
-
-    tab = open_tab(server.url, before=routed("{runs,recording}", answer))
-    tab.settle()
-    tab.find(".chooser-button").click()
-    tab.page.keyboard.press("Escape")
-    tab.page.keyboard.press("t")
-    tab.page.mouse.move(tab.plot()["x"] + 300, tab.plot()["y"] + 30)
-    tab.settle()
-    assert tab.evaluate("window.pwned") is None
-    assert tab.evaluate("document.querySelectorAll('img, script[src=\"x\"]').length") == 0
-    text = tab.text("body")
-    assert NASTY[0] in text, "markup is shown as text"
-    assert not set(text) & set("\u202e\u202c\u0000\u0007")
-    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert "long" * 500 not in text
-
-
-@pytest.mark.parametrize(("scale", "sizes"), [(1, [(1280, 656), (3840, 2000)]), (2, [(800, 736), (390, 780)])])
-def test_every_frame_fits(open_tab, server, scale, sizes):
-    tab = open_tab(server.url, width=sizes[0][0], height=sizes[0][1], device_scale_factor=scale)
-    for width, height in sizes:
-        tab.resize(width, height)
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        for selector in ("h1", ".account", ".finding", ".tl-surface", ".details"):
-            box = tab.find(selector).first.bounding_box()
-            assert box and box["x"] >= -1 and box["x"] + box["width"] <= width + 1, (selector, box)
-            assert box["width"] > 60 and box["height"] > 15, (selector, box)
-        # The lanes are wide enough to read.
-        assert tab.plot()["width"] > 0.4 * min(width, 1000)
-        assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
-
-
 def test_lanes_keep_their_room_beside_the_tables(open_tab, runs):
-    for sizes in ([(1280, 720), (1440, 900)], [(800, 900), (390, 780)]):
-        link = f"{linked(runs, 'traced')}&p.gpu_utilization.window=1&p.gpu_utilization.tables=1"
-        tab = open_tab(runs.url, link, width=sizes[0][0], height=sizes[0][1])
-        tab.wait_for(".kernels td")
-        for width, height in sizes:
-            tab.resize(width, height)
-            short = height <= 820 and width > 1080  # there the table gets some of their room
-            least = 115 if short else 195
-            assert tab.find(".tl-scroll").bounding_box()["height"] >= least
-            # All of it can be reached: nothing is cut off below.
-            for table in (".kernels .table-scroll", ".tables:last-child table"):
-                tab.find(table).first.scroll_into_view_if_needed()
-                box = tab.find(table).first.bounding_box()
-                assert box["y"] < height - 20 and box["height"] > 60, (table, box)
+    link = f"{linked(runs, 'traced')}&p.gpu_utilization.window=1&p.gpu_utilization.tables=1"
+    tab = open_tab(runs.url, link)
+    tab.wait_for(".kernels td")
+    for width, height in ((1280, 720), (1440, 900), (800, 900), (390, 780)):
+        tab.resize(width, height)
+        short = height <= 820 and width > 1080  # there the table gets some of their room
+        least = 115 if short else 195
+        assert tab.find(".tl-scroll").bounding_box()["height"] >= least
+        # All of it can be reached: nothing is cut off below.
+        for table in (".kernels .table-scroll", ".tables:last-child table"):
+            tab.find(table).first.scroll_into_view_if_needed()
+            box = tab.find(table).first.bounding_box()
+            assert box["y"] < height - 20 and box["height"] > 60, (table, box)
 
 
 def test_system_theme_and_forced_colours(open_tab, server):
-    tab = open_tab(server.url, color_scheme="dark", reduced_motion="reduce")
+    tab = open_tab(server.url, before=lambda page: page.emulate_media(color_scheme="dark", reduced_motion="reduce"))
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 25, 30)"
     tab.page.emulate_media(color_scheme="light")
     white = "getComputedStyle(document.body).backgroundColor === 'rgb(255, 255, 255)'"
@@ -268,20 +218,6 @@ def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, ru
     assert tab.button("steps").get_attribute("aria-pressed") == "true"
 
 
-def test_runs_of_several_directories(open_tab, tmp_path, start_tensorboard):
-    """`--logdir_spec a:…,b:…`: TensorBoard knows no one log directory then."""
-    make_recording(tmp_path / "first", "thirds", steps=300, gpus=1)
-    make_recording(tmp_path / "elsewhere", "healthy", steps=200, gpus=1, past_s=5000)
-    spec = f"alpha:{tmp_path / 'first'},beta:{tmp_path / 'elsewhere'}"
-    server = start_tensorboard(None, False, logdir_spec=spec)
-    tab = open_tab(server.url)
-    tab.find(".chooser-button").click()
-    said = tab.text(".chooser-list")
-    assert "alpha" in said and "beta" in said
-    tab.find(".run-name").filter(has_text="beta").click()
-    wait_until(lambda: "200 steps" in tab.text(".facts"), what="the other directory's run")
-
-
 def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path, start_tensorboard):
     """Names as they really come: of folders, hosts, models and layers, in what the server reads."""
     folder = "<img src=x onerror=window.pwned=1> \u202egnp " + "n" * 120
@@ -300,9 +236,11 @@ def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path, start_tensorboa
     tab.page.keyboard.press("Escape")
     tab.find(".window-button").click()
     tab.page.keyboard.press("t")
+    tab.page.mouse.move(tab.plot()["x"] + 300, tab.plot()["y"] + 30)
     tab.settle()
+    assert tab.find(".tooltip").count() == 1
     assert tab.evaluate("window.pwned") is None
-    assert tab.evaluate("document.querySelectorAll('img').length") == 0
+    assert tab.evaluate("document.querySelectorAll('img, script[src=\"x\"]').length") == 0
     assert tab.evaluate("getComputedStyle(document.querySelector('.cure')).display") == "block", "on its own line"
     text = tab.text("body")
     assert "onerror" in text and not set(text) & set("\u202e\u0000")

@@ -52,22 +52,20 @@ def first_cells(tab):
     return tab.find(".kernels tbody tr th").all_inner_texts()
 
 
-@pytest.mark.parametrize("axis", ["steps", "time"])
-def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced, axis):
+def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced):
     tab = open_tab(traced.url)
-    tab.button(axis).click()
-    tab.find(".window-button").first.click()
-    tab.button("Zoom to this window").click()
-    tab.settle()
-    start, end = tab.view()
     served = reply(tab, 0)
     row = next(one for one in served["steps"] if one["step"] == 53 and one["gpu"] == 0)
     began = tab.recording()["extent"]["start_ns"]
-    at = 53.5 if axis == "steps" else row["start_ns"] + row["duration_ns"] / 2 - began
-    head = tab.head()
-    tab.page.mouse.click(tab.x_of(at, (start, end)), head["y"] + head["height"] - 9)
-    assert tab.text(".traced h2") == "Step 53"
-    assert tab.link()["window"] == "0~53"
+    for axis, at in (("time", row["start_ns"] + row["duration_ns"] / 2 - began), ("steps", 53.5)):
+        tab.button(axis).click()
+        tab.find(".window-button").first.click()
+        tab.button("Zoom to this window").click()
+        tab.settle()
+        head = tab.head()
+        tab.page.mouse.click(tab.x_of(at, tab.view()), head["y"] + head["height"] - 9)
+        assert tab.text(".traced h2") == "Step 53", axis
+        assert tab.link()["window"] == "0~53"
     # The ten categories of the account, each as recorded, for each GPU.
     lines = tab.find(".traced tbody tr").all_inner_texts()
     assert len(lines) == 11
@@ -91,9 +89,13 @@ def test_the_kernel_table_sorts_and_filters_by_keyboard(open_tab, traced):
     # The step's own kernels first: less time than in the whole window, which is a click away.
     wait_until(lambda: tab.find(".kernels tbody tr").count() == 12)
     served = reply(tab, 0)["step_kernels"]
-    longest = max((row for row in served["rows"] if row[0] == 50), key=lambda row: row[4])
-    first = tab.find(".kernels tbody tr").first.inner_text()
-    assert served["names"][longest[2]] in first and f"{longest[4] / 1e6:.3g} ms" in first
+    for step in (50, 53):
+        if step != 50:
+            tab.find("select[aria-label='Traced step']").select_option(str(step))
+        assert tab.text(".traced h2") == f"Step {step}"
+        longest = max((row for row in served["rows"] if row[0] == step), key=lambda row: row[4])
+        first = tab.find(".kernels tbody tr").first.inner_text()
+        assert served["names"][longest[2]] in first and f"{longest[4] / 1e6:.3g} ms" in first
     tab.find(".kernels").get_by_role("button", name="steps 50–55").click()
     wait_until(lambda: tab.find(".kernels tbody tr").count() == 13)
     assert "onerror" in first_cells(tab)[0], "the longest first, its name as the text it is"

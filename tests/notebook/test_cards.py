@@ -1,9 +1,7 @@
 """What a notebook shows of a run: a card, and the timeline in a frame."""
 
-import os
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,11 +127,6 @@ def test_a_card_is_readable_on_light_and_dark_pages(run, show):
             bar[0].locator("..").bounding_box()["width"], rel=0.03
         )
         assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
-        folder = os.environ.get("SCREENSHOTS")
-        if folder:
-            name = f"card-{recording.facts.get('scenario', '')}-{report['steps']}-{dark}"
-            name = f"{name}-{os.environ['PYTEST_CURRENT_TEST'].split('[')[1].split(']')[0]}.png"
-            page.screenshot(path=str(Path(folder) / name))
 
 
 @pytest.mark.browser
@@ -151,6 +144,3 @@ def test_the_timeline_is_drawn_in_its_frame(tmp_path, show):
     frame.locator("h1").click()
     page.wait_for_timeout(300)
     assert page.evaluate("location.hash") == ""
-    folder = os.environ.get("SCREENSHOTS")
-    if folder:
-        page.screenshot(path=str(Path(folder) / "timeline-in-a-cell.png"))

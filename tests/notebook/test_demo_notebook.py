@@ -84,6 +84,3 @@ def test_its_pictures(ran, show):
     assert page.locator(".gpu-util-card").count() == 2
     page.frame_locator("iframe").locator(".tl-value:not(:empty)").first.wait_for(state="attached")
     assert "Training waits for its input" in page.frame_locator("iframe").locator("h1").inner_text()
-    folder = os.environ.get("SCREENSHOTS")
-    if folder:
-        page.screenshot(path=str(Path(folder) / "notebook.png"), full_page=True)

@@ -1,6 +1,5 @@
 """`%tensorboard` shows TensorBoard in a frame of 800 pixels: the tab is of use in it."""
 
-import os
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -50,7 +49,4 @@ def test_verdict_findings_and_timeline_are_seen_at_once(browser, notebook_server
         for seen in ("h1", "canvas"):
             box = tab.locator(seen).first.bounding_box()
             assert box["y"] >= 0 and box["y"] + 60 < bottom, (seen, box)
-        folder = os.environ.get("SCREENSHOTS")
-        if folder:
-            page.screenshot(path=str(Path(folder) / "tensorboard-in-a-cell.png"))
     page.context.close()

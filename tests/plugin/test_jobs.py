@@ -1,16 +1,12 @@
 """What the tab is told about a recording among its like: workers of a job, the fit before."""
 
-import json
-from urllib.parse import quote
-
 import pytest
 from generated_runs import GPU, Generated, write
 from make_recording import make_recording
-from tensorboard_server import TensorBoardServer
+from plugin_app import PluginApp
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.recording.event_files import ScalarWriter
 from gpu_util_callback.recording.reader import Recording
 from tensorboard_plugin import jobs
 from tensorboard_plugin.jobs import job_reply
@@ -27,26 +23,19 @@ def logdir(tmp_path_factory):
         run = Generated(seed=1, gpus=[GPU], rank=rank, world_size=3, job="b", host=f"node-{rank}")
         run.steps(300, step_ms=10 if rank == 1 else 40, wait_ms=30 if rank == 1 else 0)
         write(run, root / "pod")
-    marker = ScalarWriter(str(root / "pod"))
-    marker.marker()
-    marker.close()
     return root
 
 
 @pytest.fixture(scope="module")
 def ask(logdir):
-    """`ask(run, rank=0)`: the reply for one recording, from a real server."""
-    with TensorBoardServer(logdir, load_fast=True) as server:
+    """`ask(run, rank=0)`: the id of one recording, and the reply for it."""
+    app = PluginApp(logdir)
 
-        def ask_(run, rank=0):
-            base = "data/plugin/gpu_utilization"
-            listed = json.loads(server.get(f"{base}/runs")[2])["recordings"]
-            (one,) = [item for item in listed if (item["run"], item["rank"]) == (run, rank)]
-            status, _, body = server.get(f"{base}/job?id={quote(one['id'], safe='')}")
-            assert status == 200, body
-            return one["id"], json.loads(body)
+    def ask_(run, rank=0):
+        (one,) = [item for item in app.json("/runs")["recordings"] if (item["run"], item["rank"]) == (run, rank)]
+        return one["id"], app.json("/job", id=one["id"])
 
-        yield ask_
+    return ask_
 
 
 def test_the_fit_before_is_named_with_what_was_promised_and_got(ask):

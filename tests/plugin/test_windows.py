@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pytest
 from make_recording import SyntheticRun, make_recording
+from plugin_app import PluginApp
 
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.manifest import plain
@@ -24,27 +24,19 @@ def one(path):
     return recording
 
 
-def test_a_window_is_served_as_recorded(tmp_path, start_tensorboard):
+def test_a_window_is_served_as_recorded(tmp_path):
     make_recording(tmp_path / "a", "healthy", steps=120, gpus=2, windows=((10, 14), (90, 93)))
-    server = start_tensorboard(tmp_path, True)
-    base = "data/plugin/gpu_utilization/"
-
-    def ask(path):
-        status, _, body = server.get(base + path)
-        return status, json.loads(body)
-
-    listing = server.wait_for(lambda: ask("runs")[1]["recordings"])
-    id = quote(listing[0]["id"])
-    _, reply = ask(f"recording?id={id}")
-    first, second = reply["windows"]
+    app = PluginApp(tmp_path)
+    (listed,) = app.json("/runs")["recordings"]
+    id = listed["id"]
+    first, second = app.json("/recording", id=id)["windows"]
     assert (first["first_step"], first["stop_step"]) == (10, 14)
     assert second["profile_run"] == f"a/{second['profile']}"
     truth = one(tmp_path / "a")
     steps = truth.steps["start_ns"]
     assert first["start_ns"] < steps[10] < steps[13] < first["end_ns"]
 
-    status, window = ask(f"window?id={id}&window=1")
-    assert status == 200
+    window = app.json("/window", id=id, window=1)
     assert [(row["step"], row["gpu"]) for row in window["steps"]] == [
         (step, gpu) for step in (90, 91, 92) for gpu in (0, 1)
     ]
@@ -56,15 +48,15 @@ def test_a_window_is_served_as_recorded(tmp_path, start_tensorboard):
     assert window["kernel_total_ns"]["0"] == truth.kernels["total_ns"][mine].sum()
     assert any(kernel["occupancy_pct"] is None for kernel in window["kernels"])
     for query, expected in (
-        (f"id={id}&window=7", 404),
-        (f"id={id}&window=-1", 404),
-        (f"id={id}&window=x", 400),
-        (f"id={id}", 400),
-        ("id=nothing&window=0", 404),
-        (f"id={id}&window={'9' * 19}", 404),
+        ({"id": id, "window": 7}, 404),
+        ({"id": id, "window": -1}, 404),
+        ({"id": id, "window": "x"}, 400),
+        ({"id": id}, 400),
+        ({"id": "nothing", "window": 0}, 404),
+        ({"id": id, "window": "9" * 19}, 404),
     ):
-        status, reply = ask(f"window?{query}")
-        assert (status, list(reply)) == (expected, ["error"]), query
+        status, body = app.get("/window", **query)
+        assert (status, list(json.loads(body))) == (expected, ["error"]), query
 
 
 def test_a_window_of_many_hostile_kernels_stays_small(tmp_path):

@@ -4,10 +4,10 @@
 const UNSAFE =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
-/** `value` as one harmless line of at most `most` characters. */
 /** A sentence's beginning; the rest stays as it is ("GPU-hours"). */
 export const capitalized = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 
+/** `value` as one harmless line of at most `most` characters. */
 export function clean(value: unknown, most = 120): string {
   const raw = typeof value === 'string' ? value : value === null || value === undefined ? '' : String(value);
   const head = raw.slice(0, most * 4).replace(UNSAFE, (c) => (c === '\n' || c === '\t' || c === '\r' ? ' ' : '\ufffd'));

@@ -134,3 +134,26 @@ test('without a recording it says what was looked for and what to add', async ()
   await opened({ runs: empty });
   assert.match(text('state'), /TensorBoard has not found any in this directory/);
 });
+
+const NASTY = ['<img src=x onerror="window.pwned=1">', '\u202egnp.exe\u202c right to left', 'nul\u0000byte\u0007bell', 'long'.repeat(2500), '../../etc/passwd?%00#&p.gpu_utilization.id=x'];
+
+/** A reply in which every text is something nasty, but for those that the tab compares. */
+function poisoned<T>(reply: T, key = '', counter = { at: 0 }): T {
+  if (Array.isArray(reply)) return reply.map((one) => poisoned(one, key, counter)) as T;
+  if (reply !== null && typeof reply === 'object') return Object.fromEntries(Object.entries(reply).map(([name, one]) => [name, poisoned(one, name, counter)])) as T;
+  const compared = ['id', 'ids', 'kind', 'group', 'status', 'unit', 'revision', 'name', 'version', 'finding'];
+  return typeof reply === 'string' && !compared.includes(key) ? (NASTY[counter.at++ % NASTY.length] as T) : reply;
+}
+
+test('whatever a reply says is shown as text, without control characters, and cut', async () => {
+  for (const replies of [ceilings(), workers()]) {
+    const app = await opened(poisoned(replies));
+    for (const list of [false, true]) {
+      app.openList(list);
+      const [page = ''] = elements('page');
+      assert.ok(page.includes('&lt;img src=x'), 'markup is shown as text');
+      assert.doesNotMatch(page, /<img|\u202e|\u202c|\0|\x07/);
+      assert.ok(!page.includes('long'.repeat(500)));
+    }
+  }
+});
