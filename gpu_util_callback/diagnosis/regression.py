@@ -14,7 +14,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
-FIRST = Count(WARM_UP.default, "the first steps fill caches and buffers, and are left out")
 BLOCKS = A_TREND  # of neighbouring steps, long enough that what drifts within seconds shows
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
 BLOCK_STEPS = Count(24, "shorter blocks have no stable quantile")
@@ -30,8 +29,7 @@ RUNS = Constant(
     "the level of quick steps between runs: 0.56 was seen in fits that compute on a calm and on a "
     "busy CPU",
 )
-# A step that mostly waits, for a device, depends less on where its process was placed.
-COMPUTES = Constant(100 * FOUR_FIFTHS, "percent of a core, used by the process: its steps are the CPU's own")
+# A process that mostly waits, for a device, depends less on where it was placed.
 RUNS_WAITING = Constant(0.35, "the same where steps wait and the CPU is as fast (`CPU_SHARE`): 0.32 to 0.49 was seen")
 PROCESS_WAITING = Constant(
     0.007,
@@ -227,7 +225,7 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
             short_run = baseline[-1] if after else run
             sentence = (
                 f"{name}: {short_run.run} has {short_run.step_count:,} steps, and "
-                f"{FIRST + BLOCKS * BLOCK_STEPS} are needed to compare"
+                f"{WARM_UP.default + BLOCKS * BLOCK_STEPS} are needed to compare"
             )
             return _slowdown(name, run.id, UNKNOWN, sentence, baseline)
         compared.append((measure, *_bounds(after, before)))
@@ -301,13 +299,14 @@ def _measure(
     if per_sample:
         took = took / (stated_batch(run.facts) or 1.0)
     cpu = _cpu_pct(run)
-    measure = measured(took, of_block, cpu >= COMPUTES)
+    # A process that uses nearly all of a core computes its steps itself.
+    measure = measured(took, of_block, cpu >= 100 * FOUR_FIFTHS)
     return replace(measure, logs=logs, computing=min(1.0, cpu / 100))
 
 
 def _logs(run: Recording, step_s: float) -> float | None:
     """Return the log of the seconds that reading a quick step's logs took, if the CPU did."""
-    waits = np.asarray(run.steps.get("gpu_wait_ns", ()), float)[FIRST:] / 1e9
+    waits = np.asarray(run.steps.get("gpu_wait_ns", ()), float)[WARM_UP.default :] / 1e9
     measured = waits[np.isfinite(waits)]
     quick = _quick(measured) if len(measured) else 0.0
     least, most = CPU_WORK
@@ -326,7 +325,7 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
     compiled = np.asarray(steps["compile_ns"]) > 0
     took = np.asarray(steps["duration_ns"], float)
     use = ~compiled & (took > 0)
-    use[:FIRST] = False
+    use[: WARM_UP.default] = False
     return took[use] / 1e9
 
 

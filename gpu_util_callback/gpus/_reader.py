@@ -23,6 +23,7 @@ from gpu_util_callback.gpus._devices import NvmlGpu, find_again, memory_of
 from gpu_util_callback.gpus._gate import NO_NEW_VALUE, NOT_SUPPORTED, OFF, Answer, Gate
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.schema import PCIE_LANE_BYTES_PER_S
 
 NAN = float("nan")
 _GPU_UTIL, _MEMORY_UTIL = 1, 2
@@ -207,8 +208,6 @@ _ALL_LINKS = 0xFFFFFFFF
 _WRAP = 2**32
 # No board draws more than this, nor one whose limit is known more than a few times that.
 _MOST_MW, _OVER_LIMIT = 20e6, 4.0
-# The maximum rate of a PCIe link of each generation, bytes per second and lane.
-_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 
 
 @dataclass(frozen=True)
@@ -277,7 +276,7 @@ class Counters(_Source):
         self._before: dict[Field, tuple[float, float]] = {}  # field -> (seconds, count)
         self._wrapped: set[Field] = set()
         facts = gpu.facts
-        lane = _LANE.get(facts.get("pcie_generation_max") or 0, 0.0)
+        lane = PCIE_LANE_BYTES_PER_S.get(facts.get("pcie_generation_max") or 0, 0.0)
         link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
         limit_mw = max(facts.get("power_limit_mw") or 0, facts.get("power_default_mw") or 0)
         power_mw = _OVER_LIMIT * limit_mw or _MOST_MW

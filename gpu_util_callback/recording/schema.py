@@ -151,6 +151,10 @@ ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 #   gpu<i>/lost         1 = gone, 0 = back
 #   host                the machine and this process
 
+# Bytes per second and direction of a PCIe lane, by the `pcie_generation` of a GPU's samples: the line rate
+# less its encoding, 8b/10b, then 128b/130b, then PAM4 FLITs.
+PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
 # The columns of `steps` that are drawn and folded into the top, in nanoseconds per step.
 STEP_SERIES = ("duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
 

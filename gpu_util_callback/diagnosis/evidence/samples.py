@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis.evidence.gauges import SampleBins, cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Range, Series, find_spans
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, FULL_PCT, NOTICEABLY, Constant, Count
+from gpu_util_callback.recording.schema import PCIE_LANE_BYTES_PER_S
 from gpu_util_callback.recording.work import batch_size
 
 SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both sides of a time is not chance")
@@ -58,8 +59,6 @@ HOLD_NS = Count(5_000_000_000, "what is sampled less often holds its value for t
 RARE_NS = Count(15_000_000_000, "limits and links are read every ten seconds, and rarely change")
 # Window in which a change of the samples is searched, in samples, at least.
 WINDOW_NS, FEWEST = 4_000_000_000, 4
-# Bytes per second of a PCIe lane, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.
-_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ def _covering_bins(
 def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
     """Return the bandwidth of PCIe links per direction; NaN if generation or width is unknown."""
     lane = np.full(len(generation), np.nan)
-    for of_rate, rate in _LANE.items():
+    for of_rate, rate in PCIE_LANE_BYTES_PER_S.items():
         lane[generation == of_rate] = rate
     return lane * width
 
