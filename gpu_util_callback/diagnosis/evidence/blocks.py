@@ -30,9 +30,10 @@ class StepBlocks:
     compiled; `new_*` and `known_*`, the rows whose input shape came for the first time, or had come
     before (neither, where shapes are static), with their time but for waits and callbacks;
     `*_events`, the rows in which that part took a tenth of the step, and `event_wait_ns`, the waits
-    of those; `between_ns`, what lay between a row and the one before it, or within a row and in
-    none of its parts; `top_*_ns`, the largest single value, and
-    `least_step_ns`, the quickest step without wait and compiling; the block's extent in steps and time.
+    of those; `rest_ns`, what lay within a row and in none of its parts, such as a profiler window's
+    start; `between_ns`, that and what lay between a row and the one before it; `top_*_ns`, the
+    largest single value, and `least_step_ns`, the quickest step without wait and compiling; the
+    block's extent in steps and time.
     """
 
     CAPACITY = 8192
@@ -80,8 +81,8 @@ class StepBlocks:
 
     @property
     def explained_ns(self) -> np.ndarray:
-        """Time of each block in fetching, compiling and callbacks, in which the GPU may idle."""
-        return self["input_wait_ns"] + self["compile_ns"] + self["callbacks_ns"]
+        """Time of each block in fetching, compiling and callbacks, and in no part: the GPU may idle in it."""
+        return self["input_wait_ns"] + self["compile_ns"] + self["callbacks_ns"] + self["rest_ns"]
 
     def slack_ns(self, blocks: slice = slice(None)) -> int:
         """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
@@ -124,10 +125,10 @@ class StepBlocks:
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
         parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
-        within = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
+        rest = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
         ends = np.concatenate([[before], start + duration])
-        between = np.maximum(start - ends[:-1], 0) + within
+        between = np.maximum(start - ends[:-1], 0) + rest
         self._last_end = int(ends[-1])
         sums = {
             "rows": np.ones(count, np.int64),
@@ -138,8 +139,9 @@ class StepBlocks:
             "callbacks_known": (table["callbacks_ns"] >= 0).astype(np.int64),
             "wait_events": wait_event.astype(np.int64),
             "event_wait_ns": wait_event * wait,
+            "rest_ns": rest,
             "between_ns": between,
-            "between_events": (between > (duration - within) * A_TENTH).astype(np.int64),
+            "between_events": (between > (duration - rest) * A_TENTH).astype(np.int64),
             "callback_events": ((callbacks > 0) & (callbacks >= event_at)).astype(np.int64),
             "compile_events": (compile_ns > 0).astype(np.int64),
             "clean_rows": clean,
