@@ -27,6 +27,13 @@ def test_validation_is_a_stall_from_a_fifth_of_the_time(seconds, found):
         assert span["evidence"]["seconds_each"] == pytest.approx(seconds)
 
 
+def test_two_stalls_at_the_ends_of_the_same_epochs_are_shares_of_the_same_time():
+    run = Generated(seed=1)
+    epochs(run, 3, validation=(2, "validation", 0), callback=(2, "Pictures.on_epoch_end", 0))
+    shares = [span["evidence"]["lost_pct"] for span in run.findings("host_stall")]
+    assert shares == pytest.approx([100 * 2 / 6] * 2, abs=0.5)
+
+
 def test_what_closes_a_validation_is_part_of_the_longest():
     run = Generated(seed=1)
     for tail in (0.01, 0.01, 2.5):

@@ -27,13 +27,16 @@ def intervals(occurrences: Occurrences) -> list[tuple[int, int]]:
 
 
 def owned(run: Run, occurrences: Occurrences) -> Range:
-    """Return the range from the work before the first stall to the last stall's end.
+    """Return the range from the work before the first stall to the end of the last stall's epoch.
 
     A validation belongs to the epoch before it, so that stalls at the end of every epoch cover the
-    run, not only its seams.
+    run, not only its seams, and others at the same end.
     """
     starts, ends = occurrences["start_ns"], occurrences["end_ns"]
     first, end_ns = int(starts[0]), int(ends.max())
+    for epochs in run.phases.of("epoch").values():
+        around = (epochs["start_ns"] <= int(starts[-1])) & (epochs["end_ns"] > end_ns)
+        end_ns = int(epochs["end_ns"][around][0]) if around.any() else end_ns
     start_ns = run.start_ns
     if len(occurrences) > 1:
         # Assume that the work before the first stall is as long as that between two, from an
