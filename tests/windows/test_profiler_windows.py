@@ -4,8 +4,7 @@ import threading
 import time
 
 import pytest
-from fake_profiler import Door, FakeProfiler, Reader, fit, kernel_times_ms, reasons, rows, tables_of, train
-from waiting import wait_until
+from fake_profiler import Door, FakeProfiler, Reader, fit, kernel_times_ms, rows, tables_of, train
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
 
@@ -37,30 +36,14 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     assert file.parent.name == result.profile
 
 
-def test_the_training_thread_ends_the_recording_and_another_one_the_rest(make):
-    windows, profiler = make(trace=[(1, 2), (3, 4)])
-    fit(windows, 6)
+@pytest.mark.parametrize("device", [False, True])
+def test_the_training_thread_ends_the_recording_and_with_a_gpu_the_profile_too(make, tmp_path, device):
+    windows, profiler = make(trace=[(1, 3), (4, 6)], profiler=FakeProfiler(Door(), device=device, stop_s=0.05))
+    results = sorted(fit(windows, 8), key=lambda result: result.window)
+    assert [(result.first_step, result.stop_step) for result in results] == [(1, 3), (4, 6)]
     assert profiler.halted == [(threading.main_thread(), True)] * 2
-    assert len(profiler.stopped_on) == 2
-
-
-def test_with_a_gpu_the_training_thread_stops_the_profiler(make):
-    profiler = FakeProfiler(Door(), device=True)
-    windows, _ = make(trace=[(1, 3), (4, 6)], profiler=profiler)
-    results = fit(windows, 8)
-    assert profiler.stopped_on == [threading.main_thread()] * 2
-    assert [result.profile is not None for result in results] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("fails", "reason"), [("stop", "it wrote nothing"), ("full", "OSError: [Errno 28] No space left on device")]
-)
-def test_with_a_gpu_a_profiler_that_cannot_be_stopped_is_reported(make, fails, reason):
-    profiler = FakeProfiler(Door(), device=True, fails=fails)
-    windows, _ = make(trace=[(1, 3)], profiler=profiler)
-    assert fit(windows, 8) == []
-    assert profiler.stopped_on == [threading.main_thread()]
-    assert reasons(windows) == [reason]
+    assert [thread is threading.main_thread() for thread in profiler.stopped_on] == [device] * 2
+    assert len(list((tmp_path / "logs" / "plugins" / "profile").iterdir())) == 2, "each in its own folder"
 
 
 def test_with_a_gpu_other_code_gets_the_profiler_once_the_gpu_has_been_waited_for(make):
@@ -98,15 +81,6 @@ def test_several_batches_in_a_call_share_their_kernel_time(make):
     assert kernel_times_ms(result) == [(4, "gpu0", 0.5)]
 
 
-def test_windows_one_after_the_other_are_waited_for_and_keep_their_own_folders(make, tmp_path):
-    windows, profiler = make(trace=[(1, 2), (3, 4), (5, 6)], profiler=FakeProfiler(Door(), stop_s=0.05))
-    results = sorted(fit(windows, 8), key=lambda r: r.window)
-    assert [(r.first_step, r.stop_step) for r in results] == [(1, 2), (3, 4), (5, 6)]
-    folders = sorted(p.name for p in (tmp_path / "logs" / "plugins" / "profile").iterdir())
-    assert len(folders) == 3
-    assert profiler.door.starts == 3
-
-
 def test_the_input_may_end_without_notice(make):
     windows, _ = make(trace=[(3, 6)])
     windows.begin()
@@ -117,37 +91,6 @@ def test_the_input_may_end_without_notice(make):
     first, second = sorted(windows.drain(), key=lambda r: r.window)
     assert list(first.tables["traced_steps"]["step"]) == [3]
     assert list(second.tables["traced_steps"]["step"]) == [4, 5]
-
-
-def test_a_validation_closes_the_window(make):
-    windows, profiler = make(trace=[(3, 9)])
-    windows.begin()
-    train(windows, 5)
-    windows.steps_pause()
-    wait_until(lambda: not profiler.door.running, 5)
-    assert profiler.door.running is None
-    assert profiler.marks[-1] == (4, "close")
-
-
-def test_a_run_too_short_for_a_window_says_so(make):
-    windows, profiler = make(trace="auto")
-    fit(windows, 20, steps_per_epoch=20)
-    assert profiler.door.starts == 0
-    (entry,) = windows.unavailable
-    assert "before the first window" in entry["reason"]
-    assert "trace=[(10, 15)]" in entry["cure"]
-
-
-def test_automatic_windows_open_once_their_guess_fits(make):
-    windows, profiler = make(trace="auto", share=1.0)
-    windows.begin(steps_per_epoch=2000)
-    train(windows, 700)  # 1.4 s and more; 1 s is the first guess
-    windows.close(5)
-    results = windows.drain()
-    assert results
-    assert results[0].first_step * 0.002 <= 1.4
-    assert profiler.door.starts >= 1
-    assert windows.unavailable == []
 
 
 def test_host_names_are_redacted(make, tmp_path):

@@ -90,37 +90,19 @@ def fit(schedule=None, share=0.01, guess_s=1.0, warmup=0, **kwargs) -> Fit:
 # -- named steps -------------------------------------------------------------------------------
 
 
-def test_named_ranges_are_taken_exactly():
-    run = fit(TraceSchedule.of([(3, 6), (0, 1), (20, 21)])).run(40)
-    assert run.marked == [[0], [3, 4, 5], [20]]
-    assert [(w.first, w.stop) for w in run.windows] == [(0, 1), (3, 6), (20, 21)]
-    assert run.planner.why_none(run.now_ns) is None
-
-
 def test_with_warmup_the_profiler_starts_a_step_earlier():
     run = fit(TraceSchedule.of([(3, 6), (0, 1)]), warmup=1).run(40)
     assert run.marked == [[0], [3, 4, 5]]
+    assert [(w.first, w.stop) for w in run.windows] == [(0, 1), (3, 6)]
     assert run.opened_at == [0, 2]
+    assert run.planner.why_none(run.now_ns) is None
 
 
-def test_several_batches_in_one_call():
-    run = fit(TraceSchedule.of([(9, 11)]), per_call=8, steps_per_epoch=800).run(80)
-    assert run.marked == [[8]]
-    assert run.windows[0].marked_stop == 16
-
-
-def test_several_batches_in_one_call_with_warmup():
-    run = fit(TraceSchedule.of([(17, 30)]), per_call=8, steps_per_epoch=800, warmup=1).run(80)
-    assert run.marked == [[16, 24]]
-    assert run.opened_at == [8]
-
-
-def test_a_range_behind_the_end_is_said_with_steps_that_exist():
-    run = fit(TraceSchedule.of([(100, 105)])).run(40)
-    reason, cure = run.planner.why_none(run.now_ns)
-    assert "40 steps" in reason
-    assert "step 100" in reason
-    assert "trace=[(20, 25)]" in cure
+@pytest.mark.parametrize("warmup, opened_at", [(0, 16), (1, 8)])
+def test_several_batches_in_one_call(warmup, opened_at):
+    run = fit(TraceSchedule.of([(17, 30)]), per_call=8, steps_per_epoch=800, warmup=warmup).run(80)
+    assert run.marked == [[16, 24]] and run.windows[0].marked_stop == 32
+    assert run.opened_at == [opened_at]
 
 
 def test_every_so_many_steps():
@@ -135,18 +117,31 @@ def test_every_so_many_steps_within_the_budget_are_held_back():
         assert spent_s <= 0.01 * elapsed_s
 
 
+@pytest.mark.parametrize(
+    "schedule, how, steps, reason, cure",
+    [
+        ([(100, 105)], {}, 40, "40 steps, before step 100", "trace=[(20, 25)]"),
+        ([(3, 6)], {"busy": ((0, 10_000),)}, 500, "another profiler", "trace="),
+        ("auto", {}, 300, "the run ended after 3.0 s, before the first window", "trace=[(100, 105)])"),
+        ("auto", {}, 1, "due at 100 s", "trace=[(0, 1)]"),
+        ("auto", {"share": 0.0}, 2000, "", ""),
+    ],
+)
+def test_a_run_without_a_window_says_why_and_names_steps_that_exist(schedule, how, steps, reason, cure):
+    run = fit(TraceSchedule.of(schedule), **how).run(steps)
+    assert run.windows == []
+    said = run.planner.why_none(run.now_ns)
+    assert reason in said[0] and cure in said[1]
+
+
 # -- somebody else's profiles ------------------------------------------------------------------
 
 
-def test_a_named_range_moves_behind_a_claim():
-    run = fit(TraceSchedule.of([(3, 6)]), claims=((2, 5),)).run(40)
-    assert run.marked == [[5, 6, 7]]
-    assert [(w.wanted, w.first, w.stop) for w in run.windows] == [((3, 6), 5, 8)]
-
-
-def test_a_named_range_that_ends_before_a_claim_stays():
-    run = fit(TraceSchedule.of([(3, 6)]), claims=((7, 9),)).run(40)
-    assert run.marked == [[3, 4, 5]]
+@pytest.mark.parametrize("claim, first", [((2, 5), 5), ((7, 9), 3)])
+def test_a_named_range_moves_behind_a_claim_that_it_meets(claim, first):
+    run = fit(TraceSchedule.of([(3, 6)]), claims=(claim,)).run(40)
+    assert run.marked == [[first, first + 1, first + 2]]
+    assert [(w.wanted, w.first, w.stop) for w in run.windows] == [((3, 6), first, first + 3)]
 
 
 def test_ranges_moved_onto_each_other_do_not_overlap():
@@ -163,14 +158,6 @@ def test_a_named_range_waits_while_somebody_profiles():
     assert len(marked) == 3
     assert marked[0] >= 200  # tried again after two seconds
     assert run.windows[0].wanted == (3, 6)
-
-
-def test_somebody_profiles_all_the_time():
-    run = fit(TraceSchedule.of([(3, 6)]), busy=((0, 10_000),)).run(500)
-    assert run.marked == []
-    reason, cure = run.planner.why_none(run.now_ns)
-    assert "another profiler" in reason
-    assert "trace=" in cure
 
 
 def test_giving_way_takes_the_range_again_later():
@@ -200,34 +187,10 @@ def test_the_first_window_waits_until_a_cautious_guess_fits():
     assert len(run.marked[0]) == Planner.FIRST_STEPS
 
 
-def test_too_short_a_run_says_so_and_names_the_argument():
-    run = fit(guess_s=1.0).run(300)
-    assert run.windows == []
-    reason, cure = run.planner.why_none(run.now_ns)
-    assert reason.startswith("the run ended after 3.0 s, before the first window")
-    assert reason.endswith("due at 100 s")
-    assert cure.startswith("GpuUtilCallback(trace=[(100, 105)])")
-
-
-def test_a_fit_of_one_step_gets_a_range_it_has():
-    run = fit().run(1)
-    assert "trace=[(0, 1)]" in run.planner.why_none(run.now_ns)[1]
-
-
-def test_no_budget_no_window():
-    run = fit(share=0.0).run(2000)
-    assert run.windows == []
-    assert run.planner.why_none(run.now_ns) is not None
-
-
-def test_windows_grow_while_events_allow_it():
-    run = fit(share=0.2, events_per_step=100).run(6_000)
-    assert [len(m) for m in run.marked[:4]] == [3, 6, 8, 8]
-
-
-def test_models_with_many_events_get_windows_of_one_step():
-    run = fit(share=0.2, events_per_step=50_000).run(6_000)
-    assert [len(m) for m in run.marked[:3]] == [3, 1, 1]
+@pytest.mark.parametrize("events, lengths", [(100, [3, 6, 8, 8]), (50_000, [3, 1, 1, 1])])
+def test_windows_grow_while_events_allow_it(events, lengths):
+    run = fit(share=0.2, events_per_step=events).run(6_000)
+    assert [len(marked) for marked in run.marked[:4]] == lengths
 
 
 def test_no_automatic_window_meets_an_epochs_end_or_its_first_steps():

@@ -13,20 +13,21 @@ pytestmark = pytest.mark.real_clock("threads that hang are waited for")
 
 
 @pytest.mark.parametrize(
-    ("fails", "reason", "cure"),
+    ("device", "fails", "reason", "cure"),
     [
-        ("start", "it does not start", "buy another"),
-        ("fault", "AttributeError: no such thing", 'trace="off"'),
-        ("stop", "it wrote nothing", "make room"),
+        (False, "start", "it does not start", "buy another"),
+        (False, "fault", "AttributeError: no such thing", 'trace="off"'),
+        (False, "stop", "it wrote nothing", "make room"),
+        (True, "stop", "it wrote nothing", "make room"),
+        (True, "full", "OSError: [Errno 28] No space left on device", ""),
     ],
 )
-def test_a_profiler_that_fails_is_named_and_left(make, fails, reason, cure):
-    windows, _ = make(trace=[(3, 6), (8, 9), (11, 12)], profiler=FakeProfiler(Door(), fails=fails))
+def test_a_profiler_that_fails_is_named_and_left(make, device, fails, reason, cure):
+    windows, _ = make(trace=[(3, 6), (8, 9), (11, 12)], profiler=FakeProfiler(Door(), device=device, fails=fails))
     assert fit(windows, 20) == []
     (entry,) = windows.unavailable
     assert entry["source"] == "profiler windows"
-    assert reason in entry["reason"]
-    assert cure in entry["cure"]
+    assert reason in entry["reason"] and cure in entry["cure"]
 
 
 def test_a_recording_that_does_not_end_is_named_and_its_thread_ends(make):

@@ -27,15 +27,6 @@ def test_an_epoch_that_ends_within_a_window_is_waited_for_too(make):
     assert (result.first_step, result.stop_step) == (3, 5)
 
 
-def test_steps_outside_of_windows_wait_for_nothing(make):
-    windows, profiler = make(trace=[(50, 55)])
-    windows.begin()
-    train(windows, 10)
-    windows.steps_pause(10)
-    windows.close(5)
-    assert profiler.doings == []
-
-
 def test_a_fit_that_was_left_waits_for_no_device(make):
     """It may have ended because the device failed: then nothing would ever answer."""
     windows, profiler = make(trace=[(3, 9)])
@@ -148,14 +139,6 @@ def jax_on_device(monkeypatch):
     return JaxProfiler(), lambda: work(a)
 
 
-def test_jax_waits_for_what_was_launched(jax_on_device):
-    session, launch = jax_on_device
-    session.settle()
-    launched = [launch() for _ in range(3)]
-    session.settle()
-    assert all(one.is_ready() for one in launched)
-
-
 def test_jax_is_one_step_ahead_while_steps_are_marked(jax_on_device):
     session, launch = jax_on_device
     session.settle()
@@ -231,8 +214,4 @@ def test_automatic_windows_open_as_soon_as_the_budget_has_room():
     assert 9_999 <= windows.marked[0] <= 10_001
     assert len(windows.marked) > 10
     assert len(windows.seen) < 10_000
-
-
-def test_what_steps_take_is_measured_anew_after_a_while_without_a_look():
-    windows = a_fit("auto", [30_000], of_ms=5)
-    assert max(windows.planner._durations) == 5_000_000
+    assert max(windows.planner._durations) == 5_000_000, "measured again after a while without a look"
