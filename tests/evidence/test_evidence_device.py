@@ -3,7 +3,9 @@
 import pytest
 
 pytest.importorskip("keras")
+from evidence.child import play_or_require_gpu
 from evidence.device import Device
+from evidence.job import Job, NoGpu
 
 GIB = 1 << 30
 
@@ -57,3 +59,11 @@ def test_the_allocator_is_filled_and_a_step_still_fits(gib, passing_gib):
 def test_a_model_that_fills_it_by_itself_is_left_alone():
     pool = Pool(8 * GIB, int(7.9 * GIB), 0)
     assert pool.fill_allocator(0.98) == []
+
+
+def test_without_a_gpu_nothing_is_trained():
+    device = Device()
+    if device.is_gpu:
+        pytest.skip("there is one here")
+    with pytest.raises(NoGpu, match="tensorflow sees no GPU here"):
+        play_or_require_gpu(Job("healthy", "tensorflow", "", ""), device)

@@ -84,17 +84,10 @@ def test_growth_is_said_once_while_it_trains(tmp_path, hurried, capfd, monkeypat
 
 
 def test_growth_that_does_not_end_this_training_is_said_after_it(tmp_path, hurried, capfd):
-    """A machine with room for thousands of steps, of which 480 are planned."""
-    run = fitted(tmp_path, mib=1)
-    assert "grows by" not in capfd.readouterr().err
-    [finding] = growth_of(run)
-    assert finding["title"].endswith(", after the end of this training (480 steps)")
-    assert finding["evidence"]["planned_steps"] == 480
-    assert finding["evidence"]["grows_with"] == "Keeps.outputs"
+    """A machine with room for thousands of steps, of which 240 are planned.
 
-
-def test_the_training_thread_reads_no_memory(tmp_path, hurried):
-    """Every call of ours is noted that this thread makes during the steps of a leaking fit."""
+    Every call of ours is noted that the training thread makes during the steps of the first epoch.
+    """
     called = set()
 
     def note(frame, event, _):
@@ -103,20 +96,24 @@ def test_the_training_thread_reads_no_memory(tmp_path, hurried):
 
     class Notes(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            if batch == 20:
+            if batch == 20 and not called:
                 sys.setprofile(note)
 
         def on_epoch_end(self, epoch, logs=None):
             sys.setprofile(None)
 
     try:
-        run = fitted(tmp_path, 1, 2, Notes())
+        run = fitted(tmp_path, 1, 3, Notes())
     finally:
         sys.setprofile(None)
+    assert "grows by" not in capfd.readouterr().err
+    [finding] = growth_of(run)
+    assert finding["title"].endswith(", after the end of this training (240 steps)")
+    assert finding["evidence"]["planned_steps"] == 240
+    assert finding["evidence"]["grows_with"] == "Keeps.outputs"
     assert "steps/timeline.py" in called, "its hooks are seen"
     elsewhere = ("recorder/memory_watch.py", "cgroup.py", "gpus/", "diagnosis/", "recording/")
-    assert [one for one in called if one.startswith(elsewhere)] == []
-    assert run["memory"]["host"]["peak_bytes"] > 50 * MIB and hurried == {"gpu-util-recorder"}
+    assert [one for one in called if one.startswith(elsewhere)] == [] and hurried == {"gpu-util-recorder"}
 
 
 def test_a_fit_that_keeps_nothing_gets_no_warning(tmp_path, hurried, capfd):
