@@ -1,6 +1,7 @@
 """`gpu-util total`: sums over all runs, restarts joined, the command."""
 
 import json
+import shutil
 
 import pytest
 from generated_runs import GPU, Generated, write
@@ -27,11 +28,18 @@ def run_of(seconds=6.0, *, gpus=1, at_s=0.0, wait_ms=0.0, **facts) -> Generated:
     return run
 
 
-@pytest.fixture
-def mixed(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixed")
     for place, scenario in enumerate(("thirds", "healthy", "slow", "host_stall", "no_gpu")):
-        make_recording(tmp_path / scenario, scenario, 300, 3, seed=place, scalars=False)
-    return tmp_path
+        make_recording(folder / scenario, scenario, 300, 3, seed=place, scalars=False)
+    return folder
+
+
+@pytest.fixture
+def mixed(made, tmp_path):
+    """Recordings that the test may change."""
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def test_the_sums_are_those_of_the_single_reports(mixed):
