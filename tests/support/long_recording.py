@@ -1,29 +1,24 @@
 """Recordings of any length, written by the real writer as a long run would have written them.
 
-The numbers are made up (the facts say `"synthetic": true`): steps of 5 ms on average that are
-starved now and then, a validation every hundred thousand steps, GPU samples at 10 Hz that follow
-the steps. What repeats is the noise alone, so that a day of training is written in minutes.
+The numbers are made up: steps of 5 ms on average that are starved now and then, a validation every
+hundred thousand steps, GPU samples at 10 Hz that follow the steps. A day of training is written in
+minutes.
 """
 
 import time
 from pathlib import Path
 
 import numpy as np
-from made_up_rows import phase_table, step_table
-from make_recording import made_up_facts
+from made_up_rows import step_table
+from make_recording import SyntheticRun
 from scripted_runs import ScriptedTime
-
-from gpu_util_callback.diagnosis import Evidence, Run, judge
-from gpu_util_callback.recording import RecordingWriter
-from gpu_util_callback.recording.event_files import ScalarWriter
 
 MS = 1_000_000
 GIB = 2**30
-HZ = 10
 # Steps between two flushes: at 5 ms a segment's worth with 8 GPUs.
 CHUNK = 8_000
 EPOCH = 100_000
-VALIDATION_NS = 10 * 1_000 * MS
+VALIDATION_S = 10
 
 # name: (value while the GPU is starved, value while it is busy, noise)
 METRICS: dict[str, tuple[float, float, float]] = {
@@ -61,6 +56,55 @@ METRICS: dict[str, tuple[float, float, float]] = {
 INTEGERS = ("_mw", "_c", "_mhz", "_bytes", "utilization_pct")
 
 
+class LongRun(SyntheticRun):
+    """A run of which each GPU has so many sampled columns; of the steps, `tag_scalars` become scalars."""
+
+    def __init__(self, log_dir, steps, gpus, metrics, tag_scalars, **options):
+        self.metrics = dict(list(METRICS.items())[:metrics])
+        self._stride = max(1, steps // tag_scalars) if tag_scalars else 0
+        super().__init__(log_dir, "healthy", steps, gpus, epochs=-(-steps // EPOCH), past_s=0, **options)
+
+    def _step_rows(self, count):
+        length, random = self.step_ns, self._random
+        wait_noise, body_noise, gpu_noise = np.abs(random.normal(size=(3, count)))
+        slow = (self.step // 40_000) % 5 == 3
+        callbacks = np.full(count, length // 500)
+        if self.step // EPOCH % 3 == 0:
+            callbacks[count // 2] += 40 * length  # one spike in a segment, to be found again
+        parts = {
+            "input_wait_ns": length * (1.2 if slow else 0.002) * (1 + 0.1 * wait_noise),
+            "body_ns": 0.55 * length * (1 + 0.02 * body_noise),
+            "gpu_wait_ns": 0.16 * length * (1 + 0.05 * gpu_noise),
+            "callbacks_ns": callbacks,
+        }
+        return step_table(self.now, self.step, rest_ns=length // 250, **parts)
+
+    def _gpu_columns(self, gpu, busy):
+        columns = {}
+        for name, (starved, at_work, spread) in self.metrics.items():
+            means = np.where(busy < 50, starved, at_work)
+            values = np.maximum(0, means + spread * self._random.normal(size=len(busy)))
+            values = np.minimum(values, 100) if name.endswith("_pct") else values
+            columns[name] = np.rint(values) if name.endswith(INTEGERS) else values
+        return columns
+
+    def _read_pipeline(self, columns):
+        """Nothing is known of its pipeline."""
+
+    def _end_epoch(self):
+        self.phase("validation", VALIDATION_S)
+
+    def _write_scalars(self, columns):
+        """Every so many steps of each drawn series, in milliseconds: for TensorBoard's own charts of the same data."""
+        at = np.flatnonzero(columns["step"] % self._stride == 0) if self._stride else ()
+        for index in at:
+            values = {
+                f"same/{name.removesuffix('_ns')}_ms": float(columns[name][index]) / MS
+                for name in ("duration_ns", "input_wait_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+            }
+            self._scalars.points([(int(columns["step"][index]), values, columns["start_ns"][index] / 1e9)])
+
+
 def make_long_recording(
     log_dir,
     steps: int = 10_000_000,
@@ -77,99 +121,14 @@ def make_long_recording(
 
     Args:
         metrics: sampled columns of each GPU, at most `len(METRICS)`.
-        tag_scalars: so many points of each series also become scalars in an event file, for
-            TensorBoard's own charts of the same data.
+        tag_scalars: so many points of each series also become scalars in an event file.
         live: leave it open.
     """
-    names = list(METRICS)[:metrics]
-    random = np.random.default_rng(seed)
-    duration = round(step_ms * MS)
-    wall = steps * duration * 11 // 10 + (steps // EPOCH) * VALIDATION_NS
+    wall = round(steps * step_ms * MS * 1.1) + (steps // EPOCH) * VALIDATION_S * 1_000 * MS
     script = ScriptedTime(wall=time.time_ns() - wall)
-    clock = script.clock()
-    start = now = clock.now()
-    facts = made_up_facts(start, gpus, EPOCH)
-    scalars = ScalarWriter(str(log_dir))
-    scalars.marker(start / 1e9)
-    writer = RecordingWriter(str(log_dir), facts, clock=clock)
-    evidence = Evidence(start)
-    noise = random.normal(size=1 << 18).astype(np.float32)
-    stride = max(1, steps // tag_scalars) if tag_scalars else 0
-    done, sampled = 0, now
-    while done < steps:
-        count = min(chunk, steps - done, EPOCH - done % EPOCH)
-        slow = (done // 40_000) % 5 == 3
-        rows = _steps(done, count, now, duration, slow, _take(noise, random, 3 * count))
-        _put(writer, evidence, "steps", rows)
-        end = now + int(rows["duration_ns"].sum())
-        times = np.arange(sampled, end, 1_000 * MS // HZ)
-        sampled = int(times[-1]) + 1_000 * MS // HZ if len(times) else sampled
-        for gpu in range(gpus):
-            values = _samples(names, times, slow, _take(noise, random, len(names) * len(times)))
-            writer.append_samples(f"gpu{gpu}", names, times, values)
-            columns = {"time_ns": times, **dict(zip(names, values.T, strict=True))}
-            evidence.add({}, {f"gpu{gpu}": columns})
-        if stride:
-            _add_scalars(scalars, rows, stride)
-        done, now = done + count, end
-        if done % EPOCH == 0 or done == steps:
-            now = _end_of_epoch(writer, evidence, done, now)
-        script.advance((now - clock.now()) / 1e9)
-        writer.flush()
-    writer.update(ended_ns=now)
-    writer.update(diagnosis=judge(Run(facts, evidence, now, not live)))
-    writer.flush() if live else writer.close("ended")
-    scalars.close()
-    return Path(writer.path)
-
-
-def _take(noise: np.ndarray, random: np.random.Generator, count: int) -> np.ndarray:
-    """`count` values of the noise, from anywhere in it."""
-    begin = int(random.integers(len(noise)))
-    return np.take(noise, np.arange(begin, begin + count), mode="wrap")
-
-
-def _steps(first: int, count: int, now: int, duration: int, slow: bool, noise) -> dict:
-    wait_noise, body_noise, rest_noise = np.abs(noise).reshape(3, count)
-    wait = ((1.2 * duration if slow else 0.002 * duration) * (1 + 0.1 * wait_noise)).astype(int)
-    body = (0.55 * duration * (1 + 0.02 * body_noise)).astype(int)
-    gpu_wait = (0.16 * duration * (1 + 0.05 * rest_noise)).astype(int)
-    callbacks = np.full(count, duration // 500)
-    if first // EPOCH % 3 == 0:
-        callbacks[count // 2] += 40 * duration  # one spike in a segment, to be found again
-    parts = {"input_wait_ns": wait, "body_ns": body, "gpu_wait_ns": gpu_wait, "callbacks_ns": callbacks}
-    return step_table(now, first, rest_ns=duration // 250, **parts)
-
-
-def _samples(names: list[str], times: np.ndarray, slow: bool, noise: np.ndarray) -> np.ndarray:
-    noise = noise.reshape(len(names), len(times))
-    values = np.empty((len(times), len(names)))
-    for at, name in enumerate(names):
-        starved, busy, spread = METRICS[name]
-        column = np.maximum(0, (starved if slow else busy) + spread * noise[at])
-        if name.endswith("_pct"):
-            column = np.minimum(column, 100)
-        values[:, at] = np.rint(column) if name.endswith(INTEGERS) else column
-    return values
-
-
-def _put(writer: RecordingWriter, evidence: Evidence, table: str, rows: dict) -> None:
-    writer.append(table, rows)
-    evidence.add({table: rows})
-
-
-def _end_of_epoch(writer: RecordingWriter, evidence: Evidence, done: int, now: int) -> int:
-    end = now + VALIDATION_NS
-    _put(writer, evidence, "phases", phase_table(("validation", "validation", now, end, done, "validation")))
-    return end
-
-
-def _add_scalars(scalars: ScalarWriter, rows: dict, stride: int) -> None:
-    """Every `stride`-th step of each drawn series, in milliseconds."""
-    at = np.flatnonzero(rows["step"] % stride == 0)
-    for index in at.tolist():
-        values = {
-            f"same/{name.removesuffix('_ns')}_ms": float(rows[name][index]) / MS
-            for name in ("duration_ns", "input_wait_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
-        }
-        scalars.points([(int(rows["step"][index]), values, rows["start_ns"][index] / 1e9)])
+    run = LongRun(log_dir, steps, gpus, metrics, tag_scalars, step_ms=step_ms, seed=seed, clock=script.clock())
+    while run.step < steps:
+        run.advance(min(chunk, steps - run.step), flush=False)
+        script.advance((run.now - run.clock.now()) / 1e9)
+        run.writer.flush()
+    return run.flush().path if live else run.close()

@@ -27,7 +27,7 @@ class MadeUpRun:
     def __init__(self) -> None:
         self._steps: list[dict[str, np.ndarray]] = []
         self._validation: list[dict[str, np.ndarray]] = []
-        self._rows: dict[str, list[tuple]] = {"phases": [], "pipeline": [], "kernels": []}
+        self._rows: dict[str, list[tuple]] = {"phases": [], "pipeline": [], "kernels": [], "step_kernels": []}
         self._traced: list[dict[str, int]] = []
         self._windows = 0
         self._epochs = 0
@@ -65,6 +65,13 @@ class MadeUpRun:
         self._gpus_work(self.now, end, share)
         self.now = end
 
+    def validated(self, batches: int, each_ns: int, wait_ns: int, *, share: float, name: str = "validation") -> None:
+        """A validation with its own batches, each of which waits for its input first."""
+        starts = self.now + np.arange(batches) * each_ns
+        rows = {"step": self.step, "start_ns": starts, "duration_ns": each_ns, "input_wait_ns": wait_ns}
+        self._validation.append({name: np.broadcast_to(values, batches) for name, values in rows.items()})
+        self.phase("validation", batches * each_ns / 1e9, name, share=share)
+
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """An epoch around what happens inside; its row carries the step it ended on, as the recorder's does."""
@@ -74,17 +81,23 @@ class MadeUpRun:
         self._phase("epoch", f"epoch {self._epochs}", start, self.now)
 
     def reading(
-        self, *stages: tuple[str, str, float, float, str], batches: int, elements: int = 1, which: str = "train"
+        self,
+        *stages: tuple[str, str, float, float, str],
+        batches: int,
+        elements: int = 1,
+        which: str = "train",
+        buffer: tuple[float, float] = (NAN, NAN),
     ) -> None:
         """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
 
         The root stands first in the table, as in the pipeline's model; the stages before it make
-        `elements` for each batch.
+        `elements` for each batch. In its buffer are so many of so many batches.
         """
         for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
             made = batches * (elements if node else 1)
             place = (self.now, self.step, which, node, node - 1, stage, op)
-            self._rows["pipeline"].append((*place, made, round(ms * MS * batches), parallelism, NAN, NAN, flags))
+            self._rows["pipeline"].append((*place, made, round(ms * MS * batches), parallelism, *buffer, flags))
+            buffer = NAN, NAN
 
     def _traced_step(
         self, gpu: int, step: int, start_ns: int, length: int, parts: dict[str, int], kernels: int
@@ -135,6 +148,13 @@ class MadeUpRun:
                 }
         if self._traced:
             tables["traced_steps"] = {name: np.array([row[name] for row in self._traced]) for name in self._traced[0]}
+        return tables
+
+    def take(self) -> dict[str, dict[str, np.ndarray]]:
+        """Every table of the rows since the last time."""
+        tables = self.tables()
+        for rows in (self._steps, self._validation, self._traced, *self._rows.values()):
+            rows.clear()
         return tables
 
     def diagnose(

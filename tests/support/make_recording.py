@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from made_up_kernels import HOST_OPS, KERNELS
-from made_up_rows import phase_table, step_table
+from made_up_rows import step_table
+from made_up_run import MadeUpRun
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import Clock, RecordingWriter
@@ -18,54 +19,20 @@ from gpu_util_callback.recording.event_files import ScalarWriter, next_step_offs
 MS = 1_000_000
 GIB = 2**30
 SLOW_STAGE = "map(decode)"
+# What a GPU does in a profiled step beside kernels, as shares of the step but for its wait.
+SHARES = {
+    "copy_h2d": 0.03,
+    "copy_d2h": 0.004,
+    "copy_d2d": 0.006,
+    "collective": 0.05,
+    "idle_launch": 0.04,
+    "idle_sync": 0.02,
+    "other": 0.01,
+}
 SCENARIOS = ("thirds", "healthy", "slow", "hidden", "host_stall", "no_gpu")
 
 
-def made_up_facts(start_ns: int, gpus: int, steps_per_epoch: int, epochs: int | None = None) -> dict:
-    """What the manifest of a made-up run says of its program and machine."""
-    return {
-        "synthetic": True,
-        "started_ns": start_ns,
-        "world_size": 1,
-        "fit_index": 0,
-        "framework": {
-            "name": "tensorflow",
-            "version": "0.synthetic",
-            "keras": "0.synthetic",
-            "backend": "tensorflow",
-            "python": "3.11",
-        },
-        "model": {"name": "synthetic", "parameters": 25_000_000},
-        "fit": {
-            "epochs": epochs,
-            "steps_per_epoch": steps_per_epoch,
-            "batch_size": 64,
-            "steps_per_execution": 1,
-            "jit_compile": False,
-            "run_eagerly": False,
-            "input_kind": "tf.data",
-            "timing": "graph",
-            "mixed_precision": False,
-        },
-        "gpus": [
-            {
-                "index": gpu,
-                "nvml_index": gpu,
-                "uuid": f"GPU-synthetic-{gpu}",
-                "name": "Synthetic GPU 80GB",
-                "used_by_framework": True,
-                "memory_total_bytes": 80 * GIB,
-                "compute_capability": "9.0",
-                "pci_bus_id": f"00000000:0{gpu}:00.0",
-                "label": f"GPU {gpu}",
-            }
-            for gpu in range(gpus)
-        ],
-        "machine": {"cpus": 8, "cpus_allowed": 8},
-    }
-
-
-class SyntheticRun:
+class SyntheticRun(MadeUpRun):
     """A run that grows by `advance`; times start `past_s` ago, or now.
 
     Args:
@@ -99,6 +66,7 @@ class SyntheticRun:
         clock=None,
         windows=(),
     ):
+        super().__init__()
         if scenario not in SCENARIOS:
             raise ValueError(f"scenario is one of {', '.join(SCENARIOS)}")
         self.scenario, self.total, self.seed = scenario, steps, seed
@@ -111,25 +79,66 @@ class SyntheticRun:
         past_ns = round((steps * step_ms * 3e-3 + 5 if past_s is None else past_s) * 1e9)
         self.start = self.clock.now() - past_ns
         self.now = self.start
-        self.done = self._epoch_began = 0
+        self.step, self._epoch_began = 0, self.now
         self._next_sample = self.start
         log_dir = str(log_dir)
         self._scalars = None
-        offset = next_step_offset(log_dir)
+        self._offset = next_step_offset(log_dir)
         if scalars and rank == 0:
             self._scalars = ScalarWriter(log_dir, redact=redact)
             self._scalars.marker(self.start / 1e9)
-        self._offset = offset
         self.writer = RecordingWriter(
             log_dir, self._facts(rank, world_size, job, fit_index, epochs), clock=self.clock, redact=redact
         )
         self.path = Path(self.writer.path)
         self._evidence = Evidence(self.start) if diagnose else None
-        self._setup()
+        self.now += 120 * MS
+        self._phase("input_setup", "iterator", self.start, self.now, account="input_wait")
+
+    @property
+    def done(self) -> int:
+        """How many steps there are so far."""
+        return self.step
 
     def _facts(self, rank, world_size, job, fit_index, epochs):
         missing = {"source": "NVML", "reason": "no NVIDIA driver on this machine (synthetic)"}
-        return made_up_facts(self.start, self.gpus, self.per_epoch, epochs) | {
+        return {
+            "synthetic": True,
+            "started_ns": self.start,
+            "framework": {
+                "name": "tensorflow",
+                "version": "0.synthetic",
+                "keras": "0.synthetic",
+                "backend": "tensorflow",
+                "python": "3.11",
+            },
+            "model": {"name": "synthetic", "parameters": 25_000_000},
+            "fit": {
+                "epochs": epochs,
+                "steps_per_epoch": self.per_epoch,
+                "batch_size": 64,
+                "steps_per_execution": 1,
+                "jit_compile": False,
+                "run_eagerly": False,
+                "input_kind": "tf.data",
+                "timing": "graph",
+                "mixed_precision": False,
+            },
+            "gpus": [
+                {
+                    "index": gpu,
+                    "nvml_index": gpu,
+                    "uuid": f"GPU-synthetic-{gpu}",
+                    "name": "Synthetic GPU 80GB",
+                    "used_by_framework": True,
+                    "memory_total_bytes": 80 * GIB,
+                    "compute_capability": "9.0",
+                    "pci_bus_id": f"00000000:0{gpu}:00.0",
+                    "label": f"GPU {gpu}",
+                }
+                for gpu in range(self.gpus)
+            ],
+            "machine": {"cpus": 8, "cpus_allowed": 8},
             "scenario": self.scenario,
             "rank": rank,
             "world_size": world_size,
@@ -143,18 +152,14 @@ class SyntheticRun:
 
     # --- what happens on the training thread ------------------------------------------------------
 
-    def _phase(self, kind, name, start, end, account, step=None):
-        self._put("phases", phase_table((kind, name, start, end, self.done if step is None else step, account)))
+    def _gpus_work(self, start_ns, end_ns, share):
+        self._sample(end_ns, np.array([start_ns]), np.array([100 * share]))
 
-    def _put(self, table, columns):
-        self.writer.append(table, columns)
-        if self._evidence is not None:
-            self._evidence.add({table: columns})
-
-    def _setup(self):
-        end = self.now + 120 * MS
-        self._phase("input_setup", "iterator", self.now, end, "input_wait")
-        self.now = end
+    def _put_rows(self):
+        for name, rows in self.take().items():
+            self.writer.append(name, rows)
+            if self._evidence is not None:
+                self._evidence.add({name: rows})
 
     def _is_slow(self, steps):
         third = self.total // 3
@@ -164,23 +169,38 @@ class SyntheticRun:
 
     def advance(self, steps, flush=True):
         """Add steps (and validation after each full epoch); returns self."""
-        remaining = steps
-        while remaining > 0:
-            left = self.per_epoch - self.done % self.per_epoch
-            count = min(remaining, left, 50_000)
-            if self.done % self.per_epoch == 0:
+        end = self.step + steps
+        while self.step < end:
+            count = min(end - self.step, self.per_epoch - self.step % self.per_epoch, 50_000)
+            if self.step % self.per_epoch == 0:
                 self._epoch_began = self.now
-            self._steps(count)
-            remaining -= count
-            if self.done % self.per_epoch == 0:
-                self._end_of_epoch(self.done // self.per_epoch - 1)
+            self._train(count)
+            if self.step % self.per_epoch == 0:
+                self._end_epoch()
+            self._put_rows()
         if flush:
             self.flush()
         return self
 
-    def _steps(self, count):
+    def _train(self, count):
+        """Steps, and what was sampled, profiled and logged meanwhile."""
+        columns = self._step_rows(count)
+        self._steps.append(columns)
+        steps, start, duration, waits = (columns[name] for name in ("step", "start_ns", "duration_ns", "input_wait_ns"))
+        end = int(start[-1] + duration[-1])
+        self._sample(end, start, 100 * (columns["body_ns"] + columns["gpu_wait_ns"]) / duration)
+        for number, (first, stop) in enumerate(self.windows):
+            if self.step <= first and stop <= self.step + count:
+                rows = slice(first - self.step, stop - self.step)
+                self._window(number, steps[rows], start[rows], duration[rows], waits[rows])
+        if self._scalars is not None:
+            self._write_scalars(columns)
+        self.now, self.step = end, self.step + count
+        self._read_pipeline(columns)
+
+    def _step_rows(self, count):
         random = self._random
-        steps = np.arange(self.done, self.done + count)
+        steps = np.arange(self.step, self.step + count)
         slow = self._is_slow(steps)
         scale = self.step_ns / (24 * MS)
 
@@ -192,7 +212,7 @@ class SyntheticRun:
         gpu_wait = np.where(slow, jitter(5 * MS, 0.05), jitter(6 * MS, 0.05)) * scale
         callbacks = jitter(0.15 * MS, 0.2) * scale
         compiling = np.zeros(count)
-        if self.done == 0:
+        if self.step == 0:
             compiling[0] = 900 * MS * scale
         if self.scenario == "host_stall":
             callbacks[steps % 50 == 49] += 120 * MS * scale
@@ -203,79 +223,50 @@ class SyntheticRun:
             "gpu_wait_ns": gpu_wait,
             "callbacks_ns": callbacks,
         }
-        columns = step_table(self.now, self.done, rest_ns=random.integers(8_000, 16_000, count), **parts)
-        start, duration = columns["start_ns"], columns["duration_ns"]
+        columns = step_table(self.now, self.step, rest_ns=random.integers(8_000, 16_000, count), **parts)
         if self.scenario == "hidden":  # fetched ahead: long in get_next, never waited for
             ahead = (9 * MS * scale + random.integers(0, MS, count)).astype(np.int64)
             columns["input_get_ns"] = columns["input_wait_ns"] + ahead
-        self._put("steps", columns)
-        busy = (body + gpu_wait) / duration
-        end = int(start[-1] + duration[-1])
-        self._sample(end, start, np.clip(100 * busy, 0, 100))
-        self._stages(count, int(slow.sum()), end)
-        for number, (first, stop) in enumerate(self.windows):
-            if self.done <= first and stop <= self.done + count:
-                at = slice(first - self.done, stop - self.done)
-                waits = columns["input_wait_ns"][at]
-                self._window(number, steps[at], start[at], duration[at], waits)
-        if self._scalars is not None:
-            self._write_scalars(steps, start, duration, columns["input_wait_ns"])
-        self.done += count
-        self.now = end
+        return columns
 
-    def _write_scalars(self, steps, start, duration, waits):
-        count = len(steps)
-        stride = max(1, count // 200)
-        for at in range(0, count, stride):
-            some = slice(at, at + stride)
-            last = min(at + stride, count) - 1
+    def _read_pipeline(self, columns):
+        slow = self._is_slow(columns["step"]).mean()
+        self.reading(
+            ("from_tensor_slices", "TensorSliceDataset", 0.1, 1.0, ""),
+            (SLOW_STAGE, "ParallelMapV2", 37.0 * slow + 3.0, 1.0, "fixed_parallelism"),
+            ("batch", "BatchDataset", 0.4, 1.0, ""),
+            ("prefetch", "Prefetch", 0.002, 1.0, ""),
+            batches=len(columns["step"]),
+            buffer=(0.0, 2.0),
+        )
+
+    def _write_scalars(self, columns):
+        ends = columns["start_ns"] + columns["duration_ns"]
+        stride = max(1, len(ends) // 200)
+        for at in range(0, len(ends), stride):
+            last = min(at + stride, len(ends)) - 1
             values = {
-                "gpu_util/step_time_ms": float(duration[some].mean()) / MS,
-                "gpu_util/input_wait_ms": float(waits[some].mean()) / MS,
+                tag: float(columns[name][at : at + stride].mean()) / MS
+                for tag, name in (("gpu_util/step_time_ms", "duration_ns"), ("gpu_util/input_wait_ms", "input_wait_ns"))
             }
-            end_s = (start[last] + duration[last]) / 1e9
-            self._scalars.points([(self._offset + int(steps[last]), values, end_s)])
+            self._scalars.points([(self._offset + int(columns["step"][last]), values, ends[last] / 1e9)])
 
     def _window(self, number, steps, starts, durations, waits):
         """One profiler window: what its steps did on each GPU; on the host where there is none."""
-        count = len(steps)
-        rest = durations - waits
+        rows = [values.tolist() for values in (steps, starts, durations, waits)]
         for gpu in range(self.gpus) if self.gpus else (-1,):
-            shares = {
-                "copy_h2d": 0.03,
-                "copy_d2h": 0.004,
-                "copy_d2d": 0.006,
-                "collective": 0.05,
-                "idle_launch": 0.04,
-                "idle_sync": 0.02,
-                "other": 0.01,
-            }
-            parts = {name: (rest * (share if gpu >= 0 else 0)).astype(np.int64) for name, share in shares.items()}
-            parts["idle_input"] = waits
-            parts["idle_host"] = (rest * (0.05 + 0.02 * gpu)).astype(np.int64)
-            parts["kernel"] = durations - sum(parts.values())
-            if gpu < 0:
-                parts["idle_host"], parts["kernel"] = rest, np.zeros(count, np.int64)
-            busy = parts["kernel"] + parts["collective"]
-            self._put(
-                "traced_steps",
-                {
-                    "step": steps,
-                    "gpu": np.full(count, gpu),
-                    "start_ns": starts,
-                    "duration_ns": durations,
-                    **{f"{name}_ns": ns for name, ns in parts.items()},
-                    "kernel_busy_ns": busy,
-                    "any_busy_ns": busy,
-                    "kernels": np.full(count, 50),
-                    "window": np.full(count, number),
-                    "batches": np.ones(count),
-                },
-            )
-            self._put("kernels", self._kernels(number, gpu, count, int(busy.sum())))
-            self._put_step_kernels(number, gpu, steps, busy)
+            busy_ns = 0
+            for step, start, length, wait in zip(*rows, strict=True):
+                rest = length - wait
+                parts = {name: int(rest * share) for name, share in SHARES.items()} if gpu >= 0 else {}
+                parts |= {"idle_input": wait, "idle_host": int(rest * (0.05 + 0.02 * gpu)) if gpu >= 0 else rest}
+                self._traced_step(gpu, step, start, length, parts, 50)
+                busy_ns += self._traced[-1]["kernel_busy_ns"]
+                self._kernels("step_kernels", gpu, 1, self._traced[-1]["kernel_busy_ns"], step)
+            self._kernels("kernels", gpu, len(steps), busy_ns)
+        self._windows += 1
         start, end = int(starts[0]) - MS, int(starts[-1] + durations[-1]) + MS
-        self._phase("profiler_window", f"window {number}", start, end, "", step=int(steps[0]))
+        self._phase("profiler_window", f"window {number}", start, end, int(steps[0]))
         earlier = self.writer.facts.get("windows", [])
         self.writer.update(
             windows=[
@@ -287,70 +278,32 @@ class SyntheticRun:
                     "start_ns": start,
                     "end_ns": end,
                     "profile": f"2026_01_01_00_00_0{number}_step_{steps[0]}",
-                    "events": 2000 * count,
+                    "events": 2000 * len(steps),
                     "cost_s": 0.21,
                 },
             ]
         )
 
-    def _put_step_kernels(self, number, gpu, steps, busy):
-        for step, ns in zip(steps, busy, strict=True):
-            kernels = self._kernels(number, gpu, 1, int(ns))
-            self._put(
-                "step_kernels",
-                {
-                    "step": np.full(len(kernels["name"]), step),
-                    **{name: kernels[name] for name in ("window", "gpu", "name", "count", "total_ns", "max_ns")},
-                },
-            )
-
-    @staticmethod
-    def _kernels(number, gpu, steps, busy_ns):
+    def _kernels(self, table, gpu, steps, busy_ns, step=0):
+        """Rows of what kept a GPU (or the host) busy in so many steps, or in one."""
         rows = KERNELS if gpu >= 0 else HOST_OPS
-        weights = np.array([row[2] for row in rows], float)
-        total = (busy_ns or 30 * MS) * weights / weights.sum()
-        each = np.array([row[3] for row in rows]) * steps
-        return {
-            "window": np.full(len(rows), number),
-            "gpu": np.full(len(rows), gpu),
-            "name": [row[0] for row in rows],
-            "op": [row[1] for row in rows],
-            "count": each,
-            "total_ns": total.astype(np.int64),
-            "min_ns": (total / each * 0.8).astype(np.int64),
-            "max_ns": (total / each * 1.4).astype(np.int64),
-            **{
-                name: np.array([row[4][at] for row in rows], float)
-                for at, name in enumerate(("occupancy_pct", "registers", "blocks", "threads_per_block"))
-            },
-            "tensor_core": [row[5] for row in rows],
-        }
+        unit = (busy_ns or 30 * MS) / sum(row[2] for row in rows)
+        for name, op, weight, calls, shape, tensor_core in rows:
+            total, count = unit * weight, calls * steps
+            least, most = int(total / count * 0.8), int(total / count * 1.4)
+            of_step = (self._windows, step, gpu, name, count, int(total), most)
+            whole = (self._windows, gpu, name, op, count, int(total), least, most, *shape, tensor_core)
+            self._rows[table].append(of_step if table == "step_kernels" else whole)
 
-    def _end_of_epoch(self, epoch):
-        began = self.now
+    def _end_epoch(self):
         long = self.scenario == "host_stall"
-        each = (60 if long else 9) * MS
-        count = 20
-        starts = began + np.arange(count) * each
-        self._put(
-            "validation_steps",
-            {
-                "step": np.full(count, self.done),
-                "start_ns": starts,
-                "duration_ns": np.full(count, each),
-                "input_wait_ns": np.full(count, 50_000),
-            },
-        )
-        end = began + count * each
-        self._phase("validation", f"validation {epoch + 1}", began, end, "validation")
-        self._sample(end, np.array([began]), np.array([35.0]))
-        saved = end + (400 if long else 25) * MS
-        kind = "callback" if long else "checkpoint"
-        name = "SlowReport.on_epoch_end" if long else "ModelCheckpoint.on_epoch_end"
-        self._phase(kind, name, end, saved, "callbacks")
-        self._sample(saved, np.array([end]), np.array([0.0]))
-        self._phase("epoch", f"epoch {epoch + 1}", self._epoch_began, saved, "")
-        self.now = saved
+        self.validated(20, 60 * MS if long else 9 * MS, 50_000, share=0.35, name=f"validation {self._epochs + 1}")
+        if long:
+            self.phase("callback", 0.4, "SlowReport.on_epoch_end")
+        else:
+            self.phase("checkpoint", 0.025, "ModelCheckpoint.on_epoch_end")
+        self._epochs += 1
+        self._phase("epoch", f"epoch {self._epochs}", self._epoch_began, self.now)
 
     # --- what the sampler and the pipeline model saw ----------------------------------------------
 
@@ -362,62 +315,29 @@ class SyntheticRun:
         self._next_sample = int(times[-1]) + 100 * MS
         times = times + self._random.integers(0, 300_000, len(times))
         at = np.clip(np.searchsorted(starts, times, "right") - 1, 0, None)
-        names = (
-            "utilization_pct",
-            "memory_utilization_pct",
-            "memory_used_bytes",
-            "power_mw",
-            "temperature_c",
-            "sm_clock_mhz",
-        )
         for gpu in range(self.gpus):
-            noise = self._random.normal(0, 1.5, len(times))
-            used = np.rint(np.clip(busy[at] * 0.97 + noise - 2 * gpu, 0, 100))
-            columns = (
-                used,
-                np.rint(used * 0.45),
-                np.full(len(times), 11.5 * GIB),
-                np.rint(90_000 + used * 5_200 + self._random.normal(0, 2_000, len(times))),
-                np.rint(45 + used * 0.2),
-                np.full(len(times), 1_980.0),
-            )
-            values = np.stack(columns, axis=1)
-            self._put_samples(f"gpu{gpu}", names, times, values)
+            columns = self._gpu_columns(gpu, busy[at])
+            self._put_samples(f"gpu{gpu}", tuple(columns), times, np.stack(list(columns.values()), axis=1))
         host = np.stack([np.round(20 + 5 * self._random.random(len(times)), 1), np.full(len(times), 6.0 * GIB)], axis=1)
         self._put_samples("host", ("cpu_pct", "memory_used_bytes"), times, host)
+
+    def _gpu_columns(self, gpu, busy):
+        noise = self._random.normal(0, 1.5, len(busy))
+        used = np.rint(np.clip(busy * 0.97 + noise - 2 * gpu, 0, 100))
+        return {
+            "utilization_pct": used,
+            "memory_utilization_pct": np.rint(used * 0.45),
+            "memory_used_bytes": np.full(len(busy), 11.5 * GIB),
+            "power_mw": np.rint(90_000 + used * 5_200 + self._random.normal(0, 2_000, len(busy))),
+            "temperature_c": np.rint(45 + used * 0.2),
+            "sm_clock_mhz": np.full(len(busy), 1_980.0),
+        }
 
     def _put_samples(self, group, names, times, values):
         self.writer.append_samples(group, names, times, values)
         if self._evidence is not None:
             columns = {name: values[:, at] for at, name in enumerate(names)}
             self._evidence.add({}, {group: {"time_ns": times, **columns}})
-
-    def _stages(self, count, slow, now):
-        stages = (
-            ("Prefetch", "prefetch", -1, 0.002, 1, ""),
-            ("BatchDataset", "batch", 0, 0.4, 1, ""),
-            ("ParallelMapV2", SLOW_STAGE, 1, 37.0 * slow / count + 3.0, 1, "fixed_parallelism"),
-            ("TensorSliceDataset", "from_tensor_slices", 2, 0.1, 1, ""),
-        )
-        rows = len(stages)
-        self._put(
-            "pipeline",
-            {
-                "time_ns": np.full(rows, now),
-                "step": np.full(rows, self.done + count),
-                "which": ["train"] * rows,
-                "node": np.arange(rows),
-                "parent": [stage[2] for stage in stages],
-                "stage": [stage[1] for stage in stages],
-                "op": [stage[0] for stage in stages],
-                "elements": np.full(rows, count),
-                "processing_ns": [round(stage[3] * MS * count) for stage in stages],
-                "parallelism": [float(stage[4]) for stage in stages],
-                "buffered": [0.0] + [np.nan] * (rows - 1),
-                "buffer_limit": [2.0] + [np.nan] * (rows - 1),
-                "flags": [stage[5] for stage in stages],
-            },
-        )
 
     # --- the file ---------------------------------------------------------------------------------
 

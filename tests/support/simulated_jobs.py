@@ -213,17 +213,8 @@ class Job(Gauges, MadeUpRun):
 
     def validate(self, batches: int, ms: float, *, wait: float = 0.0, share: float = 0.95) -> None:
         """A validation with its own batches; the GPU works but for the waits."""
-        began, each = self.now, round((ms + wait) * MS)
-        starts = began + np.arange(batches) * each
-        self._validation.append(
-            {
-                "step": np.full(batches, self.step),
-                "start_ns": starts,
-                "duration_ns": np.full(batches, each),
-                "input_wait_ns": np.full(batches, round(wait * MS)),
-            }
-        )
-        self.phase("validation", batches * each / S, share=share * ms / (ms + wait))
+        each, share = round((ms + wait) * MS), share * ms / (ms + wait)
+        self.validated(batches, each, round(wait * MS), share=share)
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
