@@ -9,20 +9,15 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS / "scenarios")]
 
 import test_jobs_of_ranks as of_ranks  # noqa: E402
 import test_made_up_jobs as made_up  # noqa: E402
-import test_scenarios as scenarios  # noqa: E402
-from generated_runs import write  # noqa: E402
 
 EACH = 3  # every third of some 300 is plenty
 
 
 def main(corpus: Path) -> None:
     """Write the cases below `corpus`."""
-    for number, case in enumerate(scenarios.CASES[::EACH]):
-        run, _ = case.build()
-        write(run, corpus / f"scenario-{number:03}")
     for number, case in enumerate(made_up.CASES[::EACH]):
-        job, _ = case.build()
-        job.write(corpus / f"job-{number:03}", case.status)
+        run, _ = case.build()
+        run.write(corpus / f"job-{number:03}", case.status)
     for name in ("slow_disk", "saves_alone", "alike"):
         of_ranks.report_of(corpus / f"ranks-{name}", 4, getattr(of_ranks, name))
 

@@ -170,20 +170,23 @@ def test_the_list_of_rules_says_when_each_holds_and_what_it_says_when_it_cannot_
         assert " ".join(rule.__doc__.partition("\n\n")[0].split()) in said, rule.cause
 
 
-def test_a_rule_without_its_columns_is_silent_and_says_so():
-    """An imported trace times neither compilation nor callbacks."""
+@pytest.mark.parametrize(
+    "missing, silent",
+    [
+        # An imported trace times neither compilation nor callbacks.
+        (("compile_ns", "callbacks_ns", "shape_id"), {"recompilation", "host_stall"}),
+        (("input_wait_ns",), {"input_bound"}),
+    ],
+)
+def test_a_rule_without_its_columns_is_silent_and_says_so(missing, silent):
     run = Generated(seed=1)
-    run.steps(300, step_ms=8)
-    steps = {
-        name: column
-        for name, column in run.tables()["steps"].items()
-        if name not in ("compile_ns", "callbacks_ns", "shape_id")
-    }
-    silent = []
-    for table in (steps, run.tables()["steps"]):
-        found = run.diagnose(tables={"steps": table}, samples={}, ended=False)
-        silent.append({one["cause"] for one in found["silent"]})
-    assert silent[0] - silent[1] == {"recompilation", "host_stall"}
+    run.steps(300, step_ms=8, wait_ms=30)
+    whole = run.tables()["steps"]
+    known = {name: column for name, column in whole.items() if name not in missing}
+    with_all, without = (run.diagnose(tables={"steps": table}, samples={}, ended=False) for table in (whole, known))
+    causes = [{one["cause"] for one in found["silent"]} for found in (without, with_all)]
+    assert causes[0] - causes[1] == silent
+    assert bool(without["spans"]) == ("input_bound" not in silent)
 
 
 def test_a_gpu_idles_for_input_no_longer_than_the_thread_waited(tmp_path):

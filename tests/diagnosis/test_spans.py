@@ -54,18 +54,6 @@ def test_bursts_are_one_span(period):
     assert abs(span["end_step"] - end) <= period
 
 
-def test_regimes_far_apart_stay_apart():
-    run = Generated(seed=2)
-    truth = []
-    for _ in range(5):
-        run.steps(400, step_ms=8)
-        truth.append(run.steps(200, step_ms=8, wait_ms=20))
-    spans = sorted(input_spans(run), key=lambda span: span["start_step"])
-    assert len(spans) == 5
-    for span, (first, end) in zip(spans, truth, strict=True):
-        assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
-
-
 def test_a_run_that_flickers_all_day_gives_tens_of_spans():
     run = Generated(seed=3)
     for _ in range(300):
@@ -97,13 +85,6 @@ def test_a_noisy_warm_up_is_no_span(seed):
     assert input_spans(run) == []
 
 
-def test_warm_up_is_no_span():
-    run = Generated(seed=5)
-    run.steps(15, step_ms=8, wait_ms=100, compile_ms=50)
-    run.steps(2000, step_ms=8)
-    assert input_spans(run) == []
-
-
 @pytest.mark.parametrize("step_ms", [0.5, 2, 50])
 def test_the_floor_of_get_next_is_no_wait(step_ms):
     """An instant dataset reads 0.07-0.15 ms: on 0.5 ms steps a fifth, and nobody waits."""
@@ -124,12 +105,8 @@ def test_waiting_while_the_gpu_is_busy_costs_nothing():
     run = Generated(seed=9, gpus=[GPU])
     run.steps(600, step_ms=8, wait_ms=8, gpu_in_wait=1.0)
     assert input_spans(run) == []
-    assert Generated_like(run, gpus=[]) != []
-
-
-def Generated_like(run: Generated, gpus: list) -> list[dict]:
-    run.facts["gpus"] = gpus
-    return input_spans(run)
+    run.facts["gpus"] = []
+    assert input_spans(run) != []
 
 
 def test_a_wait_counts_only_as_far_as_the_gpu_idled():
@@ -147,26 +124,6 @@ def test_too_few_samples_say_nothing_about_the_gpu():
     [span] = input_spans(run)
     assert span["confidence"] == "estimated"
     assert span["evidence"]["gpu_active_pct"] is None
-
-
-def test_missing_samples_do_no_harm():
-    run = Generated(seed=12, gpus=[GPU])
-    run.steps(300, step_ms=8)
-    first, end = run.steps(300, step_ms=8, wait_ms=30)
-    run.steps(300, step_ms=8)
-    run.drop_samples = 0.5
-    [span] = input_spans(run)
-    assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
-    assert span["evidence"]["gpu_active_pct"] == pytest.approx(21, abs=6)
-
-
-def test_without_the_wait_column_the_rule_is_silent():
-    run = Generated(seed=13)
-    run.steps(300, step_ms=8, wait_ms=30)
-    table = run.tables()["steps"] | {"input_wait_ns": np.full(300, -1)}
-    found = run.diagnose(tables={"steps": table}, ended=False)
-    assert found["spans"] == []
-    assert "input_bound" in {one["cause"] for one in found["silent"]}
 
 
 def test_nothing_recorded_yet():

@@ -1,11 +1,12 @@
-"""How a made-up job is told: a job, what happens in it, and the causes that are there."""
+"""How a made-up run is told: what happens in it, and the causes that are there."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from made_up_run import MadeUpRun
 from scoring import Truth
 from simulated_boards import H100
 from simulated_jobs import Job
@@ -25,28 +26,28 @@ class Vary:
 
 
 @dataclass(frozen=True)
-class JobCase:
-    """A case: `play(job, vary)` lets the job happen and returns the truth ({} or None: healthy)."""
+class Case:
+    """A made-up run: `build()` makes it, and says which causes are in it ({}: it is healthy, however it looks)."""
 
     name: str
-    play: Callable[[Job, Vary], Truth | None]
-    job: dict = field(default_factory=dict)
+    build: Callable[[], tuple[MadeUpRun, Truth]]
     status: str = "ended"
 
-    def build(self, offset: int = 0) -> tuple[Job, Truth]:
-        """The job as it happened, and the truth; another `offset` gives other numbers."""
-        seed = zlib.crc32(self.name.encode()) + offset
-        job = Job(**{"board": H100, **self.job, "seed": seed})
-        return job, self.play(job, Vary(job)) or {}
 
+def collect() -> tuple[list[Case], Callable]:
+    """A list of cases and the decorator that fills it with jobs: `@case("name", board=T4)`.
 
-def collect() -> tuple[list[JobCase], Callable]:
-    """A list and the decorator that fills it: `@case("name", board=T4)`."""
-    cases: list[JobCase] = []
+    What is decorated, `play(job, vary)`, lets the job happen and returns the truth (None: healthy).
+    """
+    cases: list[Case] = []
 
-    def case(name: str, *, status: str = "ended", **job):
+    def case(name: str, *, status: str = "ended", **options):
         def keep(play):
-            cases.append(JobCase(name, play, job, status))
+            def build() -> tuple[Job, Truth]:
+                job = Job(**{"board": H100, **options, "seed": zlib.crc32(name.encode())})
+                return job, play(job, Vary(job)) or {}
+
+            cases.append(Case(name, build, status))
             return play
 
         return keep

@@ -1,19 +1,10 @@
 """Labelled runs that no made-up job covers: what was injected, where, and nothing else."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from generated_runs import GPU, Generated
+from job_case import Case
 from scoring import Truth
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run and the causes in it; an empty truth is a healthy or borderline run."""
-
-    name: str
-    build: Callable[[], tuple[Generated, Truth]]
-
 
 N = 400  # steps of a part of a run
 H200 = GPU | {

@@ -1,4 +1,4 @@
-"""Causes are found in jobs that were made up independently of the rules, and nowhere else.
+"""Causes are found in made-up runs where they are, and nowhere else.
 
 The jobs were written from what real ones look like, not from the rules; none was changed to suit a
 rule but for labels that were wrong.
@@ -14,28 +14,36 @@ from jobs_held_up import HELD_UP
 from jobs_mixed import MIXED
 from jobs_on_gpus import ON_GPUS
 from jobs_traced import TRACED
+from scenario_cases import gpu_cases, memory_cases
 from scoring import by_cause, check, overlaps
 
 from gpu_util_callback.diagnosis import RULES, diagnose
 from gpu_util_callback.recording import read_recordings
 
-CASES = [*HELD_UP, *ON_GPUS, *TRACED, *MIXED, *HEALTHY]
+CASES = [*HELD_UP, *ON_GPUS, *TRACED, *MIXED, *HEALTHY, *memory_cases(), *gpu_cases()]
 
 
 @cache
 def outcome(number: int) -> tuple[dict, dict, int]:
-    """(truth, findings by cause, steps) of a job that was recorded and read again."""
+    """(truth, findings by cause, steps) of a run that was recorded and read again."""
     case = CASES[number]
-    job, truth = case.build()
+    run, truth = case.build()
     with tempfile.TemporaryDirectory() as folder:
-        job.write(folder, case.status)
+        run.write(folder, case.status)
         [recording] = read_recordings(folder)
-        return truth, by_cause(diagnose(recording)), job.step
+        return truth, by_cause(diagnose(recording)), run.step
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_job(number):
     check(*outcome(number))
+
+
+def test_every_cause_has_a_case():
+    labelled = {cause for number in range(len(CASES)) for cause in outcome(number)[0]}
+    # Of traces alone: tests/traces/test_host_callbacks.py. Of several fits:
+    # tests/diagnosis/test_fits_in_series.py.
+    assert labelled == {rule.cause for rule in RULES} - {"host_callback", "between_fits"}
 
 
 # Thresholds that fire below; all others fire above.
@@ -45,6 +53,8 @@ BELOW = {
     ("launch_bound", "gpu_active_pct"),
     ("launch_bound", "mean_kernel_us"),
     ("memory_limit", "limit_pct"),
+    ("memory_spill", "memory_active_pct"),
+    ("memory_spill", "power_pct"),
     ("small_batch", "sm_active_pct"),
     ("small_batch", "vram_used_pct"),
     ("small_model", "parameters"),
@@ -53,10 +63,6 @@ BELOW = {
     ("sync_bound", "idle_ms_per_step"),
     ("sync_bound", "step_ms"),
 }
-
-
-# Tried in scenarios and on traces of their own, not in made-up jobs.
-APART = {"between_fits", "memory_spill", "host_callback", "half_precision_cpu"}
 
 
 def test_evidence_is_what_fired():
@@ -71,7 +77,10 @@ def test_evidence_is_what_fired():
                     assert crossed, (CASES[number].name, cause, name, value, limit)
                     told.add((cause, name))
     assert told >= BELOW
-    assert {cause for cause, _ in told} == {rule.cause for rule in RULES if rule.thresholds} - APART
+    assert {cause for cause, _ in told} == {rule.cause for rule in RULES if rule.thresholds} - {
+        "between_fits",
+        "host_callback",
+    }
 
 
 def test_most_are_placed_to_a_tenth():

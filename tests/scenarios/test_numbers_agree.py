@@ -5,10 +5,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, Generated
 from scoring import by_cause
-from test_made_up_jobs import CASES as JOBS
-from test_scenarios import CASES
+from test_made_up_jobs import CASES
 
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.diagnosis.verdict import gain_text
@@ -58,7 +57,6 @@ PIPELINES = {
 }
 BUILT = {
     **{case.name: case.build for case in CASES[::2]},
-    **{f"job: {case.name}": case.build for case in JOBS[::2]},
     **{f"pipeline: {name}": build for name, build in PIPELINES.items()},
 }
 
@@ -67,7 +65,7 @@ BUILT = {
 def report_of(name: str, folder) -> tuple[dict, dict, str]:
     """(the run of the JSON report, its reply to the tab, its text)."""
     built, _ = BUILT[name]()
-    built.write(folder) if hasattr(built, "write") else write(built, folder)
+    built.write(folder)
     recordings = list(read_recordings(folder))
     report = logdir_report(recordings)
     [run] = report["runs"]

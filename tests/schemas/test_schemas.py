@@ -60,31 +60,16 @@ def test_a_recording_that_has_only_begun_and_a_damaged_one(tmp_path):
     check("report", str(tmp_path))
 
 
-def scenario_cases() -> list:
-    import test_scenarios
-
-    return test_scenarios.CASES[::2]
-
-
-def job_cases() -> list:
+def made_up_cases() -> list:
     import test_made_up_jobs
 
     return test_made_up_jobs.CASES[::3]
 
 
-@pytest.mark.parametrize("case", scenario_cases(), ids=lambda case: case.name)
-def test_reports_of_labelled_cases(case, tmp_path):
-    from generated_runs import write
-
+@pytest.mark.parametrize("case", made_up_cases(), ids=lambda case: case.name)
+def test_reports_of_made_up_runs(case, tmp_path):
     run, _ = case.build()
-    write(run, tmp_path)
-    check("report", str(tmp_path))
-
-
-@pytest.mark.parametrize("case", job_cases(), ids=lambda case: case.name)
-def test_reports_of_jobs(case, tmp_path):
-    job, _ = case.build()
-    job.write(tmp_path, case.status)
+    run.write(tmp_path, case.status)
     check("report", str(tmp_path))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge, logdir_report, thresholds_in_force
 from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
+from gpu_util_callback.recording.manifest import process_facts
 from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 
 MS = 1_000_000
@@ -173,21 +174,27 @@ class MadeUpRun:
     def causes(self, **how) -> set[str]:
         return {one["cause"] for one in self.findings(**how)}
 
+    def write(self, log_dir, status: str = "ended", **facts) -> str:
+        """Write the recording with the real writer; returns its path. "live" and "lost" stay open.
 
-def write(run: MadeUpRun, log_dir, status: str = "ended", **facts) -> str:
-    """Write a run with the real writer; returns its path. "live" and "lost" stay open."""
-    ended = {} if status == "lost" else {"ended_ns": run.now, "heartbeat_ns": run.now}
-    writer = RecordingWriter(str(log_dir), ended | run.facts | facts, clock=Clock())
-    for name, table in run.tables().items():
-        writer.append(name, table)
-    for group, block in run.samples().items():
-        columns = [name for name in block if name != "time_ns"]
-        values = np.stack([block[name] for name in columns], axis=1)
-        writer.append_samples(group, columns, block["time_ns"], values)
-    writer.flush()
-    if status not in ("live", "lost"):
-        writer.close(status)
-    return writer.path
+        The process of a lost one is gone.
+        """
+        ended = {} if status == "lost" else {"ended_ns": self.now, "heartbeat_ns": self.now}
+        gone = {**process_facts(), "pid": 2**22 - 1} if status == "lost" else {}
+        writer = RecordingWriter(str(log_dir), ended | self.facts | gone | facts, clock=Clock())
+        for name, table in self.tables().items():
+            writer.append(name, table)
+        for group, block in self.samples().items():
+            columns = [name for name in block if name != "time_ns"]
+            values = np.stack([block[name] for name in columns], axis=1)
+            writer.append_samples(group, columns, block["time_ns"], values)
+        writer.flush()
+        if status not in ("live", "lost"):
+            writer.close(status)
+        return writer.path
+
+
+write = MadeUpRun.write
 
 
 def reported(run: MadeUpRun, log_dir, **facts) -> dict:

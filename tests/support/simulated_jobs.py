@@ -17,12 +17,10 @@ from contextlib import contextmanager
 
 import numpy as np
 from made_up_rows import step_table
-from made_up_run import MadeUpRun, write
+from made_up_run import MadeUpRun
 from simulated_boards import H100, Board
 from simulated_gauges import FLUSH_S, HOST, MS, START_NS, Busy, Gauges, S
 from simulated_noise import Series, normal
-
-from gpu_util_callback.recording.manifest import process_facts
 
 
 class Job(Gauges, MadeUpRun):
@@ -267,8 +265,3 @@ class Job(Gauges, MadeUpRun):
     def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
         """A kernel of the newest window, on each GPU."""
         self._kernel(range(self.count), name, total_ms, tensor_core, count)
-
-    def write(self, log_dir, status: str = "ended") -> None:
-        """Write the recording with the real writer; "lost": its process is gone, it stays open."""
-        gone = {**process_facts(), "pid": 2**22 - 1}
-        write(self, log_dir, status, **(gone if status == "lost" else {}))
