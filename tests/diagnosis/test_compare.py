@@ -20,6 +20,7 @@ def run_of(
     seed: int = 1,
     later_s: int = 0,
     name: str = "resnet",
+    steps: int = 600,
     **facts,
 ) -> Generated:
     run = Generated(
@@ -30,7 +31,7 @@ def run_of(
         fit={"batch_size": batch, "input_kind": "tf.data"},
         **facts,
     )
-    run.steps(600, step_ms=step_ms, wait_ms=wait_ms)
+    run.steps(steps, step_ms=step_ms, wait_ms=wait_ms)
     if wait_ms:
         run.slow_map(600, step_ms + wait_ms)
     return run
@@ -141,9 +142,37 @@ def test_command_compares_log_directories(before_and_after, capsys):
     assert all(len(line) <= 70 for line in table.splitlines()), table
 
 
-def first_line(folder) -> str:
-    report = logdir_report(read_recordings(folder))
-    return render(report, width=200).splitlines()[0]
+WORKER = {"job": "abc", "world_size": 2, "fit_index": 0}
+
+
+@pytest.mark.parametrize(
+    "runs, line",
+    [
+        (
+            {"b32": {"batch": 32}, "b64": {"batch": 64, "step_ms": 12}, "b128": {"batch": 128, "step_ms": 30}},
+            "3 runs: b64 is the fastest, 1.7× as fast as b32",
+        ),
+        (
+            {"before": {"wait_ms": 10}, "after": {}},
+            "2 runs: after is the faster, 2× as fast as before; without Input-bound",
+        ),
+        (
+            {"before": {"wait_ms": 10}, "after": {}, "worse": {"wait_ms": 10}},
+            "3 runs: after is the fastest, 2× as fast",
+        ),
+        ({"a": {}, "b": {"step_ms": 10.2, "seed": 2}}, "2 runs: both are about as fast"),
+        ({"a": {}, "b": {"step_ms": 5, "steps": 12}}, "2 runs"),  # began only
+        ({"w0": {**WORKER, "rank": 0}, "w1": {**WORKER, "rank": 1, "step_ms": 20}}, "Both workers: "),  # no race
+        ({"a": {"batch": 32}, "b": {"batch": 64}, "c": {"batch": None}}, "3 runs"),  # per sample, which is not known
+    ],
+)
+def test_the_first_line_says_which_run_is_the_fastest_if_one_is(tmp_path, runs, line):
+    for place, (name, facts) in enumerate(runs.items()):
+        later_s = 0 if "rank" in facts else 50 * place
+        write(run_of(**{"wait_ms": 0} | facts, later_s=later_s), tmp_path / name, status="interrupted")
+    lines = render(logdir_report(read_recordings(tmp_path)), width=200).splitlines()
+    assert lines[0].startswith(line) and (":" in line or lines[0] == line)
+    assert "about as fast" not in line or "b: interrupted" in lines
 
 
 def test_the_log_directory_named_first_is_what_others_are_held_against(before_and_after, capsys):
@@ -155,50 +184,6 @@ def test_the_log_directory_named_first_is_what_others_are_held_against(before_an
         assert report["comparison"]["baseline"] == report["runs"][0]["id"]
         since = {run["run"].split("/")[0]: run["since"] for run in report["runs"]}
         assert since["before"] is None and since["after"], "what came first in time stays so"
-
-
-def test_the_first_line_says_which_of_a_sweep_is_the_fastest(tmp_path):
-    for place, (batch, step_ms) in enumerate([(32, 10), (64, 12), (128, 30)]):
-        write(run_of(0, batch=batch, step_ms=step_ms, later_s=50 * place), tmp_path / f"b{batch}")
-    said = "b64 is the fastest, 1.7× as fast as b32"
-    assert first_line(tmp_path) == f"3 runs: {said}"
-
-
-def test_the_first_line_says_whether_a_change_helped(before_and_after, tmp_path):
-    said = "after/run is the faster, 2× as fast as before/run; without Input-bound"
-    assert first_line(before_and_after) == f"2 runs: {said}"
-    write(run_of(10, later_s=200), tmp_path / "worse")
-    assert first_line(tmp_path).startswith("3 runs: after/run is the fastest, 2× as fast as before")
-
-
-@pytest.mark.parametrize(
-    "step_ms, steps, said",
-    [
-        (10.2, 600, "2 runs: both are about as fast"),
-        (5, 12, "2 runs"),  # began only
-    ],
-)
-def test_the_first_line_makes_nothing_of_noise(tmp_path, step_ms, steps, said):
-    write(run_of(0), tmp_path / "a")
-    other = Generated(seed=2, gpus=[GPU], at_s=100)
-    other.steps(steps, step_ms=step_ms)
-    write(other, tmp_path / "b", status="interrupted")
-    assert first_line(tmp_path) == said
-    text = render(logdir_report(read_recordings(tmp_path)), width=200)
-    assert "\nb: interrupted\n" in text
-
-
-def test_workers_of_one_training_do_not_race(tmp_path):
-    for rank, step_ms in enumerate((10, 20)):
-        run = run_of(0, step_ms=step_ms, job="abc", rank=rank, world_size=2, fit_index=0)
-        write(run, tmp_path / f"worker{rank}")
-    assert first_line(tmp_path).startswith("Both workers: ")
-
-
-def test_steps_of_unknown_batches_are_not_held_against_samples(tmp_path):
-    for place, batch in enumerate((32, 64, None)):
-        write(run_of(0, batch=batch, later_s=50 * place), tmp_path / str(batch))
-    assert first_line(tmp_path) == "3 runs"
 
 
 def test_what_was_not_measured_fails_the_check(tmp_path, capsys):

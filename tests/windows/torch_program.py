@@ -238,7 +238,8 @@ def in_backward():
     yielded = []
     SESSION.start(folder, lambda: yielded.append(True))
     AsksInBackward.apply(torch.ones(8, requires_grad=True)).sum().backward()
-    for _ in range(1000):
+    deadline = time.monotonic() + 10
+    while not yielded and time.monotonic() < deadline:
         time.sleep(0.001)
     SESSION.halt(folder)
     AsksInBackward.thread.join()
@@ -249,7 +250,7 @@ def in_backward():
 
 def within_budget():
     schedule = TraceSchedule(first=4, every=20, steps=3)
-    ours = GpuUtilCallback(str(FOLDER / "budget"), trace=schedule, overhead_budget=0.3, report=False)
+    ours = GpuUtilCallback(str(FOLDER / "budget"), trace=schedule, overhead_budget=0.6, report=False)
 
     class Until(keras.callbacks.Callback):
         """Ends the fit behind its second window, if there is one."""
