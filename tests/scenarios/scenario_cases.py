@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 from generated_runs import GPU, Generated
 from job_case import Case
 from scoring import Truth
@@ -93,3 +94,30 @@ def gpu_cases() -> Iterator[Case]:
         "float16 on a TPU": on_cpu | stored | {"framework": {"name": "jax", "device": "tpu"}},
     }.items():
         yield whole(None, name, **facts)
+
+
+def piped(name: str, *stages, ahead: bool = True, wait_ms: float | np.ndarray = 6.0) -> Case:
+    """Steps of 20 ms that wait for tf.data stages `(name, op, ms, threads, flags)`."""
+
+    def build() -> tuple[Generated, Truth]:
+        run = Generated(seed=3, gpus=[GPU])
+        span = run.steps(N, step_ms=20.0, wait_ms=wait_ms)
+        last = (("prefetch", "Prefetch", 0.0, 1.0, ""),) if ahead else ()
+        run.reading(*stages, *last, batches=N)
+        return run, {"input_bound": [span]}
+
+    return Case(f"pipeline: {name}", build)
+
+
+def input_cases() -> Iterator[Case]:
+    """Pipelines whose stages are fast enough, or not."""
+    jitter = np.tile([*[0.0] * 9, 60.0], N // 10)
+    yield piped("fast enough", ("map(decode)", "Map", 3.3, 1.0, "sequential"))
+    yield piped("fast on threads", ("map(decode)", "ParallelMap", 60.0, 8.0, ""))
+    yield piped("fast and jittery", ("map(decode)", "ParallelMap", 6.0, 2.0, ""), wait_ms=jitter)
+    reader = "TFRecordDataset", "TFRecord", 12.0, 1.0, ""
+    yield piped("together too slow", reader, ("map(decode)", "Map", 14.0, 1.0, ""))
+    yield piped("one too slow", ("map(decode)", "Map", 26.0, 1.0, "sequential"))
+    yield piped("nothing ahead", ("map(decode)", "Map", 5.5, 1.0, "sequential"), ahead=False)
+    yield piped("batching", ("batch", "BatchV2", 3.0, 1.0, ""), ahead=False)
+    yield piped("summed", ("map(decode)", "ParallelMap", 240.0, 8.0, ""))
