@@ -97,3 +97,22 @@ def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, below_a_prefix
     assert tab.page.url.split("#")[1].split("&")[0] != "gpu_utilization", "the hash is theirs now"
     tab.page.get_by_text("GPU Utilization").first.click()
     tab.find("h1").wait_for(state="visible")
+
+
+def test_verdict_and_timeline_are_seen_at_once_in_the_frame_of_a_notebook(browser, server, below_a_prefix):
+    """`%tensorboard` shows TensorBoard in a frame of 800 pixels, on a page of another server of this host."""
+    page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
+    # As `tensorboard.notebook` writes it.
+    cell = (
+        '<iframe id="tensorboard-frame" width="100%" height="800" frameborder="0" '
+        f'src="{below_a_prefix.url}/#gpu_utilization"></iframe>'
+    )
+    page.goto(f"{server.url}/data/environment")
+    page.set_content(cell, wait_until="commit")
+    tab = page.frame_locator("#tensorboard-frame").frame_locator("iframe")
+    tab.locator(".tl-value:not(:empty)").first.wait_for(state="attached", timeout=20_000)
+    assert "The input pipeline starves the GPU" in tab.locator("h1").inner_text()
+    for seen in ("h1", "canvas"):
+        box = tab.locator(seen).first.bounding_box()
+        assert box["y"] >= 0 and box["y"] + 60 < 800, (seen, box)
+    page.context.close()

@@ -23,23 +23,14 @@ LEFT_OUT = (
 )
 
 
-def _built(folder: Path, **variables: str) -> Path:
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory) -> Path:
+    """A folder with wheel and sdist, built without an address of the repository, and the checkout they are of."""
+    pytest.importorskip("build", reason='pip install -e ".[reach]"')
+    folder = tmp_path_factory.mktemp("dist")
     # A copy: a build leaves its traces in the folder it is made in.
     checkout = folder / "checkout"
     shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    ran(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout, env={**os.environ, **variables})
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout]
+    ran(*build, env={**os.environ, "REPOSITORY_URL": ""})
     return folder
-
-
-@pytest.fixture(scope="session")
-def dist(tmp_path_factory) -> Path:
-    """A folder with wheel and sdist, built without an address of the repository."""
-    pytest.importorskip("build", reason='pip install -e ".[reach]"')
-    return _built(tmp_path_factory.mktemp("dist"), REPOSITORY_URL="")
-
-
-@pytest.fixture(scope="session")
-def dist_of_repository(tmp_path_factory) -> Path:
-    """The same with an address."""
-    pytest.importorskip("build", reason='pip install -e ".[reach]"')
-    return _built(tmp_path_factory.mktemp("dist"), REPOSITORY_URL="https://example.org/us/it/")

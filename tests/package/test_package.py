@@ -64,8 +64,11 @@ def test_the_source_distribution_is_the_repository(dist):
     assert names - made - {"PKG-INFO", "setup.cfg"} == ours
 
 
-def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, dist_of_repository):
-    plain, linked = metadata(dist), metadata(dist_of_repository)
+def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, monkeypatch):
+    from build.util import project_wheel_metadata
+
+    monkeypatch.setenv("REPOSITORY_URL", "https://example.org/us/it/")
+    plain, linked = metadata(dist), project_wheel_metadata(dist / "checkout", isolated=False)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", readme)
     assert pictures and RELATIVE.search(readme), "else this shows nothing"

@@ -107,38 +107,25 @@ def elsewhere(tmp_path):
     return tmp_path / "logs", outside
 
 
-def refused(logdir, says="leads out of the log directory"):
-    """What the plugin and the reader say of a log directory in which only "own" may be shown."""
-    listing = PluginApp(logdir).json("/runs")
-    assert [one["run"] for one in listing["recordings"]] == ["own"]
-    found = read_recordings(logdir)
-    assert [one.run for one in found] == ["own"]
-    for said in ([one["message"] for one in listing["problems"]], [one.message for one in found.problems]):
-        assert len(said) == 1 and says in said[0], said
-        assert "as a log directory of its own" in said[0]
-
-
-def test_a_run_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere):
-    logdir, outside = elsewhere
-    (logdir / "b").symlink_to(outside.parents[2])
-    refused(logdir)
-
-
-def test_a_recording_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere):
+@pytest.mark.parametrize("link", ["run", "recording", "manifest"])
+def test_what_is_a_link_out_of_the_log_directory_is_refused(elsewhere, link):
     logdir, outside = elsewhere
     place = logdir / "c" / "plugins" / "gpu_utilization"
-    place.mkdir(parents=True)
-    (place / outside.name).symlink_to(outside)
-    refused(logdir)
-
-
-def test_a_manifest_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere):
-    logdir, outside = elsewhere
-    place = logdir / "c" / "plugins" / "gpu_utilization" / outside.name
-    shutil.copytree(outside, place)
-    (place / "manifest.json").unlink()
-    (place / "manifest.json").symlink_to(outside / "manifest.json")
-    refused(logdir)
+    if link == "run":
+        (logdir / "c").symlink_to(outside.parents[2])
+    elif link == "recording":
+        place.mkdir(parents=True)
+        (place / outside.name).symlink_to(outside)
+    else:
+        shutil.copytree(outside, place / outside.name)
+        manifest = place / outside.name / "manifest.json"
+        manifest.unlink()
+        manifest.symlink_to(outside / "manifest.json")
+    listing, found = PluginApp(logdir).json("/runs"), read_recordings(logdir)
+    assert [one["run"] for one in listing["recordings"]] == [one.run for one in found] == ["own"]
+    for said in ([one["message"] for one in listing["problems"]], [one.message for one in found.problems]):
+        assert len(said) == 1 and "leads out of the log directory" in said[0], said
+        assert "as a log directory of its own" in said[0]
 
 
 @pytest.mark.parametrize("kind", ["segment", "top"])
@@ -163,22 +150,15 @@ def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, ki
     )
 
 
-def test_links_within_the_log_directory_are_followed(elsewhere):
+def test_links_within_the_log_directory_and_the_directory_itself_are_followed(elsewhere, tmp_path):
     logdir, _ = elsewhere
     (logdir / "again").symlink_to("own")
-    listing = PluginApp(logdir).json("/runs")
-    assert {one["run"] for one in listing["recordings"]} == {"own", "again"}
-    assert listing["problems"] == []
-    assert len(read_recordings(logdir)) == 2
-
-
-def test_the_log_directory_may_be_a_link_itself(elsewhere, tmp_path):
-    logdir, _ = elsewhere
     (tmp_path / "link").symlink_to(logdir)
-    listing = PluginApp(tmp_path / "link").json("/runs")
-    assert [one["run"] for one in listing["recordings"]] == ["own"]
-    assert listing["problems"] == []
-    assert len(read_recordings(tmp_path / "link")) == 1
+    for path in (logdir, tmp_path / "link"):
+        listing = PluginApp(path).json("/runs")
+        assert {one["run"] for one in listing["recordings"]} == {"own", "again"}
+        assert listing["problems"] == []
+        assert len(read_recordings(path)) == 2
 
 
 def test_each_directory_of_a_list_has_its_own_bounds(elsewhere, tmp_path):

@@ -1,4 +1,4 @@
-"""A long run's tiles: from little memory and few files, and what the rows say all the same."""
+"""Tiles say what the rows say, at every zoom; a long run's come from little memory and few files."""
 
 import gzip
 import json
@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from long_recording import METRICS, make_long_recording
+from make_recording import make_recording
 from tile_reply import decode_tile, reduced, settled_tile
 from waiting import wait_until
 
@@ -24,8 +25,11 @@ LANES = ["steps", "input_wait", "gpu0:utilization_pct", "gpu1:power_mw"]
 
 @pytest.fixture(scope="module", params=["with stretches", "without"])
 def path(request, tmp_path_factory):
-    """A run of 60,000 steps, with tops of its stretches, or with one alone."""
+    """A run of 60,000 steps, with tops of its stretches, or with one alone; or a short one."""
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "_"))
+    if request.param == "short":
+        make_recording(folder, "thirds", steps=3_000, gpus=2, step_ms=6.0)
+        return folder
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
         values = 50_000 if request.param == "with stretches" else 1 << 62
@@ -33,6 +37,9 @@ def path(request, tmp_path_factory):
         context.setattr(writer_module, "SEAL_NS", 20 * 10**9)
         make_long_recording(folder / "run", STEPS, gpus=2, metrics=len(METRICS), chunk=4_000)
     return folder
+
+
+LENGTHS = pytest.mark.parametrize("path", ["short", "with stretches", "without"], indirect=True, scope="module")
 
 
 @pytest.fixture
@@ -49,25 +56,31 @@ def settled(server, recording, axis, level, first, count, lanes=LANES):
     return settled_tile(server, recording, axis, level, first, count, lanes)
 
 
-@pytest.mark.parametrize("level", [0, 2, 4, 5, 6, 8, 10, 13])
+@LENGTHS
+@pytest.mark.parametrize("level", [0, 1, 2, 4, 5, 6, 8, 10, 13, 20, 40])
 def test_steps_by_step_are_what_the_rows_say(recording, level):
-    steps = recording.steps
-    count = min(2_048, (STEPS >> level) + 2)
-    first = ((STEPS // 2) >> level) - count // 2 if level < 5 else 0
-    reply = settled(TileServer(), recording, "step", level, first, count)
-    for name, column in (("step", "body_ns"), ("input_wait", "input_wait_ns")):
-        truth = reduced(steps["step"], steps[column] / 1e6, level, first, count)
-        np.testing.assert_allclose(np.stack(reply.series[("steps", name)]), truth, rtol=2e-5)
-    starts = np.arange(first, first + count) << level
-    inside = starts < STEPS
-    assert np.isnan(reply.start_ns[~inside]).all()
-    truth = steps["start_ns"][starts[inside]] - recording.start_ns
-    np.testing.assert_allclose(reply.start_ns[inside], truth, atol=20e6)
-    if level < 5:
-        assert (reply.start_ns[inside] == truth).all()
+    steps, server = recording.steps, TileServer()
+    total = len(steps["step"])
+    buckets = (total >> level) + 1
+    count = min(2_048, buckets + 1)
+    # From the beginning or in the middle, over the end, and beyond it.
+    for first in {max(0, buckets // 2 - count // 2), max(0, buckets - count // 2), buckets + 5}:
+        reply = settled(server, recording, "step", level, first, count)
+        for lane, name in (("steps", "step"), ("steps", "compile"), ("input_wait", "input_wait")):
+            column = "body_ns" if name == "step" else f"{name}_ns"
+            truth = reduced(steps["step"], steps[column] / 1e6, level, first, count)
+            np.testing.assert_allclose(np.stack(reply.series[(lane, name)]), truth, rtol=2e-5, atol=1e-7)
+        starts = np.arange(first, first + count) << level
+        assert (reply.first_step == starts.astype(float)).all()
+        inside = starts < total
+        assert np.isnan(reply.start_ns[~inside]).all()
+        truth = steps["start_ns"][starts[inside]] - recording.start_ns
+        exact = level < 5 or total < STEPS
+        np.testing.assert_allclose(reply.start_ns[inside], truth, rtol=0, atol=0 if exact else 20e6)
 
 
-@pytest.mark.parametrize("level", [20, 25, 29, 31, 33, 36])
+@LENGTHS
+@pytest.mark.parametrize("level", [16, 20, 25, 29, 31, 33, 36, 40])
 def test_samples_by_time_are_what_the_rows_say(recording, level):
     samples = recording.samples["gpu1"]
     since = samples["time_ns"] - recording.start_ns
@@ -75,12 +88,14 @@ def test_samples_by_time_are_what_the_rows_say(recording, level):
     reply = settled(TileServer(), recording, "time", level, 3, count)
     truth = reduced(since, samples["power_mw"], level, 3, count)
     np.testing.assert_allclose(np.stack(reply.series[("gpu1:power_mw", "power_mw")]), truth, rtol=2e-5)
+    assert (reply.start_ns == np.arange(3, 3 + count) * 2.0**level).all()
     starts = recording.steps["start_ns"] - recording.start_ns
     under_way = np.searchsorted(starts, reply.start_ns, "right") - 1
     away = np.abs(reply.first_step - np.clip(under_way, 0, None))
-    assert away.max() <= (0 if level == 20 else 64)  # a cell
+    assert away.max() <= (0 if level <= 20 or len(starts) < STEPS else 64)  # a cell
 
 
+@LENGTHS
 @pytest.mark.parametrize(
     ("axis", "level"), [("step", 3), ("step", 9), ("step", 12), ("time", 22), ("time", 28), ("time", 32)]
 )
@@ -89,7 +104,7 @@ def test_on_the_other_axis_rows_are_at_most_an_entry_away(recording, axis, level
     steps, samples = recording.steps, recording.samples["gpu0"]
     if axis == "step":
         at = np.searchsorted(steps["start_ns"], samples["time_ns"], "right") - 1
-        keys, values = steps["step"][at], samples["utilization_pct"]
+        keys, values = steps["step"][np.clip(at, 0, None)], samples["utilization_pct"]
         lane = ("gpu0:utilization_pct", "utilization_pct")
     else:
         keys, values = steps["start_ns"] - recording.start_ns, steps["callbacks_ns"] / 1e6
@@ -99,7 +114,7 @@ def test_on_the_other_axis_rows_are_at_most_an_entry_away(recording, axis, level
     reply = settled(TileServer(), recording, axis, level, first, count)
     low, high, mean = reply.series[lane]
     truth = reduced(keys, values, level, first, count)
-    if level in (3, 22):
+    if level in (3, 22) or len(steps["step"]) < STEPS:
         np.testing.assert_allclose(np.stack([low, high, mean]), truth, rtol=2e-5)
 
     def around(part, pick):

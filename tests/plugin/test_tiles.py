@@ -1,7 +1,6 @@
-"""Tiles say what the rows say, at every zoom, while a run grows, and however long it is."""
+"""Tiles of a run that grows, whose columns come later, or that nobody looks at any more."""
 
 import numpy as np
-import pytest
 from make_recording import SyntheticRun, make_recording
 from scripted_runs import ScriptedTime, step_rows
 from tile_reply import reduced
@@ -10,84 +9,6 @@ from tile_reply import settled_tile as ask
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.tiles.server import TileServer
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory):
-    path = tmp_path_factory.mktemp("logs")
-    make_recording(path, "thirds", steps=3_000, gpus=2, step_ms=6.0)
-    (one,) = read_recordings(path)
-    return one
-
-
-@pytest.fixture
-def server():
-    return TileServer()
-
-
-@pytest.mark.parametrize(
-    ("level", "first", "count"),
-    [
-        (0, 0, 512),
-        (0, 2_900, 400),
-        (1, 700, 300),
-        (3, 0, 512),
-        (4, 50, 100),
-        (5, 0, 94),
-        (6, 10, 20),
-        (8, 0, 12),
-        (11, 0, 2),
-        (20, 0, 1),
-        (0, 10_000, 5),
-        (40, 3, 7),
-    ],
-)
-def test_steps_by_step(recording, server, level, first, count):
-    reply = ask(server, recording, "step", level, first, count, ["steps", "input_wait"])
-    steps = recording.steps
-    for lane, name, column in (
-        ("steps", "step", "body_ns"),
-        ("steps", "compile", "compile_ns"),
-        ("input_wait", "input_wait", "input_wait_ns"),
-    ):
-        truth = reduced(steps["step"], steps[column] / 1e6, level, first, count)
-        found = np.stack(reply.series[(lane, name)])
-        np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
-    starts = (np.arange(first, first + count) << level).astype(float)
-    assert (reply.first_step == starts).all()
-    inside = starts < 3_000
-    assert np.isnan(reply.start_ns[~inside]).all()
-    truth = steps["start_ns"][starts[inside].astype(int)] - recording.start_ns
-    assert (reply.start_ns[inside] == truth).all()
-
-
-@pytest.mark.parametrize("level", [16, 18, 20, 22, 24, 27, 30, 34, 40])
-def test_steps_and_samples_by_time(recording, server, level):
-    count = min(4096, ((recording.end_ns - recording.start_ns) >> level) + 2)
-    first = 5 if level < 30 else 0
-    lanes = ["steps", "gpu1:utilization_pct", "host:cpu_pct"]
-    reply = ask(server, recording, "time", level, first, count, lanes)
-    steps, since = recording.steps, recording.start_ns
-    truth = reduced(steps["start_ns"] - since, steps["body_ns"] / 1e6, level, first, count)
-    np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=1e-5)
-    for group, column in (("gpu1", "utilization_pct"), ("host", "cpu_pct")):
-        samples = recording.samples[group]
-        truth = reduced(samples["time_ns"] - since, samples[column], level, first, count)
-        found = np.stack(reply.series[(f"{group}:{column}", column)])
-        np.testing.assert_allclose(found, truth, rtol=1e-5)
-    assert (reply.start_ns == np.arange(first, first + count) * 2.0**level).all()
-    under_way = np.searchsorted(steps["start_ns"] - since, reply.start_ns, "right") - 1
-    assert (reply.first_step == np.clip(under_way, 0, None)).all()
-
-
-@pytest.mark.parametrize("level", [0, 2, 4, 7])
-def test_samples_by_step(recording, server, level):
-    count = min(3_000 >> level, 4096)
-    reply = ask(server, recording, "step", level, 0, count, ["gpu0:power_mw"])
-    samples, steps = recording.samples["gpu0"], recording.steps
-    at = np.clip(np.searchsorted(steps["start_ns"], samples["time_ns"], "right") - 1, 0, None)
-    truth = reduced(steps["step"][at], samples["power_mw"], level, 0, count)
-    np.testing.assert_allclose(np.stack(reply.series[("gpu0:power_mw", "power_mw")]), truth, rtol=1e-5)
 
 
 def test_a_growing_run_gives_the_same_tiles_as_a_finished_one(tmp_path):
@@ -160,8 +81,10 @@ def test_columns_that_appear_later(tmp_path):
     np.testing.assert_array_equal(reply.series[("gpu0:b_pct", "b_pct")][2], [np.nan] * 5 + [2.0] * 5)
 
 
-def test_what_is_alike_is_sent_once(recording, server):
-    lanes = ["steps", "input_wait"]
+def test_what_is_alike_is_sent_once(tmp_path):
+    make_recording(tmp_path, "thirds", steps=3_000, gpus=2, step_ms=6.0)
+    (recording,) = read_recordings(tmp_path)
+    server, lanes = TileServer(), ["steps", "input_wait"]
     fine, coarse = (ask(server, recording, "step", level, 0, 90, lanes) for level in (0, 5))
     assert all(one["alike"] for one in fine.header["series"])
     body = [one for one in coarse.header["series"] if one["name"] == "step"]
