@@ -13,7 +13,7 @@ from gpu_util_callback.recording.alignment import Clocks, session_clocks
 from gpu_util_callback.recording.manifest_facts import Claim
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
-from tensorboard_plugin.replies import worded
+from tensorboard_plugin.replies import rows_of, worded
 from tensorboard_plugin.reply_types import JobReply, WaitRow, Waits, WorkerClock
 from tensorboard_plugin.tiles.recording_tiles import Recent, TopTiles, View
 
@@ -87,6 +87,7 @@ def job_reply(
         ],
         "verdict": verdict,
         "findings": [worded(finding) for finding in findings],
+        "rows": rows_of(findings),
         "waits": _waits(findings[0], workers, recording, reports) if findings else None,
         "since": _since(recording, recordings, report_of),
     }

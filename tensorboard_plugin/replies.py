@@ -1,6 +1,7 @@
 """The tab's replies about recordings and their profiler windows, as plain objects for JSON."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums, TrainingReport, Unit
 from gpu_util_callback.diagnosis.survey import Row
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_LOOK, REPEATED_TITLE
-from gpu_util_callback.diagnosis.verdict import order
+from gpu_util_callback.diagnosis.verdict import calm, order, order_of_all, sums
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
 from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.recording.reader import Recording
@@ -26,6 +27,7 @@ from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evi
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
+    FindingRow,
     GroupHours,
     LogDirectory,
     PhaseReply,
@@ -53,6 +55,8 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
     """Return one recording: report, extent, lanes, windows, and the phases between its steps."""
     first, last = recording.top.step_range
     memory = report["memory"]
+    summed = report["headline"]["ids"] if report["headline"] else []
+    rows = rows_of([*report["spans"], *report["findings"]], summed)
     return {
         "id": recording.id,
         "revision": revision,
@@ -60,6 +64,9 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
             **report,
             "spans": [worded(span) for span in report["spans"]],
             "findings": [worded(finding) for finding in report["findings"]],
+            "rows": rows,
+            "lead": _lead(report, rows, summed),
+            "calm": None if rows else calm(report["verdict"]),
             "ceilings": ceilings_in_words(report),
             "au": accelerator_in_words(report),
         },
@@ -76,25 +83,60 @@ def worded(finding: Claim) -> WordedFinding:
     return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding), "fix": same_fix(finding)}
 
 
+def rows_of(findings: Sequence[Mapping], lead_ids: Collection[str] = ()) -> list[FindingRow]:
+    """Return findings as the tab lists them: a row a cause, in the order of the verdict.
+
+    Args:
+        lead_ids: of those that the verdict sums up, which are one row, whatever they are called.
+    """
+    kinds: dict[object, list[Mapping]] = {}
+    for finding in findings:
+        title = re.sub(r"[0-9][0-9.,]*", "#", finding["title"])
+        kind = (finding["cause"], title, str(finding.get("gpus")), str(finding.get("ranks")))
+        kinds.setdefault("lead" if finding["id"] in lead_ids else kind, []).append(finding)
+    rows = [(_costliest(members), members) for members in kinds.values()]
+    return [_row(*row) for row in sorted(rows, key=lambda row: order_of_all(*row))]
+
+
+def _row(first: Mapping, members: list[Mapping]) -> FindingRow:
+    mended: dict[str, list[Mapping]] = {}
+    for finding in members:
+        mended.setdefault(same_fix(finding), []).append(finding)
+    return {
+        "ids": [finding["id"] for finding in sorted(members, key=lambda one: one.get("start_step", 0))],
+        "first": first["id"],
+        "lost_s": sums(members)["lost_s"],
+        "remedies": {
+            fix: {
+                "id": _costliest([one for one in some if one.get("saves_s")] or some)["id"],
+                "saves_range_s": sums(some)["saves_range_s"],
+            }
+            for fix, some in mended.items()
+        },
+    }
+
+
+def _costliest(findings: list[Mapping]) -> Mapping:
+    return max(findings, key=lambda finding: -1.0 if finding["lost_s"] is None else finding["lost_s"])
+
+
+def _lead(report: RunReport, rows: list[FindingRow], summed: Collection[str]) -> str | None:
+    """Return the first finding of the row that the verdict names, or else sums up."""
+    titles = {finding["id"]: finding["title"] for finding in (*report["spans"], *report["findings"])}
+    named = [row["first"] for row in rows if report["verdict"].startswith(titles[row["first"]])]
+    return next(iter([*named, *(row["first"] for row in rows if not set(summed).isdisjoint(row["ids"]))]), None)
+
+
 def vocabulary() -> Words:
     """Return the words of the tab."""
     causes = {REPEATED: _cause(REPEATED_TITLE, REPEATED_LOOK)}
     for rule in RULES:
-        causes[rule.cause] = _cause(rule.title, rule.look, rule.between_steps, rule.part, rule.blocking)
+        causes[rule.cause] = _cause(rule.title, rule.look, rule.between_steps, rule.part)
     return {"causes": causes, "host": HOST_TIME, "gpu": GPU_TIME, "host_step": HOST_STEP}
 
 
-def _cause(
-    title: str, look: tuple[str, str], between_steps: bool = False, part: str = "", blocking: bool = False
-) -> CauseWords:
-    return {
-        "title": title,
-        "glyph": look[0],
-        "colour": look[1],
-        "between_steps": between_steps,
-        "part": part,
-        "blocking": blocking,
-    }
+def _cause(title: str, look: tuple[str, str], between_steps: bool = False, part: str = "") -> CauseWords:
+    return {"title": title, "glyph": look[0], "colour": look[1], "between_steps": between_steps, "part": part}
 
 
 def runs_head(directory: LogDirectory, names: list[str], problems: list[ReportedProblem]) -> RunsHead:

@@ -8,13 +8,14 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from gpu_util_callback.diagnosis.report_types import (
     AcceleratorWords,
     AnyFinding,
+    Calm,
     CeilingWords,
     JobVerdict,
     RunAccount,
     Since,
     Unit,
 )
-from gpu_util_callback.recording.manifest_facts import Exactly, Status
+from gpu_util_callback.recording.manifest_facts import Bounds, Exactly, Status
 from gpu_util_callback.recording.problems import ReportedProblem
 from gpu_util_callback.words import Category, EvidenceRow
 
@@ -59,7 +60,6 @@ class CauseWords(TypedDict):
     colour: str  # name of a hue of the tab
     between_steps: bool  # its time lies between steps, mostly at the ends of epochs
     part: str  # of the host account, in which its time is counted; "" = in none
-    blocking: bool  # nothing else is worth fixing first
 
 
 class Words(TypedDict):
@@ -181,11 +181,30 @@ class WordedFinding(AnyFinding):
     fix: str  # findings that one change fixes have this in common
 
 
+class Remedy(TypedDict):
+    """The change that mends some findings of a row."""
+
+    id: str  # the costliest finding that promises it
+    saves_range_s: Bounds  # the least and the most that it saves of them all; of a question, if the answer is yes
+
+
+class FindingRow(TypedDict):
+    """Findings that are listed as one: of one cause, at one time or at several."""
+
+    ids: list[str]  # in the order of the steps
+    first: str  # the costliest
+    lost_s: float | None  # in all
+    remedies: dict[str, Remedy]  # by what findings that it mends have as `fix`
+
+
 class WordedReport(RunAccount):
     """A run of the report, with words."""
 
     findings: list[WordedFinding]
     spans: list[WordedFinding]
+    rows: list[FindingRow]  # all of them, in the order of the verdict
+    lead: str | None  # `first` of the row that the verdict speaks of
+    calm: Calm | None  # what the verdict says where nothing was found
     ceilings: CeilingWords | None
     au: AcceleratorWords | None
 
@@ -386,5 +405,6 @@ class JobReply(TypedDict):
     workers: list[WorkerReply]
     verdict: NotRequired[JobVerdict | None]  # null for a single process
     findings: list[WordedFinding]
+    rows: list[FindingRow]
     waits: NotRequired[Waits | None]
     since: Since | None

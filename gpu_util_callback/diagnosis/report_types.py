@@ -162,6 +162,10 @@ class ProcessReport(TypedDict):
     predict_set_up_s: float
 
 
+# What the verdict on a run without findings says: only compiling took long; the GPU's part was not measured; ...
+Calm = Literal["healthy", "compiling", "outside", "unexplained", "unjudged", "empty"]
+
+
 class LossSums(TypedDict):
     """The cost of findings, and what their advice saves."""
 

@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
-from gpu_util_callback.diagnosis.report_types import Headline, LossSums
+from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
@@ -25,9 +25,23 @@ UNEXPLAINED = "no single cause explains it"
 NOTHING = "Nothing held training back"
 NOTHING_IN_TRACE = "Nothing held the GPU back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
+COMPILING = "but compiling"  # what follows NOTHING where the GPU was busy otherwise
+NO_STEP = "No training step was recorded yet."
+NOT_TRACED = "No findings"  # a trace without what the device did
+TOO_LITTLE = f"{UNKNOWN}: too little GPU work to judge"  # in a trace
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Training was not held up between steps"
 CLEAR = (NOTHING, NOTHING_LARGE, OUTSIDE)  # how verdicts without a cause begin, but those of UNKNOWN
+# Beginning of a verdict on a run without findings -> what it says; any other one: that the loss has no single cause.
+_CALM: dict[str, Calm] = {
+    f"{NOTHING} {COMPILING}": "compiling",
+    NOTHING: "healthy",
+    NOTHING_IN_TRACE: "healthy",
+    OUTSIDE: "outside",
+    NO_STEP: "empty",
+    NOT_TRACED: "unjudged",
+    TOO_LITTLE: "unjudged",
+}
 _UNNAMED = tuple(f"{rule.cause}:{rule.unnamed}" for rule in RULES if rule.unnamed)  # beginnings of ids
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
@@ -43,6 +57,11 @@ _WENT_INTO = {
 def is_unknown(verdict: str) -> bool:
     """Return whether a verdict says that time was lost to a cause that was not found."""
     return verdict.startswith(UNKNOWN) or UNEXPLAINED in verdict
+
+
+def calm(verdict: str) -> Calm:
+    """Return what the verdict on a run without findings says."""
+    return next((says for beginning, says in _CALM.items() if verdict.startswith(beginning)), "unexplained")
 
 
 def sentence(run: Run, findings: Sequence[Mapping]) -> str:
@@ -88,7 +107,7 @@ def _lost_s(finding: Mapping) -> float:
 
 def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     if not len(run.steps):
-        return "No training step was recorded yet."
+        return NO_STEP
     if run.source is not None:
         return trace_sentence([run], findings)
     blocking = next((finding for finding in findings if finding["cause"] in BLOCKING), None)
@@ -381,13 +400,13 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     if pct is None:
         tpu = any(run.source is not None and run.source.tpu for run in runs)
         return (
-            "No findings: what the TPU did is not read from its trace."
+            f"{NOT_TRACED}: what the TPU did is not read from its trace."
             if tpu
-            else "No findings: what a GPU did is not in this trace."
+            else f"{NOT_TRACED}: what a GPU did is not in this trace."
         )
     of = f"of {_traced_time(runs)}"
     if not all(source.idle_judged for source in _sources(runs)):
-        return f"{UNKNOWN}: too little GPU work to judge, kernels ran {percent(pct)} {of}."
+        return f"{TOO_LITTLE}, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
         return f"Kernels ran only {percent(pct)} {of}; {UNEXPLAINED}{_idle_parts(runs)}."
     return f"{NOTHING_IN_TRACE}: kernels ran {percent(pct)} {of}."
@@ -469,7 +488,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
             otherwise_pct = _active_but_for_compiling(run, idle)
             if otherwise_pct >= BUSY_PCT.default:
                 compiled = _largest({"compile": times["compile"]}, wall)
-                return f"{nothing} but compiling: {went}{compiled}, {gpu} active {active}."
+                return f"{nothing} {COMPILING}: {went}{compiled}, {gpu} active {active}."
             active += f", {percent(otherwise_pct)} without compiling"
         parts = _idle_parts_of_run(run, idle)
         return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."

@@ -13,8 +13,6 @@ export interface CauseWords {
   between_steps: boolean;
   /** of the host account, in which its time is counted; "" = in none */
   part: string;
-  /** nothing else is worth fixing first */
-  blocking: boolean;
 }
 
 /** The vocabulary of the terminal: words for causes; title and meaning of each category. */
@@ -603,6 +601,26 @@ export interface WordedFinding {
   fix?: string;
 }
 
+/** The change that mends some findings of a row. */
+export interface Remedy {
+  /** the costliest finding that promises it */
+  id: string;
+  /** the least and the most that it saves of them all; of a question, if the answer is yes */
+  saves_range_s: [number | null, number | null];
+}
+
+/** Findings that are listed as one: of one cause, at one time or at several. */
+export interface FindingRow {
+  /** in the order of the steps */
+  ids: string[];
+  /** the costliest */
+  first: string;
+  /** in all */
+  lost_s: number | null;
+  /** by what findings that it mends have as `fix` */
+  remedies: Record<string, Remedy>;
+}
+
 /** A rate that was measured before training. */
 export interface CeilingRow {
   name: string;
@@ -701,6 +719,12 @@ export interface WordedReport {
   cost?: Cost;
   findings?: WordedFinding[];
   spans?: WordedFinding[];
+  /** all of them, in the order of the verdict */
+  rows?: FindingRow[];
+  /** `first` of the row that the verdict speaks of */
+  lead?: string | null;
+  /** what the verdict says where nothing was found */
+  calm?: 'healthy' | 'compiling' | 'outside' | 'unexplained' | 'unjudged' | 'empty' | null;
   ceilings?: CeilingWords | null;
   au?: AcceleratorWords | null;
 }
@@ -930,6 +954,7 @@ export interface JobReply {
   /** null for a single process */
   verdict?: JobVerdict | null;
   findings: WordedFinding[];
+  rows: FindingRow[];
   waits?: Waits | null;
   since: Since | null;
 }

@@ -1,21 +1,20 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { WordedFinding } from '../api/types.ts';
-import { allFindings, grouped } from './findings.ts';
 import { epochRanges, place, spanBoxes, spanRange } from './spans.ts';
 
 const EXTENT = { start_ns: 1e18, end_ns: 1e18 + 100e9, first_step: 0, last_step: 999 };
 
-const boxesOf = (list: WordedFinding[], axis: 'step' | 'time' = 'step') => spanBoxes(grouped(allFindings({ spans: list, findings: [] })), axis, EXTENT);
+const boxesOf = (rows: WordedFinding[][], axis: 'step' | 'time' = 'step') => spanBoxes(rows.map((list) => ({ list: list.map((item, i) => ({ item, id: String(i) })) })), axis, EXTENT);
 
-test('a row a cause, the costliest on top', () => {
-  const spans = [{ cause: 'a', start_step: 0, end_step: 9, lost_s: 1 }, { cause: 'b', start_step: 0, end_step: 9, lost_s: 5 }, { cause: 'a', start_step: 50, end_step: 60, lost_s: 1 }];
-  assert.deepEqual(boxesOf(spans).map(({ item, row, range }) => [item.cause, row, range.start]), [['b', 0, 0], ['a', 1, 0], ['a', 1, 50]]);
+test('a box a finding, in the row of its group', () => {
+  const rows = [[{ cause: 'b', start_step: 0, end_step: 9 }], [{ cause: 'a', start_step: 0, end_step: 9 }, { cause: 'a', start_step: 50, end_step: 60 }]];
+  assert.deepEqual(boxesOf(rows).map(({ item, row, range }) => [item.cause, row, range.start]), [['b', 0, 0], ['a', 1, 0], ['a', 1, 50]]);
 });
 
 test('a finding without a range spans the recording', () => {
   assert.equal(spanRange({ cause: 'a' }, 'step', EXTENT), null);
-  assert.deepEqual(boxesOf([{ cause: 'a' }], 'time').map(({ range, whole }) => [range, whole]), [[{ start: 0, end: 100e9 }, true]]);
+  assert.deepEqual(boxesOf([[{ cause: 'a' }]], 'time').map(({ range, whole }) => [range, whole]), [[{ start: 0, end: 100e9 }, true]]);
 });
 
 test('times are relative to the recording', () => {
@@ -23,7 +22,7 @@ test('times are relative to the recording', () => {
 });
 
 test('a span of one step can still be seen and clicked', () => {
-  const boxes = boxesOf([{ cause: 'a', start_step: 500, end_step: 500 }]);
+  const boxes = boxesOf([[{ cause: 'a', start_step: 500, end_step: 500 }]]);
   const [box] = place(boxes, { start: 0, end: 1000 }, 800, 5);
   assert.equal(box?.width, 5);
   assert.equal(place(boxes, { start: 600, end: 1000 }, 800, 5).length, 0);

@@ -11,6 +11,7 @@ const recording = {
     run: 'a', status: 'ended',
     spans: [{ id: 'late', cause: 'throttled', start_step: 50, end_step: 60 }, { id: 'early', cause: 'input_bound', start_step: 10, end_step: 20 }],
     findings: [{ id: 'whole', cause: 'small_batch' }],
+    rows: ['late', 'early', 'whole'].map((id) => ({ ids: [id], first: id, lost_s: null, remedies: {} })),
   },
 } as unknown as RecordingReply;
 
@@ -118,7 +119,7 @@ test('the newest live recording is shown first', () => {
 });
 
 test('stalls between steps open on the time axis, unless an axis was said or a range is shown', () => {
-  const look = { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks', blocking: false };
+  const look = { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks' };
   learn({ causes: { host_stall: look }, host: {}, gpu: {}, host_step: {} });
   const { app: tab } = app();
   tab.openOn('host_stall');

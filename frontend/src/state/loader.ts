@@ -7,7 +7,7 @@ import type { App } from './app.ts';
 const POLL_LIVE_MS = 2000;
 const POLL_IDLE_MS = 15000;
 
-const NO_JOB: JobReply = { workers: [], findings: [], since: null };
+const NO_JOB: JobReply = { workers: [], findings: [], rows: [], since: null };
 
 /** TensorBoard collapses the iframe of a hidden tab to no height, while `document.hidden` stays false. */
 export const isVisible = (): boolean => innerHeight > 0 && !document.hidden;

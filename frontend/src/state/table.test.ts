@@ -25,7 +25,7 @@ const shown = (rows: Row[]): string[] => rows.map(({ item }) => item.run);
 const found = (text: string, cause = ''): string[] => shown(matching(ordered(LIST, '-start'), text, cause));
 
 test('a run is found by its cause, its titles and its verdict', () => {
-  learn({ causes: { host_stall: { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks', blocking: false } }, host: {}, gpu: {}, host_step: {} });
+  learn({ causes: { host_stall: { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks' } }, host: {}, gpu: {}, host_step: {} });
   assert.deepEqual(found('training STALLS'), ['lr-10']);
   assert.deepEqual(found('checkpoint'), ['lr-10']);
   assert.deepEqual(found('input_bound'), ['lr-9']);

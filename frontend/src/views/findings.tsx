@@ -1,11 +1,11 @@
 /** The findings as rows above the lanes; the workers of a job; what was not measured. */
-import type { JobReply, RecordingReply, WorkerReply } from '../api/types.ts';
+import type { JobReply, RecordingReply, WordedReport, WorkerReply } from '../api/types.ts';
 import { type Group } from '../lanes/findings.ts';
 import { count, duration, percent, plural, seconds } from '../math/format.ts';
 import { clean, held, ranges } from '../math/text.ts';
 import { SPANS_TOP, type Head } from '../timeline/head.ts';
 import { causeStyle, culprit, titleOf } from '../words/causes.ts';
-import { notJudged, statusOf, stepsText } from '../words/labels.ts';
+import { statusOf, stepsText } from '../words/labels.ts';
 import { aboutGpus } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
@@ -216,13 +216,17 @@ function Clocks({ workers }: { workers: WorkerReply[] }) {
   );
 }
 
+const CALM: Record<Exclude<WordedReport['calm'], undefined | null | 'healthy'>, string> = {
+  compiling: 'Only compiling took long.',
+  outside: 'Nothing was found outside the steps; what happens within them was not measured.',
+  unexplained: 'No single cause explains the loss.',
+  unjudged: 'Not checked: too little of the training was recorded.',
+  empty: 'Nothing to judge yet.',
+};
+
 function Calm({ recording }: { recording: RecordingReply }) {
-  const { steps, verdict } = recording.report;
-  if (notJudged(verdict)) return <p class="dim">Not checked: too little of the training was recorded.</p>;
-  if (!steps) return <p class="dim">Nothing to judge yet.</p>;
-  if (/^Training was not held up/.test(verdict ?? '')) return <p class="dim">Nothing was found outside the steps; what happens within them was not measured.</p>;
-  if (/^Nothing (large )?held training back but compiling/.test(verdict ?? '')) return <p class="dim">Only compiling took long.</p>;
-  if (!/^Nothing held/.test(verdict ?? '')) return <p class="dim">No single cause explains the loss.</p>;
+  const says = recording.report.calm ?? 'unjudged';
+  if (says !== 'healthy') return <p class="dim">{CALM[says]}</p>;
   return (
     <p class="calm">
       <span aria-hidden="true">✓ </span>No bottleneck was found in this run.

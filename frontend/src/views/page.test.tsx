@@ -73,10 +73,10 @@ test('an advice says what it saves, as the verdict does', async () => {
 });
 
 test('what no cause explains is not called healthy', async () => {
-  await opened(changed(() => ({ spans: [], findings: [], headline: null, verdict: 'The GPU idles, and no single cause explains it.' })));
+  await opened(changed(() => ({ rows: [], lead: null, calm: 'unexplained' })));
   assert.deepEqual(elements('calm'), []);
   assert.match(text('about'), /No single cause explains the loss\./);
-  await opened(changed(() => ({ spans: [], findings: [], headline: null, verdict: 'Nothing held training back.' })));
+  await opened(changed(() => ({ rows: [], lead: null, calm: 'healthy' })));
   assert.match(text('calm'), /No bottleneck was found/);
 });
 
@@ -141,7 +141,7 @@ const NASTY = ['<img src=x onerror="window.pwned=1">', '\u202egnp.exe\u202c righ
 function poisoned<T>(reply: T, key = '', counter = { at: 0 }): T {
   if (Array.isArray(reply)) return reply.map((one) => poisoned(one, key, counter)) as T;
   if (reply !== null && typeof reply === 'object') return Object.fromEntries(Object.entries(reply).map(([name, one]) => [name, poisoned(one, name, counter)])) as T;
-  const compared = ['id', 'ids', 'kind', 'group', 'status', 'unit', 'revision', 'name', 'version', 'finding'];
+  const compared = ['id', 'ids', 'kind', 'group', 'status', 'unit', 'revision', 'name', 'version', 'finding', 'first', 'lead', 'fix'];
   return typeof reply === 'string' && !compared.includes(key) ? (NASTY[counter.at++ % NASTY.length] as T) : reply;
 }
 

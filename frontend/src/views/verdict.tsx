@@ -80,7 +80,7 @@ export function headline(report: WordedReport, job: JobReply | null): { text: st
   if (workers > 1 && !job) return { text: `Comparing the ${counted(workers)} workers…`, fix: null };
   const { verdict } = job ?? {};
   if (!verdict) return own;
-  const across = jobFindings(job?.findings ?? []).find(({ first }) => first.id === verdict.finding);
+  const across = (job ? jobFindings(job) : []).find(({ first }) => first.id === verdict.finding);
   return { text: clean(verdict.text, 400), fix: across ?? (verdict.rank === report.rank ? own.fix : null) };
 }
 

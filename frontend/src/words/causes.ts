@@ -5,7 +5,7 @@ import { duration } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { titleOfCause, wordsOfCause } from './vocabulary.ts';
 
-const UNKNOWN_CAUSE: Omit<CauseWords, 'title'> = { glyph: '•', colour: 'grey', between_steps: false, part: '', blocking: false };
+const UNKNOWN_CAUSE: Omit<CauseWords, 'title'> = { glyph: '•', colour: 'grey', between_steps: false, part: '' };
 
 /** What a finding is called: as the server says, else by its cause. */
 export const titleOf = (item: Pick<WordedFinding, 'title' | 'cause'>): string => clean(item.title, 160) || causeStyle(item.cause).title;

@@ -22,9 +22,6 @@ export const stepsText = (item: { start_step?: number | null; end_step?: number 
   return end - start <= 1 ? `step ${count(start)}` : `steps ${count(start)}–${count(end - 1)}`;
 };
 
-/** A trace without steps, or with too little work, is described and not judged. */
-export const notJudged = (verdict: unknown): boolean => /\bnot (judged|analyzed)\b/.test(clean(verdict, 400));
-
 export const runName = (run: string | null | undefined, most = 80): string => (run === '.' || !run ? 'log directory' : clean(run, most));
 
 /** "fit 2", or of a series of short ones "fits 2–1,001"; "" for the first one, which may be the only one. */

@@ -26,7 +26,7 @@ test("a worker's steps are not all its own where it waits for another one", () =
 
 test('titles are the words of the server', () => {
   assert.equal(hostCategories()[1]?.title, 'input wait', 'without any, the name itself');
-  learn({ causes: { throttled: { title: 'Throttled', glyph: '▲', colour: 'red', between_steps: false, part: '', blocking: false } }, host: { input_wait: ['waiting for input', 'not ready'] }, gpu: {}, host_step: {} });
+  learn({ causes: { throttled: { title: 'Throttled', glyph: '▲', colour: 'red', between_steps: false, part: '' } }, host: { input_wait: ['waiting for input', 'not ready'] }, gpu: {}, host_step: {} });
   assert.deepEqual([causeStyle('throttled').title, causeStyle('throttled').glyph], ['Throttled', '▲']);
   const beside = (title: string) => causeBeside({ cause: 'throttled', title });
   assert.deepEqual([beside('gpu3 is too hot'), beside('Throttled (thermal)'), beside('')], ['Throttled', '', '']);
