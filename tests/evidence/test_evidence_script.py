@@ -85,39 +85,25 @@ def test_all_verdicts_right(evidence):
     assert "triton" in environ["float32"]["XLA_FLAGS"]
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "said"),
-    [
-        ("healthy", answered(["throttled"]), "not true: throttled"),
-        ("slow-input", answered([]), "not found: input_bound"),
-        ("float32", answered([], windows=0), "not found: no_tensor_cores; no profiler window"),
-    ],
-)
-def test_a_wrong_verdict_fails_and_shows_its_numbers(evidence, name, answer, said):
-    finding = {"cause": "throttled", "lost_s": 2.5, "evidence": {"clock_mhz": 900}}
-    answer = {**answer, "findings": [finding]}
-    code, text, written, _ = evidence(lambda scenario, job: answer if scenario == name else answered(TRUE[scenario]))
-    assert code == 1
-    assert f"8 of 9 verdicts are right; wrong: {name}" in text
-    assert row(text, name).endswith("WRONG") and f"{name}: {said}" in text
-    assert "throttled (2.5 s): clock_mhz 900" in text
-    assert [one["scenario"] for one in written["results"] if not one["right"]] == [name]
-
-
 def failing(name, job):
     if name == "copies":
         raise OSError("no room on the disk")
-    if name == "float32":
+    if name == "slow-input":
         return {"error": "no end within 150 s", "log": ["at it"]}
-    return answered(TRUE[name])
+    finding = {"cause": "throttled", "lost_s": 2.5, "evidence": {"clock_mhz": 900}}
+    return answered([], windows=0, findings=[finding]) if name == "float32" else answered(TRUE[name])
 
 
-def test_scenarios_that_fail_lose_no_other(evidence):
+def test_wrong_verdicts_and_what_fails_lose_no_other_and_show_their_numbers(evidence):
     code, text, written, _ = evidence(failing)
     assert code == 1
-    assert "7 of 9 verdicts are right; wrong: copies, float32" in text
+    assert "6 of 9 verdicts are right; wrong: slow-input, copies, float32" in text
     assert "copies: OSError: no room on the disk" in text and "| at it" in text
-    assert len(written["results"]) == 9
+    assert row(text, "float32").endswith("WRONG")
+    assert "float32: not found: no_tensor_cores; no profiler window" in text
+    assert "throttled (2.5 s): clock_mhz 900" in text
+    wrong = [one["scenario"] for one in written["results"] if not one["right"]]
+    assert wrong == ["slow-input", "copies", "float32"] and len(written["results"]) == 9
 
 
 def test_a_crash_is_repeated_without_windows_and_stays_wrong(evidence):

@@ -208,19 +208,18 @@ SOMEWHERE = "the kernel has counted a kill for memory since"
         ({"machine": 1}, 0.8, 8 * GIB, SOMEWHERE, ", most likely by its container's limit of 8 GiB"),
         ({"machine": 1}, 0.4, 8 * GIB, SOMEWHERE, ", most likely for lack of host memory"),
         ({}, 0.97, 8 * GIB, "memory was full", ", most likely by its container's limit of 8 GiB"),
+        ({}, 0.5, 8 * GIB, "", ""),  # it ended otherwise
     ],
 )
 def test_a_killed_process_is_found_at_the_next_look(tmp_path, monkeypatch, kills, used, limit, seen, title):
     found = killed(tmp_path, monkeypatch, kills, used, limit)
+    if not seen:
+        assert [one for one in found["findings"] if one["cause"] == "out_of_memory"] == []
+        return
     finding = out_of_memory(found)
     assert finding["confidence"] == "estimated" and finding["evidence"]["seen"] == seen
     assert finding["evidence"]["at_step"] == 400
     assert finding["title"] == f"The process was killed at step 400{title}"
-
-
-def test_a_process_that_ended_otherwise_is_not_called_killed_for_memory(tmp_path, monkeypatch):
-    found = killed(tmp_path, monkeypatch, {}, 0.5)
-    assert [one for one in found["findings"] if one["cause"] == "out_of_memory"] == []
 
 
 def test_an_error_that_names_no_device_is_the_host_s_where_no_gpu_is_used(tmp_path):
