@@ -13,6 +13,10 @@ GIB = 2**30
 TORCH = {"name": "torch", "backend": "torch", "version": "2.13"}
 
 
+JAX = {"name": "jax", "backend": "jax"}
+UNUSED = {"framework": JAX, "gpus": [GPU | {"used_by_framework": False}]}
+
+
 def run_of(share=0.0, framework=TORCH, values=(), gpus=(GPU,), steps=800, **facts) -> Generated:
     run = Generated(seed=4, gpus=list(gpus), framework=framework, **facts)
     run.steps(steps, step_ms=20, gpu_share=share)
@@ -37,32 +41,31 @@ def test_a_model_that_was_never_moved_is_told(values):
     assert run.diagnose()["verdict"] == "Training does not run on the NVIDIA H200."
 
 
-@pytest.mark.parametrize(("steps", "found"), [(300, True), (200, False)])
-def test_five_seconds_decide_however_often_the_driver_is_read(steps, found):
-    """An H200's utilization is renewed every 200 ms: of 5.3 s there are 25 readings."""
-    run = run_of(steps=steps)
-    run.gpu_value("memory_used_bytes", 16, 3 * 2**20)
-    assert bool(run.findings("cpu_fallback")) == found
-
-
 @pytest.mark.parametrize(
-    "share, values",
+    "facts, values, blamed",
     [
-        (0.0, []),  # nobody knows what it holds
-        (0.0, [("memory_used_bytes", 20 * GIB)]),  # somebody's; whose is not known
-        (0.0, [("memory_used_bytes", 20 * GIB), ("memory_process_bytes", 20 * GIB)]),
-        (0.0, [("allocator_peak_bytes", 2048.0)]),  # a tiny model at work
-        (0.05, [("memory_used_bytes", 3 * 2**20)]),
+        # Five seconds decide, however often the driver is read: an H200 renews its utilization every 200 ms.
+        ({"steps": 300}, {"memory_used_bytes": 3 * 2**20}, True),
+        ({"steps": 200}, {"memory_used_bytes": 3 * 2**20}, False),
+        ({"share": 0.05}, {"memory_used_bytes": 3 * 2**20}, False),  # a small model
+        ({}, {}, False),  # nobody knows what it holds
+        ({}, {"memory_used_bytes": 20 * GIB}, False),  # somebody's; whose is not known
+        ({}, {"memory_used_bytes": 20 * GIB, "memory_process_bytes": 20 * GIB}, False),
+        ({}, {"allocator_peak_bytes": 2048.0}, False),  # a tiny model at work
+        ({"model": {"name": "m", "parameters": 18}}, {"allocator_peak_bytes": 4096.0}, False),
+        ({"model": {"name": "m", "parameters": 1_000_000}}, {"allocator_peak_bytes": 4096.0}, True),  # less than it
+        # A GPU that the framework does not use, but this process by other means: CuPy, TensorRT, Triton.
+        (UNUSED, {"utilization_pct": 60, "utilization_process_pct": 55}, False),
+        (UNUSED, {"utilization_pct": 60, "memory_process_bytes": 2 * GIB}, False),
+        (UNUSED, {"utilization_pct": 60, "utilization_process_pct": 0}, True),  # others'
+        (UNUSED, {"utilization_pct": 0, "memory_process_bytes": 2 * GIB}, True),  # opened, and left alone
+        (UNUSED, {"utilization_pct": 60, "memory_process_bytes": 2**20}, True),
+        (UNUSED, {}, True),
+        (UNUSED | {"framework": JAX | {"guessed": True}}, {}, False),
     ],
 )
-def test_a_small_model_or_an_unknown_memory_is_not(share, values):
-    assert run_of(share, values=values).findings("cpu_fallback") == []
-
-
-def test_what_the_allocator_holds_is_less_than_the_model():
-    values = [("allocator_peak_bytes", 4096.0)]
-    assert run_of(values=values, model={"name": "m", "parameters": 1_000_000}).findings("cpu_fallback")
-    assert not run_of(values=values, model={"name": "m", "parameters": 18}).findings("cpu_fallback")
+def test_who_is_blamed_for_a_gpu_left_alone(facts, values, blamed):
+    assert bool(run_of(values=values.items(), **facts).findings("cpu_fallback")) == blamed
 
 
 @pytest.mark.parametrize("name, there", [("tensorflow", "tf.device"), ("jax", "jax.device_put"), ("torch", "model.to")])
@@ -70,29 +73,6 @@ def test_each_framework_has_its_line(name, there):
     framework = {"name": name, "backend": name}
     [finding] = run_of(framework=framework, values=[("memory_used_bytes", 0)]).findings("cpu_fallback")
     assert there in finding["advice"]["code"]
-
-
-@pytest.mark.parametrize(
-    "values, blamed",
-    [
-        ([("utilization_pct", 60), ("utilization_process_pct", 55)], False),  # CuPy, TensorRT, Triton
-        ([("utilization_pct", 60), ("memory_process_bytes", 2 * GIB)], False),
-        ([("utilization_pct", 60), ("utilization_process_pct", 0)], True),  # others'
-        ([("utilization_pct", 0), ("memory_process_bytes", 2 * GIB)], True),  # opened, and left alone
-        ([("utilization_pct", 60), ("memory_process_bytes", 2**20)], True),
-    ],
-)
-def test_a_gpu_that_this_process_keeps_busy_by_other_means_is_used(values, blamed):
-    jax = {"name": "jax", "backend": "jax"}
-    run = run_of(framework=jax, gpus=[GPU | {"used_by_framework": False}], values=values)
-    assert bool(run.findings("cpu_fallback")) == blamed
-
-
-def test_a_guessed_framework_is_not_blamed():
-    unused = [GPU | {"used_by_framework": False}]
-    jax = {"name": "jax", "backend": "jax"}
-    assert run_of(framework=jax, gpus=unused).findings("cpu_fallback")
-    assert not run_of(framework={**jax, "guessed": True}, gpus=unused).findings("cpu_fallback")
 
 
 def test_it_is_a_guess_where_none_of_several_is_at_work_yet(monkeypatch):

@@ -74,6 +74,14 @@ def test_the_worker_that_waits_least_and_works_most_is_named(tmp_path, category,
     assert word in text
 
 
+def without_nccl(active):
+    def make(run):
+        run.facts["framework"] = {"name": "torch", "collectives": "gloo"}
+        sampled(active)(run)
+
+    return make
+
+
 @pytest.mark.parametrize(
     "workers",
     [
@@ -85,9 +93,16 @@ def test_the_worker_that_waits_least_and_works_most_is_named(tmp_path, category,
         [WAITS, sampled(99), traced(collective=0.05)],
         # They do not wait for each other: another pace.
         [WAITS, lambda run: (run.trace(5, 80, collective=0.02), run.steps(400, step_ms=80))],
+        [lambda run: run.steps(500, step_ms=10, wait_ms=40), lambda run: run.steps(2500, step_ms=10, wait_ms=0.1)],
+        # By counters: all alike, nobody is seen to wait, one does not tell, no clear difference, no NCCL.
+        [sampled(98), sampled(95), sampled(97)],
+        [sampled(60), sampled(30), sampled(62)],
+        [sampled(98, 22), sampled(97), sampled(99, 71)],
+        [sampled(98, 40), sampled(97, 45), sampled(99, 55)],
+        [without_nccl(98), without_nccl(55), without_nccl(97)],
     ],
 )
-def test_windows_that_do_not_tell_name_nobody(tmp_path, workers):
+def test_where_the_recordings_do_not_tell_nobody_is_named(tmp_path, workers):
     assert session(tmp_path, workers)[0] == []
 
 
@@ -102,30 +117,6 @@ def test_a_worker_whose_gpu_works_while_the_others_wait_in_nccl(tmp_path):
     (found,), _ = session(tmp_path, [sampled(98, 22), sampled(97, 20), sampled(99, 71)])
     assert found["ranks"] == [2] and found["lost_s"] is None
     assert found["title"].endswith("its GPU works longest")
-
-
-@pytest.mark.parametrize(
-    "workers",
-    [
-        [sampled(98), sampled(95), sampled(97)],  # all alike
-        [sampled(60), sampled(30), sampled(62)],  # nobody is seen to wait
-        [sampled(98, 22), sampled(97), sampled(99, 71)],  # one does not tell
-        [sampled(98, 40), sampled(97, 45), sampled(99, 55)],  # no clear difference
-    ],
-)
-def test_counters_that_do_not_tell_name_nobody(tmp_path, workers):
-    assert session(tmp_path, workers)[0] == []
-
-
-def test_without_nccl_counters_say_nothing_about_waiting(tmp_path):
-    def plain(active):
-        def make(run):
-            run.facts["framework"] = {"name": "torch", "collectives": "gloo"}
-            sampled(active)(run)
-
-        return make
-
-    assert session(tmp_path, [plain(98), plain(55), plain(97)])[0] == []
 
 
 def test_a_known_reason_is_the_only_one(tmp_path):
@@ -145,13 +136,3 @@ def test_a_late_start_does_not_hide_the_straggler(tmp_path):
 
     (found,), _ = session(tmp_path, [early, late])
     assert found["ranks"] == [1]
-
-
-def test_ranks_that_do_not_wait_for_each_other_hold_nobody_back(tmp_path):
-    def alone(run):
-        run.steps(500, step_ms=10, wait_ms=40)
-
-    def other(run):
-        run.steps(2500, step_ms=10, wait_ms=0.1)
-
-    assert session(tmp_path, [alone, other])[0] == []

@@ -118,25 +118,26 @@ def test_what_a_loop_does_now_and_then_is_told_by_its_pace(times, steps, ms, pla
     assert span["lost_s"] == pytest.approx(times * ms / 1e3, rel=0.02)
 
 
-@pytest.mark.parametrize("ms", [0, 10, 150])
-def test_a_loop_that_keeps_its_books_is_healthy(ms):
+def stretches() -> Generated:
+    """One is setting up, and one an event."""
     run = loop()
-    epochs(run, 6, ms)
-    assert run.findings("host_stall") == []
+    for ms in (20_000, 9_000):
+        unnamed(run, ms)
+        run.steps(200, step_ms=20)
+    return run
 
 
-def test_one_long_stretch_is_an_event_and_setting_up_is_none():
-    run = loop()
-    unnamed(run, 20_000)
-    run.steps(200, step_ms=20)
-    unnamed(run, 9_000)
-    run.steps(200, step_ms=20)
-    assert run.findings("host_stall") == []
+def after_epochs(run: Generated, ms: float) -> Generated:
+    epochs(run, 5, ms)
+    return run
 
 
-def test_keras_fit_is_not_judged_by_it():
-    run = Generated(seed=5)
-    epochs(run, 5, 2400)
+@pytest.mark.parametrize(
+    "run",
+    [*(after_epochs(loop(), ms) for ms in (0, 10, 150)), stretches(), after_epochs(Generated(seed=5), 2400)],
+    ids=["0 ms", "10 ms", "150 ms", "now and then", "Keras' fit"],
+)
+def test_a_loop_that_keeps_its_books_is_healthy(run):
     assert run.findings("host_stall") == []
 
 

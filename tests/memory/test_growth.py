@@ -152,31 +152,36 @@ def test_growth_in_a_first_epoch_is_reported_when_it_takes_much_of_what_was_free
     assert len(of_cause(diagnosed(tight))) == 1
 
 
-@pytest.mark.parametrize(("epochs", "said"), [(6, False), (20, False), (40, True), (None, True)])
-def test_what_the_planned_end_forestalls_is_no_warning(epochs, said):
+GENERATOR = {"input_kind": "generator"}  # the length of its epochs is only seen
+KNOWN = {"steps_per_epoch": 100}
+
+
+@pytest.mark.parametrize(
+    ("fit", "facts", "said"),
+    [
+        (KNOWN | {"epochs": 6}, {}, False),
+        (KNOWN | {"epochs": 20}, {}, False),
+        (KNOWN | {"epochs": 40}, {}, True),
+        (KNOWN | {"epochs": None}, {}, True),
+        (GENERATOR | {"epochs": 20}, {}, False),
+        (GENERATOR | {"epochs": 40}, {}, True),
+        (KNOWN | {"epochs": 6}, {"lost": {"oom_kills": {}}}, True),  # its process is gone
+    ],
+)
+def test_what_the_planned_end_forestalls_is_no_warning(fit, facts, said):
     """600 steps are done, and memory is full at step 3,272."""
-    run = leaking(fit={"epochs": epochs, "steps_per_epoch": 100})
+    run = leaking(fit=fit, **facts)
     assert bool(of_cause(diagnosed(run, ended=False))) == said
     [finding] = of_cause(diagnosed(run))
     assert finding["title"].startswith("Host memory grows by 1 MiB a step: full at step 3,")
-    assert finding["evidence"].get("planned_steps") == (None if said else 100 * epochs)
-    assert ("after the end of this training" in finding["title"]) != said
-
-
-@pytest.mark.parametrize(("epochs", "said"), [(20, False), (40, True)])
-def test_epochs_whose_length_was_only_seen_plan_an_end_too(epochs, said):
-    run = leaking(fit={"epochs": epochs, "input_kind": "generator"})
-    assert bool(of_cause(diagnosed(run, ended=False))) == said
+    planned = None if said and not facts else 100 * fit["epochs"]
+    assert finding["evidence"].get("planned_steps") == planned
+    assert ("after the end of this training" in finding["title"]) == bool(planned)
 
 
 def test_a_series_of_fits_has_no_planned_end():
-    run = leaking(fit={"epochs": 1, "steps_per_epoch": 100})
+    run = leaking(fit=KNOWN | {"epochs": 1})
     run.phase("between_fits", 0.001)
-    assert len(of_cause(diagnosed(run, ended=False))) == 1
-
-
-def test_growth_of_a_process_that_is_gone_is_reported_whatever_was_planned():
-    run = leaking(fit={"epochs": 6, "steps_per_epoch": 100}, lost={"oom_kills": {}})
     assert len(of_cause(diagnosed(run, ended=False))) == 1
 
 
