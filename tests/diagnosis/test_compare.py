@@ -75,22 +75,6 @@ def test_a_gain_without_an_upper_end_has_none_in_json(tmp_path):
     assert "launch-bound gone; estimated gain at least 6.8×" in render({"runs": [second]}).lower().replace("\n", " ")
 
 
-@pytest.mark.parametrize(
-    "jobs, sources, same",
-    [
-        (("first", "second"), ("argument", "argument"), False),
-        (("first", "first"), ("argument", "argument"), True),
-        (("12.0", "13.0"), ("SLURM", "SLURM"), True),  # a launcher's name is new at every start
-    ],
-)
-def test_jobs_that_the_user_named_differently_are_not_compared(tmp_path, jobs, sources, same):
-    for place, (job, source) in enumerate(zip(jobs, sources, strict=True)):
-        run = run_of(10 * (1 - place), later_s=100 * place, job=job, job_source=source)
-        write(run, tmp_path / str(place))
-    _, second = logdir_report(read_recordings(tmp_path))["runs"]
-    assert (second["since"] is not None) == same
-
-
 def test_a_promise_is_the_number_that_the_verdict_promised(tmp_path):
     for place in range(2):
         run = run_of(10 * (1 - place), later_s=100 * place)
@@ -194,18 +178,3 @@ def test_what_was_not_measured_fails_the_check(tmp_path, capsys):
     assert "not measured" in capsys.readouterr().out
     assert main(["report", str(tmp_path), "--check"]) == 0
     assert main(["report", str(tmp_path), "--forbid", "input"]) == 2
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        ({"trial": "a", "trial_of": "sweep"}, {"trial": "b", "trial_of": "sweep"}),
-        ({}, {"trial": "b", "trial_of": "sweep"}),
-        "at once",
-    ],
-)
-def test_members_of_a_sweep_are_no_before_and_after(tmp_path, facts):
-    later_s, facts = (1, ({}, {})) if facts == "at once" else (100, facts)
-    write(run_of(10, **facts[0]), tmp_path / "a")
-    write(run_of(0, later_s=later_s, **facts[1]), tmp_path / "b")
-    assert [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]] == [None] * 2

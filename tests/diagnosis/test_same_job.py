@@ -17,7 +17,7 @@ from gpu_util_callback.report.terminal import render
 def run_of(place: int, **facts) -> Generated:
     """The first run (place 0) waits for its input, later ones do not."""
     model = {"name": f"functional_{place}", "parameters": 25_000_000}
-    run = Generated(seed=1, gpus=[GPU], at_s=100 * place, model=model, **facts)
+    run = Generated(seed=1, **{"gpus": [GPU], "at_s": 100 * place, "model": model} | facts)
     run.steps(600, step_ms=10, wait_ms=0 if place else 10)
     run.slow_map(600, 10 if place else 20)
     return run
@@ -29,30 +29,53 @@ def since(tmp_path, *scripts: str | None, folders=("a", "b", "c")) -> list:
     return [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]]
 
 
+HASHED, OTHER = hashed_script("train.py"), hashed_script("finetune.py")
+SWEPT = {"trial": "b", "trial_of": "sweep"}
+
+
+def scripts(*names: str | None) -> tuple[dict, ...]:
+    return tuple({"script": name} for name in names)
+
+
+def models(script: str | None) -> tuple[dict, ...]:
+    named = ({"name": name, "parameters": 25_000_000} for name in ("slow_input", "with_cache"))
+    return tuple({"script": script, "model": model} for model in named)
+
+
+def jobs(source: str, *names: str) -> tuple[dict, ...]:
+    return tuple({"job": name, "job_source": source} for name in names)
+
+
 @pytest.mark.parametrize(
-    "scripts, same",
+    "facts, same",
     [
-        (("train.py", "train.py"), True),
-        (("train.py", "finetune.py"), False),
-        (("train.py", hashed_script("train.py")), True),  # one of them was recorded with redact=True
-        ((hashed_script("train.py"), hashed_script("finetune.py")), False),
-        ((None, "train.py"), True),  # a recording of before scripts were recorded
-        ((None, None), True),  # notebooks
+        (scripts("train.py", "train.py"), True),
+        (scripts("train.py", "finetune.py"), False),
+        (scripts("train.py", HASHED), True),  # one of them was recorded with redact=True
+        (scripts(HASHED, OTHER), False),
+        (scripts(None, "train.py"), True),  # a recording of before scripts were recorded
+        (scripts(None, None), True),  # notebooks
+        # A model of another name is the same in one script only.
+        (models("train.py"), True),
+        (models(None), False),
+        # Named by the user; a launcher's name is new at every start.
+        (jobs("argument", "first", "second"), False),
+        (jobs("argument", "first", "first"), True),
+        (jobs("SLURM", "12.0", "13.0"), True),
+        # Members of a sweep, or runs at once, are no before and after.
+        ((SWEPT | {"trial": "a"}, SWEPT), False),
+        (({}, SWEPT), False),
+        (({}, {"at_s": 1}), False),
+        # Another machine keeps no promise.
+        (({}, {"gpus": [GPU | {"name": "NVIDIA T4"}]}), False),
+        (({}, {"world_size": 4}), False),
     ],
 )
-def test_the_same_script_is_the_same_job(tmp_path, scripts, same):
-    first, second = since(tmp_path, *scripts)
-    assert first is None
-    assert (second is not None) == same
-
-
-@pytest.mark.parametrize("script, same", [("train.py", True), (None, False)])
-def test_a_model_of_another_name_is_the_same_in_one_script_only(tmp_path, script, same):
-    for place, name in enumerate(("slow_input", "with_cache")):
-        run = run_of(place, script=script)
-        run.facts["model"] = {"name": name, "parameters": 25_000_000}
-        write(run, tmp_path / name)
-    _, second = logdir_report(read_recordings(tmp_path))["runs"]
+def test_what_makes_two_runs_the_same_job(tmp_path, facts, same):
+    for place, more in enumerate(facts):
+        write(run_of(place, **more), tmp_path / str(place))
+    first, second = logdir_report(read_recordings(tmp_path))["runs"]
+    assert first["since"] is None
     assert (second["since"] is not None) == same
 
 
@@ -96,18 +119,6 @@ def test_however_python_is_started(tmp_path, way, name):
     command = {"file": [str(tmp_path / "train.py")], "module": ["-m", "train"], "code": ["-c", program]}[way]
     said = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == str(name)
-
-
-@pytest.mark.parametrize("changed", [{"gpus": [GPU | {"name": "NVIDIA T4"}]}, {"world_size": 4}])
-def test_another_machine_keeps_no_promise(tmp_path, changed):
-    write(run_of(0), tmp_path / "a")
-    for place in (1, 2):
-        run = run_of(place)
-        run.facts |= changed if place == 1 else {}
-        write(run, tmp_path / "b" / str(place))
-    _, other, again = logdir_report(read_recordings(tmp_path))["runs"]
-    assert other["since"] is None
-    assert again["since"]["run"] == "a"
 
 
 @pytest.mark.parametrize(
