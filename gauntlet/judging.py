@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import Any
 
 from gauntlet.registry import ANYWHERE, Program
+from gpu_util_callback.cli import main
 
 PROMISED_BELOW = 0.65  # of the lower end of a promised range: the promise was wrong
 SLOWER = 1.05
@@ -49,12 +50,12 @@ def first_of(log_dir: str, printed: str | None = None) -> First:
 
 
 def _report(*arguments: str) -> str:
-    code = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "report", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return done.stdout
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        code = main(["report", *arguments])
+    if code:
+        raise RuntimeError(error.getvalue()[-2000:])
+    return out.getvalue()
 
 
 def first_in(run: Mapping[str, Any], printed: str) -> First:
