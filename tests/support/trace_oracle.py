@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.analysis import Analysis
 from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.output import trace_json
 
@@ -36,7 +37,12 @@ _CLOSE = 1e-6
 
 def explain(path: Any) -> dict[str, Any]:
     """A trace's JSON as a program reads it; every number in it makes sense."""
-    result = json.loads(json.dumps(trace_json(analyse(read_trace(path))), allow_nan=False))
+    return told(analyse(read_trace(path)))
+
+
+def told(analysis: Analysis) -> dict[str, Any]:
+    """The JSON of an analysis."""
+    result = json.loads(json.dumps(trace_json(analysis), allow_nan=False))
     sane(result)
     return result
 

@@ -1,10 +1,15 @@
 """Fixtures of the trace tests: where the reference traces lie, and what a made-up one says."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 import trace_oracle
+
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.analysis import Analysis
+from gpu_util_callback.traces.imported import analyse
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -20,6 +25,12 @@ def reference() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def analysed(reference) -> Callable[[str], Analysis]:
+    """The analysis of a reference trace, made once for all tests: they leave it as it is."""
+    return cache(lambda name: analyse(read_trace(reference(name))))
 
 
 @pytest.fixture

@@ -56,9 +56,6 @@ def test_short_ones_and_others_are_none(tmp_path, name, took_us):
     assert "host_callback" not in [f["cause"] for f in trace(tmp_path, name, took_us).findings]
 
 
-def test_host_code_of_the_input_pipeline_is_none(tmp_path, reference):
+def test_host_code_of_the_input_pipeline_is_none(tmp_path):
     analysis = trace(tmp_path, "EagerPyFunc:EagerPyFunc", 1_500, pipeline=True)
     assert "host_callback" not in [finding["cause"] for finding in analysis.findings]
-    for name in ("cpu_tf221_inputbound_10steps", "cpu_tf221_no_step_marker"):
-        found = analyse(read_trace(reference(f"xplane/{name}.xplane.pb"))).findings
-        assert "host_callback" not in [finding["cause"] for finding in found]

@@ -28,7 +28,11 @@ FILES = sorted(HOSTILE.glob("[kxn][0-9]*"))
 PROGRAM = """
 import contextlib, io, json, os, resource, sys
 from gpu_util_callback.cli import main, trace
-SECONDS, MEMORY = 30, 2 << 30  # of addresses: Python and numpy take half a gigabyte of them
+from gpu_util_callback.diagnosis import rules
+from gpu_util_callback.recording import event_files
+from gpu_util_callback.report import trace_screen
+from gpu_util_callback.traces import imported, kineto, nsys, output, xplane
+SECONDS, MEMORY = 30, 3 << 29  # of addresses: Python and numpy take half a gigabyte of them
 
 def run(commands):
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -175,6 +179,14 @@ def test_half_a_character_in_a_name_can_be_written(tmp_path):
     assert main(["trace", str(path), "--log-dir", str(tmp_path / "logs")]) == 0
 
 
+def nested(tag: int, message: bytes) -> bytes:
+    """A message inside another one, as protobuf writes it."""
+    size, left = b"", len(message)
+    while left > 127:
+        size, left = size + bytes([left & 127 | 128]), left >> 7
+    return bytes([tag]) + size + bytes([left]) + message
+
+
 def test_what_is_without_end_costs_no_more_than_its_length(tmp_path):
     """Names, and a query: rows that do not stand in the file, but in a generated column that computes them."""
     gpu = {"ph": "M", "pid": 5, "name": "process_name", "args": {"name": "/device:GPU:0"}}
@@ -185,6 +197,8 @@ def test_what_is_without_end_costs_no_more_than_its_length(tmp_path):
         plain = {"ph": "X", "pid": 5, "tid": 1, "ts": 3, "dur": 1, "name": "Memcpy", "args": details}
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps({"traceEvents": [kernel(1, name=name), gpu, plain]}))
+    paths.append(tmp_path / "many.xplane.pb")  # events of two bytes: the most that a byte can ask for
+    paths[-1].write_bytes(nested(0x0A, b"\x12\x09/host:CPU" + nested(0x1A, b"\x22\x00" * 3_000_000)))
     paths.append(tmp_path / "made.sqlite")
     with sqlite3.connect(paths[-1]) as file:
         file.execute(

@@ -1,8 +1,8 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_with_first
+from gpu_util_callback.traces.intervals import Intervals, union, union_with_first
 
 SIZE = 60
 pairs = st.lists(
@@ -72,32 +72,8 @@ def test_union_with_first_names_an_interval_that_begins_each_stretch(given_pairs
     assert (end[first] > start[first]).all()
 
 
-@settings(deadline=None)
-@given(st.integers(0, 2**32))
-def test_large_sets_agree_with_a_bitmap(seed):
-    rng = np.random.default_rng(seed)
-    a = rng.integers(0, 4000, 300), rng.integers(0, 4000, 300)
-    maps, sets = [], []
-    for start in a:
-        end = start + rng.integers(0, 40, 300)
-        bitmap = np.zeros(5000, bool)
-        for s, e in zip(start, end, strict=True):
-            bitmap[s:e] = True
-        maps.append(bitmap)
-        sets.append(union(start, end))
-    assert (sets[0] & sets[1]).total == (maps[0] & maps[1]).sum()
-    assert (sets[0] - sets[1]).total == (maps[0] & ~maps[1]).sum()
-    assert (sets[0] | sets[1]).total == (maps[0] | maps[1]).sum()
-
-
 def test_times_of_a_long_trace_do_not_overflow():
     day = 86_400 * 10**12
     x = union(np.array([0, 90 * day]), np.array([day, 100 * day]))
     assert x.total == 11 * day
     assert (x & union(np.array([95 * day]), np.array([99 * day]))).total == 4 * day
-
-
-def test_empty_sets():
-    assert (EMPTY | EMPTY).total == (EMPTY & EMPTY).total == (EMPTY - EMPTY).total == 0
-    assert EMPTY.complement(2, 5).total == 3
-    assert EMPTY.measure(np.array([0]), np.array([9])).tolist() == [0]

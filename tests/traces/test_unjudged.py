@@ -3,7 +3,6 @@
 import pytest
 from xspace_builder import Gpu, Space
 
-from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
@@ -98,19 +97,3 @@ def test_seconds_are_those_of_all_steps_together(analysis_of):
     text = render(analysis_of(work(4, 25, marked=True)), width=100)
     assert "in all: kernels" in text and "Its steps, 200 ms" in text
     assert "196 ms of 200 ms" in text
-
-
-def test_what_two_processes_share_is_said_once(reference):
-    analysis = analyse(read_trace(reference("nsys/h100_2gpu_1s.sqlite")))
-    (finding,) = analysis.findings
-    assert (finding["cause"], finding["gpus"]) == ("transfer_bound", [0, 1])
-    assert finding["lost_s"] == pytest.approx(0.921, abs=0.001)
-    text = render(analysis, width=100)
-    assert "GPU 0, 1: Copies that nothing hides" in text
-    assert "GPU 0  GPU" not in text
-
-
-def test_a_gpu_of_unknown_model_is_named_by_its_compute_capability(reference):
-    name = "xplane/v100x8_tf24_bert_multiworker.xplane.pb"
-    text = render(analyse(read_trace(reference(name))), width=100, detail=Detail(all=True))
-    assert "GPU 4  compute capability 7.0" in text

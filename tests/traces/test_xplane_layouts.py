@@ -3,11 +3,11 @@
 import pytest
 import trace_oracle
 from trace_oracle import causes
-from xspace_builder import Gpu, Space, marked
+from xspace_builder import Copy, Gpu, Kernel, On, Space, marked, repeated
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.schema import CATEGORIES
-from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces import read_trace, xplane
 
 
 def shares(result: dict, index: int = 0) -> dict[str, float]:
@@ -40,55 +40,98 @@ def test_pageable_copies_that_nothing_hides(explain):
     assert result["kernels"][0]["occupancy_pct"] == 75
 
 
-@pytest.mark.parametrize("name", ["H2D Dispatch", "BufferFromHostBuffer::H2D_staging_copy"])
-def test_idle_time_in_which_the_host_makes_a_copy_ready_belongs_to_the_copy(explain, name):
-    """XLA moves a batch into pinned memory on a thread of its own, while Python waits for the step before."""
-    space, python, gpu = marked(10, 10_000)
-    worker = space.host.line("pjrt_async_work_runner/1", 3)
-    for step in range(10):
-        at = step * 10_000
-        python.event("PjitFunction(train_step)", at + 5, 9_000)
-        worker.event(name, at + 100, 6_900)
-        gpu.copy("H2D", at + 6_995, at + 7_000, 2_000, size=64 << 20)
-        gpu.launch("nvjet_hsh_128", at + 9_005, at + 9_010, 900)
-    result = explain(space)
-    found = shares(result)
-    assert found["copy_h2d"] == pytest.approx(0.2 + 0.69, abs=0.01)
-    assert found["idle_host"] + found["idle_launch"] + found["idle_sync"] < 0.03
-    assert causes(result) == ["transfer_bound"]
-    assert result["gaps"][0]["cause"] == "copy_h2d"
+FETCH = "tf_data_iterator_get_next/1"
+NEXT = "IteratorGetNextOp::DoCompute"
+XLA = "pjrt_async_work_runner/1"
+COPIED = 64 << 20
+
+# What happens in each step, its length in µs, shares of the time (at least, at most), and the causes.
+STEPS = {
+    # XLA moves a batch into pinned memory on a thread of its own, while Python waits for the step before.
+    **{
+        f"a copy that the host makes ready: {name}": (
+            [
+                On("python", "PjitFunction(train_step)", 5, 9_000),
+                On(XLA, name, 100, 6_900),
+                Copy("H2D", 6_995, 7_000, 2_000, COPIED),
+                Kernel("nvjet_hsh_128", 9_015, 900),
+            ],
+            10_000,
+            {"copy_h2d": (0.88, 0.9), "idle_host": (0, 0.02), "idle_launch": (0, 0.005), "idle_sync": (0, 0.005)},
+            ["transfer_bound"],
+        )
+        for name in ("H2D Dispatch", "BufferFromHostBuffer::H2D_staging_copy")
+    },
+    "the next batch is made ready while the kernels of this one are not launched": (
+        [
+            On(XLA, "H2D Dispatch", 100, 6_900),
+            Kernel("nvjet_hsh_128", 8_000, 1_500),
+            Copy("H2D", 8_010, 8_020, 1_000, COPIED),
+        ],
+        10_000,
+        {"copy_h2d": (0, 0), "idle_host": (0.7, 1)},
+        ["host_stall"],
+    ),
+    # Threads make the batch of one GPU after the other ready, and no event says for which it is.
+    "copies made ready for two GPUs": (
+        [
+            On(XLA, "H2D Dispatch", 100, 7_800),
+            *(Copy("H2D", 7_995, 8_000, 10, 1 << 10, gpu=gpu) for gpu in (0, 1)),
+            *(Kernel("nvjet_hsh_128", 8_015, 1_900, gpu) for gpu in (0, 1)),
+        ],
+        10_000,
+        {"copy_h2d": (0, 0.01), "idle_host": (0.7, 1)},
+        ["host_stall"],
+    ),
+    # The host launches, waits for the GPU, reads the loss, and only then goes on.
+    "a call that waits": (
+        [Kernel("gemm_a", 310, 500), On("python", "cuStreamSynchronize", 320, 495)],
+        1_000,
+        {"idle_sync": (0.4, 1), "idle_host": (0, 0.1)},
+        ["sync_bound"],
+    ),
+    "a blocking copy back": (
+        [Kernel("gemm_a", 310, 500), Copy("D2H", 320, 812, 2, 4, "pageable", 496)],
+        1_000,
+        {"idle_sync": (0.4, 1)},
+        ["sync_bound"],
+    ),
+    # TensorFlow polls for the copy's end: no synchronising call is in the trace.
+    "a copy back without any call that waits": (
+        [Kernel("gemm_a", 310, 500), Copy("D2H", 320, 812, 2, 4)],
+        1_000,
+        {"idle_sync": (0.4, 1), "idle_host": (0, 0.05)},
+        ["sync_bound"],
+    ),
+    "batches are fetched ahead between short launches": (
+        [On(FETCH, NEXT, 50, 9_900, {"id": 0}), *(Kernel("small", 70 + 100 * k, 10) for k in range(99))],
+        10_000,
+        {"idle_input": (0, 0.03)},
+        ["launch_bound"],
+    ),
+    "a fetch by a function inside the pipeline": (
+        [
+            On("tf_data_private_threadpool/1", "InstantiatedCapturedFunction::Run", 0, 9_000, {"id": 70}),
+            On("tf_data_private_threadpool/1", NEXT, 10, 8_000, {"id": 70}),
+            Kernel("gemm_a", 9_010, 900),
+        ],
+        10_000,
+        {"idle_input": (0, 0)},
+        ["host_stall"],
+    ),
+}
 
 
-def test_making_a_copy_ready_explains_no_idle_time_before_a_kernel(explain):
-    """The next batch is made ready while the host has not launched the kernels of this one."""
-    space, _, gpu = marked(10, 10_000)
-    worker = space.host.line("pjrt_async_work_runner/1", 3)
-    for step in range(10):
-        at = step * 10_000
-        worker.event("H2D Dispatch", at + 100, 6_900)
-        gpu.launch("nvjet_hsh_128", at + 7_995, at + 8_000, 1_500)
-        gpu.copy("H2D", at + 8_010, at + 8_020, 1_000, size=64 << 20)
-    found = shares(explain(space))
-    assert found["copy_h2d"] == 0
-    assert found["idle_host"] > 0.7
-
-
-def test_a_copy_made_ready_for_another_gpu_explains_no_idle_time(explain):
-    """Threads make the batch of one GPU after the other ready, and no event says for which it is."""
-    space, _, first = marked(10, 10_000)
-    second = Gpu(space, 1, space.host.line("tf_Compute/2", 4))
-    worker = space.host.line("pjrt_async_work_runner/1", 3)
-    for step in range(10):
-        at = step * 10_000
-        worker.event("H2D Dispatch", at + 100, 7_800)
-        for gpu in (first, second):
-            gpu.copy("H2D", at + 7_995, at + 8_000, 10, size=1 << 10)
-            gpu.launch("nvjet_hsh_128", at + 8_005, at + 8_015, 1_900)
-    result = explain(space)
-    for index in (0, 1):
-        found = shares(result, index)
-        assert found["copy_h2d"] < 0.01
-        assert found["idle_host"] > 0.7
+@pytest.mark.parametrize("name", STEPS)
+def test_idle_time_belongs_to_what_the_gpu_waits_for(explain, name):
+    parts, length_us, expected, found = STEPS[name]
+    result = explain(repeated(20, length_us, *parts))
+    assert causes(result) == found
+    part, (least, _) = max(expected.items(), key=lambda one: one[1])
+    assert not least or result["gaps"][0]["cause"] == part
+    for gpu in result["devices"]:
+        held = shares(result, gpu["index"])
+        assert not {part: held[part] for part, (low, high) in expected.items() if not low <= held[part] <= high}
 
 
 def test_launch_bound(explain):
@@ -108,41 +151,6 @@ def test_launch_bound(explain):
     assert launches["short_kernels_pct"] == 100
     assert launches["delay_us"]["p50"] == pytest.approx(4)
     assert launches["call_us"]["p50"] == pytest.approx(5)
-
-
-def test_sync_bound(explain):
-    space, python, gpu = marked(20, 1_000)
-    for step in range(20):
-        at = step * 1_000
-        # The host launches, waits for the GPU, reads the loss, and only then goes on.
-        gpu.launch("gemm_a", at + 300, at + 310, 500)
-        python.event("cuStreamSynchronize", at + 320, 495)
-    result = explain(space)
-    found = shares(result)
-    assert found["idle_sync"] > 0.4
-    assert found["idle_host"] < 0.1
-    assert causes(result)[0] == "sync_bound"
-
-
-def test_a_blocking_copy_back_is_a_synchronization(explain):
-    space, _, gpu = marked(10, 1_000)
-    for step in range(10):
-        at = step * 1_000
-        gpu.launch("gemm_a", at + 300, at + 310, 500)
-        gpu.copy("D2H", at + 320, at + 812, 2, size=4, memory="pageable", call_duration_us=496)
-    assert shares(explain(space))["idle_sync"] > 0.4
-
-
-def test_reading_a_result_back_is_a_synchronization_without_any_call_that_waits(explain):
-    """TensorFlow polls for the copy's end: no synchronising call is in the trace."""
-    space, _, gpu = marked(10, 1_000)
-    for step in range(10):
-        at = step * 1_000
-        gpu.launch("gemm_a", at + 300, at + 310, 500)
-        gpu.copy("D2H", at + 320, at + 812, 2, size=4, memory="pinned")
-    found = shares(explain(space))
-    assert found["idle_sync"] > 0.4
-    assert found["idle_host"] < 0.05
 
 
 def test_kernels_without_a_launch_are_told(explain):
@@ -169,34 +177,6 @@ def test_input_wait_counts_only_while_the_gpu_is_idle(explain):
     assert [s["host_input_ms"] for s in result["steps"]] == pytest.approx([6.0] * 5)
     assert [s["input_wait_ms"] for s in result["steps"]] == pytest.approx([3.0] * 5)
     assert causes(result)[0] == "input_bound"
-
-
-def test_fetching_ahead_between_short_launches_is_no_input_wait(explain):
-    space = Space()
-    space.steps(5, 10_000)
-    fetch = space.host.line("tf_data_iterator_get_next/3", 3)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-    for step in range(5):
-        at = step * 10_000
-        fetch.event("IteratorGetNextOp::DoCompute", at + 50, 9_900, id=step)
-        for k in range(99):
-            gpu.launch("small", at + 60 + k * 100, at + 70 + k * 100, 10)
-    result = explain(space)
-    assert shares(result)["idle_input"] < 0.03
-    assert causes(result) == ["launch_bound"]
-
-
-def test_waits_of_functions_inside_the_pipeline_do_not_count(explain):
-    space = Space()
-    space.steps(3, 10_000)
-    worker = space.host.line("tf_data_private_threadpool/1", 4)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-    for step in range(3):
-        at = step * 10_000
-        worker.event("InstantiatedCapturedFunction::Run", at, 9_000, id=70 + step)
-        worker.event("IteratorGetNextOp::DoCompute", at + 10, 8_000, id=70 + step)
-        gpu.launch("gemm_a", at + 9_000, at + 9_010, 900)
-    assert [s["host_input_ms"] for s in explain(space)["steps"]] == [0, 0, 0]
 
 
 def test_cuda_graph_replay(explain):
@@ -368,3 +348,28 @@ def test_tensor_core_finding_needs_certainty(explain):
     assert train("gemm_fusion_dot_1") == []  # unknown is no evidence
     assert train("loop_add_fusion") == []
     assert train("maxwell_sgemm_128x64_nn", capability=6) == []
+
+
+def test_what_a_profiler_cannot_mean_is_left_out(explain):
+    space = Space()
+    python = space.host.line("python", 1)
+    python.event("train", 0, 900, step_num=b"\xff\xfe", _r=1)
+    stream = space.gpu(0).line("Stream #1(Compute)", 1)
+    nameless = stream.event("gemm", 10, 20, kernel_details="regs:x grid:1,2 block:-1,0,0 occ_pct:nan")
+    nameless.metadata_id = 999_999
+    space.message.hostnames[0] = b"\xff\xff"
+    wild = stream.event("gemm", 40, 20)
+    wild.offset_ps = wild.duration_ps = 2**62
+    stream.event("gemm", 50, 20).duration_ps = -5
+    result = explain(space)
+    assert result["devices"][0]["kernels"] == 1 and result["kernels"][0]["name"] == "unknown"
+    assert any("impossible times" in p for p in result["problems"])
+
+
+@pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_LINES", "MAX_METADATA"])
+def test_more_than_can_be_read_is_refused(explain, monkeypatch, limit):
+    monkeypatch.setattr(xplane, limit, 1)
+    space, _, gpu = marked(4, 1_000)
+    gpu.launch("gemm", 5, 20, 500)
+    with pytest.raises(UnusableInput, match="profile fewer steps"):
+        explain(space)

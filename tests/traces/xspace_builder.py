@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "demo"))
 
@@ -173,6 +174,67 @@ class Gpu:
             details="",
             memcpy_details=f"kind_src:{source} kind_dst:{destination} size:{size} dest:0 async:1",
         )
+
+
+class On(NamedTuple):
+    """In each step: an event of a line of the host, µs from the step's start; `id` counts on from step to step."""
+
+    line: str
+    event: str
+    at: float
+    took: float
+    stats: dict[str, int] = {}  # noqa: RUF012
+
+
+class Kernel(NamedTuple):
+    """In each step: a kernel, and the call that launches it 10 µs before."""
+
+    name: str
+    at: float
+    took: float
+    gpu: int = 0
+
+
+class Copy(NamedTuple):
+    """In each step: a copy, and its call."""
+
+    direction: str
+    call: float
+    at: float
+    took: float
+    size: int
+    memory: str = "pinned"
+    call_took: float = 5
+    gpu: int = 0
+
+
+def repeated(count: int, length_us: float, *parts: On | Kernel | Copy, space: Space | None = None) -> Space:
+    """Marked steps from number 100 on, in each of which the same happens."""
+    space = space or Space()
+    lines = {"python": space.steps(count, length_us)}
+    gpus: dict[int, Gpu] = {}
+
+    def line(name: str) -> Line:
+        if name not in lines:
+            lines[name] = space.host.line(name, 1 + len(lines))
+        return lines[name]
+
+    for number in range(count):
+        at = number * length_us
+        for part in parts:
+            if isinstance(part, On):
+                stats = {key: value + number * (key == "id") for key, value in part.stats.items()}
+                line(part.line).event(part.event, at + part.at, part.took, **stats)
+                continue
+            if part.gpu not in gpus:
+                gpus[part.gpu] = Gpu(space, part.gpu, line(f"tf_Compute/{part.gpu}"))
+            gpu = gpus[part.gpu]
+            if isinstance(part, Kernel):
+                gpu.launch(part.name, at + part.at - 10, at + part.at, part.took)
+            else:
+                options = {"size": part.size, "memory": part.memory, "call_duration_us": part.call_took}
+                gpu.copy(part.direction, at + part.call, at + part.at, part.took, **options)
+    return space
 
 
 def marked(count: int, length_us: float, **facts) -> tuple[Space, Line, Gpu]:
