@@ -73,13 +73,13 @@ def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_pat
             time.sleep(0.1)
 
     callback = GpuUtilCallback(tmp_path, report=False)
-    for _ in range(3):
+    for _ in range(2):
         model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[callback, Slow()])
         time.sleep(0.7)
     recording = newest(tmp_path, "ended")
     phases = recording.phases
     rows = [i for i, kind in enumerate(phases["kind"]) if kind == "between_fits"]
-    assert len(rows) == 2
+    assert len(rows) == 1
     t = recording.samples["gpu0"]["time_ns"]
     assert len(t) > 8, "of the fits themselves"
     for i in rows:

@@ -12,7 +12,7 @@ def _resident_kib():
         return int(statm.read().split()[1]) * resource.getpagesize() // 1024
 
 
-def test_a_hundred_thousand_samples_leak_nothing(step):
+def test_fifty_thousand_samples_leak_nothing(step):
     """With what fails, too: codes, dry buffers and rejected values have paths of their own."""
     scenario = Scenario(samples_capacity=4, samples_period_ms=100)
     scenario.gpu("h100").process("self", 1 << 30, sm=5).curve("field:83:0", [(0, 9e9), (1, 0)])
@@ -36,11 +36,11 @@ def test_a_hundred_thousand_samples_leak_nothing(step):
     grown = []
     for _ in range(2):  # what leaks grows in both halves; what others in this process do, in one
         before, objects = _resident_kib(), len(gc.get_objects())
-        t = run(50_000, t)
+        t = run(22_000, t)
         grown.append((_resident_kib() - before, len(gc.get_objects()) - objects))
-    assert library.calls() > 400_000
+    assert library.calls() > 200_000
     assert library.gpm_samples == gpm == 2
-    assert min(kib for kib, _ in grown) < 1_000
+    assert min(kib for kib, _ in grown) < 500
     assert min(count for _, count in grown) < 200
 
 

@@ -150,9 +150,8 @@ print("bye", flush=True)
 
 def test_the_interpreter_exits_while_sampling_at_full_rate(standin_folder):
     scenario = Scenario("h100").call("*", latency_s=0.001)
-    for _ in range(3):
-        done = run(SAMPLE.replace("Sampler(Clock())", "Sampler(Clock(), hz=100)"), scenario, standin_folder)
-        assert (done.returncode, done.stderr) == (0, "")
+    done = run(SAMPLE.replace("Sampler(Clock())", "Sampler(Clock(), hz=100)"), scenario, standin_folder)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_importing_and_constructing_touches_no_driver(standin_folder):
@@ -167,41 +166,3 @@ def test_importing_and_constructing_touches_no_driver(standin_folder):
     scenario = Scenario()
     done = run(code, scenario, standin_folder)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.timed
-def test_a_busy_main_thread_keeps_its_rate_while_a_call_hangs(standin_folder):
-    """The driver's calls release the interpreter lock: a training loop's steps stay as long."""
-    scenario = Scenario("h100").call("nvmlDeviceGetUtilizationRates", latency_s=1.6, after=3, times=1)
-    code = """
-import time, statistics
-from gpu_util_callback.gpus import Sampler
-from gpu_util_callback.recording.clock import Clock
-
-def steps(seconds):
-    found, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        sum(range(20_000))
-        found.append(time.perf_counter() - began)
-    return found
-
-plain = statistics.median(steps(0.6))
-sampler = Sampler(Clock())
-sampler.start()
-time.sleep(0.8)
-sampler.drain()
-slow = statistics.median(steps(0.6))
-assert not [b for b in sampler.drain() if b.group == "gpu0"]  # the slow call was under way
-again = statistics.median(steps(0.6))
-sampler.stop()
-print(slow / min(plain, again))
-"""
-    ratios = []
-    for _ in range(3):  # a neighbour on the machine may disturb one
-        done = run(code, scenario, standin_folder)
-        assert done.returncode == 0, done.stderr
-        ratios.append(float(done.stdout))
-        if ratios[-1] < 1.1:
-            break
-    assert min(ratios) < 1.1, ratios
