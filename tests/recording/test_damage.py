@@ -1,41 +1,63 @@
 """Whatever is damaged, one clear line says so and the rest is still shown."""
 
 import json
+import os
+import shutil
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
+from gpu_util_callback.recording.container import pack
+from gpu_util_callback.recording.storage import LocalStorage
+
+DENIED = PermissionError(13, "Permission denied")
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_each_missing_segment_is_one_problem_that_names_its_steps(three_segments, tmp_path, number):
-    name, first = f"segment-{number:06d}.npz", 100 * number
-    (three_segments / name).unlink()
-    found = read_recordings(tmp_path)
-    (one,) = found
-    assert one.steps["step"].tolist() == [*range(first), *range(first + 100, 300)]
-    assert len(one.samples["host"]["time_ns"]) == 10
-    (problem,) = found.problems
-    assert problem.path.endswith(name)
-    assert problem.message.startswith(f"missing; steps {first} to {first + 99} are not shown: ")
-    assert "copy it again" in problem.message
+def refusing(monkeypatch, method, part, error=DENIED):
+    """`LocalStorage.method` raises `error` for paths that end with `part` (root reads all)."""
+    real = getattr(LocalStorage, method)
+
+    def refused(self, path, *more):
+        if path.endswith(part):
+            raise error
+        return real(self, path, *more)
+
+    monkeypatch.setattr(LocalStorage, method, refused)
 
 
-def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
+# What is wrong with a segment, how its problem begins, and what to do.
+SEGMENTS = {
+    "missing": (lambda path, _: path.unlink(), "missing; steps 100 to 199 are not shown: ", "copy it again"),
+    "cut": (lambda path, _: path.write_bytes(path.read_bytes()[:-22]), "damaged: ", "copy it again"),
+    "empty": (lambda path, _: path.write_bytes(b""), "damaged: ", "copy it again"),
+    "of another format": (
+        lambda path, _: path.write_bytes(pack({"format": 3}, {})),
+        "damaged: segment format 3, expected 2; its rows are not shown: ",
+        "upgrade gpu-util-callback",
+    ),
+    "not to be read": (
+        lambda path, patch: refusing(patch, "read", path.name),
+        "cannot be read: Permission denied; its rows are not shown: ",
+        "chmod -R a+rX",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SEGMENTS)
+def test_a_segment_that_is_not_read_is_one_problem(three_segments, tmp_path, monkeypatch, what):
+    spoil, begins, cure = SEGMENTS[what]
     path = three_segments / "segment-000001.npz"
-    content = path.read_bytes()
-    lengths = sorted({0, 1, 4, 30, len(content) - 1, len(content) - 22, len(content) // 2, *range(0, len(content), 97)})
-    for length in lengths:
-        path.write_bytes(content[:length])
-        (one,) = read_recordings(tmp_path)
-        assert len(one.steps["step"]) == 200, length
-        assert len(one.problems) == 1, (length, one.problems)
-        assert one.problems[0].path == str(path)
-        assert "\n" not in one.problems[0].message
-        assert one.problems[0].message.startswith("damaged: ")
-        assert one.problems[0].message.endswith("if this folder is a copy, copy it again")
+    spoil(path, monkeypatch)
+    (one,) = read_recordings(tmp_path)
+    assert one.steps["step"].tolist() == [*range(100), *range(200, 300)]
+    assert len(one.samples["host"]["time_ns"]) == 10
+    (problem,) = one.problems
+    assert problem.path == str(path) and "\n" not in problem.message
+    assert problem.message.startswith(begins) and cure in problem.message
 
 
 def test_a_flipped_byte_anywhere_is_a_problem_or_harmless(three_segments, tmp_path):
@@ -83,28 +105,28 @@ def test_an_unreadable_or_missing_manifest_leaves_the_rows(three_segments, tmp_p
     assert "; showing what the segments hold: if this folder is a copy" in problem.message
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rows": 5},
-        {"rows": {"steps": "many"}},
-        {"sealed": "x"},
-        {"account": 3},
-        {"gpus": 7},
-        {"started_ns": "yesterday"},
-        {"ended_ns": None, "heartbeat_ns": []},
-        {"flush_s": "x"},
-        {"diagnosis": 1, "summary": []},
-        {"status": "sleeping"},
-        {"job": {"a": 1}, "rank": []},
-        {"dropped_rows": "x"},
-        {"flushes": {}},
-    ],
-    ids=str,
-)
-def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path, change):
+NONSENSE = {
+    "rows": {"steps": "many"},
+    "sealed": "x",
+    "account": 3,
+    "gpus": 7,
+    "started_ns": "yesterday",
+    "ended_ns": None,
+    "heartbeat_ns": [],
+    "flush_s": "x",
+    "diagnosis": 1,
+    "summary": [],
+    "status": "sleeping",
+    "job": {"a": 1},
+    "rank": [],
+    "dropped_rows": "x",
+    "flushes": {},
+}
+
+
+def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path):
     manifest = json.loads((three_segments / "manifest.json").read_text())
-    (three_segments / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    (three_segments / "manifest.json").write_text(json.dumps({**manifest, **NONSENSE}))
     found = read_recordings(tmp_path)
     (one,) = found
     assert len(one.steps["step"]) == 300
@@ -139,12 +161,46 @@ def test_a_newer_minor_version_is_read(three_segments, tmp_path):
     assert one.problems == []
 
 
-def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
-    from gpu_util_callback.recording.container import pack
-
-    (three_segments / "segment-000001.npz").write_bytes(pack({"format": 3}, {}))
+def test_a_folder_that_cannot_be_listed_any_more_was_not_deleted(three_segments, tmp_path, monkeypatch):
     (one,) = read_recordings(tmp_path)
-    assert len(one.steps["step"]) == 200
-    assert [p.message for p in one.problems] == [
-        "damaged: segment format 3, expected 2; its rows are not shown: upgrade gpu-util-callback"
-    ]
+    for method in ("names", "stamp"):
+        refusing(monkeypatch, method, "manifest.json" if method == "stamp" else one.folder)
+    assert one.refresh() is True
+    assert len(one.steps["step"]) == 0
+    assert [p.message.partition(": make")[0] for p in one.problems] == ["cannot be read: Permission denied"]
+    monkeypatch.undo()
+    assert one.refresh() is True
+    assert len(one.steps["step"]) == 300
+    assert one.problems == []
+
+
+def test_a_run_whose_folder_cannot_be_listed_is_named_beside_the_others(three_segments, tmp_path, monkeypatch):
+    make_recording(tmp_path / "other", "healthy", steps=30)
+    refusing(monkeypatch, "folders", "other/plugins/gpu_utilization")
+    found = read_recordings(tmp_path)
+    assert [one.folder for one in found] == [three_segments.name]
+    (problem,) = found.problems
+    assert problem.message.startswith("cannot be read: Permission denied: ")
+
+
+def test_a_folder_made_just_now_is_live_until_its_manifest_should_be_there(tmp_path, make_writer):
+    whole = Path(make_writer().path)
+    begun = whole.parent / "20260102T030405.678Z-host-0-1"
+    begun.mkdir()
+    (begun / ".manifest.json.tmp").write_bytes(b"{")
+    one = next(one for one in read_recordings(tmp_path) if one.folder == begun.name)
+    assert (one.status, one.problems) == ("live", [])
+    assert one.start_ns == one.end_ns == 1_767_323_045_678_000_000
+    assert one.refresh() is False
+    old = time.time() - 3600
+    os.utime(begun, (old, old))
+    assert one.refresh() is True
+    assert one.status == "lost"
+    assert "manifest.json is missing" in one.problems[0].message
+    shutil.copy(whole / "manifest.json", begun)
+    assert one.refresh() is True
+    assert one.problems == []
+    (whole / "manifest.json").unlink()  # with rows beside it, it was there before
+    (whole / "segment-000000.npz").write_bytes(b"")
+    other = next(one for one in read_recordings(tmp_path) if one.folder == whole.name)
+    assert other.status == "lost"

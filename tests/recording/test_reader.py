@@ -24,21 +24,15 @@ from gpu_util_callback.recording.storage import LocalStorage
 START = 1_700_000_000_000_000_000
 
 
-def test_deleted_while_open(three_segments, tmp_path):
+@pytest.mark.parametrize("listed", [False, True])
+def test_deleted_while_open(three_segments, tmp_path, listed):
     (one,) = read_recordings(tmp_path)
+    if listed:
+        assert len(one.segments) == 3
     shutil.rmtree(three_segments)
-    assert one.refresh() is True
-    assert one.refresh() is False  # told once
-    assert len(one.steps["step"]) == 0
-    assert one.samples == {}
-    assert one.summary == {}
-    assert [p.message for p in one.problems] == ["this recording was deleted while it was open"]
-
-
-def test_deleted_between_listing_and_reading(three_segments, tmp_path):
-    (one,) = read_recordings(tmp_path)
-    assert len(one.segments) == 3
-    shutil.rmtree(three_segments)
+    if not listed:
+        assert [one.refresh(), one.refresh()] == [True, False], "told once"
+        assert (one.samples, one.summary) == ({}, {})
     assert len(one.steps["step"]) == 0
     assert [p.message for p in one.problems] == ["this recording was deleted while it was open"]
 

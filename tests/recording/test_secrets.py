@@ -97,8 +97,8 @@ BROKEN = {
         (ModelWork, "add"),
         (event_files.ScalarWriter, "points"),
         (event_files, "next_step_offset"),
+        (intake.GpuSamples, "facts"),
     ],
-    "facts": [(intake.GpuSamples, "facts")],
     "opening": [(RecordingWriter, "_make_folder")],
     "manifest": [],  # of the store's own accord
     "segment": [],
@@ -295,10 +295,10 @@ def test_secrets_of_a_url_are_hidden_and_nothing_else():
 def test_hiding_secrets_takes_time_in_proportion():
     texts = ["mysql -u", "no token: ", "://a:b", "=", "://", "password=", "--password ", 'password: "', "password='\\"]
     began = time.process_time()
-    without_secrets("".join(text * 20_000 for text in texts))
+    without_secrets("".join(text * 8_000 for text in texts))
     for text in texts:
-        without_secrets(text * 20_000)
-    assert time.process_time() - began < 5
+        without_secrets(text * 8_000)
+    assert time.process_time() - began < 2
 
 
 def test_a_manifest_is_written_without_them():

@@ -128,26 +128,33 @@ def test_a_long_runs_top_has_a_fixed_size_and_the_rows_extremes(make_writer, tmp
     assert gpu.of("low", "utilization_pct")[cell] == 15
 
 
-def test_a_damaged_top_is_made_again_from_the_segments(make_writer, tmp_path, scripted_time):
+def test_a_damaged_top_is_made_again_from_the_segments_once(make_writer, tmp_path, scripted_time, monkeypatch):
     writer = make_writer()
     writer.append("steps", step_rows(500))
     writer.append_samples("gpu0", ["power_mw"], START + np.arange(20), np.full((20, 1), 7.0))
     scripted_time.advance(3)
     writer.close("ended")
-    (whole,) = read_recordings(tmp_path / "run")
-    path = Path(writer.path) / "top.npz"
+    whole = read_recordings(tmp_path / "run")[0].summary
+    path, asked, read = Path(writer.path) / "top.npz", [], Recording._read
     content = path.read_bytes()
-    for damaged in (content[: len(content) // 2], b"", bytes(len(content))):
-        path.write_bytes(damaged)
+    monkeypatch.setattr(Recording, "_read", lambda one, name: asked.append(name) or read(one, name))
+    for damaged in (content[: len(content) // 2], b"", None, bytes(len(content))):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        asked.clear()
         (found,) = read_recordings(tmp_path / "run")
-        assert found.summary == whole.summary
-        assert found.top.step_range[1] == 499
+        for _ in range(3):
+            assert (found.top.step_range, len(found.segments)) == ((0, 499), 1)
+            assert found.summary == whole
+            found.longest_phases(9)
         assert [p.path for p in found.problems] == [str(path)]
         assert "reading all segments instead" in found.problems[0].message
-    path.unlink()
-    (found,) = read_recordings(tmp_path / "run")
-    assert found.summary == whole.summary
-    assert len(found.problems) == 1
+        assert asked.count("top.npz") == 1
+    path.write_bytes(content)
+    manifest = Path(writer.path) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "flushes": 99}))
+    assert found.refresh()
+    assert found.top.step_range[1] == 499
+    assert asked.count("top.npz") == 2
 
 
 def test_quantiles_are_within_a_percent():
@@ -242,66 +249,36 @@ def test_a_flush_costs_its_own_segment_and_not_the_top(make_writer, tmp_path, sc
         if covered == before:
             assert work["unpacked"] == 0, "what is sealed was read again"
         before = covered
-    assert covered > 1
+        assert (found.steps["step"] == np.arange(done)).all()
+        assert (found.samples["gpu3"]["power_mw"] == np.repeat(np.arange(flush + 1), 20)).all()
+    assert covered > 1 and found.problems == []
     assert found.top.samples("gpu2").of("count", "power_mw").sum() == 70 * 20
 
 
-def test_a_damaged_top_is_read_once_until_it_changes(make_writer, tmp_path, monkeypatch):
-    writer = make_writer()
-    writer.append("steps", step_rows(500))
-    writer.close("ended")
-    path = Path(writer.path) / "top.npz"
-    content = path.read_bytes()
-    path.write_bytes(content[:300])
-    asked = []
-    read = Recording._read
-    monkeypatch.setattr(Recording, "_read", lambda one, name: asked.append(name) or read(one, name))
-    (found,) = read_recordings(tmp_path / "run")
-    for _ in range(5):
-        assert (found.top.step_range, len(found.segments)) == ((0, 499), 1)
-        found.longest_phases(9)
-    assert asked.count("top.npz") == 1
-    path.write_bytes(content)
-    manifest = Path(writer.path) / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "flushes": 99}))
-    assert found.refresh()
-    assert found.top.step_range[1] == 499
-    assert asked.count("top.npz") == 2
-
-
 @pytest.mark.parametrize(
-    "change",
+    "spoil",
     [
-        {"width": 0},
-        {"width": 3},
-        {"width": 1 << 62},
-        {"used": STEP_CELLS + 1},
-        {"used": 7},
-        {"first": -1},
-        {"columns": {"low": ["a"] * 5_000}},
-        {"columns": {"low": ["a"]}},
-        {"columns": None},
+        lambda fold: fold.update(width=0),
+        lambda fold: fold.update(width=3),
+        lambda fold: fold.update(width=1 << 62),
+        lambda fold: fold.update(used=STEP_CELLS + 1),
+        lambda fold: fold.update(used=7),
+        lambda fold: fold.update(first=-1),
+        lambda fold: fold.update(columns={"low": ["a"] * 5_000}),
+        lambda fold: fold.update(columns={"low": ["a"]}),
+        lambda fold: fold.update(columns=None),
+        # without a column that is always there
+        lambda fold: fold["columns"].pop("low"),
+        lambda fold: fold["columns"].pop("high"),
+        lambda fold: fold["columns"]["first"].__setitem__(0, "else"),
+        lambda fold: fold["columns"]["last"].__setitem__(0, "else"),
     ],
 )
-def test_cells_that_cannot_be_make_the_top_a_damaged_one(change):
+def test_cells_that_cannot_be_make_the_top_a_damaged_one(spoil):
     top = Top(START)
     top.add({"steps": complete("steps", step_rows(50))}, {})
     container = Container(top.pack())
-    container.index["folds"]["steps"] |= change
-    with pytest.raises(Damaged):
-        Top.unpack(container, fail)
-
-
-@pytest.mark.parametrize("part", ["low", "high", "first", "last"])
-def test_cells_without_a_column_that_is_always_there_make_it_one_too(part):
-    top = Top(START)
-    top.add({"steps": complete("steps", step_rows(50))}, {})
-    container = Container(top.pack())
-    columns = container.index["folds"]["steps"]["columns"]
-    if part in ("first", "last"):
-        columns[part][0] = "else"
-    else:
-        del columns[part]
+    spoil(container.index["folds"]["steps"])
     with pytest.raises(Damaged):
         Top.unpack(container, fail)
 

@@ -128,19 +128,6 @@ def test_each_flush_writes_its_rows_and_a_minute_seals_them(make_writer, tmp_pat
     assert (only(tmp_path / "run").steps["step"] == np.arange(650)).all()
 
 
-def test_what_a_flush_writes_depends_on_what_is_new(make_writer, scripted_time):
-    """It costs the same after a second and after a minute."""
-    writer = make_writer()
-    written, sizes = written_by(writer), []
-    for flush in range(25):
-        before = sum(written)
-        writer.append("steps", step_rows(1_000, first=1_000 * flush))
-        writer.flush()
-        sizes.append(sum(written) - before)
-        scripted_time.advance(2)
-    assert max(sizes) < 1.1 * min(sizes)
-
-
 def test_rows_are_sealed_at_some_300_kB(make_writer, tmp_path):
     writer = make_writer()
     random = np.random.default_rng(0)
@@ -190,24 +177,6 @@ def test_a_kill_at_any_write_shows_each_row_once(make_writer, tmp_path, scripted
     assert found.steps["step"].tolist() == list(range(rows))
     assert found.top.step_range[1] == rows - 1
     assert found.summary["steps"]["duration_ns"]["count"] == rows
-    assert found.problems == []
-
-
-def test_a_reader_that_follows_a_run_sees_each_row_once(make_writer, tmp_path, scripted_time):
-    writer, found = make_writer(), None
-    for flush in range(100):
-        writer.append("steps", step_rows(10, first=10 * flush))
-        writer.append_samples("host", ["cpu_pct"], [START + flush], [[float(flush)]])
-        writer.flush()
-        scripted_time.advance(2)
-        if found is None:
-            found = only(tmp_path / "run")
-        found.refresh()
-        assert (found.steps["step"] == np.arange(10 * flush + 10)).all()
-        assert found.top.step_range[1] == 10 * flush + 9
-        assert found.summary["host"]["cpu_pct"]["max"] == flush
-        assert found.summary["steps"]["duration_ns"]["count"] == 10 * flush + 10
-        assert found.samples["host"]["cpu_pct"].tolist() == list(map(float, range(flush + 1)))
     assert found.problems == []
 
 
@@ -280,11 +249,11 @@ def test_the_writers_memory_stays_flat(make_writer, scripted_time):
     used = []
     tracemalloc.start()
     try:
-        for block in range(120):
+        for block in range(60):
             writer.append("steps", step_rows(5_000, first=block * 5_000, seed=block))
             writer.flush()
             scripted_time.advance(25)
-            if block % 20 == 19:
+            if block % 10 == 9:
                 used.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
@@ -443,17 +412,24 @@ def test_flushes_from_many_threads_while_rows_come_in(make_writer, tmp_path):
     assert (only(tmp_path / "run").steps["step"] == np.arange(2_000)).all()
 
 
-def test_an_idle_run_writes_nothing_but_its_heartbeat(make_writer, scripted_time):
+def test_what_a_flush_writes_depends_on_what_is_new(make_writer, scripted_time):
+    """It costs the same after a second and after a minute; an idle run writes nothing but its heartbeat."""
     writer = make_writer()
-    writer.append("steps", step_rows(100))
-    writer.flush()
-    segment = Path(writer.path) / "segment-000000.npz"
-    before, written = segment.stat().st_mtime_ns, written_by(writer)
+    written, sizes = written_by(writer), []
+    for flush in range(20):
+        before = sum(written)
+        writer.append("steps", step_rows(1_000, first=1_000 * flush))
+        writer.flush()
+        sizes.append(sum(written) - before)
+        scripted_time.advance(2)
+    assert max(sizes) < 1.1 * min(sizes)
+    segments = {path: path.stat().st_mtime_ns for path in Path(writer.path).glob("segment-*")}
+    before = sum(written)
     for _ in range(5):
         scripted_time.advance(2)
         writer.flush()
-    assert segment.stat().st_mtime_ns == before
-    assert sum(written) < 5 * 2_000
+    assert segments == {path: path.stat().st_mtime_ns for path in Path(writer.path).glob("segment-*")}
+    assert sum(written) - before < 5 * 2_000
 
 
 def test_a_closed_recording_goes_on(make_writer, tmp_path):
