@@ -53,38 +53,43 @@ def record(stepped, seconds, log_dir, *, steps=True, batch_size=32):
 TICKS = np.arange(0, 60.01, 0.2)
 
 
-@pytest.mark.parametrize("source", ["energy counter", "power samples"])
-def test_energy_is_the_integral_of_the_power_curve(source, step, tmp_path):
+# One tick in three is missing, and all of 2.4 seconds of even power.
+FEWER = TICKS[(np.arange(len(TICKS)) % 3 != 1) & ((TICKS < 21.1) | (TICKS > 23.5))]
+# What the driver does, when it is asked, and how far the split by time may be off (None: not judged).
+COUNTER, POWER = "energy counter", "power samples"
+DRIVERS = {
+    # Bins of 0.1 s hold both at a change; between two samples of power it is seen as a slope.
+    "a counter": (lambda gpu, _: curve(gpu), TICKS, COUNTER, 0.08),
+    "power alone": (lambda gpu, _: curve(gpu).without("field:83:0"), TICKS, POWER, 0.2),
+    "a counter of 32 bits": (lambda gpu, _: curve(gpu, wrap=2**32, start=2**32 - 7_000_000), TICKS, COUNTER, 0.08),
+    "a counter, read less often": (lambda gpu, _: curve(gpu), FEWER, COUNTER, None),
+    "power, read less often": (lambda gpu, _: curve(gpu).without("field:83:0"), FEWER, POWER, None),
+    # Twelve seconds of failures, over changes of power: only a counter knows them.
+    "no answers for a while": (
+        lambda gpu, driver: (curve(gpu), driver.call("nvmlDeviceGetFieldValues", code=999, from_=20, until=32)),
+        TICKS,
+        COUNTER,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_energy_is_the_integral_of_the_power_curve(name, step, tmp_path):
+    does, ticks, source, apart = DRIVERS[name]
     scenario = Scenario()
-    gpu = curve(scenario.gpu("h100"))
-    if source == "power samples":
-        gpu.without("field:83:0")
-    run = record(step(scenario), TICKS, tmp_path)
+    does(scenario.gpu("h100"), scenario)
+    run = record(step(scenario), ticks, tmp_path)
     found = run["energy"]
     assert found["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
-    # Bins of 0.1 s hold both at a change; between two samples of power it is seen as a slope.
-    apart = 0.08 if source == "energy counter" else 0.2
-    assert found["by_time_j"]["input_wait"] == pytest.approx(WAITING_J, rel=apart)
-    assert found["by_time_j"]["step"] == pytest.approx(STEP_J, rel=apart)
+    if apart is not None:
+        assert found["by_time_j"]["input_wait"] == pytest.approx(WAITING_J, rel=apart)
+        assert found["by_time_j"]["step"] == pytest.approx(STEP_J, rel=apart)
     assert sum(found["by_time_j"].values()) == pytest.approx(found["total_j"], rel=1e-4)
-    assert found["gpus"] == [
-        {
-            "index": 0,
-            "energy_j": pytest.approx(TOTAL_J, rel=0.01),
-            "source": source,
-            "measured_s": pytest.approx(60, abs=0.3),
-        }
-    ]
-    assert found["estimated"] == (source == "power samples")
+    gpu = {"index": 0, "energy_j": found["total_j"], "source": source, "measured_s": pytest.approx(60, abs=0.3)}
+    assert found["gpus"] == [gpu]
+    assert found["estimated"] == (source == POWER)
     assert run["energy_j_per_sample"] == pytest.approx(TOTAL_J / (10 * 32), rel=0.01)
-
-
-def test_a_counter_of_32_bits_that_begins_again_loses_nothing(step, tmp_path):
-    scenario = Scenario()
-    curve(scenario.gpu("h100"), wrap=2**32, start=2**32 - 7_000_000)  # after 7 kJ
-    run = record(step(scenario), TICKS, tmp_path)
-    assert run["energy"]["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
-    assert run["energy"]["estimated"] is False
 
 
 def test_a_counter_that_was_reset_costs_its_one_interval_no_more(step, tmp_path):
@@ -95,36 +100,6 @@ def test_a_counter_that_was_reset_costs_its_one_interval_no_more(step, tmp_path)
     gpu.curve("field:83:0", points, "line")
     run = record(step(scenario), TICKS, tmp_path)
     assert run["energy"]["total_j"] == pytest.approx(30_000, rel=0.01)
-
-
-@pytest.mark.parametrize("source", ["energy counter", "power samples"])
-def test_missing_samples_are_bridged(source, step, tmp_path):
-    """One tick in three is missing, and all of 2.4 seconds of even power."""
-    scenario = Scenario()
-    gpu = curve(scenario.gpu("h100"))
-    if source == "power samples":
-        gpu.without("field:83:0")
-    kept = TICKS[np.arange(len(TICKS)) % 3 != 1]
-    kept = kept[(kept < 21.1) | (kept > 23.5)]
-    run = record(step(scenario), kept, tmp_path)
-    assert run["energy"]["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
-
-
-def test_the_counter_bridges_a_time_in_which_the_driver_did_not_answer(step, tmp_path):
-    """Twelve seconds of failures, over changes of power: only a counter knows them."""
-    scenario = Scenario().call("nvmlDeviceGetFieldValues", code=999, from_=20, until=32)
-    curve(scenario.gpu("h100"))
-    run = record(step(scenario), TICKS, tmp_path)
-    assert run["energy"]["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
-    assert run["energy"]["gpus"][0]["source"] == "energy counter"
-    assert run["energy"]["measured_s"] == pytest.approx(60, abs=0.3)
-
-
-def test_no_power_no_energy(step, tmp_path):
-    scenario = Scenario()
-    scenario.gpu("h100").without("field:83:0", "power_mw")
-    run = record(step(scenario), TICKS, tmp_path)
-    assert run["energy"] is None and run["energy_j_per_sample"] is None
 
 
 def test_a_minute_without_samples_is_not_measured(step, tmp_path):
@@ -164,10 +139,11 @@ def test_the_report_names_energy_and_the_prices_given(step, tmp_path, capsys):
     }
 
 
-def test_a_price_without_energy_is_explained(step, tmp_path, capsys):
+def test_without_power_there_is_no_energy_and_no_price(step, tmp_path, capsys):
     scenario = Scenario()
     scenario.gpu("h100").without("field:83:0", "power_mw")
-    record(step(scenario), TICKS, tmp_path)
+    run = record(step(scenario), TICKS, tmp_path)
+    assert run["energy"] is None and run["energy_j_per_sample"] is None
     assert main(["report", str(tmp_path), "--price-per-kwh", "0.3", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "energy was not measured" in err

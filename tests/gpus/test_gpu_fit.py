@@ -45,6 +45,7 @@ def test_a_call_that_hangs_changes_no_step_time(play, tmp_path):
     start_ns = library.start_us * 1000
     t = (recording.samples["gpu0"]["time_ns"] - start_ns) / 1e9
     assert np.diff(t).max() > 1.3
+    assert 0.8 < t[np.diff(t).argmax()] < 1.4
     steps = recording.steps
     at = (steps["start_ns"] - start_ns) / 1e9
     slow = (at > 1.3) & (at < 2.5)

@@ -1,7 +1,5 @@
 """What real cards said, replayed: when they computed, what they drew, beside the truth."""
 
-import time
-
 import numpy as np
 import pytest
 from nvml import Scenario
@@ -9,7 +7,6 @@ from replayed_gpus import LOADS, SECOND, SQUARES, recorded, trained
 
 from gpu_util_callback.diagnosis import Evidence, Run, run_report
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS
-from gpu_util_callback.recording import read_recordings
 from tensorboard_plugin.lanes import lanes_of
 
 
@@ -55,42 +52,6 @@ def test_activity_is_attributed_to_the_steps_that_caused_it(name, phase_s, repla
     ending = at[last - 1] + busy[last] / 100 * (at[last] - at[last - 1])
     assert abs(onset - on) < 0.2
     assert abs(ending - off) < 0.2
-
-
-@pytest.mark.timed
-def test_a_loop_that_waits_where_the_card_idled(play, trace_data, tmp_path, monkeypatch):
-    """In real time, through the sampler's own thread."""
-    from gpu_util_callback import GpuUtilMonitor
-    from gpu_util_callback.backends.adapters import framework_in_use
-    from gpu_util_callback.backends.base import runtime_of
-
-    card = recorded(trace_data, "a100_load_6s")
-    ((on, off),) = card.loads
-    card = card.spliced([(on - 1, on + 1.5), (off - 1.5, off + 2.5)])
-    ((on, off),) = card.loads
-    gpu = {"index": 0, "name": "NVIDIA A100", "compute_capability": "8.0"}
-    monkeypatch.setattr(type(runtime_of(framework_in_use())), "devices", lambda self: [gpu])
-    library = play(card.scenario())
-
-    def batches():
-        time.sleep(max(0, on - library.time))
-        while library.time < off - 0.05:
-            yield library.time
-        time.sleep(max(0, off + 2 - library.time))
-        yield library.time
-
-    with GpuUtilMonitor(tmp_path, trace="off", report=False) as monitor:
-        for _ in monitor.batches(batches()):
-            time.sleep(min(0.1, max(0, off - library.time)))
-    (recording,) = read_recordings(tmp_path)
-    run, begin = run_of(recording), library.start_us * 1000
-    # A poll that comes late on a busy machine moves an edge by up to a window, 0.2 s.
-    assert active_pct(run, begin, [(on, off)]) >= 95
-    assert active_pct(run, begin, [(off, off + 2)]) <= 10
-    report = run_report(recording)
-    assert report["gpus"][0]["utilization_refresh_ms"] is None or run.lag_ns() < HOLD_NS
-    assert report["time_s"]["input_wait"] == pytest.approx(2 + on, abs=0.5)
-    assert "input_bound" in [one["cause"] for one in [*report["spans"], *report["findings"]]]
 
 
 @pytest.mark.parametrize("name", LOADS)
