@@ -2,7 +2,7 @@
 
 import pytest
 from test_kineto_layouts import event, kernel, launch, write
-from xspace_builder import Gpu, Space, marked
+from xspace_builder import FETCH, NEXT, Gpu, Kernel, On, Space, repeated
 
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
@@ -12,16 +12,8 @@ STEPS, STEP_US = 20, 10_000
 
 def input_bound(paths: dict[str, float]) -> Space:
     """Every step waits 8 ms for a batch; `paths`: pipeline stages and their time a step, µs."""
-    space, _, gpu = marked(STEPS, STEP_US)
-    fetch = space.host.line("tf_data_iterator_get_next/1", 3)
-    lines = [space.host.line(f"tf_data_worker/{i}", 20 + i) for i in range(len(paths))]
-    for step in range(STEPS):
-        at = step * STEP_US
-        fetch.event("IteratorGetNextOp::DoCompute", at + 10, 8_000, id=step)
-        for line, (path, length_us) in zip(lines, paths.items(), strict=True):
-            line.event(path, at + 10, length_us)
-        gpu.launch("gemm", at + 8_050, at + 8_060, 1_500)
-    return space
+    stages = [On(f"tf_data_worker/{i}", path, 10, took_us) for i, (path, took_us) in enumerate(paths.items())]
+    return repeated(STEPS, STEP_US, On(FETCH, NEXT, 10, 8_000, {"id": 0}), *stages, Kernel("gemm", 8_060, 1_500))
 
 
 def the_input_bound(result: dict) -> dict:
@@ -86,32 +78,18 @@ def test_what_runs_in_parallel_is_not_told_to(explain, stage, code):
 
 
 def test_a_gpu_that_ran_a_few_kernels_is_not_judged(explain):
-    space, _, gpu = marked(STEPS, STEP_US)
-    other = Gpu(space, 1, space.host.line("tf_Compute/2", 9))
-    for step in range(STEPS):
-        at = step * STEP_US
-        for k in range(9):
-            gpu.launch("gemm_a", at + 5 + k * 1_100, at + 10 + k * 1_100, 1_090)
-    other.launch("initialise", 100, 110, 50)
+    space = repeated(STEPS, STEP_US, *(Kernel("gemm_a", 10 + 1_100 * k, 1_090) for k in range(9)))
+    Gpu(space, 1, space.host.line("tf_Compute/2", 9)).launch("initialise", 100, 110, 50)
     result = explain(space)
     assert result["findings"] == [], "its idle time is nobody's loss, and its share no imbalance"
     assert any("GPU 1 ran hardly any kernels" in problem for problem in result["problems"])
     assert [device["kernels"] for device in result["devices"]] == [9 * STEPS, 1], "still shown"
 
 
-def idle_while(name: str, kind: str = "python", beside: str = "") -> Space:
+def idle_while(name: str, *beside: On) -> Space:
     """The GPU computes 3 ms of every 10; for the rest the host is in `name`."""
-    space, _, gpu = marked(STEPS, STEP_US)
-    host = space.host.line(kind, 7)
-    worker = space.host.line("worker", 8)
-    for step in range(STEPS):
-        at = step * STEP_US
-        for k in range(10):
-            gpu.launch("gemm_a", at + 5 + k * 300, at + 10 + k * 300, 295)
-        host.event(name, at + 3_100, 6_700)
-        if beside:
-            worker.event(beside, at + 3_100, 6_600)
-    return space
+    kernels = [Kernel("gemm_a", 15 + 300 * k, 295) for k in range(10)]
+    return repeated(STEPS, STEP_US, *kernels, On("main", name, 3_100, 6_700), *beside)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +108,7 @@ def test_advice_fits_what_the_host_does(explain, name, says):
 
 
 def test_who_is_waited_for_is_named_not_who_waits(explain):
-    result = explain(idle_while("$api.py:3165 try_to_block", beside="Build buffer allocations"))
+    result = explain(idle_while("$api.py:3165 try_to_block", On("worker", "Build buffer allocations", 3_100, 6_600)))
     (finding,) = [f for f in result["findings"] if f["cause"] == "host_stall"]
     assert finding["evidence"]["host_activity"] == "Build buffer allocations"
 

@@ -10,7 +10,7 @@ import pytest
 from test_kineto_layouts import event, kernel, launch
 from test_nsys import Export
 from trace_oracle import explain
-from xspace_builder import marked
+from xspace_builder import repeated
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
@@ -110,7 +110,7 @@ def test_a_database_that_is_no_export_is_one_line(tmp_path, damage):
 
 @pytest.mark.parametrize("kind", ["xplane.pb", "pt.trace.json"])
 def test_a_packed_file_that_does_not_unpack_is_one_line(tmp_path, kind):
-    whole = marked(20, 10_000)[0].bytes()
+    whole = repeated(20, 10_000).bytes()
     if kind != "xplane.pb":
         events = [event("user_annotation", "ProfilerStep#1", 0, 10), launch(1, 1, 1)]
         whole = json.dumps({"traceEvents": events + [kernel(f"k{i}", i, 1, i) for i in range(500)]}).encode()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from packages import need
 from test_kineto_layouts import event, kernel, launch
-from xspace_builder import Gpu, Space
+from xspace_builder import FETCH, NEXT, Kernel, On, repeated
 
 from gpu_util_callback import trace_handler
 from gpu_util_callback.cli import main
@@ -116,14 +116,8 @@ def test_tensorboard_finds_the_run(trace_file, tmp_path):
 
 
 def test_every_process_is_a_recording_of_one_session(tmp_path):
-    for number in range(2):
-        space = Space(host=f"worker-{number}")
-        python = space.host.line("python", 1)
-        gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-        for step in range(3):
-            python.event("train", step * 1_000, 990, step_num=step, _r=1)
-            gpu.launch("gemm", step * 1_000 + 5, step * 1_000 + 20, 500)
-        (tmp_path / f"worker-{number}.xplane.pb").write_bytes(space.bytes())
+    for host in ("worker-0", "worker-1"):
+        repeated(3, 1_000, Kernel("gemm", 20, 500), host=host).write(tmp_path / f"{host}.xplane.pb")
     assert len(import_trace(tmp_path, tmp_path / "logs")) == 2
     recordings = list(read_recordings(tmp_path / "logs"))
     assert sorted(r.facts["host"] for r in recordings) == ["worker-0", "worker-1"]
@@ -132,13 +126,7 @@ def test_every_process_is_a_recording_of_one_session(tmp_path):
 
 
 def test_a_host_only_trace_is_a_run_too(tmp_path):
-    space = Space()
-    python = space.host.line("python", 1)
-    fetch = space.host.line("tf_data_iterator_get_next/1", 2)
-    for step in range(30):
-        python.event("train", step * 1_000, 990, step_num=step, _r=1)
-        fetch.event("IteratorGetNextOp::DoCompute", step * 1_000 + 10, 700)
-    path = space.write(tmp_path / "h.xplane.pb")
+    path = repeated(30, 1_000, On(FETCH, NEXT, 10, 700)).write(tmp_path / "h.xplane.pb")
     import_trace(path, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
     assert recording.steps["input_wait_ns"].tolist() == [700_000] * 30

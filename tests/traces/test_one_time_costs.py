@@ -2,7 +2,7 @@
 
 import pytest
 from test_kineto_layouts import event, kernel, launch, write
-from xspace_builder import Gpu, Space
+from xspace_builder import Copy, Gpu, Kernel, Space, repeated
 
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
@@ -91,15 +91,9 @@ def test_a_model_is_uploaded_once_where_no_step_is_known(tmp_path, marked):
     [(1_000, 9_000, True, "transfer_bound"), (20, 180, False, "launch_bound"), (4_000, 100, False, "no_tensor_cores")],
 )
 def test_words_for_a_program_that_trains_nothing(tmp_path, kernel_us, pause_us, copied, cause):
-    space = Space()
-    gpu = Gpu(space, 0, space.host.line("main", 1), compute_cap_major=7)
-    for k in range(100):
-        at = k * (kernel_us + pause_us)
-        gpu.launch("volta_sgemm_128x64_nn", at, at + 10, kernel_us)
-        if copied:
-            gpu.copy("H2D", at + MS, at + MS + 100, 8_000, size=64_000_000)
-    path = space.write(tmp_path / "host.xplane.pb")
-    found = analyse(read_trace(path)).findings
+    parts = [Kernel("volta_sgemm_128x64_nn", 10, kernel_us), *[Copy("H2D", MS, MS + 100, 8_000, 64_000_000)] * copied]
+    space = repeated(100, kernel_us + pause_us, *parts, marked=False, capability=7)
+    found = analyse(read_trace(space.write(tmp_path / "host.xplane.pb"))).findings
     (finding,) = [one for one in found if one["cause"] == cause]
     for word in ("atch", "prefetch", "image", "train", "Train", "step", "loss"):
         assert word not in finding["advice"]["text"] + finding["advice"]["code"]

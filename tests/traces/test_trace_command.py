@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from programs import ran
-from xspace_builder import Gpu, Space
+from xspace_builder import FETCH, NEXT, Gpu, Kernel, On, Space, repeated
 
 from gpu_util_callback.cli import main
 
@@ -29,16 +29,8 @@ sys.exit(main(["trace", sys.argv[1], "--json"]))
 
 @pytest.fixture
 def trace_file(tmp_path):
-    space = Space()
-    python = space.host.line("python", 1)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-    fetch = space.host.line("tf_data_iterator_get_next/1", 3)
-    for step in range(20):
-        at = step * 1_000
-        python.event("train", at, 990, step_num=step, _r=1)
-        fetch.event("IteratorGetNextOp::DoCompute", at + 10, 600, id=step)
-        gpu.launch("ampere_sgemm_128x64_nn", at + 620, at + 630, 300, tf_op="model/d/MatMul:MatMul")
-    return space.write(tmp_path / "host-a.xplane.pb")
+    fetch, kernel = On(FETCH, NEXT, 10, 600, {"id": 0}), Kernel("ampere_sgemm_128x64_nn", 630, 300, op="model/d/MatMul")
+    return repeated(20, 1_000, fetch, kernel).write(tmp_path / "host-a.xplane.pb")
 
 
 def test_it_reads_without_any_framework(trace_file):
@@ -50,7 +42,7 @@ def test_terminal_view(trace_file, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["trace", str(trace_file)]) == 0
     out = capsys.readouterr().out
-    assert "20 steps (steps 0–19; from step markers)" in out
+    assert "20 steps (steps 100–119; from step markers)" in out
     assert "GPU 0" in out and "idle: input 12 ms (60 %)" in out
     assert "ampere_sgemm_128x64_nn  ← model/d/MatMul" in out
     assert "The GPU waits for input 60 % of the time" in out
@@ -68,7 +60,7 @@ def test_any_terminal_can_show_it(trace_file, encoding, args, monkeypatch):
     text = shown.buffer.getvalue().decode(encoding)
     assert ("input_bound" if args else "Input-bound") in text
     if not args:
-        assert ("0–19" in text) == (encoding == "utf-8")
+        assert ("100–119" in text) == (encoding == "utf-8")
 
 
 def test_names_do_not_steer_the_terminal(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """What a trace is evidence of without steps, or with a handful of kernels, or an empty plane."""
 
 import pytest
-from xspace_builder import Gpu, Space
+from xspace_builder import Gpu, Kernel, On, Space, repeated
 
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
@@ -17,19 +17,10 @@ def analysis_of(tmp_path):
     return make
 
 
-def work(steps: int, kernels: int, marked: bool) -> Space:
+def work(steps: int, kernels: int, marked: bool = True) -> Space:
     """GPU 0 computes for 1 ms in every 50 ms."""
-    space = Space()
-    python = space.host.line("python", 1)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-    for step in range(steps):
-        at = step * 50_000
-        if marked:
-            python.event("train", at, 49_900, step_num=step, _r=1)
-        for k in range(kernels):
-            gpu.launch("gemm_a", at + 10 + k * 40, at + 20 + k * 40, 1_000 // kernels - 1)
-        python.event("SaveTheWorld", at + 2_000, 47_000)
-    return space
+    gemms = [Kernel("gemm_a", 20 + k * 40, 1_000 // kernels - 1) for k in range(kernels)]
+    return repeated(steps, 50_000, *gemms, On("python", "SaveTheWorld", 2_000, 47_000), marked=marked)
 
 
 def causes(analysis) -> list[str]:
@@ -37,7 +28,7 @@ def causes(analysis) -> list[str]:
 
 
 def test_without_steps_idle_time_between_the_first_and_the_last_work_is_judged(analysis_of):
-    assert "host_stall" in causes(analysis_of(work(4, 25, marked=True)))
+    assert "host_stall" in causes(analysis_of(work(4, 25)))
     analysis = analysis_of(work(4, 25, marked=False))
     (finding,) = analysis.findings
     assert finding["cause"] == "host_stall" and finding["lost_s"] == pytest.approx(0.147, abs=0.001)
@@ -78,15 +69,15 @@ def test_a_loss_of_a_millisecond_in_one_step_is_none(analysis_of):
 
 
 def test_a_few_kernels_are_too_little_to_judge(analysis_of):
-    analysis = analysis_of(work(1, 2, marked=True))
+    analysis = analysis_of(work(1, 2))
     assert analysis.findings == []
     assert any("2 kernels on the busiest GPU" in p for p in analysis.problems)
     # As few, but the same in every step: that is how a step compiled to one kernel looks.
-    assert "host_stall" in causes(analysis_of(work(4, 1, marked=True)))
+    assert "host_stall" in causes(analysis_of(work(4, 1)))
 
 
 def test_an_empty_plane_is_no_finding(analysis_of):
-    space = work(4, 25, marked=True)
+    space = work(4, 25)
     space.gpu(1)
     analysis = analysis_of(space)
     assert "gpus_unused" not in causes(analysis)
@@ -94,6 +85,6 @@ def test_an_empty_plane_is_no_finding(analysis_of):
 
 
 def test_seconds_are_those_of_all_steps_together(analysis_of):
-    text = render(analysis_of(work(4, 25, marked=True)), width=100)
+    text = render(analysis_of(work(4, 25)), width=100)
     assert "in all: kernels" in text and "Its steps, 200 ms" in text
     assert "196 ms of 200 ms" in text

@@ -3,7 +3,7 @@
 import pytest
 import trace_oracle
 from trace_oracle import causes
-from xspace_builder import Copy, Gpu, Kernel, On, Space, marked, repeated
+from xspace_builder import FETCH, NEXT, Copy, Gpu, Kernel, On, Space, repeated
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.schema import CATEGORIES
@@ -17,13 +17,8 @@ def shares(result: dict, index: int = 0) -> dict[str, float]:
 
 
 def test_pageable_copies_that_nothing_hides(explain):
-    space, python, gpu = marked(10, 10_000)
-    for step in range(10):
-        at = step * 10_000
-        gpu.copy("H2D", at + 10, at + 20, 6_000, size=64 << 20, memory="pageable")
-        gpu.launch("nvjet_hsh_128", at + 6_015, at + 6_025, 3_900, tf_op="model/dense/MatMul:MatMul")
-    python.event("FunctionRun", 5, 20, _r=1, id=1)
-    result = explain(space)
+    kernel = Kernel("nvjet_hsh_128", 6_025, 3_900, op="model/dense/MatMul:MatMul")
+    result = explain(repeated(10, 10_000, Copy("H2D", 10, 20, 6_000, COPIED, "pageable"), kernel))
     found = shares(result)
     assert found["copy_h2d"] == pytest.approx(0.6, abs=0.01)
     assert found["kernel"] == pytest.approx(0.39, abs=0.01)
@@ -40,8 +35,6 @@ def test_pageable_copies_that_nothing_hides(explain):
     assert result["kernels"][0]["occupancy_pct"] == 75
 
 
-FETCH = "tf_data_iterator_get_next/1"
-NEXT = "IteratorGetNextOp::DoCompute"
 XLA = "pjrt_async_work_runner/1"
 COPIED = 64 << 20
 
@@ -135,22 +128,13 @@ def test_idle_time_belongs_to_what_the_gpu_waits_for(explain, name):
 
 
 def test_launch_bound(explain):
-    space = Space()
-    space.steps(5, 20_000)
-    gpu = Gpu(space, 0, space.host.line("python-dispatch", 2))
-    for step in range(5):
-        for k in range(198):
-            at = step * 20_000 + 50 + k * 100
-            gpu.launch(f"kernel_{k % 7}", at, at + 9, 6)
-    result = explain(space)
-    found = shares(result)
-    assert found["idle_launch"] > 0.85
+    result = explain(repeated(5, 20_000, *(Kernel(f"kernel_{k % 7}", 59 + k * 100, 6) for k in range(198))))
+    assert shares(result)["idle_launch"] > 0.85
     assert causes(result) == ["launch_bound"]
     launches = result["launches"][0]
     assert launches["linked"] == launches["kernels"] == 990
     assert launches["short_kernels_pct"] == 100
-    assert launches["delay_us"]["p50"] == pytest.approx(4)
-    assert launches["call_us"]["p50"] == pytest.approx(5)
+    assert launches["delay_us"]["p50"] == launches["call_us"]["p50"] == pytest.approx(5)
 
 
 def test_kernels_without_a_launch_are_told(explain):
@@ -163,17 +147,9 @@ def test_kernels_without_a_launch_are_told(explain):
 
 
 def test_input_wait_counts_only_while_the_gpu_is_idle(explain):
-    space = Space()
-    space.steps(5, 10_000)
-    fetch = space.host.line("tf_data_iterator_get_next/3", 3)
-    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-    for step in range(5):
-        at = step * 10_000
-        fetch.event("IteratorGetNextOp::DoCompute", at + 100, 6_000, id=step, iter_num=0)
-        # Still busy with the step before for the first half of the wait.
-        gpu.launch("gemm_b", at - 1_000 if step else 0, at + 100, 3_000)
-        gpu.launch("gemm_a", at + 6_110, at + 6_120, 3_870)
-    result = explain(space)
+    # The GPU is busy with the step before for the first half of the wait.
+    kernels = Kernel("gemm_b", 10, 3_090), Kernel("gemm_a", 6_120, 3_870)
+    result = explain(repeated(5, 10_000, On(FETCH, NEXT, 100, 6_000, {"id": 0}), *kernels))
     assert [s["host_input_ms"] for s in result["steps"]] == pytest.approx([6.0] * 5)
     assert [s["input_wait_ms"] for s in result["steps"]] == pytest.approx([3.0] * 5)
     assert causes(result)[0] == "input_bound"
@@ -220,31 +196,23 @@ def test_dropped_events_and_missing_privileges_are_told(explain):
 
 
 def test_several_hosts_are_aligned_and_kept_apart(explain):
-    spaces = []
-    for number in range(2):
-        space = Space(host=f"worker-{number}", start_ns=1_800_000_000_000_000_000 + number * 10**6)
-        space.steps(3, 5_000)
-        gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
-        for step in range(3):
-            gpu.launch("gemm_a", step * 5_000 + 1, step * 5_000 + 10, 4_900 - 1000 * number)
-        spaces.append(space)
-    result = explain(*spaces)
+    result = explain(
+        *(
+            repeated(3, 5_000, Kernel("gemm_a", 10, 4_900 - 1000 * number), host=f"worker-{number}", start_ns=start_ns)
+            for number, start_ns in enumerate((1_800_000_000_000_000_000, 1_800_000_000_001_000_000))
+        )
+    )
     assert [p["host"] for p in result["processes"]] == ["worker-0", "worker-1"]
     assert [d["index"] for d in result["devices"]] == [0, 1]
-    assert [(s["process"], s["step"]) for s in result["steps"]] == [
-        (0, 100),
-        (0, 101),
-        (0, 102),
-        (1, 100),
-        (1, 101),
-        (1, 102),
-    ]
+    assert [(s["process"], s["step"]) for s in result["steps"]] == [(p, 100 + s) for p in (0, 1) for s in range(3)]
     starts = [s["start_ms"] for s in result["steps"]]
     assert starts[3] - starts[0] == pytest.approx(1.0)  # the second host's clock began later
 
 
 def test_lines_that_tensorflow_derived_are_not_counted_again(explain):
-    space, _, gpu = marked(2, 1_000)
+    space = Space()
+    space.steps(2, 1_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
     gpu.launch("gemm_a", 1, 10, 900)
     for name, key in (("Steps", -559038737), ("TensorFlow Ops", -559038734), ("XLA Ops", 3)):
         gpu.plane.line(name, key).event("gemm_a", 10, 900)
@@ -338,10 +306,7 @@ def test_the_newest_session_of_a_folder_is_read(tmp_path):
 
 def test_tensor_core_finding_needs_certainty(explain):
     def train(name: str, capability: int = 8) -> list[str]:
-        space, _, gpu = marked(3, 1_000, compute_cap_major=capability)
-        for step in range(3):
-            gpu.launch(name, step * 1_000 + 1, step * 1_000 + 10, 980)
-        return causes(explain(space))
+        return causes(explain(repeated(3, 1_000, Kernel(name, 10, 980), capability=capability)))
 
     assert train("ampere_sgemm_128x64_nn") == ["no_tensor_cores"]
     assert train("ampere_bf16_s16816gemm_bf16_128x64") == []
@@ -369,7 +334,5 @@ def test_what_a_profiler_cannot_mean_is_left_out(explain):
 @pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_LINES", "MAX_METADATA"])
 def test_more_than_can_be_read_is_refused(explain, monkeypatch, limit):
     monkeypatch.setattr(xplane, limit, 1)
-    space, _, gpu = marked(4, 1_000)
-    gpu.launch("gemm", 5, 20, 500)
     with pytest.raises(UnusableInput, match="profile fewer steps"):
-        explain(space)
+        explain(repeated(4, 1_000, Kernel("gemm", 20, 500)))

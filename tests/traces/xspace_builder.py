@@ -11,6 +11,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "demo"))
 from evidence.xspace_messages import message_class
 
 PS_PER_US = 1_000_000
+# A batch is fetched, as TensorFlow writes it: the line and the event.
+FETCH = "tf_data_iterator_get_next/1"
+NEXT = "IteratorGetNextOp::DoCompute"
 
 
 class Plane:
@@ -193,6 +196,7 @@ class Kernel(NamedTuple):
     at: float
     took: float
     gpu: int = 0
+    op: str = ""
 
 
 class Copy(NamedTuple):
@@ -208,10 +212,10 @@ class Copy(NamedTuple):
     gpu: int = 0
 
 
-def repeated(count: int, length_us: float, *parts: On | Kernel | Copy, space: Space | None = None) -> Space:
-    """Marked steps from number 100 on, in each of which the same happens."""
-    space = space or Space()
-    lines = {"python": space.steps(count, length_us)}
+def repeated(count: int, length_us: float, *parts: On | Kernel | Copy, marked=True, capability=9, **about) -> Space:
+    """A space of steps, marked with numbers from 100 on, in each of which the same happens."""
+    space = Space(**about)
+    lines = {"python": space.steps(count, length_us) if marked else space.host.line("python", 1)}
     gpus: dict[int, Gpu] = {}
 
     def line(name: str) -> Line:
@@ -227,17 +231,12 @@ def repeated(count: int, length_us: float, *parts: On | Kernel | Copy, space: Sp
                 line(part.line).event(part.event, at + part.at, part.took, **stats)
                 continue
             if part.gpu not in gpus:
-                gpus[part.gpu] = Gpu(space, part.gpu, line(f"tf_Compute/{part.gpu}"))
+                host = line(f"tf_Compute/{part.gpu}")
+                gpus[part.gpu] = Gpu(space, part.gpu, host, compute_cap_major=capability)
             gpu = gpus[part.gpu]
             if isinstance(part, Kernel):
-                gpu.launch(part.name, at + part.at - 10, at + part.at, part.took)
+                gpu.launch(part.name, at + part.at - 10, at + part.at, part.took, tf_op=part.op)
             else:
                 options = {"size": part.size, "memory": part.memory, "call_duration_us": part.call_took}
                 gpu.copy(part.direction, at + part.call, at + part.at, part.took, **options)
     return space
-
-
-def marked(count: int, length_us: float, **facts) -> tuple[Space, Line, Gpu]:
-    """Steps marked on Python's line, and a GPU that a thread of TensorFlow's launches work to."""
-    space = Space()
-    return space, space.steps(count, length_us), Gpu(space, 0, space.host.line("tf_Compute/1", 2), **facts)
