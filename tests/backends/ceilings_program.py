@@ -1,34 +1,33 @@
-"""Measures the ceilings of a model or loop with stamped delays; prints what was found and changed.
+"""Measures ceilings with stamped delays on the backend that KERAS_BACKEND names; reports what was found and changed.
 
-    python ceilings_program.py BACKEND INPUT MODE
+    python ceilings_program.py INPUT/MODE ...
 
-INPUT: dataset (a PyDataset), tfdata, loader (torch), arrays. MODE: graph, compiled, eager, loop,
-interrupted, callback.
+INPUT: dataset (a PyDataset), tfdata, loader (torch), arrays. MODE: graph, compiled, eager, loop, callback.
 """
 
 import contextlib
 import hashlib
 import itertools
-import json
-import os
 import random
 import signal
 import sys
+import tempfile
 import time
 
-BACKEND, INPUT, MODE = sys.argv[1:4]
-os.environ["KERAS_BACKEND"] = BACKEND
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import keras
+import numpy as np
+from injected import report
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+from gpu_util_callback import GpuUtilCallback, ceilings, read_recordings
+from gpu_util_callback.diagnosis import logdir_report
 
-from gpu_util_callback import GpuUtilCallback, ceilings  # noqa: E402
-
-INPUT_S, STEP_S, SECONDS = 0.04, 0.02, float(sys.argv[4]) if sys.argv[4:] else 3.0
+BACKEND = keras.backend.backend()
+INPUT, MODE = "", ""
+INPUT_S, STEP_S, SECONDS = 0.02, 0.01, 0.3
+BATCHES = 12
 keras.utils.set_random_seed(7)
-X = np.random.rand(320, 4).astype("float32")
-Y = np.random.rand(320, 1).astype("float32")
+X = np.random.rand(8 * BATCHES, 4).astype("float32")
+Y = np.random.rand(8 * BATCHES, 1).astype("float32")
 
 
 class Batches(keras.utils.PyDataset):
@@ -36,12 +35,12 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(self):
         super().__init__()
-        self.order = np.arange(40)
+        self.order = np.arange(BATCHES)
         self.rng = np.random.default_rng(1)
         self.served = 0
 
     def __len__(self):
-        return 40
+        return BATCHES
 
     def __getitem__(self, at):
         time.sleep(INPUT_S)
@@ -67,13 +66,13 @@ def make_data():
             time.sleep(INPUT_S)
             return x
 
-        data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(320, seed=5).batch(8)
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=5).batch(8)
         return data.map(lambda x, y: (tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), (None, 4)), y))
     import torch
 
     class Rows(torch.utils.data.Dataset):
         def __len__(self):
-            return 320
+            return len(X)
 
         def __getitem__(self, at):
             return X[at], Y[at]
@@ -168,8 +167,6 @@ def state_of(model, data):
 
 def trained(model, data):
     """The losses of the training that follows: its data and random numbers are part of them."""
-    global INPUT_S, STEP_S
-    INPUT_S = STEP_S = 0.0
     y = {"y": Y, "batch_size": 8} if INPUT == "arrays" else {}
     history = model.fit(data, epochs=2, verbose=0, shuffle=INPUT == "arrays", **y)
     return [history.history["loss"], digest(*model.get_weights())]
@@ -190,33 +187,33 @@ def interrupted(after_s):
 
 
 def of_model():
+    global INPUT_S, STEP_S
     data, model = make_data(), make_model()
     model.train_on_batch(X[:8], Y[:8])  # optimizer slots and metrics that are not zero
+    y = {"y": Y, "batch_size": 8} if INPUT == "arrays" else {}
     before = state_of(model, data)
-    result, raised = None, None
+    raised = False
     try:
-        if MODE == "interrupted":
-            with interrupted(0.55 * SECONDS + 1.0):
-                ceilings(model, data, seconds=4 * SECONDS, progress=False)
-        else:
-            y = Y if INPUT == "arrays" else None
-            result = ceilings(model, data, y, batch_size=8 if y is not None else None, seconds=SECONDS, progress=False)
+        with interrupted(0.8):
+            ceilings(model, data, **y, seconds=4, progress=False)
     except KeyboardInterrupt:
-        raised = "KeyboardInterrupt"
+        raised = True
+    after_it = state_of(model, data)
+    result = ceilings(model, data, **y, seconds=SECONDS, progress=False)
     after = state_of(model, data)
     fresh, again = make_data(), make_model()  # in the same order as above: each sets seeds
     again.train_on_batch(X[:8], Y[:8])
+    delays, INPUT_S, STEP_S = (INPUT_S, STEP_S), 0.0, 0.0
     random.seed(3)
     keras.utils.set_random_seed(3)
     with_it = trained(model, data)
     keras.utils.set_random_seed(3)
     without_it = trained(again, fresh)
-    changed = [name for name in before if before[name] != after[name]]
+    INPUT_S, STEP_S = delays
     return {
-        "result": None if result is None else result.to_dict(),
-        "text": str(result),
-        "changed": changed,
-        "raised": raised,
+        "result": result.to_dict(),
+        "changed": [name for name in before if not before[name] == after_it[name] == after[name]],
+        "interrupted": raised,
         "with": with_it,
         "without": without_it,
     }
@@ -234,14 +231,7 @@ def of_loop():
     step, state = _loop_step()
     before = state()
     result = ceilings(step=step, data=Slow(), seconds=SECONDS, progress=False)
-    return {
-        "result": result.to_dict(),
-        "changed": [] if state() == before else ["state"],
-        "raised": None,
-        "text": str(result),
-        "with": 0,
-        "without": 0,
-    }
+    return {"result": result.to_dict(), "changed": [] if state() == before else ["state"]}
 
 
 def _loop_step():
@@ -299,7 +289,7 @@ def _loop_step():
 
 
 def of_callback():
-    log_dir = sys.argv[5]
+    log_dir = tempfile.mkdtemp(prefix="ceilings-")
     data, model = make_data(), make_model()
     plain_model, plain_data = make_model(), make_data()
     keras.utils.set_random_seed(3)
@@ -307,15 +297,17 @@ def of_callback():
     model.fit(data, epochs=1, verbose=0, shuffle=False, callbacks=[callback])
     keras.utils.set_random_seed(3)
     plain_model.fit(plain_data, epochs=1, verbose=0, shuffle=False)
+    (kept,) = read_recordings(log_dir)
+    (run,) = logdir_report([kept])["runs"]
     return {
-        "result": None,
-        "text": "",
-        "changed": [],
-        "raised": None,
+        "result": kept.facts["ceilings"],
+        "reported": run["ceilings"],
         "with": digest(*model.get_weights()),
         "without": digest(*plain_model.get_weights()),
     }
 
 
-run = {"loop": of_loop, "callback": of_callback}.get(MODE, of_model)
-print(json.dumps(run()))
+if __name__ == "__main__":
+    for case in sys.argv[1:]:
+        INPUT, _, MODE = case.partition("/")
+        report(case, **{"loop": of_loop, "callback": of_callback}.get(MODE, of_model)())

@@ -11,7 +11,7 @@ import numpy as np
 from advised import apply, only
 
 from gpu_util_callback import GpuUtilCallback, ceilings, read_recordings
-from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis import logdir_report, run_report
 
 FOLDER = Path(tempfile.mkdtemp(prefix="advised-"))
 STEPS, MAKE_S, WORK_S = 30, 0.05, 0.025
@@ -65,9 +65,10 @@ if __name__ == "__main__":
     # What a process does once, at its first fit with such an input, is not the input's to save.
     fit("first", Made(), steps_per_epoch=2)
     before = fit("before", Made())
-    measured = ceilings(slow_model(WORK_S), Made(), seconds=1.5, progress=False)
+    measured = ceilings(slow_model(WORK_S), Made(), seconds=0.8, progress=False)
     names = apply(only(before, "input_bound")["advice"]["code"], dataset=Made())
     after = fit("after", names["dataset"])
     kept = ("wall_s", "time_s", "step_ms", "spans", "findings")
     runs = [{name: run[name] for name in kept} for run in (before, after)]
-    print("RESULT", json.dumps([*runs, measured.to_dict()]))
+    *_, newest = logdir_report(read_recordings(FOLDER))["runs"]
+    print("RESULT", json.dumps([*runs, measured.to_dict(), newest["since"]]))

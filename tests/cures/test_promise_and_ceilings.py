@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from advised import only
+from advised import assert_gone, only
 from fork_server import python
 from packages import need
 from programs import ran
@@ -16,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 MARGIN, KEPT = 1.3, 0.3
 
 
-def advised(backend: str) -> tuple[dict, dict, dict]:
-    """(run before, run after, ceilings) of the program."""
+def advised(backend: str) -> tuple[dict, dict, dict, dict]:
+    """(run before, run after, ceilings, what the next run tells of the promise) of the program."""
     need("keras", backend)
     paths = [HERE, HERE.parent / "support", HERE.parent.parent]
     more = {
@@ -38,8 +38,10 @@ def advised(backend: str) -> tuple[dict, dict, dict]:
 )
 def test_no_more_is_promised_and_got_than_ceilings_say_a_perfect_input_gains(backend):
     """The promise is inferred from the waits alone; ceilings measure it in another way."""
-    before, after, measured = advised(backend)
+    before, after, measured, since = advised(backend)
     span = only(before, "input_bound")
+    assert "Made makes one batch at a time" in span["advice"]["text"]
+    assert_gone(after, "input_bound")
     assert "model_alone_ms" not in span["evidence"]
     # Ceilings are rates of steps: what a fit takes beyond them is left out here, too.
     was, now = (run["time_s"]["step"] + run["time_s"]["input_wait"] for run in (before, after))
@@ -49,3 +51,6 @@ def test_no_more_is_promised_and_got_than_ceilings_say_a_perfect_input_gains(bac
     # A perfect input is a bound for both; short runs on a shared machine scatter.
     assert 1.4 < promised <= MARGIN * bound
     assert 1 + KEPT * (promised - 1) <= got <= MARGIN * bound
+    # The next run of the job, whatever its folder is called, tells what became of the promise.
+    assert since["run"] == "before" and since["gone"] == ["input_bound"]
+    assert since["got"] == pytest.approx(since["promised_up_to"], rel=0.2)
