@@ -1,26 +1,27 @@
-"""A loop under GpuUtilMonitor: FRAMEWORK, MODE ("eager", "advised", "compiled"), LOG_DIR.
+"""Loops under GpuUtilMonitor: FRAMEWORK CASE ...
 
-FRAMEWORK "keras": MODE is the method that predicts one batch in each step.
-
-"advised" is the eager loop with the decorator that the eager run's report prints. Prints the
-weights' bytes as a digest, so that runs can be compared bit by bit; TWICE=1 trains without the
-monitor first.
+A case is the mode of a loop. "advised" is the eager loop with the decorator that the eager run's
+report prints; "looks" trains eagerly and compiled, without the monitor and with it. Reports, for
+each case, where it was recorded, and digests of the weights' bytes.
 """
 
 import contextlib
 import hashlib
-import os
 import sys
+import tempfile
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
+from injected import report
 
-from gpu_util_callback import GpuUtilMonitor
+from gpu_util_callback import GpuUtilMonitor, read_recordings
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recorder import recorder
 from gpu_util_callback.steps import dispatch
 
 dispatch._DENSE_S = 0.01  # as many samples in loops that last a fifth of the usual time
 
 WIDTH, LAYERS, BATCHES = 24, 5, 20
+FOLDER = tempfile.mkdtemp(prefix="eager-")
 rng = np.random.default_rng(0)
 DATA = rng.standard_normal((BATCHES, 16, WIDTH)).astype(np.float32)
 START = [0.3 * rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
@@ -33,15 +34,20 @@ def monitored(log_dir):
     return GpuUtilMonitor(log_dir, report=False), lambda monitor, batches: monitor.batches(batches)
 
 
+def advised() -> str:
+    """The decorator that the report of the eager loop prints."""
+    [recording] = read_recordings(f"{FOLDER}/eager")
+    run = run_report(recording)
+    [claim] = [one for one in [*run["findings"], *run["spans"]] if one["cause"] == "launch_bound"]
+    return claim["advice"]["code"].splitlines()[0].partition("#")[0].strip().removeprefix("@")
+
+
 def tensorflow_loop(mode, log_dir, steps):
     import tensorflow as tf
 
     weights = [tf.Variable(one) for one in START]
-    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")), "compiled": tf.function}[
-        mode
-    ]
 
-    @decorator
+    @{"eager": lambda f: f, "advised": lambda f: eval(advised(), {"tf": tf})(f), "compiled": tf.function}[mode]
     def train_step(x):
         with tf.GradientTape() as tape:
             h = x
@@ -70,9 +76,7 @@ def jax_loop(mode, log_dir, steps):
             h = jnp.tanh(h @ w)
         return (h**2).mean()
 
-    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")), "compiled": jax.jit}[mode]
-
-    @decorator
+    @{"eager": lambda f: f, "advised": lambda f: eval(advised(), {"jax": jax})(f), "compiled": jax.jit}[mode]
     def update(weights, x):
         loss, gradients = jax.value_and_grad(loss_of)(weights, x)
         return [w - 0.01 * g for w, g in zip(weights, gradients, strict=True)], loss
@@ -136,12 +140,12 @@ def keras_loop(mode, log_dir, steps):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(WIDTH)])
     model.compile("sgd", "mse")
-    predict = getattr(model, mode.removesuffix(" between"))
+    predict = getattr(model, mode.removesuffix("_between"))
     arguments = {"verbose": 0} if mode.startswith("predict") and "batch" not in mode else {}
     predict(DATA[0], **arguments)
     model.train_on_batch(DATA[0], DATA[0])
     monitor, of = monitored(log_dir)
-    if mode.endswith(" between"):
+    if mode.endswith("_between"):
         with monitor as entered:
             for x in list(DATA) * (steps // BATCHES):
                 wanted = 0.9 * predict(x, **arguments)
@@ -154,15 +158,33 @@ def keras_loop(mode, log_dir, steps):
     return model.get_weights()
 
 
+LOOPS = {  # each lasts about half a second; by framework and case
+    ("tensorflow", "eager"): (tensorflow_loop, 400),
+    ("tensorflow", "advised"): (tensorflow_loop, 2000),
+    ("tensorflow", "next"): (tensorflow_input_loop, 40),
+    ("tensorflow", "iter"): (tensorflow_input_loop, 40),
+    ("tensorflow", "predict"): (keras_loop, 20),
+    ("tensorflow", "predict_on_batch"): (keras_loop, 20),
+    ("tensorflow", "predict_between"): (keras_loop, 20),
+    ("jax", "eager"): (jax_loop, 120),
+    ("jax", "advised"): (jax_loop, 5000),
+    ("torch", "eager"): (torch_loop, 3000),
+}
+
+
+def digest(weights) -> str:
+    return hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdigest()
+
+
 if __name__ == "__main__":
-    framework, mode, log_dir, steps = sys.argv[1:]
-    loops = {
-        "tensorflow input": tensorflow_input_loop,
-        "tensorflow": tensorflow_loop,
-        "jax": jax_loop,
-        "torch": torch_loop,
-    }
-    loop = loops.get(framework, keras_loop)
-    for folder in [None, log_dir] if os.environ.get("TWICE") else [log_dir]:
-        found = loop(mode, folder, int(steps))
-        print("weights", hashlib.sha256(b"".join(w.tobytes() for w in found)).hexdigest())
+    framework, *cases = sys.argv[1:]
+    for case in cases:
+        recorder._process = type(recorder._process)()  # each loop is a program of its own
+        place = f"{FOLDER}/{case}"
+        if case == "looks":
+            loop, _ = LOOPS[framework, "eager"]
+            runs = [loop(m, at, 100) for m in ("eager", "compiled") for at in (None, f"{place} {m}")]
+        else:
+            loop, steps = LOOPS[framework, case]
+            runs = [loop(case, place, steps)]
+        report(case, log_dir=place, weights=[digest(one) for one in runs])

@@ -1,12 +1,8 @@
 """Real loops that nothing compiles are seen, told what to add, and left as they are."""
 
-from pathlib import Path
-
 import pytest
-from fork_server import python
 from packages import need
-from processes import environment
-from programs import ran
+from processes import shared
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
@@ -15,99 +11,76 @@ from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 
 pytestmark = pytest.mark.real_clock("a verdict on what real loops spend")
 
-PROGRAM = Path(__file__).with_name("eager_program.py")
-STEPS = {  # of a loop that lasts about a second
-    ("tensorflow", "eager"): 400,
-    ("tensorflow", "advised"): 5000,
-    ("jax", "eager"): 120,
-    ("jax", "advised"): 15000,
-    ("torch", "eager"): 6000,
+CASES = {
+    "tensorflow": ("looks", "eager", "advised", "next", "iter", "predict", "predict_on_batch", "predict_between"),
+    "jax": ("looks", "eager", "advised"),
+    "torch": ("eager",),
 }
 
 
-def trained(framework, mode, log_dir, steps=None, **variables) -> list[str]:
-    """The digests of the weights after a program's loops."""
-    steps = steps or STEPS[framework, mode]
-    done = ran(
-        *python(framework.partition(" ")[0]), PROGRAM, framework, mode, log_dir, steps, env=environment(**variables)
-    )
-    return [line for line in done.stdout.splitlines() if line.startswith("weights")]
+def trained(framework):
+    """Where the framework's loops were recorded, and the digests of their weights."""
+    need(framework)
+    return shared("eager_program.py", framework, *CASES[framework])
 
 
-def reported(log_dir):
-    (recording,) = read_recordings(log_dir)
+def reported(framework, case):
+    (recording,) = read_recordings(trained(framework)[case]["log_dir"])
     report = run_report(recording)
     claims = [*report["findings"], *report["spans"]]
     return report, [claim for claim in claims if claim["cause"] == "launch_bound"]
 
 
 @pytest.mark.parametrize(("framework", "function"), [("tensorflow", "train_step"), ("jax", "update")])
-def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(tmp_path, framework, function):
-    need(framework)
-    trained(framework, "eager", tmp_path / "eager")
-    before, (claim,) = reported(tmp_path / "eager")
+def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(framework, function):
+    before, (claim,) = reported(framework, "eager")
     assert "eagerly" in before["verdict"]
-    line, define = claim["advice"]["code"].splitlines()
-    assert define == f"def {function}(...):"
+    assert claim["advice"]["code"].splitlines()[1] == f"def {function}(...):"
     if framework == "tensorflow":
         assert 30 <= claim["evidence"]["operations_per_step"] <= 120
-
-    decorator = line.partition("#")[0].strip().removeprefix("@")
-    trained(framework, "advised", tmp_path / "advised", DECORATOR=decorator)
-    after, claims = reported(tmp_path / "advised")
+    after, claims = reported(framework, "advised")
     assert claims == [] and "eagerly" not in after["verdict"]
     assert after["fit"]["dispatch"]["samples"] >= 20, "it was looked at"
     assert 2 * after["step_ms"]["p50"] < before["step_ms"]["p50"]
 
 
 @pytest.mark.parametrize("mode", ["next", "iter"])
-def test_what_a_loop_fetches_between_its_steps_is_input(tmp_path, mode):
-    need("tensorflow")
-    trained("tensorflow input", mode, tmp_path, 60)
-    (recording,) = read_recordings(tmp_path)
-    report = run_report(recording)
+def test_what_a_loop_fetches_between_its_steps_is_input(mode):
+    report, _ = reported("tensorflow", mode)
     assert report["verdict"].startswith("Training waits for its input between the steps")
     assert report["headline"]["ids"] == ["host_stall:fetching@0"]
 
 
-def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing(tmp_path):
-    need("tensorflow")
-    weights = trained("keras", "predict", tmp_path / "predict", 40)
-    report, (claim,) = reported(tmp_path / "predict")
+def test_predict_in_a_loop_sets_itself_up_and_compiles_nothing():
+    report, (claim,) = reported("tensorflow", "predict")
     assert report["verdict"].startswith("The steps call predict")
     assert report["time_s"]["compile"] < 0.1 * report["wall_s"], "it traces a pipeline, not a step"
     assert "model.predict_on_batch(batch)" in claim["advice"]["code"]
 
-    assert trained("keras", "predict_on_batch", tmp_path / "advised", 40) == weights
-    after, claims = reported(tmp_path / "advised")
+    weights = [trained("tensorflow")[method]["weights"] for method in ("predict", "predict_on_batch")]
+    assert weights[0] == weights[1]
+    after, claims = reported("tensorflow", "predict_on_batch")
     assert claims == []
     assert after["wall_s"] < report["wall_s"] - 0.65 * claim["saves_s"]
 
 
-def test_predict_between_the_steps_of_a_loop_is_named(tmp_path):
-    need("tensorflow")
-    trained("keras", "predict between", tmp_path, 40)
-    [recording] = read_recordings(tmp_path)
-    report = run_report(recording)
+def test_predict_between_the_steps_of_a_loop_is_named():
+    report, _ = reported("tensorflow", "predict_between")
     assert report["verdict"].startswith("predict is called between the steps"), report["verdict"]
     assert "Fixing it could make this run" in report["verdict"]
 
 
-def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
-    need("torch")
-    trained("torch", "eager", tmp_path)
-    report, claims = reported(tmp_path)
+def test_a_loop_of_pytorch_is_eager_as_usual():
+    report, claims = reported("torch", "eager")
     assert claims == []
     assert report["fit"]["dispatch"]["eager"] > 0.5 * report["fit"]["dispatch"]["samples"]
     assert 10 <= report["fit"]["dispatch"]["operations"] <= 40
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
-def test_looking_changes_no_bit(tmp_path, framework):
-    need(framework)
-    for mode in ("eager", "compiled"):
-        plain, recorded = trained(framework, mode, tmp_path / mode, 100, TWICE="1")
-        assert recorded == plain
+def test_looking_changes_no_bit(framework):
+    plain, recorded, compiled, recorded_compiled = trained(framework)["looks"]["weights"]
+    assert (recorded, recorded_compiled) == (plain, compiled)
 
 
 def test_the_program_s_random_numbers_are_left_alone():
