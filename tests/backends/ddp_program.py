@@ -18,7 +18,7 @@ from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
 
 folder = sys.argv[1]
 rank, workers, slow = (int(argument) for argument in sys.argv[2:5])
-STEPS, BATCH, WIDTH = 30, 8, 16
+STEPS, BATCH, WIDTH = 20, 8, 16
 
 
 class Slow(torch.utils.data.Dataset):

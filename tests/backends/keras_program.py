@@ -123,7 +123,8 @@ class Worker(keras.Sequential):
 
 
 def model(work_ms: float = 0, truth: Truth | None = None, size: int = 16, **compiled) -> Worker:
-    made = Worker([keras.layers.Input((WIDTH,)), keras.layers.Dense(size, activation="relu"), keras.layers.Dense(1)])
+    wide = keras.layers.Dense(size, activation="relu", name="wide")
+    made = Worker([keras.layers.Input((WIDTH,)), wide, keras.layers.Dense(1)])
     made.work_ms, made.truth = work_ms, truth
     made.compile("sgd", "mse", **compiled)
     return made
@@ -318,26 +319,40 @@ def hidden() -> None:
 
 
 def parallel() -> None:
-    """`DataParallel` over eight devices (JAX)."""
+    """`DataParallel`, and `ModelParallel` of wide weights, over eight devices (JAX)."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", 8)
-    keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
-    for attempt in range(3):
-        truth = Truth()
-        recording = fit(model(0, truth), f"parallel{attempt}", callbacks=[Wanted(truth)], **given("generator", truth))
-        result = {
+    mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"), keras.distribution.list_devices())
+    layout = keras.distribution.LayoutMap(mesh)
+    layout[".*wide.*kernel"] = (None, "model")
+    layout[".*wide.*bias"] = ("model",)
+    for distribution in (
+        keras.distribution.DataParallel(auto_shard_dataset=False),
+        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch", auto_shard_dataset=False),
+    ):
+        keras.distribution.set_distribution(distribution)
+        name = type(distribution).__name__
+        for attempt in range(3):
+            truth, trained = Truth(), model(size=64)
+            recording = fit(trained, f"{name}{attempt}", callbacks=[Wanted(truth)], **given("generator", truth))
+            # Each batch is then split over the devices, which on a few cores hide some of its fetch.
+            wait = truth.wait_ms(ahead=False)
+            measured = recording.steps["input_wait_ns"] / 1e6
+            good = close(measured, wait, handed=True, slack_ms=2.5)
+            if good:
+                break
+        kernel = trained.layers[0].kernel.value
+        report(
+            name,
             **summary(recording),
-            "truth": medians(truth.wait_ms(ahead=False)),
-            "measured": medians(recording.steps["input_wait_ns"] / 1e6),
-        }
-        # Each batch is then split over the devices, which on a few cores hide some of its fetch.
-        wait = truth.wait_ms(ahead=False)
-        measured = recording.steps["input_wait_ns"] / 1e6
-        result["good"] = close(measured, wait, handed=True, slack_ms=2.5)
-        if result["good"]:
-            break
-    report("parallel", **result)
+            truth=medians(wait),
+            measured=medians(measured),
+            good=good,
+            compiled=int((recording.steps["compile_ns"] > 0).sum()),
+            shards=sorted({str(shard.data.shape) for shard in kernel.addressable_shards}),
+            finite=bool(np.isfinite(np.asarray(jax.device_get(kernel))).all()),
+        )
 
 
 def executions() -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import socket
-import time
 
 import numpy as np
 import pytest
 from nvml import Scenario, environment
 from packages import need
-from processes import results, shared, start
+from processes import results, shared, start, summed_up
+from waiting import wait_until
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report
@@ -105,7 +105,7 @@ def test_the_slow_one_of_four_workers_and_the_wrong_clock_are_found(tmp_path):
 
 def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
     need("torch")
-    check_straggler("torch", tmp_path, 2, steps=130, offsets_ms=[0.0, -2000.0])
+    check_straggler("torch", tmp_path, 2, steps=110, offsets_ms=[0.0, -2000.0])
     recordings = one_session(tmp_path, 2)
     (session,) = logdir_report(recordings)["sessions"]
     clocks = session["clocks"]
@@ -113,7 +113,7 @@ def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
     (found,) = clocks["workers"]
     # Whoever hears last of a gradient may wake some milliseconds later, step by step.
     assert found["offset_ms"] == pytest.approx(-2000, abs=20)
-    assert found["steps"] == 130 and found["drift_ppm"] == 0
+    assert found["steps"] == 110 and found["drift_ppm"] == 0
     assert "behind worker 0's" in found["text"]
     # On the reference's clock every step ends at the same moment; as recorded it did not.
     shared = session_clocks(recordings)
@@ -127,7 +127,7 @@ def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
 def test_a_worker_that_computes_longer_is_not_guessed(tmp_path):
     """On a CPU nothing shows who waits within the step: no verdict is better than a wrong one."""
     need("torch")
-    for process in job("torch", tmp_path, 2, 1, STEPS="60", WORK_MS="30"):
+    for process in job("torch", tmp_path, 2, 1, STEPS="40", WORK_MS="30"):
         results(process, 120)
     recordings = one_session(tmp_path, 2)
     bodies = [float(np.median(r.steps["body_ns"]) / 1e6) for r in recordings]
@@ -137,7 +137,7 @@ def test_a_worker_that_computes_longer_is_not_guessed(tmp_path):
 
 
 def test_ranks_of_a_sweep_are_neither_aligned_nor_blamed(tmp_path):
-    for process in job("alone", tmp_path, 2, 1, offsets_ms=(0, 35), STEPS="120"):
+    for process in job("alone", tmp_path, 2, 1, offsets_ms=(0, 35), STEPS="110"):
         results(process, 60)
     (session,) = logdir_report(one_session(tmp_path, 2))["sessions"]
     assert session["findings"] == []
@@ -147,16 +147,8 @@ def test_ranks_of_a_sweep_are_neither_aligned_nor_blamed(tmp_path):
 
 def test_a_worker_that_is_killed(tmp_path):
     need("torch")
-    processes = job("torch", tmp_path, 2, 1, STEPS="2000")
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        time.sleep(0.5)
-        try:
-            found = read_recordings(tmp_path)
-        except Exception:  # not there yet
-            continue
-        if len(found) == 2 and all(len(r.steps["step"]) > 20 for r in found):
-            break
+    processes = job("torch", tmp_path, 2, 1, STEPS="2000", FLUSH_S="0.5")
+    wait_until(lambda: [r.step_count > 20 for r in read_recordings(tmp_path)] == [True, True], 60)
     os.kill(processes[1].pid, signal.SIGKILL)
     for process in processes:
         process.communicate(timeout=60)
@@ -168,35 +160,27 @@ def test_a_worker_that_is_killed(tmp_path):
         assert not recording.problems
     # At most the last flush of the killed one is missing.
     ends = [(r.steps["start_ns"] + r.steps["duration_ns"])[-1] for r in (first, killed)]
-    assert 0 <= (ends[0] - ends[1]) / 1e9 < 2.5
+    assert 0 <= (ends[0] - ends[1]) / 1e9 < 0.5 + 0.5
     logdir_report([first, killed])
 
 
 @pytest.mark.timed
-def test_data_parallel_over_forced_devices():
+@pytest.mark.parametrize("strategy", ["DataParallel", "ModelParallel"])
+def test_keras_on_jax_over_forced_devices(strategy):
     need("keras", "jax")
-    one = results(start("keras_program.py", "parallel", KERAS_BACKEND="jax"))["parallel"]
-    assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
-    assert one["steps"] == 24
-    assert one["fit"]["strategy"] == "DataParallel"
-    assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
-
-
-@pytest.mark.timed
-def test_model_parallel_over_forced_devices():
-    need("keras", "jax")
-    one = results(start("sharded_program.py", KERAS_BACKEND="jax"))["sharded"]
-    assert one["shards"] == ["(16, 16)"] and one["devices"] == 8, "the weights were not sharded"
+    one = shared("keras_program.py", "parallel", KERAS_BACKEND="jax")[strategy]
+    summed_up(one)
     assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
     assert one["steps"] == 24 and one["status"] == "ended" and one["finite"]
     assert one["compiled"] == 1
-    assert one["off_s"] < 0.005 * one["wall_s"]
     assert "input wait" not in one["unavailable"]
-    assert one["fit"]["strategy"] == "ModelParallel"
-    # Two replicas of the model, each over four devices.
-    assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
-    assert [r["replica"] for r in one["fit"]["replicas"]] == [0] * 4 + [1] * 4
-    assert [r["shard"] for r in one["fit"]["replicas"]] == [0, 1, 2, 3] * 2
+    assert one["fit"]["strategy"] == strategy
+    replicas = one["fit"]["replicas"]
+    assert [r["device"] for r in replicas] == [f"cpu:{i}" for i in range(8)]
+    if strategy == "ModelParallel":  # two replicas of the model, each over four devices
+        assert one["shards"] == ["(16, 16)"], "the weights were not sharded"
+        assert [r["replica"] for r in replicas] == [0] * 4 + [1] * 4
+        assert [r["shard"] for r in replicas] == [0, 1, 2, 3] * 2
 
 
 def test_keras_on_torch_over_two_processes(tmp_path):
@@ -212,7 +196,7 @@ def test_keras_on_torch_over_two_processes(tmp_path):
     for way in ("guide", "fit"):
         assert weights[0][way] == weights[1][way], "the ranks did not train one model"
         recordings = one_session(tmp_path / way, 2)
-        assert [len(r.steps["step"]) for r in recordings] == [30, 30]
+        assert [len(r.steps["step"]) for r in recordings] == [20, 20]
         waits = [float(np.median(r.steps["input_wait_ns"][3:]) / 1e6) for r in recordings]
         assert waits[1] > 15 and waits[0] < 0.4 * waits[1], f"{way}: waits by rank {waits} ms"
         (session,) = logdir_report(recordings)["sessions"]
@@ -227,7 +211,7 @@ def test_uneven_gpus_of_one_process(tmp_path):
     variables = environment(scenario, tmp_path)
     keep = ("LD_LIBRARY_PATH", "NVML_STANDIN_SCENARIO")
     told = {name: variables[name] for name in keep} | {"CUDA_VISIBLE_DEVICES": "0,1"}
-    results(start("uneven_program.py", str(tmp_path / "logs"), "180", **told))
+    results(start("uneven_program.py", str(tmp_path / "logs"), "100", **told))
     recordings = read_recordings(tmp_path / "logs")
     (run,) = logdir_report(recordings)["runs"]
     assert [gpu["used_by_framework"] for gpu in run["gpus"]] == [True, True]

@@ -57,16 +57,16 @@ def test_workers_share_a_bucket(bucket):
 
 def test_a_worker_killed_while_it_records_into_a_bucket(bucket):
     """What it had flushed can be read, and the other one goes on."""
-    first, killed = workers(bucket, STEPS="180", REMOTE_FLUSH_S="0.5")
+    first, killed = workers(bucket, STEPS="300", FLUSH_S="0.5")
     flushed = wait_until(lambda: steps_of(bucket, rank=1), 60)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=30)
     results(first, 60)
     ended, lost = by_rank(bucket)
-    assert ended.status == "ended" and len(ended.steps["step"]) == 180
+    assert ended.status == "ended" and len(ended.steps["step"]) == 300
     assert lost.status == "lost"
     steps = lost.steps["step"]
-    assert flushed <= len(steps) < 180 and steps.tolist() == list(range(len(steps)))
+    assert flushed <= len(steps) < 300 and steps.tolist() == list(range(len(steps)))
     assert not lost.problems
     logdir_report([ended, lost])
 

@@ -2,7 +2,7 @@
 
 Arguments: framework, log directory, rank, workers, rank of the worker whose input is slow.
 WALL_OFFSET_MS: how far this worker's wall clock is ahead of the machine's.
-REMOTE_FLUSH_S: how often it writes into an object store.
+FLUSH_S: how often it writes, into an object store, too.
 WORK_MS: how long the slow worker computes in each step, its input being as fast as the others'.
 """
 
@@ -23,10 +23,10 @@ if OFFSET_NS:  # before anybody takes the clock's functions
 from loops import jax_loop, late_batches, tensorflow_loop, torch_loop  # noqa: E402
 
 from gpu_util_callback import GpuUtilMonitor  # noqa: E402
-from gpu_util_callback.recorder import outputs  # noqa: E402
+from gpu_util_callback.recorder import outputs, recorder  # noqa: E402
 
-if "REMOTE_FLUSH_S" in os.environ:
-    outputs.REMOTE_FLUSH_S = float(os.environ["REMOTE_FLUSH_S"])
+if "FLUSH_S" in os.environ:
+    recorder.FLUSH_S = outputs.FLUSH_S = outputs.REMOTE_FLUSH_S = float(os.environ["FLUSH_S"])
 
 framework, log_dir = sys.argv[1:3]
 rank, workers, slow = (int(argument) for argument in sys.argv[3:6])
@@ -93,8 +93,8 @@ def jax() -> None:
 def alone() -> None:
     """A rank of a sweep: it waits for nobody, and is only told that it is one of several."""
     with GpuUtilMonitor(log_dir, report=False) as monitor:
-        for _ in monitor.batches(batches()):
-            time.sleep(0.02 if rank != slow else 0.0)
+        for _ in monitor.batches(late_batches(rank, STEPS, (0.01, 0.02) if rank == slow else (0.0, 0.0))):
+            time.sleep(0.008 if rank != slow else 0.0)
 
 
 if __name__ == "__main__":
