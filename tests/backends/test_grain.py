@@ -58,47 +58,48 @@ def test_data_in_a_pipeline_is_not_searched(grain):
     assert workers_of(grain.MapDataset.source(million).batch(4)) == ("MapDataset", None, None)
 
 
-def run(program: str, folder: Path, *arguments: str, start: Sequence[str] = (sys.executable,), **variables: str):
+def run(program: str, folder: Path, start: Sequence[str] = (sys.executable,), **variables: str):
     (folder / "train.py").write_text(program)
-    ran(*start, "train.py", *arguments, cwd=folder, env=environment(**variables))
+    ran(*start, "train.py", cwd=folder, env=environment(**variables))
 
 
 # Each batch takes 40 ms of waiting, a step 10 ms. Workers import this file, but not JAX.
 PROGRAM = """
-import sys, time
+import time
 import grain, numpy as np, psutil
-from gpu_util_callback import GpuUtilMonitor
+from gpu_util_callback import GpuUtilMonitor, read_recordings
 
 class Read(grain.transforms.Map):
     def map(self, i):
         time.sleep(0.005)
         return np.full(4, i, np.float32)
 
-def main(change):
+def train(log_dir, loader):
     import jax
     cores = psutil.cpu_times(percpu=True)
     psutil.cpu_times = lambda percpu: cores  # what else runs here decides nothing
-    indices = grain.samplers.IndexSampler(num_records=640, num_epochs=1, shuffle=False)
-    dataset = make(change)(
-        data_source=range(640), sampler=indices, operations=[Read(), grain.transforms.Batch(8)])
+    indices = grain.samplers.IndexSampler(num_records=400, num_epochs=1, shuffle=False)
+    dataset = loader(data_source=range(400), sampler=indices, operations=[Read(), grain.transforms.Batch(8)])
     step = jax.jit(lambda x: x + 1)
-    with GpuUtilMonitor("logs/" + ("after" if change else "before"), report=False) as monitor:
+    with GpuUtilMonitor(log_dir, report=False) as monitor:
         for batch in monitor.batches(dataset):
             step(batch).block_until_ready()
             time.sleep(0.01)
 
-def make(change):
+def advised():
     # The printed lines, with the arguments that `...` stands for.
     import functools
-    if not change:
-        return grain.DataLoader
+    from gpu_util_callback.diagnosis import run_report
+    report = run_report(read_recordings("logs/before")[0])
+    [found] = [one for one in report["findings"] + report["spans"] if one["cause"] == "input_bound"]
+    lines = found["advice"]["code"].replace("grain.DataLoader(..., ", "functools.partial(grain.DataLoader, ")
     names = {}
-    lines = change.replace("grain.DataLoader(..., ", "functools.partial(grain.DataLoader, ")
     exec(lines, {"grain": grain, "functools": functools}, names)
     return names["dataset"]
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    train("logs/before", grain.DataLoader)
+    train("logs/after", advised())
 """
 
 
@@ -106,14 +107,13 @@ if __name__ == "__main__":
 def test_a_slow_loader_is_found_and_the_printed_line_mends_it(tmp_path):
     pytest.importorskip("jax", reason="make test BACKENDS=1")
     run(PROGRAM, tmp_path)
-    [report] = logdir_report(read_recordings(tmp_path / "logs" / "before"))["runs"]
+    before = read_recordings(tmp_path / "logs" / "before")
+    [report] = logdir_report(before)["runs"]
     [found] = [one for one in report["findings"] + report["spans"] if one["cause"] == "input_bound"]
-    waits = read_recordings(tmp_path / "logs" / "before")[0].steps["input_wait_ns"][1:]
+    waits = before[0].steps["input_wait_ns"][1:]
     assert waits.min() >= 39e6, "each batch is made while the loop waits"
     assert found["lost_s"] >= 0.9 * waits.sum() / 1e9
-    advice = found["advice"]
-    assert advice["before"] == "dataset = grain.DataLoader(..., worker_count=0)"
-    run(PROGRAM, tmp_path, advice["code"])
+    assert found["advice"]["before"] == "dataset = grain.DataLoader(..., worker_count=0)"
     waits = read_recordings(tmp_path / "logs" / "after")[0].steps["input_wait_ns"]
     # The first batch waits for processes to start; every second one, at most, for its worker.
     assert sorted(waits)[len(waits) // 4] < 10e6, json.dumps((waits // 10**6).tolist())
