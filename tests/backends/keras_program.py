@@ -15,6 +15,7 @@ from device_reads import counted_reads
 from injected import BATCH, PER_DELAY, WIDTH, Truth, close, mapped, medians, report
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.recorder import recorder
 
 BACKEND = keras.backend.backend()
 FOLDER = Path(tempfile.mkdtemp(prefix="backends-"))
@@ -231,13 +232,17 @@ def stages() -> None:
         return
     import tensorflow as tf
 
+    flush_s = recorder.FLUSH_S
+
     def decode(k):
         x = tf.numpy_function(lambda k: Truth([20.0]).make(0)[0], [k], tf.float32)
         x = tf.ensure_shape(x, (BATCH, WIDTH))
         return x, x[:, :1]
 
+    recorder.FLUSH_S = 0.1
     data = tf.data.Dataset.range(40).map(decode)
-    recording = fit(model(), "stages", x=data, validation_data=data.repeat(2))
+    recording = fit(model(), "stages", x=data, validation_data=data)
+    recorder.FLUSH_S = flush_s
     rows = recording.pipeline
     mapped = (rows["stage"] == "map(decode)") & (rows["which"] == "train")
     report(
@@ -474,10 +479,10 @@ def epochs() -> None:
 
 def behind() -> None:
     """Steps that the device is still at when a validation, of one batch, begins."""
-    layers = [keras.layers.Dense(1000) for _ in range(4)]
-    trained = keras.Sequential([keras.Input((1000,)), *layers])
+    layers = [keras.layers.Dense(700) for _ in range(4)]
+    trained = keras.Sequential([keras.Input((700,)), *layers])
     trained.compile("sgd", "mse")
-    x = np.ones((20 * 64, 1000), np.float32)
+    x = np.ones((20 * 64, 700), np.float32)
     arguments = {"x": x, "y": x, "batch_size": 64, "shuffle": False}
     trained.fit(verbose=0, validation_data=(x[:64], x[:64]), **arguments)
     recording = fit(trained, "behind", epochs=2, validation_data=(x[:64], x[:64]), **arguments)
