@@ -17,20 +17,36 @@ RUN = ["-m", "gpu_util_callback", "run"]
 # What Keras needs, on each backend; `run` waits for the import of Keras itself.
 FRAMEWORKS = [*filter(find_spec, ("tensorflow", "jax", "torch"))]
 
+# What a program can see of how it is run, in one.
+SEEN = """# -*- coding: latin-1 -*-
+'''Documented.'''
+import inspect, os, pickle, random, sys
+print('numpy' in sys.modules, 'keras' in sys.modules)
+x: int = 1
+def f(): return 1
+class A: pass
+print(sorted(globals()), __annotations__)
+print(__name__, __spec__, __package__, __file__, __cached__, __doc__, __loader__.path)
+print(sys.argv, sys.path[0], os.getcwd())
+print(inspect.getsource(f), pickle.loads(pickle.dumps(A)))
+random.seed(3)
+print(random.random(), '\xe4')
+"""
 # name -> (files, what follows `python`); the first file is the program.
 PROGRAMS = {
-    "arguments": ("import sys; print(sys.argv)", "t.py --log-dir x -m --redact -- y"),
+    "seen": (SEEN, "sub/t.py --log-dir x -m --redact -- y"),
     "argparse": (
         "import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr', type=float)\nprint(p.parse_args())",
         "t.py --lr nonsense",
     ),
     "help": ("import argparse; argparse.ArgumentParser().parse_args()", "t.py --help"),
-    "main": ("if __name__ == '__main__':\n    print(__name__, __spec__, __package__)", "t.py"),
-    "file": ("print(__file__, __cached__, __doc__, __loader__.path)", "t.py"),
-    "names": ("x: int = 1\nprint(sorted(globals()), __annotations__)", "t.py"),
-    "path": ("import os, sys; print(sys.path[0], os.getcwd())", "sub/t.py"),
     "sibling": ("import sub.helper, helper; print(helper.__name__)", "sub/t.py"),
-    "exit code": ("import sys; sys.exit(7)", "t.py"),
+    "ends": (  # its input is read, its thread is waited for, its last function is called
+        "import atexit, sys, threading, time\nprint(sys.stdin.read().upper())\n"
+        "atexit.register(lambda: print('bye', x))\nx = 1\n"
+        "threading.Thread(target=lambda: (time.sleep(.2), print('late'))).start()\nsys.exit(3)",
+        "t.py",
+    ),
     "exit text": ("import sys; sys.exit('no data')", "t.py"),
     "error": (
         "def f():\n    raise KeyError('x')\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('y') from e",
@@ -42,8 +58,6 @@ PROGRAMS = {
         "import sys, traceback\nsys.excepthook = lambda k, e, t: print(len(traceback.extract_tb(t)), e)\n1 / 0",
         "t.py",
     ),
-    "stdin": ("import sys; print(sys.stdin.read().upper())", "t.py"),
-    "atexit": ("import atexit, sys\natexit.register(lambda: print('bye', x))\nx = 1\nsys.exit(3)", "t.py"),
     "os._exit": ("import os; os._exit(5)", "t.py"),
     "interrupted": (  # in a background job it is ignored
         "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -56,19 +70,10 @@ PROGRAMS = {
         "if __name__ == '__main__':\n    print(m.get_context('spawn').Pool(1).map(f, [1]))",
         "t.py",
     ),
-    "pickle": ("import pickle\nclass A: pass\nprint(pickle.loads(pickle.dumps(A)))", "t.py"),
     "module": ("import sys; print(__name__, __package__, __spec__.name, sys.argv, sys.path[0])", "-m sub.t -m --x"),
     "no module": ("", "-m sub.absent"),
     "package": ("", "-m package --x"),
     "folder": ("", "package"),
-    "source": ("import inspect\ndef f(): return 1\nprint(inspect.getsource(f))", "t.py"),
-    "random": ("import random; random.seed(3); print(random.random())", "t.py"),
-    "threads": (
-        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.2), print('late'))).start()",
-        "t.py",
-    ),
-    "unicode": ("# -*- coding: latin-1 -*-\nprint('\xe4')", "t.py"),
-    "imports": ("import sys; print('numpy' in sys.modules, 'keras' in sys.modules)", "t.py"),
 }
 
 
