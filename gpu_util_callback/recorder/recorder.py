@@ -491,7 +491,7 @@ class Recorder:
             if not self._started_ns:
                 return  # `start` was interrupted
             self._open()
-            due = time.monotonic() + 0.5  # the first flush comes early
+            due = time.monotonic() + min(0.5, FLUSH_S)  # the first flush comes early
             latest = 0
             while not self._wait(min(LOOK_S, max(due - time.monotonic(), 0.0))):
                 self._look_at_input()

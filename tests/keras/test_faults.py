@@ -34,7 +34,7 @@ class TakeTurns(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if batch == STEPS // 2:
-            time.sleep(0.8)
+            time.sleep(0.3)
 
     def on_train_end(self, logs=None):
         self.ended = time.perf_counter()

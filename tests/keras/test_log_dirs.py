@@ -63,7 +63,7 @@ def test_a_disk_that_fills_up(tmp_path, caplog, monkeypatch):
 
     class Pause(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            time.sleep(0.3)
+            time.sleep(0.15)
 
     model = traced()
     history = model.fit(
@@ -121,7 +121,7 @@ from fit_truth import BATCH, WIDTH, Truth, given, small_model
 from gpu_util_callback import GpuUtilCallback
 from gpu_util_callback.recorder import outputs, recorder
 
-recorder.FLUSH_S = outputs.FLUSH_S = outputs.DIAGNOSIS_S = 0.3
+recorder.FLUSH_S = outputs.FLUSH_S = outputs.DIAGNOSIS_S = 0.2
 outputs.DIAGNOSIS_SHARE = 1.0
 
 class Tell(keras.callbacks.Callback):
@@ -155,7 +155,7 @@ def test_killed_in_mid_training(kill, tmp_path):
         assert process.stdout is not None
         steps, last = 0, 0
         began = None
-        while began is None or time.monotonic() - began < 1.2:
+        while began is None or time.monotonic() - began < 0.8:
             line = process.stdout.readline()
             assert line, "training ended by itself"
             steps, last = steps + 1, int(line)
@@ -174,7 +174,7 @@ def test_killed_in_mid_training(kill, tmp_path):
     end = int(recorded["start_ns"][-1] + recorded["duration_ns"][-1])
     if kill == signal.SIGKILL:
         assert recording.status == "lost"
-        assert (last - end) / 1e9 < 0.3 + 0.5
+        assert (last - end) / 1e9 < 0.2 + 0.5
         assert outputs.FLUSH_S + 0.5 <= 2.0, "the two seconds that are promised"
         assert recording.stored["spans"] or recording.stored["findings"]
     else:
@@ -192,7 +192,7 @@ def test_a_recording_deleted_while_it_is_written(tmp_path, caplog, monkeypatch):
         def on_epoch_end(self, epoch, logs=None):
             if epoch == 1:
                 shutil.rmtree(tmp_path / "logs", ignore_errors=True)
-            time.sleep(0.3)
+            time.sleep(0.15)
 
     recorder_free = traced()
     history = recorder_free.fit(

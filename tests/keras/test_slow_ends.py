@@ -138,7 +138,7 @@ def loop_with_a_failing_disk(log_dir, fail, seconds: float):
             if batch == 1:
                 recorded = monitor._recorder
                 wait_until(lambda recorded=recorded: recorded.path, 20)
-                time.sleep(0.2)  # what else is opened at the start
+                time.sleep(0.1)  # what else is opened at the start
                 fail()
             if time.perf_counter() - begun > seconds:
                 break
@@ -146,12 +146,13 @@ def loop_with_a_failing_disk(log_dir, fail, seconds: float):
     return time.perf_counter() - start, recorded
 
 
-@pytest.mark.parametrize("seconds", [0.4, 1.2], ids=["first write", "known"])
+@pytest.mark.parametrize("seconds", [0.2, 0.5], ids=["first write", "known"])
 @pytest.mark.parametrize("broken", [full_disk, replaced_folder])
 def test_an_end_that_cannot_be_written_is_not_waited_for(broken, seconds, tmp_path, monkeypatch):
     """It is tried again while the program goes on, and the next loop begins at once."""
     monkeypatch.setattr(outputs, "RETRIES_S", (4.0,))
-    flush_often(monkeypatch)
+    if seconds > 0.4:
+        flush_often(monkeypatch)
     with broken(tmp_path / "logs") as fail:
         took_s, recorded = loop_with_a_failing_disk(tmp_path / "logs", fail, seconds)
         assert took_s < 2, "0.5 s at most, and five before"
@@ -189,14 +190,6 @@ def test_a_store_that_refuses_is_not_waited_for(monkeypatch, register_store):
     assert recorded._closed.wait(20)
     (recording,) = read_recordings("refusing://bucket/run")
     assert recording.status == "ended" and len(recording.steps["step"]) > 10
-
-
-def test_a_disk_that_is_known_to_hang_is_waited_for_once(tmp_path, hangs, monkeypatch):
-    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (1.2,))
-    monkeypatch.setattr(recorder, "KNOWN_S", 0.1)
-    assert recorded_loop(tmp_path) > 0.9, "it might have been slow"
-    assert recorded_loop(tmp_path) < 0.8
-    hangs.set()
 
 
 def test_the_end_of_the_process_cuts_the_attempts_short(tmp_path):
@@ -367,7 +360,7 @@ def test_rows_do_not_wait_for_the_diagnosis(tmp_path, monkeypatch):
     try:
         with GpuUtilMonitor(tmp_path, report=False) as monitor:
             for _ in monitor.batches(range(STEPS)):
-                time.sleep(0.05)
+                time.sleep(0.01)
             wait_until(lambda: len(read_recordings(tmp_path)[0].steps["step"]), 20)
             released.set()
     finally:
@@ -408,7 +401,7 @@ class Heavy(LocalFileSystem):
     protocol = "heavy"
     def __init__(self, *args, **options):
         if not Heavy._cache:
-            time.sleep(1)
+            time.sleep(0.4)
         super().__init__(*args, **options)
 
 fsspec.register_implementation("heavy", Heavy)
@@ -437,13 +430,13 @@ from gpu_util_callback.recorder import recorder
 class Pooled(LocalFileSystem):
     protocol = "pooled"
     def _open(self, path, mode="rb", **options):  # as object stores look names up: in a pool
-        time.sleep(0.2)
+        time.sleep(0.1)
         return ThreadPoolExecutor(1).submit(super()._open, path, mode, **options).result()
     def mv(self, one, other, **options):
         return ThreadPoolExecutor(1).submit(super().mv, one, other, **options).result()
 
 fsspec.register_implementation("pooled", Pooled)
-recorder.Recorder.end.__defaults__ = (0.1,)
+recorder.Recorder.end.__defaults__ = (0.05,)
 
 def train(log_dir, steps):
     with GpuUtilMonitor(log_dir, report=False) as monitor:
@@ -493,12 +486,12 @@ def hot_loop(folder, seconds: float, then=lambda recorder: None):
 def test_rows_that_cannot_be_written_stay_in_bounds(tmp_path, hangs, monkeypatch, caplog):
     """They are judged all the same; the oldest ones are dropped, and counted."""
     monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 1000)
-    monkeypatch.setattr(outputs, "SILENT_S", 1.0)
+    monkeypatch.setattr(outputs, "SILENT_S", 0.5)
     queued = []
-    recorded, steps = hot_loop(tmp_path, 3.0, lambda one: queued.append(len(one.timeline.queue)))
+    recorded, steps = hot_loop(tmp_path, 1.5, lambda one: queued.append(len(one.timeline.queue)))
     waiting = recorded._outputs._writer._new_rows["tables", "steps"]
-    assert steps > 12_000 and queued[0] < steps / 2 and waiting <= 1000
-    assert f"{tmp_path} has not answered for 1 s" in caplog.text
+    assert steps > 6_000 and queued[0] < steps / 2 and waiting <= 1000
+    assert f"{tmp_path} has not answered for 0.5 s" in caplog.text
     assert recorded._judged.wait(20)
     assert recorded.run["steps"] == pytest.approx(steps, abs=1)
     hangs.set()
@@ -515,7 +508,7 @@ def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monk
     add = Assembler.add
 
     def slow(self, items, last=False):
-        time.sleep(0.2)
+        time.sleep(0.1)
         return add(self, items, last)
 
     monkeypatch.setattr(Assembler, "add", slow)
@@ -523,7 +516,7 @@ def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monk
     monkeypatch.setattr(intake, "MOST_QUEUED", 1000)
     flush_often(monkeypatch)
     queued = []
-    recorded, steps = hot_loop(tmp_path, 2.0, lambda one: queued.append(len(one.timeline.queue)))
+    recorded, steps = hot_loop(tmp_path, 1.2, lambda one: queued.append(len(one.timeline.queue)))
     assert queued[0] < steps * 2 / 3
     assert recorded._judged.wait(20)
     recording = newest(tmp_path, "ended")
@@ -540,10 +533,12 @@ def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monk
 
 
 def test_storage_that_hangs_is_waited_for_once_a_process(tmp_path, hangs, monkeypatch):
-    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (1.5,))
-    monkeypatch.setattr(recorder, "_patience_s", 1.5)
-    took = [recorded_loop(tmp_path / str(number)) for number in range(4)]
-    assert took[0] > 1.2 and max(took[1:]) < 1, took
+    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (1.0,))
+    monkeypatch.setattr(recorder, "_patience_s", 1.0)
+    monkeypatch.setattr(recorder, "KNOWN_S", 0.1)
+    took = [recorded_loop(tmp_path / str(number)) for number in (0, 0, 1, 2)]
+    assert took[0] > 0.8, "it might have been slow"
+    assert max(took[1:]) < 0.6, took
     hangs.set()
 
 
@@ -551,14 +546,14 @@ def test_a_store_that_fails_at_first_gets_the_whole_recording(tmp_path, monkeypa
     began, make = time.monotonic(), LocalStorage.make_folder
 
     def failing(self, path):
-        if time.monotonic() < began + 0.8:
+        if time.monotonic() < began + 0.4:
             raise OSError(errno.EHOSTDOWN, "Host is down")
         make(self, path)
 
     monkeypatch.setattr(LocalStorage, "make_folder", failing)
     monkeypatch.setattr(writer, "MAX_WAITING_ROWS", 1 << 24)  # these steps do nothing
     flush_often(monkeypatch)
-    _, steps = hot_loop(tmp_path, 1.5)
+    _, steps = hot_loop(tmp_path, 0.8)
     recording = newest(tmp_path, "ended")
     assert "Host is down" in caplog.text
     assert len(recording.steps["step"]) == pytest.approx(steps, abs=1)
@@ -580,7 +575,7 @@ def test_one_failed_write_does_not_end_the_scalars(tmp_path, monkeypatch):
     flush_often(monkeypatch)
     with GpuUtilMonitor(tmp_path, report=False, scalar_freq=1) as monitor:
         for _ in monitor.batches(range(STEPS)):
-            time.sleep(0.05)
+            time.sleep(0.02)
     newest(tmp_path, "ended")
     events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0})
     events.Reload()

@@ -36,7 +36,7 @@ def newest(log_dir: str | Path, status: str, timeout_s: float = 20.0) -> Recordi
 
 
 def flush_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have rows written every tenth of a second, from half a second after a training's begin on."""
+    """Have rows written every tenth of a second."""
     for module in (recorder, outputs):
         monkeypatch.setattr(module, "FLUSH_S", 0.1)
 
