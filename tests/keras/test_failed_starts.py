@@ -61,28 +61,20 @@ def recordings(folder):
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_it_is_closed_although_nothing_else_happens(failure, tmp_path):
-    arguments, error = FAILURES[failure]
-    model = compiled(jit_compile=False)
-    with pytest.raises(error):
-        fit(model, tmp_path, **arguments)
-    recording = newest(tmp_path, "interrupted")
-    assert len(recording.steps["step"]) == 0
-    assert untouched(model)
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-def test_the_next_fit_closes_it_and_is_recorded_whole(failure, tmp_path):
-    """As in a notebook: the cell is mended and run again at once, or the next model's turn comes.
+def test_it_is_closed_by_itself_or_by_the_next_fit_which_is_recorded_whole(failure, tmp_path):
+    """As in a notebook: the cell is mended and run again, later or at once, or the next model's turn comes.
 
     The next call's frame often lies where the failed one's did.
     """
     arguments, error = FAILURES[failure]
     failed = []
-    for _ in range(2):
+    for later in (True, False):
         failed.append(compiled(jit_compile=False))
         with pytest.raises(error):
             fit(failed[-1], tmp_path, **arguments)
+        if later:
+            newest(tmp_path, "interrupted")
+            assert untouched(failed[-1])
         following = compiled(jit_compile=False)
         during = []
 

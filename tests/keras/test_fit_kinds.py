@@ -256,7 +256,7 @@ def test_a_fit_that_a_callback_ends_is_closed_soon(tmp_path, monkeypatch):
 
     class Broken(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            time.sleep(1.0)  # past the first flush
+            time.sleep(0.6)  # past the first flush
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
