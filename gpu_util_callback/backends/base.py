@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from gpu_util_callback.recording.manifest_facts import Unavailable
+from gpu_util_callback.recording.manifest_facts import Retraced, Unavailable
 from gpu_util_callback.steps.compilations import CompileClock
 
 if TYPE_CHECKING:
@@ -70,8 +70,12 @@ class Runtime:
         """Note the graph that the calling thread adds operations to, if there is one."""
 
     def counters(self) -> dict[str, int]:
-        """Return counts of what the framework keeps: "functions", "graph_operations"."""
+        """Return counts of what the framework made: "functions", "functions_made", "graph_operations"."""
         return {}
+
+    def retraced(self) -> Retraced | None:
+        """Return the compiled function that has the most traces; None where none has several, or is known."""
+        return None
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         """Return a clock of this process's own part of the last batch; None = the whole batch."""

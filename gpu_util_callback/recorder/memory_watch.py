@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.cgroup import KillCount, kill_count
+from gpu_util_callback.recording.manifest_facts import Retraced
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps.rows import seen_batch_size
 
@@ -202,6 +203,7 @@ class MemoryWatch:
         self._due = 0.0
         self._first: dict[str, tuple[int, int]] = {}  # count -> (step, value) of the first reading
         self._counted: dict[str, float | int] = {}
+        self._retraced: Retraced | None = None
         self._kills = KillCount("", 0, {})
         self._sizes: dict[str, int | None] = {}  # by shape id
         self._error: dict[str, object] | None = None
@@ -244,7 +246,9 @@ class MemoryWatch:
         Args:
             shapes: the signatures of the batches' shapes so far, with their ids.
         """
-        result: dict[str, object] = dict(self._count())
+        result: dict[str, object] = {**self._count()}
+        if self._retraced is not None:
+            result["retraced"] = self._retraced
         if len(shapes) != len(self._sizes):
             first = list(shapes.copy().items())[:MOST_SHAPES]  # type: ignore[attr-defined]
             self._sizes = {str(shape_id): seen_batch_size(signature) for signature, shape_id in first}
@@ -280,6 +284,7 @@ class MemoryWatch:
                 self._counted[name] = value
             if step > since:
                 self._counted[f"{name}_per_step"] = round((value - before) / (step - since), 4)
+        self._retraced = self._adapter.runtime.retraced() or self._retraced
         self._due = began + max(self.COUNTED_S, (time.perf_counter() - began) / SHARE)
         return self._counted
 

@@ -334,12 +334,22 @@ class OutOfMemoryFacts(TypedDict, total=False):
     time_ns: Time
 
 
+class Retraced(TypedDict):
+    """The `tf.function` with the most traces."""
+
+    function: str
+    traces: Count
+    same_tensors: bool  # whether the last traces are of tensors of the same types and shapes
+
+
 class MemoryFacts(TypedDict, total=False):
     """Memory that grew, and memory that ran out."""
 
     kept: list[Kept]
     functions: Count
     functions_per_step: Number
+    functions_made_per_step: Number  # objects, of which each has traces of its own
+    retraced: Retraced
     compilations_per_step: Number
     graph_operations_per_step: Number
     batch_sizes: dict[str, Count]  # by the ids of the first shapes

@@ -224,6 +224,40 @@ def test_shapes_that_stay_the_same_are_not_to_blame():
     assert "stayed the same" in finding["advice"]["text"] and not finding["advice"]["code"]
 
 
+@pytest.mark.parametrize(
+    ("memory", "code", "text"),
+    [
+        ({"retraced": {"function": "step", "traces": 38, "same_tensors": True}}, "step(..., tf.constant(number))", ""),
+        (
+            {"retraced": {"function": "step", "traces": 38, "same_tensors": False}},
+            "",
+            "step gets tensors of new shapes",
+        ),
+        ({"functions_made_per_step": 0.1}, "", "makes new tf.functions"),
+    ],
+)
+def test_a_loop_is_told_what_is_new_in_each_trace(memory, code, text):
+    run = compiles(**LOOP)
+    run.facts["memory"] = memory
+    advice = found(run, "recompilation")["advice"]
+    assert advice["code"] == code and text in advice["text"] and not advice["question"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "facts"),
+    [
+        ({}, LOOP),
+        ({"retraced": {"function": "other", "traces": 4, "same_tensors": True}}, LOOP),
+        ({"retraced": {"function": "one_step", "traces": 38, "same_tensors": True}}, {}),  # it takes an iterator
+    ],
+)
+def test_shapes_that_nobody_saw_are_asked_about(memory, facts):
+    run = compiles(**facts)
+    run.facts["memory"] = memory
+    finding = found(run, "recompilation")
+    assert finding["advice"]["question"] and "Do batches differ" in finding["advice"]["text"]
+
+
 def test_room_for_a_batch_twice_as_large_saves_no_more_than_half():
     run = traced("idle_launch", framework=KERAS_TORCH)
     run.gpu_value("allocator_peak_bytes", 15, 0.7 * GPU["memory_total_bytes"])

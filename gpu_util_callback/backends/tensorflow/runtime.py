@@ -6,6 +6,7 @@ import itertools
 import os
 import platform
 import random
+import re
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import tensorflow as tf
 from gpu_util_callback.backends.base import ListedGpu, Runtime
 from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_distributed
 from gpu_util_callback.cgroup import cpus_allowed
+from gpu_util_callback.recording.manifest_facts import Retraced
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps.compilations import CompileClock
 
@@ -82,10 +84,30 @@ class TensorFlowRuntime(Runtime):
             from tensorflow.python.eager import context
 
             counts["functions"] = len(context.context().list_function_names())
+            counts["functions_made"] = _functions_made()
         graph = self._graph() if self._graph is not None else None
         if graph is not None:  # without eager execution, TensorFlow may never be initialised
             counts["graph_operations"] = int(graph.version)
         return counts
+
+    def retraced(self) -> Retraced | None:
+        if not running():
+            return None
+        from tensorflow.python.eager import context
+
+        numbers_by_function: dict[str, list[int]] = {}
+        for name in context.context().list_function_names():
+            if trace := _TRACE.fullmatch(name):
+                numbers_by_function.setdefault(trace[1], []).append(int(trace[2]))
+        for function, numbers in sorted(numbers_by_function.items(), key=lambda item: -len(item[1])):
+            if len(numbers) < SEVERAL_TRACES:
+                break
+            last = sorted(numbers)[-SEVERAL_TRACES:]
+            traces = [context.context().get_function_def(f"__inference_{function}_{number}") for number in last]
+            if not any(_of_pipeline(trace) for trace in traces):
+                same = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
+                return {"function": function, "traces": len(numbers), "same_tensors": same}
+        return None
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         if not is_distributed(iterator):
@@ -173,6 +195,31 @@ class TensorFlowRuntime(Runtime):
 
 RUNTIME = TensorFlowRuntime()
 
+# The name of a trace ends with a number of its own.
+_TRACE = re.compile(r"__inference_(.+)_(\d+)")
+SEVERAL_TRACES = 3  # the first ones may be of another kind of call
+
+
+def _of_pipeline(trace: Any) -> bool:
+    """Return whether a trace is of a stage of tf.data, or takes its batches from an iterator or a dataset."""
+    stage = trace.attr["_tf_data_function"].b
+    datasets = any(argument.type == tf.variant.as_datatype_enum for argument in trace.signature.input_arg)
+    return stage or datasets or any(node.op == "IteratorGetNext" for node in trace.node_def)
+
+
+def _tensors(trace: Any) -> list[tuple[int, str]]:
+    """Return type and shapes of each tensor that a trace was made for."""
+    arguments = trace.signature.input_arg
+    shapes = [str(trace.arg_attr[at].attr["_output_shapes"].list.shape) for at in range(len(arguments))]
+    return [(argument.type, shape) for argument, shape in zip(arguments, shapes, strict=True)]
+
+
+def _functions_made() -> int:
+    """Return how many `tf.function`s this process has made and called."""
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+    return sum(int(polymorphic_function._tf_function_counter.get_cell(xla).value()) for xla in ("0", "1"))
+
 
 def _device() -> str | None:
     """Return "cpu" where there is nothing else to compute on; None = not known."""
@@ -207,23 +254,20 @@ class TensorFlowCompileClock(CompileClock):
 
     def __init__(self) -> None:
         self._cell: Any = None
-        self._created: Any = None  # counts `tf.function`s at their first call
         self._context: Any = None
         self._before: tuple[int, set[str]] = (0, set())  # functions created; registered names
         super().__init__()
 
     def start(self) -> None:
         from tensorflow.python.eager import context
-        from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+        from tensorflow.python.eager.polymorphic_function import tracing_compilation
 
         self._cell = tracing_compilation._graph_building_time_counter.get_cell()
-        self._created = polymorphic_function._tf_function_counter
         self._context = context.context()
         self._before = self._functions()
 
     def _functions(self) -> tuple[int, set[str]]:
-        created = sum(int(self._created.get_cell(xla).value()) for xla in ("0", "1"))
-        return created, set(self._context.list_function_names())
+        return _functions_made(), set(self._context.list_function_names())
 
     def explains(self, compiled_ns: int, spent_ns: int) -> bool:
         # A traced function is optimised and set up, and compiled by XLA if requested, in the same

@@ -13,12 +13,14 @@ from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Eviden
 from gpu_util_callback.diagnosis.thresholds import (
     MANY_TIMES,
     MATTERS_PCT,
+    MOSTLY,
     SIGNIFICANT,
     Count,
     Limits,
     Threshold,
     chosen,
 )
+from gpu_util_callback.words import capitalized
 
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
@@ -26,6 +28,10 @@ _NAMES = ("x", "y", "sample_weight")
 
 FILLED = "the model's input: it has padding, which the model must mask"
 PADDED = "which samples share a batch, and leaves out those of the last one"
+SAME_SHAPES = (
+    "give all batches the same number of samples (drop_remainder=True in tf.data), and pad what varies in length to "
+    "one length, or a few"
+)
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
 # [smallest, largest] if it was observed to.
 Dims = list[list[Any]]
@@ -33,12 +39,18 @@ Dims = list[list[Any]]
 
 def _advise_shapes(run: Run, times: int) -> Advice:
     """Return the advice for a step that was compiled `times` times."""
+    # One compilation is unavoidable and not counted as lost.
+    share_saved = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
+    traced = _advise_traces(run, times, share_saved)
+    if traced is not None:
+        return traced
     dims = _dims(run)
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
         return Advice(
             f"{times} steps had to be compiled first, although the shape of their input stayed the "
             "same: something else that the step gets changes, a Python number or the size of a "
-            "slice. Pass the number as a tensor or an array, and slice equal parts."
+            "slice. Pass the number as a tensor or an array, and slice equal parts.",
+            saves=0.0,  # nothing shows which of them it is
         )
     text = (
         f"{times} steps had to be compiled first, because the shape of their input (or a Python number in it) was new. "
@@ -49,18 +61,48 @@ def _advise_shapes(run: Run, times: int) -> Advice:
         return Advice(
             f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
-    # One compilation is unavoidable and not counted as lost.
-    share_saved = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
     if dims is None:
         return Advice(
-            f"{text}Give every batch the same number of samples (drop_remainder=True in tf.data), "
-            "and pad what varies in length to one length, or a few.",
+            f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
+            f"{PADDED}.",
             "",
             share_saved,
+            question=True,
+            changes=PADDED,
         )
     if run.input_kind == "tf.data":
         return _tf_data(run, dims, text, share_saved)
     return _arrays(run, dims, text, share_saved)
+
+
+def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
+    """Return the advice for a loop's `tf.function` by what is new in its traces; None where that is not known."""
+    if not run.custom_loop:
+        return None
+    text = f"{times} steps had to be compiled first: "
+    made = run.memory_facts.get("functions_made_per_step", 0.0)
+    if made * run.steps.total_rows >= MOSTLY * times:
+        return Advice(
+            f"{text}the program makes new tf.functions as it trains, {made:.2g} a step, and each has to be traced. Make "
+            "each of them once, before the loop.",
+            "",
+            share_saved,
+        )
+    retraced = run.memory_facts.get("retraced")
+    if retraced is None or retraced["traces"] < MOSTLY * times:
+        return None
+    function = retraced["function"]
+    if retraced["same_tensors"]:
+        return Advice(
+            f"{text}{function} is traced again although the tensors that it gets keep their types and shapes. A "
+            "Python number or another object among its arguments is new each time: pass it as a tensor.",
+            f"{function}(..., tf.constant(number))",
+            share_saved,
+        )
+    if _dims(run) is not None:
+        return None  # the shapes themselves are known
+    remedy = f"{capitalized(SAME_SHAPES)}; this changes {PADDED}."
+    return Advice(f"{text}{function} gets tensors of new shapes. {remedy}", "", share_saved, changes=PADDED)
 
 
 def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
