@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -99,6 +100,13 @@ def test_everything_can_be_reached_with_tab(tab):
 
 
 def test_spans_and_values_are_in_tables(tab):
+    """And every series of every lane: those of one lane are many, and a lane may be scrolled away."""
+    tab.button("Close details").click()
+    box = tab.plot()
+    tab.drag((box["x"] + 200, box["y"] + 40), (box["x"] + 300, box["y"] + 40))
+    wanted = {"Pipeline stages, map(decode)", "Pipeline stages, batch", "gpu1 Power", "host CPU"}
+    rows = tab.find(".measure table").nth(1).locator("tbody th")
+    wait_until(lambda: wanted <= set(rows.all_inner_texts()), what="lanes out of sight, too")
     tab.button("The numbers as tables", exact=False).click()
     report = tab.recording()["report"]
     spans = tab.find(".tables table").first
@@ -108,6 +116,7 @@ def test_spans_and_values_are_in_tables(tab):
     lanes = tab.find(".tables table").nth(2)
     assert lanes.locator("tbody tr").count() == 20
     heads = lanes.locator("thead th").all_inner_texts()
+    assert wanted | {"Step time", "Step time, callbacks"} <= set(heads), heads
     column = heads.index("Step time")
     values = [float(row.split("\t")[column].split()[0]) for row in lanes.locator("tbody").inner_text().split("\n")]
     healthy, starved = values[:6], values[7:13]

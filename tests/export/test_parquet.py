@@ -1,7 +1,5 @@
 """`gpu-util export --parquet`: every table, read back by the tools that people use."""
 
-import builtins
-
 import numpy as np
 import pytest
 from make_recording import make_recording
@@ -62,28 +60,3 @@ def test_duckdb_answers_a_question_about_them(exported):
     for run, share in waited.items():
         steps = recordings[run].steps
         assert share == pytest.approx(steps["input_wait_ns"].sum() / steps["duration_ns"].sum())
-
-
-def test_without_pyarrow_the_line_says_what_to_install(tmp_path, monkeypatch, capsys):
-    make_recording(tmp_path / "logs", "healthy", steps=60, gpus=1)
-    real = builtins.__import__
-
-    def absent(name, *arguments):
-        if name.startswith("pyarrow"):
-            raise ModuleNotFoundError("No module named 'pyarrow'")
-        return real(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    assert main(["export", str(tmp_path / "logs"), "--parquet", str(tmp_path / "out")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "pip install pyarrow" in line
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
-    pytest.importorskip("pyarrow", reason='pip install -e ".[parquet]"')
-    make_recording(tmp_path / "logs", "healthy", steps=60, gpus=1)
-    (tmp_path / "file").write_text("")
-    assert main(["export", str(tmp_path / "logs"), "--parquet", str(tmp_path / "file")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot write" in line

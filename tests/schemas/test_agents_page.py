@@ -44,31 +44,32 @@ def test_its_programs_run(block, tmp_path):
     assert "input_bound" in done.stdout or "ended" in done.stdout
 
 
-def commands(workflow: dict) -> list[str]:
+def commands(example: str) -> list[list[str]]:
+    """The arguments of each `gpu-util report` in the steps of an example's first job."""
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    workflow = yaml.safe_load((DOCS / "examples" / example).read_text(encoding="utf-8"))
     steps = next(iter(workflow["jobs"].values()))["steps"]
-    return [step["run"] for step in steps if "gpu-util report" in step.get("run", "")]
+    return [shlex.split(step["run"])[1:] for step in steps if "gpu-util report" in step.get("run", "")]
 
 
-@pytest.mark.parametrize(("baseline", "status"), [("healthy", 0), ("faster", 1), ("nothing", 2)])
-def test_the_example_with_a_baseline_is_a_gate(baseline, status, tmp_path, monkeypatch):
-    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
-    text = (DOCS / "examples" / "training-baseline.yml").read_text(encoding="utf-8")
-    [gate] = commands(yaml.safe_load(text))
-    make_recording(tmp_path / "logs" / "new", "healthy", steps=600, gpus=1)
-    if baseline != "nothing":
-        faster = {"step_ms": 18.0} if baseline == "faster" else {}
-        make_recording(tmp_path / "logs" / "main", "healthy", steps=600, gpus=1, **faster)
+@pytest.mark.parametrize(
+    ("example", "new", "baseline", "status"),
+    [
+        ("training-baseline.yml", "healthy", {}, 0),
+        ("training-baseline.yml", "healthy", {"step_ms": 18.0}, 1),
+        ("training-baseline.yml", "healthy", None, 2),
+        ("training-check.yml", "healthy", None, 0),
+        ("training-check.yml", "slow", None, 1),
+    ],
+)
+def test_the_examples_for_ci_are_gates(example, new, baseline, status, tmp_path, monkeypatch):
+    gate, *page = commands(example)
+    place = "ci" if page else "new"
+    make_recording(tmp_path / "logs" / place, new, steps=600, gpus=1)
+    if baseline is not None:
+        make_recording(tmp_path / "logs" / "main", "healthy", steps=600, gpus=1, **baseline)
     monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(gate)[1:]) == status
-    assert (tmp_path / "gate.xml").is_file() == (status < 2)
-
-
-@pytest.mark.parametrize(("scenario", "status"), [("healthy", 0), ("slow", 1)])
-def test_the_example_for_ci_is_a_gate(scenario, status, tmp_path, monkeypatch):
-    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
-    text = (DOCS / "examples" / "training-check.yml").read_text(encoding="utf-8")
-    gate, page = commands(yaml.safe_load(text))
-    make_recording(tmp_path / "logs" / "ci", scenario, steps=300, gpus=1)
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(gate)[1:]) == status
-    assert main(shlex.split(page)[1:]) == 0 and (tmp_path / "report.html").is_file()
+    assert main(gate) == status
+    assert page or (tmp_path / "gate.xml").is_file() == (status < 2)
+    for arguments in page:
+        assert main(arguments) == 0 and (tmp_path / "report.html").is_file()
