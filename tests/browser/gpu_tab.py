@@ -63,7 +63,7 @@ def new_page(browser, **options):
     return context.new_page()
 
 
-def hurry(page, times: int = 10) -> None:
+def hurry(page, times: float = 10) -> None:
     """Lets whatever takes a page over a second, such as asking again, take a tenth of it, or less."""
     page.add_init_script(
         "const later = setTimeout;"

@@ -113,17 +113,7 @@ def test_a_run_that_begins_is_found_and_followed(open_tab, tmp_path, start_tenso
 
 
 def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
-    def refuse(route):
-        route.fulfill(status=400, json={"error": "the disk is on fire"})
-
-    def before(page):
-        hurry(page)
-        routed("runs", refuse)(page)
-
-    tab = open_tab(server.url, before=before, alone=True, expect_errors=True)
-    tab.page.unroute("**/gpu_utilization/runs*")
-    tab.button("Try again").click()
-    tab.wait_for(".tl-value:not(:empty)")
+    tab = open_tab(server.url, before=hurry, alone=True, expect_errors=True)
     verdict = tab.text("h1")
     tab.page.route("**/gpu_utilization/runs*", lambda route: route.abort())
     tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -145,7 +135,17 @@ def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
 
 
 def test_runs_are_chosen_and_compared(open_tab, server):
-    tab = open_tab(server.url)
+    def refuse(route):
+        route.fulfill(status=400, json={"error": "the disk is on fire"})
+
+    def before(page):
+        hurry(page, times=0.01)  # it does not try again by itself
+        routed("runs", refuse)(page)
+
+    tab = open_tab(server.url, before=before, alone=True, expect_errors=True)
+    tab.page.unroute("**/gpu_utilization/runs*")
+    tab.button("Try again").click()
+    tab.wait_for(".tl-value:not(:empty)")
     tab.settle()
     hand = Hand(tab)
     hand.click("the run's name", tab.find(".chooser-button"))
