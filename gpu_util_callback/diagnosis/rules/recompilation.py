@@ -83,8 +83,8 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
     made = run.memory_facts.get("functions_made_per_step", 0.0)
     if made * run.steps.total_rows >= MOSTLY * times:
         return Advice(
-            f"{text}the program makes new tf.functions as it trains, {made:.2g} a step, and each has to be traced. Make "
-            "each of them once, before the loop.",
+            f"{text}the program makes new tf.functions as it trains, {made:.2g} a step, and each has to be traced. "
+            "Make each of them once, before the loop.",
             "",
             share_saved,
         )
