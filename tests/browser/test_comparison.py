@@ -114,7 +114,7 @@ def test_compared_lanes_are_aligned_on_one_scale_that_stays(open_tab, tmp_path, 
     assert [run.split()[0] for run in runs[0:4]] == ["b", "a", "b", "a"]
     scroller = tab.find(".tl-scroll")
     scales: dict[str, set[str]] = {}
-    for at in range(0, int(scroller.evaluate("(box) => box.scrollHeight")), 150):
+    for at in range(0, int(scroller.evaluate("(box) => box.scrollHeight")), 300):
         scroller.evaluate("(box, top) => box.scrollTo(0, top)", at)
         tab.settle()
         for title, scale in tab.evaluate(SCALES):
