@@ -14,6 +14,11 @@ from playwright.sync_api import Page
 RUNS = {"thirds": ("thirds", 2400, 2), "healthy": ("healthy", 600, 1), "laptop": ("no_gpu", 300, 0)}
 
 
+def pytest_itemcollected(item):
+    """Have all tests of this folder run again where they fail: a real browser is at work."""
+    item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture(scope="session")
 def logdir(tmp_path_factory) -> Path:
     """Three runs: one starved by its input in its middle third, one healthy, one without a GPU."""

@@ -8,8 +8,6 @@ from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
 from waiting import wait_until
 
-pytestmark = pytest.mark.browser
-
 LATER_S = 40
 # Title and scale of each lane that is there.
 SCALES = """[...document.querySelectorAll('.tl-label')].map((label) =>

@@ -9,8 +9,6 @@ from tensorboard_server import TensorBoardServer
 from test_tab_access import violations
 from waiting import wait_until
 
-pytestmark = pytest.mark.browser
-
 MOST_ACTIONS = 2
 # What stands where, from above to below, in a frame of one column.
 ORDER = ("h1", ".tl-head", ".tl-scroll", ".details .advice", ".accounts")
@@ -63,7 +61,10 @@ def test_the_cause_on_one_of_many_gpus(open_tab, scene):
     assert scroller.evaluate(at) == 0, "at first glance, how steps went"
     group = tab.find(".tl-labels .tl-group").filter(has_text=f"gpu{HOT_GPU} ·").first
     top = scroller.bounding_box()["y"]
-    to_the_span = lambda: tab.page.keyboard.press("]")  # noqa: E731
+
+    def to_the_span():
+        tab.page.keyboard.press("]")
+
     for choose in (to_the_span, lambda: hand.click("the finding", card), lambda: card.press("Enter")):
         scroller.evaluate("(box) => box.scrollTo(0, box.scrollHeight)")
         tab.settle()

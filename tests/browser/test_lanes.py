@@ -8,8 +8,6 @@ import pytest
 from make_recording import SyntheticRun
 from waiting import wait_until
 
-pytestmark = pytest.mark.browser
-
 STEPS = 2400
 
 

@@ -13,8 +13,6 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
 from tensorboard_plugin.downloads import html_report
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture
 def open_report(open_file):

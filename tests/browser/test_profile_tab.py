@@ -12,7 +12,7 @@ from windowed_fit import FIT
 
 from gpu_util_callback.recording import read_recordings
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

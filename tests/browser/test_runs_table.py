@@ -14,8 +14,6 @@ from waiting import wait_until
 
 from gpu_util_callback.cli import main
 
-pytestmark = pytest.mark.browser
-
 LIST = "&p.gpu_utilization.list=1"
 MANY = 10_000
 

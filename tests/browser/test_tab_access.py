@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-pytestmark = pytest.mark.browser
-
 AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 # Of axe's rules, only these depend on the colours.
 BY_SCHEME = {"light": {}, "dark": {"runOnly": ["color-contrast", "link-in-text-block"]}}

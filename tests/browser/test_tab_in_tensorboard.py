@@ -8,8 +8,6 @@ from gpu_tab import hurry
 from tensorboard_server import TensorBoardServer
 from waiting import wait_until
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture(scope="module")
 def below_a_prefix(logdir):

@@ -14,8 +14,6 @@ from waiting import wait_until
 
 from gpu_util_callback.cli import main
 
-pytestmark = pytest.mark.browser
-
 NASTY = [
     '<img src=x onerror="window.pwned=1">',
     "\u202egnp.exe\u202c right to left",

@@ -1,9 +1,6 @@
 """Moving about in the timeline, and what it tells: mouse, wheel, keyboard, touch."""
 
-import pytest
 from waiting import wait_until
-
-pytestmark = pytest.mark.browser
 
 STEPS = 2400
 

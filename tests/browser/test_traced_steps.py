@@ -11,8 +11,6 @@ from tensorboard_server import TensorBoardServer
 from test_tab_access import violations
 from waiting import wait_until
 
-pytestmark = pytest.mark.browser
-
 STEPS = 600
 WINDOWS = ((50, 56), (400, 404))
 HOSTILE = "<img src=x onerror='window.pwned=1'>\u202e\0 gemm </table>" + "k" * 3000

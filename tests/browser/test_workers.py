@@ -10,7 +10,6 @@ from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.recording.event_files import ScalarWriter
 
-pytestmark = pytest.mark.browser
 MS = 1_000_000
 STEPS = {0: 300, 1: 300, 2: 231}
 OFFSETS_MS = {0: 0.0, 1: -2000.0, 2: 35.0}
