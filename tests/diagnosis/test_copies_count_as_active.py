@@ -1,13 +1,13 @@
 """NVML's utilization counts copies: what rests on kernels asks GPM, profiler windows or the PCIe traffic."""
 
 import pytest
-from generated_runs import GPU, Generated
+from generated_runs import GPU, Generated, findings_of
 
 WITHOUT_LINK = GPU | {"pcie_generation_max": None, "pcie_width_max": None}
 
 
 def causes(found):
-    return [claim["cause"] for claim in (*found["findings"], *found["spans"])]
+    return [one["cause"] for one in findings_of(found)]
 
 
 def copying(gb_per_s: float | None, active: float, sm: float | None, back: float = 0.01, card: dict = GPU) -> dict:
@@ -28,7 +28,7 @@ def test_copies_one_after_another_lose_the_time_in_which_no_sm_works():
     """Pinned copies to an H200: utilization 100 %, and no kernel runs."""
     found = copying(55, 1.0, 2.6)
     assert causes(found) == ["transfer_bound"]
-    [finding] = [*found["findings"], *found["spans"]]
+    [finding] = findings_of(found)
     assert finding["lost_s"] == pytest.approx(0.97 * 15, rel=0.05)
     assert finding["evidence"]["sm_active_pct"] == pytest.approx(2.6, abs=0.1)
     assert finding["evidence"]["gpu_active_pct"] > 95
@@ -42,14 +42,14 @@ def test_copies_behind_kernels_lose_nothing(sm):
 
 def test_beside_kernels_a_full_link_loses_the_time_in_which_nothing_runs():
     found = copying(55, 0.4, 20)
-    [finding] = [claim for claim in (*found["findings"], *found["spans"]) if claim["cause"] == "transfer_bound"]
+    [finding] = findings_of(found, "transfer_bound")
     assert finding["lost_s"] == pytest.approx(0.6 * 15, rel=0.1)
 
 
 def test_without_gpm_only_time_without_copies_is_known_to_be_lost():
     assert causes(copying(55, 1.0, None)) == []
     found = copying(55, 0.4, None)
-    [finding] = [claim for claim in (*found["findings"], *found["spans"]) if claim["cause"] == "transfer_bound"]
+    [finding] = findings_of(found, "transfer_bound")
     assert finding["lost_s"] == pytest.approx(0.6 * 15, rel=0.1)
     assert "sm_active_pct" not in {name for name, value in finding["evidence"].items() if value is not None}
 

@@ -1,8 +1,11 @@
 """Steps that run eagerly are said to, on any device; what that costs only where it is known."""
 
-import pytest
-from generated_runs import GPU, Generated
+from functools import partial
 
+import pytest
+from generated_runs import GPU, Generated, findings_of
+
+eager = partial(findings_of, cause="launch_bound")
 SEEN = {"samples": 60, "eager": 55, "compiled": 0, "function": "train_step", "operations": 63}
 
 
@@ -11,11 +14,6 @@ def run_of(framework="tensorflow", gpus=(), fit=None, told=None, count=300, step
     run.facts["fit"] = {"loop": "custom", **(fit or {})}
     run.steps(count, step_ms=step_ms, **steps)
     return run.diagnose()
-
-
-def eager(found):
-    findings = [*found["findings"], *found["spans"]]
-    return [finding for finding in findings if finding["cause"] == "launch_bound"]
 
 
 @pytest.mark.parametrize(("framework", "line"), [("tensorflow", "@tf.function"), ("jax", "@jax.jit")])

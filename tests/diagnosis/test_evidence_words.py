@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, Generated, findings_of, write
 
 import gpu_util_callback.diagnosis
 from gpu_util_callback.diagnosis import RULES, run_report
@@ -83,8 +83,8 @@ def test_the_tab_gets_the_words_of_what_it_shows(tmp_path):
     (recording,) = read_recordings(tmp_path)
     report = run_report(recording)
     reply = recording_reply(recording, "1", report)
-    findings = [*report["spans"], *report["findings"]]
-    sent = [*reply["report"]["spans"], *reply["report"]["findings"]]
+    findings = findings_of(report)
+    sent = findings_of(reply["report"])
     assert findings and [one["rows"] for one in sent] == [evidence_rows(one) for one in findings]
     rows = {row["name"]: row for row in sent[0]["rows"]}
     assert set(rows) == {name for name, value in sent[0]["evidence"].items() if value is not None}

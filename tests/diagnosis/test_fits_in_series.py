@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from made_up_rows import phase_table
+from made_up_run import findings_of
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
 from gpu_util_callback.recording import account
@@ -79,7 +80,7 @@ def test_the_time_between_fits_holds_nothing_up():
 def test_losses_are_shares_of_the_training():
     """0.2 s of set-up before each 0.5 s of steps: 29 % of the fits, 6 % of the clock."""
     found, _ = judged(*series(busy_pct=70, setup_ms=200))
-    (one,) = [one for one in found["spans"] + found["findings"] if "setup" in one["id"]]
+    (one,) = [one for one in findings_of(found) if "setup" in one["id"]]
     assert one["title"].endswith("each fit sets up its input again")
     assert "train_on_batch" in one["advice"]["code"]
     assert one["lost_s"] == pytest.approx(FITS * 0.2 * 0.3, rel=0.2), "the GPU idled for 30 %"
@@ -95,19 +96,15 @@ def test_what_passes_between_the_fits_comes_first_where_it_is_more(setup_ms):
     said = found["verdict"]
     assert said.startswith("48 s of 54 s passed between the fits, 44 s in predict. In the fits: ")
     assert "held training back" not in said and "faster" not in said
-    finding = claims(found)["between_fits"]
+    [finding] = findings_of(found, "between_fits")
     assert (finding["lost_s"], finding["of_s"], finding["saves_s"]) == (48.0, 54.0, 0.0)
     assert finding["severity"] == pytest.approx(48 / 54, abs=1e-4)
     assert not finding["advice"]["code"], "predict may compute all of it"
 
 
-def claims(found):
-    return {one["cause"]: one for one in found["findings"] + found["spans"]}
-
-
 def test_the_set_up_of_predict_between_fits_is_what_its_cure_saves():
     found, _ = judged(*series(busy_pct=97), process={**BETWEEN, "predict_set_up_s": 27.0})
-    finding = claims(found)["between_fits"]
+    [finding] = findings_of(found, "between_fits")
     assert finding["saves_s"] == pytest.approx(27.0)
     assert "predict_on_batch" in finding["advice"]["code"]
     assert "make this script 1.5 to 2.7× faster" in found["verdict"], found["verdict"]
@@ -118,7 +115,7 @@ def test_fits_that_are_most_of_a_script_have_no_finding_about_the_rest(between):
     fits_s = 6.0 if sum(between.values()) > 1 else 0.2
     whole = {"fits": FITS, "fits_s": fits_s, "between_s": between}
     found, _ = judged(*series(busy_pct=97), process=whole)
-    assert not claims(found) and "passed between" not in found["verdict"]
+    assert not findings_of(found) and "passed between" not in found["verdict"]
 
 
 def test_promises_are_of_the_time_from_the_first_fit_to_the_last():

@@ -14,15 +14,11 @@ def run_with(gpu_share=0.3, wait_ms=0.0, callback_ms=0.0, traced=True, shares=No
         )
         if traced and not part:
             run.trace(8, 10, kernels=60, **(IDLE if shares is None else shares))
-    return run.diagnose()
-
-
-def causes(found):
-    return {thing["cause"] for thing in (*found["findings"], *found["spans"])}
+    return run
 
 
 def test_an_idle_gpu_between_steps_is_found_and_named():
-    found = run_with(fit={"batch_size": 32, "input_kind": "numpy"})
+    found = run_with(fit={"batch_size": 32, "input_kind": "numpy"}).diagnose()
     [finding] = found["findings"]
     assert finding["cause"] == "launch_bound"
     assert finding["title"] == "The host keeps the GPU waiting"
@@ -43,12 +39,12 @@ def test_an_idle_gpu_between_steps_is_found_and_named():
     ids=["busy outside of windows", "little", "no window"],
 )
 def test_it_is_silent_where_it_is_not_sure(run):
-    assert causes(run_with(**run)) == set()
+    assert run_with(**run).causes() == set()
 
 
 def test_waiting_for_input_is_not_counted_again():
     """JAX' windows do not show the wait for input: to them the host was busy otherwise."""
-    assert causes(run_with(wait_ms=6.5, gpu_share=0.95)) == {"input_bound"}
+    assert run_with(wait_ms=6.5, gpu_share=0.95).causes() == {"input_bound"}
 
 
 @pytest.mark.parametrize("named_ms, found", [(6.4, {"host_stall"}), (0.01, set())])
@@ -59,4 +55,4 @@ def test_a_callbacks_time_is_not_counted_again(named_ms, found):
     run.steps(600, step_ms=3.5, callback_ms=6.5, gpu_share=0.95)
     run.hook_detail("Slow.on_train_batch_end", begin, run.now, int(600 * named_ms * 1e6), 600)
     run.trace(8, 10, kernels=60, **IDLE)
-    assert causes(run.diagnose()) == found
+    assert run.causes() == found

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated
+from generated_runs import GPU, Generated, findings_of
 
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.diagnosis.rules import launch_bound
@@ -64,7 +64,7 @@ def diagnosed(active_pct, step_ms, batch, *, eager):
     )
     run.steps(300, step_ms=step_ms, gpu_share=active_pct / 100)
     found = run.diagnose()
-    return [one["cause"] for one in [*found["findings"], *found["spans"]]], found
+    return [one["cause"] for one in findings_of(found)], found
 
 
 def test_of_the_fill_nothing_is_said_from_nvml_alone(measured):

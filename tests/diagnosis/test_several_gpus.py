@@ -2,7 +2,7 @@
 computes."""
 
 import pytest
-from generated_runs import GPU, Generated
+from generated_runs import GPU, Generated, findings_of
 
 BOARD = GPU | {"sm_clock_max_mhz": 1980, "power_limit_mw": 700_000, "power_default_mw": 700_000}
 HOT = {"sm_clock_mhz": 1200, "throttle_thermal_pct": 95}
@@ -26,7 +26,7 @@ def part(run: Generated, values: dict[int, dict[str, float]], **steps) -> tuple[
 
 def only(run: Generated, cause: str) -> dict:
     found = run.diagnose()
-    [finding] = [*found["spans"], *found["findings"]]
+    [finding] = findings_of(found)
     assert finding["cause"] == cause
     return finding | {"verdict": found["verdict"]}
 
@@ -83,8 +83,7 @@ def test_the_free_gpu_takes_the_place_of_the_shared_one_alone():
             2: {"utilization_pct": 0, "utilization_other_pct": 0},
         },
     )
-    found = run.diagnose()
-    finding = next(span for span in found["spans"] if span["cause"] == "contention")
+    [finding] = run.findings("contention")
     assert "CUDA_VISIBLE_DEVICES=0,2 " in finding["advice"]["code"]
 
 
@@ -92,7 +91,7 @@ def test_many_free_gpus_are_counted():
     run = several(10)
     shared, free = {"utilization_other_pct": 40}, {"utilization_pct": 0, "utilization_other_pct": 0}
     part(run, {gpu: shared if gpu < 5 else free for gpu in range(10)})
-    [finding] = [span for span in run.diagnose()["spans"] if span["cause"] == "contention"]
+    [finding] = run.findings("contention")
     assert "5 GPUs are idle" in finding["advice"]["text"]
 
 

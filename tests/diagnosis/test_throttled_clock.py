@@ -26,18 +26,11 @@ def part(run: Generated, seconds: float, clock_mhz: float, throttled_pct: float)
     run.gpu_value("throttle_thermal_pct", seconds, throttled_pct)
 
 
-def throttled(run: Generated) -> dict:
-    found = run.diagnose()
-    [finding] = [*found["spans"], *found["findings"]]
-    assert finding["cause"] == "throttled"
-    return finding
-
-
 def test_a_few_seconds_without_throttling_show_the_full_clock():
     run = ReadOnceASecond(seed=5, gpus=[BOARD])
     part(run, 4, 1700, 0)
     part(run, 20, 1200, 80)
-    finding = throttled(run)
+    [finding] = run.findings("throttled")
     assert finding["evidence"]["full_clock_mhz"] == 1700
     assert finding["lost_s"] == pytest.approx(20 * 0.97 * (1 - 1200 / 1700), rel=0.1)
 
@@ -51,6 +44,5 @@ def test_the_clock_between_two_reads_counts_and_not_only_that_of_the_second():
     # The clock recovers whenever the counters are read.
     is_read = np.isfinite(columns["throttle_thermal_pct"])
     columns["sm_clock_mhz"] = np.where(is_read, 1800, columns["sm_clock_mhz"])
-    found = run.diagnose(samples=groups)
-    [finding] = [*found["spans"], *found["findings"]]
+    [finding] = run.findings("throttled", samples=groups)
     assert finding["lost_s"] == pytest.approx(0.9 * 20 * 0.97 * 0.5, rel=0.1)

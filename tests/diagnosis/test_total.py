@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, Generated, findings_of, write
 from make_recording import make_recording
 
 from gpu_util_callback.cli import main
@@ -48,7 +48,7 @@ def test_the_sums_are_those_of_the_single_reports(mixed):
     wall = sum(run["wall_s"] * len(run["gpus"]) for run in runs)
     lost, saves = {}, {}
     for run in runs:
-        for one in [*run["findings"], *run["spans"]]:
+        for one in findings_of(run):
             if one["lost_s"] and run["gpus"]:
                 cause = one["cause"]
                 lost[cause] = lost.get(cause, 0) + one["lost_s"] * len(run["gpus"])

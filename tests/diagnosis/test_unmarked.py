@@ -1,7 +1,7 @@
 """What a loop of one's own does outside its steps without saying so."""
 
 import pytest
-from generated_runs import GPU, MS, START_NS, Generated, write
+from generated_runs import GPU, MS, START_NS, Generated, findings_of, write
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -84,7 +84,7 @@ def test_an_eager_step_is_named_before_time_without_a_name(tmp_path):
     write(run, tmp_path)
     report = run_report(*read_recordings(tmp_path))
     assert report["verdict"].startswith("The step runs eagerly")
-    eager, unnamed_ = grouped([*report["findings"], *report["spans"]])
+    eager, unnamed_ = grouped(findings_of(report))
     assert (eager.first["cause"], unnamed_.first["id"][:19]) == ("launch_bound", "host_stall:unmarked")
     assert "Compile step into one program" in two_lines(report)
 

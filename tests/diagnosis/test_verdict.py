@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated, reported, write
+from generated_runs import GPU, Generated, findings_of, reported, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
 from gpu_util_callback.diagnosis.engine import promise_once
@@ -90,7 +90,7 @@ NOT_HELD_UP = "Training was not held up between steps: "
 def test_the_verdict_begins_with_what_counts(run, begins, there):
     found = run.diagnose()
     assert found["verdict"].startswith(begins) and there in found["verdict"]
-    assert "only" not in begins or not found["findings"] + found["spans"]
+    assert "only" not in begins or not findings_of(found)
 
 
 def test_an_idle_gpu_that_no_cause_explains_is_explained_by_the_shares_beside_it(tmp_path):
@@ -98,7 +98,7 @@ def test_an_idle_gpu_that_no_cause_explains_is_explained_by_the_shares_beside_it
     run.trace(8, 20, kernels=500, idle_launch=0.13, idle_sync=0.07, idle_host=0.02)
     run.steps(100, step_ms=20, gpu_share=0.7)
     found = reported(run, tmp_path / "run")
-    assert not found["findings"] and not found["spans"]
+    assert not findings_of(found)
     idle = found["gpu_time_est"]["0"]
     launch, sync = (percent(100 * idle[name] / found["wall_s"]) for name in ("idle_launch", "idle_sync"))
     assert f"; no single cause explains it: {launch} launching, {sync} synchronization; " in found["verdict"]
@@ -109,7 +109,7 @@ def test_what_took_most_of_the_rest_is_named(tmp_path):
     run = run_of()
     run.phase("callback", 30, name="Export")  # once: an event, and no state of the run
     found = reported(run, tmp_path / "run")
-    assert not found["findings"] and not found["spans"]
+    assert not findings_of(found)
     assert found["verdict"].startswith("No bottleneck was established: ")
     assert "% into callbacks (no GPU in use)." in found["verdict"]
 
@@ -274,7 +274,7 @@ def test_the_headline_is_the_finding_whose_cure_saves_most(tmp_path):
         run.steps(60, step_ms=20)
         run.phase("callback", 2.5, name="Export.on_epoch_end")
     found = reported(run, tmp_path / "run")
-    listed = [*found["findings"], *found["spans"]]
+    listed = findings_of(found)
     assert {one["cause"] for one in listed} == {"input_bound", "host_stall"}
     saves = sum(one["saves_s"] for one in listed)
     assert found["headline"]["all_saves_s"] == pytest.approx(saves)
@@ -297,7 +297,7 @@ def test_one_long_fetch_is_named_with_its_step():
     run.steps(1, step_ms=20, wait_ms=5000)
     run.steps(150, step_ms=20)
     found = run.diagnose()
-    [fetch] = [*found["spans"], *found["findings"]]
+    [fetch] = findings_of(found)
     assert fetch["title"] == "Input-bound: one batch took 5.0 s" and fetch["saves_s"] == 0
     assert fetch["start_step"] <= 150 < fetch["end_step"] <= 153
     assert found["verdict"].startswith("Training waits for its input: 5.0 s of 11 s")

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from made_up_run import findings_of
 
 from gpu_util_callback.diagnosis.verdict import gain_text
 from gpu_util_callback.words import EVIDENCE, duration, percent, unit_of
@@ -35,10 +36,6 @@ def _seconds(number: str, unit: str) -> float:
     return float(number.replace(",", "")) * SCALE[unit]
 
 
-def _findings_of(run: dict) -> list[dict]:
-    return [*run["spans"], *run["findings"]]
-
-
 def _check_stages(text: str) -> None:
     """A stage that is blamed for its time is slower than the model needs it to be."""
     for took, unit, needed, of in re.findall(
@@ -57,12 +54,12 @@ def _check_stages(text: str) -> None:
 
 def _a_stage_is_blamed_only_if_it_is_too_slow(run, text):
     _check_stages(text)
-    for finding in _findings_of(run):
+    for finding in findings_of(run):
         _check_stages(finding["advice"]["text"])
 
 
 def _here_is_slower_than_elsewhere(run):
-    for finding in _findings_of(run):
+    for finding in findings_of(run):
         seen = finding["evidence"]
         if seen.get("unstarved_steps_elsewhere_ms") is not None:
             assert seen["unstarved_steps_elsewhere_ms"] < seen["step_ms"]
@@ -73,7 +70,7 @@ def _here_is_slower_than_elsewhere(run):
 
 
 def _savings_add_up_to_the_headline(run, reply, text):
-    listed = _findings_of(run)
+    listed = findings_of(run)
     for finding in listed:
         assert (finding["saves_s"] or 0) <= (finding["lost_s"] or 0) * 1.000001
     lead = run["headline"]
@@ -92,7 +89,7 @@ def _savings_add_up_to_the_headline(run, reply, text):
 
 
 def _a_finding_costs_no_more_than_its_span_and_the_run(run):
-    for finding in _findings_of(run):
+    for finding in findings_of(run):
         if finding["lost_s"] is not None:
             assert finding["lost_s"] <= run["wall_s"] * 1.000001
         if finding["lost_s"] is not None and "start_ns" in finding:
@@ -101,8 +98,8 @@ def _a_finding_costs_no_more_than_its_span_and_the_run(run):
 
 def _values_are_in_their_units(run, reply, text):
     """What the tab shows is what the JSON holds: the same number, in the unit of its name."""
-    sent = _findings_of(reply["report"])
-    for finding, shown in zip(_findings_of(run), sent, strict=True):
+    sent = findings_of(reply["report"])
+    for finding, shown in zip(findings_of(run), sent, strict=True):
         rows = {row["name"]: row for row in shown["rows"]}
         for name, value in finding["evidence"].items():
             if value is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from made_up_run import findings_of
+
 from gpu_util_callback.diagnosis import RULES
 
 Truth = Mapping[str, list[tuple[int, int]] | None]  # cause -> spans in steps; None = the whole run
@@ -14,7 +16,7 @@ CORES = 256  # CPU time in percent counts 100 a core
 def by_cause(result: Mapping) -> dict[str, list[dict]]:
     """cause -> its spans and findings in a diagnosis."""
     findings: dict[str, list[dict]] = {}
-    for finding in [*result["spans"], *result["findings"]]:
+    for finding in findings_of(result):
         findings.setdefault(finding["cause"], []).append(finding)
     return findings
 

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from made_up_run import findings_of
 from random_jobs import faulty, healthy
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
@@ -77,5 +78,5 @@ def test_a_torn_recording_is_diagnosed_all_the_same(seed):
         evidence.add(tables, samples)
         found = judge(Run(facts, evidence, job.now, ended=True))
     json.dumps(found, allow_nan=False)
-    for finding in [*found["spans"], *found["findings"]]:
+    for finding in findings_of(found):
         assert finding["lost_s"] is None or finding["lost_s"] > 0

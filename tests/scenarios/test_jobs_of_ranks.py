@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from scoring import by_cause
 from simulated_boards import A100, H100, T4
 from simulated_jobs import Job
 from simulated_noise import bursts, lognormal, normal
@@ -91,7 +92,7 @@ def test_ranks(tmp_path, play, job, found, causes):
     report = report_of(tmp_path, 4, play, **job)
     assert held_back(report) == found
     for run in report["runs"]:
-        assert {finding["cause"] for finding in [*run["spans"], *run["findings"]]} in causes
+        assert set(by_cause(run)) in causes
 
 
 def test_a_job_of_eight_is_judged_by_the_worker_that_starves_the_others(tmp_path):

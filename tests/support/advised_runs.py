@@ -38,8 +38,7 @@ def found(run: Generated, cause: str, host: dict | None = None) -> dict:
     if host:
         times = np.arange(START_NS, run.now, 10**9)
         samples["host"] = {"time_ns": times} | {name: np.full(len(times), float(value)) for name, value in host.items()}
-    result = run.diagnose(samples=samples)
-    [finding] = [one for one in result["spans"] + result["findings"] if one["cause"] == cause]
+    [finding] = run.findings(cause, samples=samples)
     return finding
 
 

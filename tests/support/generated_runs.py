@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 from made_up_rows import step_table
-from made_up_run import MS, MadeUpRun, reported, write
+from made_up_run import MS, MadeUpRun, findings_of, reported, write
 
-__all__ = ["GPU", "MS", "START_NS", "Generated", "InStep", "reported", "write"]
+__all__ = ["GPU", "MS", "START_NS", "Generated", "InStep", "findings_of", "reported", "write"]
 
 START_NS = 1_700_000_000_000_000_000
 

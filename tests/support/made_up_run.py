@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -168,8 +168,7 @@ class MadeUpRun:
 
     def findings(self, cause: str = "", **how) -> list[dict]:
         """What was found, spans first; only of a cause, if one is given."""
-        result = self.diagnose(**how)
-        return [one for one in [*result["spans"], *result["findings"]] if cause in ("", one["cause"])]
+        return findings_of(self.diagnose(**how), cause)
 
     def causes(self, **how) -> set[str]:
         return {one["cause"] for one in self.findings(**how)}
@@ -195,6 +194,11 @@ class MadeUpRun:
 
 
 write = MadeUpRun.write
+
+
+def findings_of(result: Mapping, cause: str = "") -> list[dict]:
+    """The findings of a diagnosis or report, spans first; only of a cause, if one is given."""
+    return [one for one in [*result["spans"], *result["findings"]] if cause in ("", one["cause"])]
 
 
 def reported(run: MadeUpRun, log_dir, **facts) -> dict:
