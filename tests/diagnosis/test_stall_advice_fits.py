@@ -276,6 +276,15 @@ def test_a_loop_without_epochs_counts_its_steps(count, steps, passes, code):
     assert found(run, "host_stall")["advice"]["code"].startswith(code)
 
 
+def test_a_loop_that_validates_within_a_pass_counts_its_steps():
+    run = run_of(**LOOP)
+    with run.epoch():
+        for _ in range(12):
+            run.steps(50, step_ms=10)
+            run.phase("validation", 0.5)
+    assert found(run, "host_stall")["advice"]["code"].startswith("if step % 150 == 0:")
+
+
 def moved(code: str, calls: list) -> dict:
     """The hooks that printed code defines; the work moved into them notes what it can see."""
     names = apply(code.replace("...", "_note(dict(locals()))"), _note=calls.append)

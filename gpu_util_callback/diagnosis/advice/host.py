@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, fork_safe, starts_fresh
 from gpu_util_callback.diagnosis.advice.loaders import with_workers
-from gpu_util_callback.diagnosis.advice.snippets import has_epochs, in_loop
+from gpu_util_callback.diagnosis.advice.snippets import in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
@@ -130,7 +130,7 @@ class Validations:
     @property
     def every(self) -> str:
         """`factor` in words: "every 5th epoch"."""
-        if self.run.custom_loop and not has_epochs(self.run):
+        if self.run.custom_loop and not in_epochs(self.run, self.count):
             return f"{self.factor} times less often"
         return f"every {ordinal(self.factor)} epoch"
 

@@ -313,15 +313,15 @@ def idioms(run: Run) -> Idioms:
     return _OF.get(run.framework, _UNKNOWN)
 
 
-def has_epochs(run: Run) -> bool:
-    """Return whether the monitor saw a loop pass over its data several times."""
-    return any(rows.count for rows in run.phases.of("epoch").values())
+def in_epochs(run: Run, count: int) -> bool:
+    """Return whether the monitor saw passes of a loop over its data, and what it does `count` times no oftener."""
+    return 2 * sum(rows.count for rows in run.phases.of("epoch").values()) > count
 
 
 def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
     """Return lines around work a loop does `count` times, for every `factor`th or the last one."""
     body = f'    with monitor.phase("{phase}"): ...'
-    if has_epochs(run):
+    if in_epochs(run, count):
         when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
     else:
         total, period = run.steps.total_rows, max(1, round(run.steps.total_rows / count))

@@ -157,6 +157,7 @@ class StepBlocks:
             "top_wait_ns": wait,
             "top_callbacks_ns": callbacks,
             "top_compile_ns": compile_ns,
+            "top_body_ns": counted["body_ns"],
             "end_ns": start + duration,
             "end_step": step + 1,
         }

@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TWENTIETH
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, A_TWENTIETH, MOSTLY, WARM_UP
 
 # Only this many are excluded from training.
 MOST_COMPILATIONS = 8
@@ -51,6 +51,28 @@ def owned(run: Run, occurrences: Occurrences) -> Range:
     step = run.step_at(start_ns)
     last = max(int(occurrences["step"].max()), step)
     return Range(step, last, start_ns, max(end_ns, start_ns + 1))
+
+
+def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
+    """Return the steps of a loop that take ten times as long as the usual one, and the ns that the usual one takes.
+
+    Their places are those of their blocks. None where blocks are so long that others take most of them.
+
+    Args:
+        least_ns: what none of them is shorter than.
+    """
+    steps = run.steps
+    rows, top_ns = steps["rows"], steps["top_body_ns"]
+    several = rows > 1
+    if not several.any():
+        return Occurrences(), 0.0
+    usual = float(np.median((steps["body_ns"] - top_ns)[several] / (rows[several] - 1)))
+    warm = steps["first_step"] >= WARM_UP.default
+    long = np.flatnonzero(warm & (top_ns >= least_ns) & (A_TENTH * top_ns >= usual))
+    if top_ns[long].sum() < MOSTLY * steps["duration_ns"][long].sum():
+        return Occurrences(), usual
+    columns = steps["start_ns"], steps["end_ns"], top_ns, steps["first_step"], np.ones_like(rows)
+    return Occurrences(list(zip(*(column[long].tolist() for column in columns), strict=True))), usual
 
 
 def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:

@@ -20,11 +20,12 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import samples_between
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.stalls import intervals, long_steps, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
     MEASURED,
+    SLICE_MS,
     Advice,
     Evidence,
     Finding,
@@ -33,6 +34,8 @@ from gpu_util_callback.diagnosis.rule import (
     significant,
 )
 from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    A_FIFTH_PCT,
     A_TENTH,
     A_TWENTIETH,
     ALWAYS_S,
@@ -155,6 +158,8 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
     return Occurrences(stretches)
 
 
+MARK = " Mark it, so that it is named and judged accordingly."
+_NOT_SEEN = f" The monitor does not see what the loop does there: validation, saving, logging?{MARK}"
 _SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
 
 
@@ -162,7 +167,7 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
     """Return the number of the stretches, their place in the loop, and the advice for that place."""
     rows, epochs = run.steps.total_rows, run.phases.of("epoch").get("")
     events = count if separate else run.steps.total("between_events")
-    says = " The monitor does not see what the loop does there: validation, saving, logging?"
+    says = _NOT_SEEN
     times: int | None
     if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
         times, place, which = epochs.count, "after each epoch", "{} after each epoch"
@@ -178,7 +183,7 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
     if times is None and not run.steps.total("wait_known"):
         asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
         return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, 0.0, question=True)
-    text = f"{time} is unaccounted for.{says} Mark it, so that it is named and judged accordingly."
+    text = f"{time} is unaccounted for.{says or MARK}"
     return times, place, Advice(text, code, 0.0)
 
 
@@ -194,6 +199,7 @@ def _outside(run: Run, epochs: Occurrences) -> float:
 # -- the rule ----------------------------------------------------------------------------------
 # Backends on which Keras runs end hooks on other threads: their cost is no callback's time.
 _DISPATCHED = frozenset({"jax", "torch"})
+LONG = "long_steps"
 
 
 class HostStall(Rule):
@@ -226,6 +232,7 @@ class HostStall(Rule):
         "unmarked_pct": Threshold(
             20, "a loop of one's own keeps its books in a few percent; a fifth without a name hides what costs most"
         ),
+        "long_steps_pct": A_FIFTH_PCT,
         "ms_per_step": Threshold(
             0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
         ),
@@ -241,8 +248,8 @@ class HostStall(Rule):
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def part_of(self, detail: str) -> str:
-        if detail == self.unnamed:
-            return "other"
+        if detail in (self.unnamed, LONG):
+            return "other" if detail == self.unnamed else "step"
         return detail if detail == "validation" else self.part
 
     def missing(self, run: Run) -> bool:
@@ -262,6 +269,7 @@ class HostStall(Rule):
             *self._at_ends(run, limits),
             *self._in_steps(run, limits),
             *self._unmarked(run, limits),
+            *self._long_steps(run, limits),
         ]
         return significant(findings, run.present_ns, limits)
 
@@ -481,6 +489,42 @@ class HostStall(Rule):
             detail=detail,
             pieces=unmarked_work.pieces,
             state=unmarked_work.times is None or unmarked_work.times >= MANY_TIMES,
+        )
+
+    # -- work of a custom loop that lies in its steps ----------------------------------------------
+
+    def _long_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        if not run.custom_loop or not len(run.steps) or (run.framework == "jax" and not run.used_gpus):
+            return  # on a CPU JAX queues its steps, and a later one waits for them
+        occurrences, usual = long_steps(run, 1e6 * SLICE_MS / A_TENTH)
+        span_ns = max(1, run.present_in(run.whole))
+        if occurrences.count < max(A_FEW, limits["min_occurrences"]):
+            return
+        if 100 * usual_ns(occurrences["self_ns"]) < limits["long_steps_pct"] * span_ns:
+            return
+        lost, active = lost_in(run, occurrences, run.whole)
+        if 100 * lost < limits["lost_pct"] * span_ns or (active is None and run.used_gpus):
+            return  # the GPU was at work: the loop waited for it
+        each_ns = occurrences.self_ns / occurrences.count
+        evidence = times(occurrences, "long_steps_pct", 100 * occurrences.self_ns / span_ns) | {
+            "usual_step_ms": round(usual / 1e6, 3),
+            "lost_pct": round(100 * lost / span_ns, 1),
+            "gpu_active_meanwhile_pct": active,
+        }
+        factor = f"{float(f'{each_ns / max(1.0, usual):.2g}'):,.0f} times as long as the others"
+        text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {factor}.{_NOT_SEEN}"
+        yield self._stall(
+            run,
+            active,
+            title="Long steps among short ones",
+            where=run.whole,
+            lost_ns=lost,
+            evidence=evidence,
+            threshold=chosen(limits, "long_steps_pct", "lost_pct"),
+            advice=Advice(text, 'with monitor.phase("validation"): ...  # what runs in them, by its name', 0.0),
+            detail=LONG,
+            pieces=intervals(occurrences),
+            state=occurrences.count >= MANY_TIMES,
         )
 
     def _stall(self, run: Run, active_pct: float | None, *, evidence: Evidence, **more: Any) -> Finding:

@@ -61,6 +61,12 @@ def _advise_shapes(run: Run, times: int) -> Advice:
         return Advice(
             f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
+    if dims is None and run.framework == "jax":
+        return Advice(
+            f"{times} steps had to be compiled first: a shape that jax.jit gets was new, or a static argument. Pad "
+            "what varies to one length, leave out a smaller last batch, and pass numbers as arrays.",
+            saves=0.0,  # nothing shows which of them it is
+        )
     if dims is None:
         return Advice(
             f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "

@@ -1,0 +1,49 @@
+"""Work of a loop that lies in some of its steps: an evaluation in every fiftieth."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated
+
+TORCH = {"name": "torch", "backend": "torch"}
+
+
+def loop(count: int = 12, long_ms: float = 400, *, gpus=(), gpu_share: float = 0.97, framework=TORCH, kind="custom"):
+    """Return a loop of steps of 2 ms, the fiftieth of which takes `long_ms`."""
+    run = Generated(seed=4, gpus=list(gpus), framework=framework, fit={"loop": kind, "input_kind": "generator"})
+    for _ in range(count):
+        run.steps(49, step_ms=2, gpu_share=0.6)
+        run.steps(1, step_ms=np.array([long_ms]), gpu_share=gpu_share)
+    return run
+
+
+def found(run: Generated) -> list[dict]:
+    return [one for one in run.findings("host_stall") if one["title"] == "Long steps among short ones"]
+
+
+def test_long_steps_are_counted_and_asked_for_their_name():
+    [finding] = found(loop())
+    assert finding["lost_s"] == pytest.approx(12 * 0.4, rel=0.02) and finding["saves_s"] == 0
+    assert finding["evidence"]["times"] == 12
+    assert "12 of 600 steps take 200 times as long as the others" in finding["advice"]["text"]
+    assert finding["advice"]["code"].startswith('with monitor.phase("validation")')
+
+
+@pytest.mark.parametrize(("gpu_share", "lost_s"), [(0.02, 4.8), (0.5, 2.5)])
+def test_of_long_steps_only_the_time_in_which_the_gpu_idles_is_lost(gpu_share, lost_s):
+    [finding] = found(loop(gpus=[GPU], gpu_share=gpu_share, long_ms=400))
+    assert finding["lost_s"] == pytest.approx(lost_s, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        loop(long_ms=20),  # not a fifth of the time
+        loop(long_ms=25, count=40),  # so long does Linux give the core to others
+        loop(count=2),
+        loop(gpus=[GPU], gpu_share=0.98),  # it waits there for a GPU that is at work
+        loop(framework={"name": "jax", "backend": "jax"}),  # the same on a CPU
+        loop(kind="fit"),
+    ],
+)
+def test_they_are_no_finding_where_they_are_rare_short_or_at_work(run):
+    assert not found(run)
