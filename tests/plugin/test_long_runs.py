@@ -23,7 +23,7 @@ STEPS = 60_000
 LANES = ["steps", "input_wait", "gpu0:utilization_pct", "gpu1:power_mw"]
 
 
-@pytest.fixture(scope="module", params=["with stretches", "without"])
+@pytest.fixture(scope="module", params=["with stretches"])
 def path(request, tmp_path_factory):
     """A run of 60,000 steps, with tops of its stretches, or with one alone; or a short one."""
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "_"))
@@ -40,6 +40,7 @@ def path(request, tmp_path_factory):
 
 
 LENGTHS = pytest.mark.parametrize("path", ["short", "with stretches", "without"], indirect=True, scope="module")
+LONG = pytest.mark.parametrize("path", ["with stretches", "without"], indirect=True, scope="module")
 
 
 @pytest.fixture
@@ -135,6 +136,7 @@ def test_on_the_other_axis_rows_are_at_most_an_entry_away(recording, axis, level
     assert (mean[drawn_all] <= high[drawn_all] * (1 + 1e-5)).all()
 
 
+@LONG
 def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recording, monkeypatch):
     server, opened = TileServer(), []
     read = type(recording)._read
@@ -168,6 +170,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     assert (high >= truth[1] * (1 - 1e-5)).all()
 
 
+@LONG
 def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     run = RecordingTiles(recording, None)
     opened = []
@@ -186,6 +189,7 @@ def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     assert opened == []
 
 
+@LONG
 def test_a_wide_view_reads_tops_of_stretches_and_no_segment_under_them(path, recording, monkeypatch):
     stretches = recording._stored_top().stretches
     assert bool(stretches) == path.name.startswith("with_stretches")
@@ -316,6 +320,7 @@ def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
     settled(server, recording, *far)
 
 
+@LONG
 def test_many_ask_at_once_and_all_get_the_same(recording):
     server, replies, errors = TileServer(), {}, []
     requests = [
