@@ -1,9 +1,10 @@
 """The stand-in under the real binding, and a sampler's reader stepped by hand."""
 
 import contextlib
-import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,13 +101,28 @@ class Stepped:
         return {entry["source"]: entry["reason"] for entry in self.memory.unavailable}
 
 
+class ScenarioTime:
+    """The `time` module, with a scenario's seconds: pauses after failures are of its time, no call takes long."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def perf_counter(self) -> float:
+        return self._library.time
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
 @pytest.fixture
 def step(play, monkeypatch) -> Callable[..., Stepped]:
     """step(scenario, index=0, mig=None): a stepped reader over a scenario."""
-    monkeypatch.setattr(_gate, "SLOW_CALL_S", math.inf)  # a call that was held up in real time is no slow one
 
     def start(scenario: Scenario, **options) -> Stepped:
         scenario.options.setdefault("time", "manual")
-        return Stepped(play(scenario), **options)
+        library = play(scenario)
+        for module in (_gate, _reader):
+            monkeypatch.setattr(module, "time", ScenarioTime(library))
+        return Stepped(library, **options)
 
     return start

@@ -27,13 +27,6 @@ def curve(gpu, *, wrap=None, start=0):
 
 def record(stepped, seconds, log_dir, *, steps=True, batch_size=32):
     """A recording of 60 s: ten steps of 6 s, half of each a wait for input."""
-    read = stepped.reader.read
-
-    def read_again(now_s):
-        stepped.memory.blocked.clear()  # pauses after failures and slow calls are of real time
-        read(now_s)
-
-    stepped.reader.read = read_again
     blocks = stepped.at(*seconds)
     start, at = stepped.library.start_us * 1000, np.arange(10 if steps else 0)
     half = np.full(len(at), TURN_S * SECOND)

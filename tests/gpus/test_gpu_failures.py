@@ -128,19 +128,13 @@ def test_what_is_off_is_not_asked_again(step):
     assert stepped.library.calls("nvmlDeviceGetPowerUsage") == 1
 
 
-def test_a_passing_error_backs_off_and_comes_back(step, monkeypatch):
-    monkeypatch.setattr(_gate, "BACK_OFF_S", (0.05, 0.1))
-    scenario = Scenario("h100").call("nvmlDeviceGetPowerUsage", code=999, times=3)
-    stepped = step(scenario)
-    assert np.isnan(stepped.at(0, 0.1)["gpu0"]["power_mw"]).all()
+def test_a_passing_error_backs_off_and_comes_back(step):
+    stepped = step(Scenario("h100").call("nvmlDeviceGetPowerUsage", code=999, times=3))
+    assert np.isnan(stepped.at(0, 0.9)["gpu0"]["power_mw"]).all()
     assert stepped.library.calls("nvmlDeviceGetPowerUsage") == 1  # backed off
-    time.sleep(0.06)
-    stepped.at(1)
+    stepped.at(1.1)
     assert "unknown error" in stepped.reasons()["gpu0 power"]
-    for t in (2, 3):
-        time.sleep(0.11)
-        rows = stepped.at(t)
-    assert rows["gpu0"]["power_mw"].tolist() == [500_000]
+    assert stepped.at(3.2, 8.3)["gpu0"]["power_mw"].tolist()[-1] == 500_000
     assert not stepped.reasons()
 
 
@@ -303,15 +297,12 @@ def test_the_binding_of_another_package_is_recognised(monkeypatch):
     assert "pynvml" in problem["reason"]
 
 
-def test_other_code_may_shut_nvml_down(step, monkeypatch):
-    monkeypatch.setattr(_gate, "BACK_OFF_S", (0.02,))
-    scenario = Scenario("h100")
-    stepped = step(scenario)
+def test_other_code_may_shut_nvml_down(step):
+    stepped = step(Scenario("h100"))
     stepped.at(0)
     pynvml.nvmlShutdown()
     stepped.at(0.1)
-    time.sleep(0.05)
-    assert stepped.at(1)["gpu0"]["power_mw"].tolist() == [500_000]
+    assert stepped.at(1.2)["gpu0"]["power_mw"].tolist() == [500_000]
 
 
 def test_two_samplers_in_two_threads(play):

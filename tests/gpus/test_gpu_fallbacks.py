@@ -31,22 +31,11 @@ def run_python(program, env):
     )
 
 
-def test_event_reasons_serve_while_the_batch_fails_now_and_then(step, monkeypatch):
-    now = {"s": 0.0}
-    monkeypatch.setattr("gpu_util_callback.gpus._gate.time.perf_counter", lambda: now["s"])
+def test_event_reasons_serve_while_the_batch_fails_now_and_then(step):
     scenario = Scenario().call(BATCH, code=999, from_=2, until=4)
     scenario.gpu("h100").curve("event_reasons", 0x20)
-    stepped = step(scenario)
-    seen = []
-    for now["s"] in (0, 1, 2, 3, 10, 11):
-        seen.append(stepped.at(now["s"])["gpu0"]["throttle_thermal_pct"][0])
+    seen = step(scenario).at(0, 1, 2, 3, 10, 11)["gpu0"]["throttle_thermal_pct"]
     np.testing.assert_array_equal(seen, [np.nan, 0, 100, 100, np.nan, 0])
-
-
-def test_pcie_traffic_by_the_older_call_is_asked_once_a_second(step):
-    stepped = step(lacking("absent", BATCH, profile="t4")[0])
-    stepped.at(*np.arange(0, 3, 0.2))
-    assert stepped.library.calls("nvmlDeviceGetPcieThroughput") <= 6  # of real time: an answer takes 20 ms
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -157,16 +146,10 @@ def test_a_driver_that_tells_one_identity_only(step, way, symbol):
     assert stepped.at(0)["gpu0"]["utilization_pct"].tolist() == [95]
 
 
-def test_a_lost_gpu_without_a_uuid_is_found_again(step, monkeypatch):
-    now = {"s": 0.0}
-    monkeypatch.setattr("gpu_util_callback.gpus._gate.time.perf_counter", lambda: now["s"])
+def test_a_lost_gpu_without_a_uuid_is_found_again(step):
     scenario = Scenario().without("nvmlDeviceGetUUID")
     scenario.call("*", code=15, gpu=0, from_=1, until=2).gpu("h100")
-    stepped = step(scenario)
-    for now["s"] in (0.5, 1.5, 3.0, 10.0, 20.0):
-        stepped.library.set_time(now["s"])
-        stepped.reader.read(now["s"])
-    rows = stepped.drain()
+    rows = step(scenario).at(0.5, 1.5, 3, 10, 20)
     assert rows["gpu0/lost"]["lost"].tolist() == [1, 0]
     assert rows["gpu0"]["t"].max() > 2
 

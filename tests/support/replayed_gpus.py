@@ -165,15 +165,6 @@ def trained(card: RecordedGpu, stepped: Any, log_dir: Path, *, hz: float = 10, p
     """
     start_s, end_s = card.metered_s
     begin = stepped.library.start_us * 1000
-    read = stepped.reader.read
-
-    def read_again(now_s: float) -> None:
-        stepped.memory.blocked = {  # pauses after slow calls are of real time
-            key: until for key, until in stepped.memory.blocked.items() if until == float("inf")
-        }
-        read(now_s)
-
-    stepped.reader.read = read_again
     for at_s in (*np.arange(start_s + phase_s, end_s, 1 / hz), end_s):
         stepped.library.set_time(at_s)
         stepped.reader.read(at_s if at_s < end_s else math.inf)
