@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pytest
 from cuda import build_cuda, prepend
 from nvml import Scenario, environment
 from programs import ran
@@ -11,46 +12,48 @@ FIRST = "1a2b3c4d-1a2b-3c4d-5e6f-000068313030"
 SECOND = "2b3c4d5e-1a2b-3c4d-5e6f-000074343030"
 
 CODE = """
-import ctypes, json, os, sys, time
+import ctypes, json, sys
+from types import SimpleNamespace
 from gpu_util_callback.gpus import FrameworkGpu, Sampler, _mapping
 from gpu_util_callback.recording.clock import Clock
-if "load" in sys.argv:
+loads, *missing = json.loads(sys.argv[1])
+if loads:
     library = ctypes.CDLL("libcuda.so.1")
+class Older:
+    def __getattr__(self, name):
+        if name in missing:
+            raise AttributeError(name)
+        return getattr(library, name)
+if missing:
+    _mapping._already_loaded = Older
 sampler = Sampler(Clock(), framework_gpus=[FrameworkGpu(0), FrameworkGpu(1)])
-sampler.start()
-end = time.time() + 10
-while not sampler.gpus and time.time() < end:
-    time.sleep(0.01)
-time.sleep(0.2)
-sampler.stop()
-print(json.dumps([len(_mapping.cuda_gpus()), sampler.gpus]))
+sampler._open(SimpleNamespace())
+known = [[bool(gpu.uuid), bool(gpu.pci_bus_id)] for gpu in _mapping.cuda_gpus()]
+print(json.dumps([known, [[gpu["index"], gpu["nvml_index"], gpu["matched_by"]] for gpu in sampler.gpus]]))
 """
+UP = {"CUDA_STANDIN_UP": "1"}
+GUESSED = [[0, 0, "guess"], [1, 1, "guess"]]
 
 
-def run(folder, tmp_path, *arguments, **extra):
+@pytest.mark.parametrize(
+    ("loads", "up", "known", "gpus"),
+    [
+        # CUDA's order is taken where CUDA is up: of unlike GPUs it is not NVML's.
+        ([True], UP, [[True, True]] * 2, [[0, 1, "cuda"], [1, 0, "cuda"]]),
+        ([True, "cuDeviceGetUuid", "cuDeviceGetUuid_v2"], UP, [[False, True]] * 2, [[0, 1, "cuda"], [1, 0, "cuda"]]),
+        ([True, "cuDeviceGetPCIBusId"], UP, [[True, False]] * 2, [[0, 1, "cuda"], [1, 0, "cuda"]]),
+        ([True], {}, [], GUESSED),  # loaded, and nobody called cuInit: we do not
+        ([False], UP, [], GUESSED),  # nor do we load it
+    ],
+)
+def test_cuda_is_asked_where_it_is_up(standin_folder, tmp_path, loads, up, known, gpus):
     scenario = Scenario()
-    for profile in ("h100", "t4"):  # unlike GPUs: CUDA's order is not NVML's
+    for profile in ("h100", "t4"):
         gpu = scenario.gpu(profile)
         gpu.texts["uuid"] = f"GPU-{(FIRST, SECOND)[gpu.index]}"
-    env = environment(scenario, folder, CUDA_STANDIN=f"0000:18:00.0={SECOND},0000:17:00.0={FIRST}", **extra)
+    cuda = {"CUDA_STANDIN": f"0000:18:00.0={SECOND},0000:17:00.0={FIRST}"} | up
+    env = environment(scenario, standin_folder, **cuda)
     env.pop("CUDA_VISIBLE_DEVICES", None)
     prepend(env, "LD_LIBRARY_PATH", build_cuda(tmp_path))
-    done = ran(sys.executable, "-c", CODE, *arguments, env=env, timeout=30)
-    return json.loads(done.stdout)
-
-
-def test_cuda_s_order_is_taken_where_cuda_is_up(standin_folder, tmp_path):
-    count, gpus = run(standin_folder, tmp_path, "load", CUDA_STANDIN_UP="1")
-    assert count == 2
-    assert [(g["index"], g["nvml_index"], g["matched_by"]) for g in gpus] == [(0, 1, "cuda"), (1, 0, "cuda")]
-
-
-def test_cuda_is_not_started_by_us(standin_folder, tmp_path):
-    count, gpus = run(standin_folder, tmp_path, "load")  # loaded, and nobody called cuInit
-    assert count == 0
-    assert [g["matched_by"] for g in gpus] == ["guess", "guess"]
-
-
-def test_cuda_is_not_loaded_by_us(standin_folder, tmp_path):
-    count, _ = run(standin_folder, tmp_path, CUDA_STANDIN_UP="1")
-    assert count == 0
+    done = ran(sys.executable, "-c", CODE, json.dumps(loads), env=env, timeout=60)
+    assert json.loads(done.stdout) == [known, gpus]

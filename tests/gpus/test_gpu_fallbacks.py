@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from cuda import build_cuda, prepend
 from nvml import Scenario, build_standin, environment
 from test_gpu_readings import BATCH, WAYS
 
@@ -152,33 +151,6 @@ def test_a_lost_gpu_without_a_uuid_is_found_again(step):
     rows = step(scenario).at(0.5, 1.5, 3, 10, 20)
     assert rows["gpu0/lost"]["lost"].tolist() == [1, 0]
     assert rows["gpu0"]["t"].max() > 2
-
-
-@pytest.mark.parametrize("missing", [["cuDeviceGetUuid", "cuDeviceGetUuid_v2"], ["cuDeviceGetPCIBusId"]])
-def test_the_cuda_driver_without_one_identity(tmp_path, missing):
-    folder = build_cuda(tmp_path)
-    program = f"""
-import ctypes
-from gpu_util_callback.gpus import _mapping
-library = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
-assert library.cuInit(0) == 0
-class Older:
-    def __getattr__(self, name):
-        if name in {missing!r}:
-            raise AttributeError(name)
-        return getattr(library, name)
-_mapping._already_loaded = Older
-for gpu in _mapping.cuda_gpus():
-    print(gpu.ordinal, bool(gpu.uuid), bool(gpu.pci_bus_id))
-"""
-    scenario = Scenario("h100")
-    env = environment(scenario, tmp_path, CUDA_STANDIN=f"0000:17:00.0={UUID.format(1)[4:]}")
-    prepend(env, "LD_LIBRARY_PATH", folder)
-    run = run_python(program, env)
-    lines = run.stdout.splitlines()
-    assert lines, run.stderr
-    uuid = "cuDeviceGetUuid" not in missing
-    assert {line.split(maxsplit=1)[1] for line in lines} == {f"{uuid} {not uuid}"}
 
 
 # ---- the driver's library -------------------------------------------------------------------

@@ -180,8 +180,8 @@ ROWS = {
             "memory_reserved_bytes": NAN,
             "facts:memory_total_bytes": 15 * GIB,
             "temperature_c": 60,
-            "memory_process_bytes": 3 * GIB,
-            "memory_other_bytes": 2 * GIB,
+            "memory_process_bytes": [3 * GIB, NAN, *[3 * GIB] * 5],
+            "memory_other_bytes": [2 * GIB, NAN, *[2 * GIB] * 5],
         },
         # What nothing stands in for is named.
         {source: "" for source in COUNTERS if "pcie" not in source} | {GPM: "this GPU has no GPM"},

@@ -30,7 +30,7 @@ from gpu_util_callback.profiling import session
 from gpu_util_callback.recorder import intake, messages, outputs, recorder
 from gpu_util_callback.recorder.memory_watch import describe_error
 from gpu_util_callback.recorder.model_work import ModelWork
-from gpu_util_callback.recording import event_files, manifest, problems
+from gpu_util_callback.recording import event_files, problems
 from gpu_util_callback.recording.discovery import expanded
 from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.recording.writer import RecordingWriter
@@ -299,16 +299,6 @@ def test_hiding_secrets_takes_time_in_proportion():
     for text in texts:
         without_secrets(text * 8_000)
     assert time.process_time() - began < 2
-
-
-def test_a_manifest_is_written_without_them():
-    facts = {
-        "format": [2, 0],
-        "unavailable": [{"source": "x", "reason": 'ftp://alice:p"w@host', "cure": "password='a'"}],
-    }
-    read, problems = manifest.parse(manifest.dumps(facts))
-    assert not problems
-    assert read["unavailable"] == [{"source": "x", "reason": "ftp://host", "cure": "password=***"}]
 
 
 def test_of_an_error_type_and_first_words_stay(surroundings):

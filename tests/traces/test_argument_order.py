@@ -38,6 +38,8 @@ def test_options_and_paths_may_stand_in_any_order(tmp_path, capsys, command):
         (["trace", "a", "--json", "b"], "gpu-util trace: a: no such file"),
         (["trace", "a", "--threshold", "input_bound.wait=5"], "has no threshold 'wait': did you mean wait_pct?"),
         (["trace", "a", "--check"], "gpu-util trace: unrecognized arguments: --check"),
+        (["trace", "gs://bucket/host.xplane.pb"], "copy it here"),
+        (["report", "memory://none/such"], "does not exist"),
         (["doctor", "here", "--json"], "gpu-util doctor: unrecognized arguments: here"),
         (["doctor", "--timeout", "soon"], "gpu-util doctor: argument --timeout: invalid float value"),
         (["--json", "report", "A"], "gpu-util: unrecognized arguments: --json"),

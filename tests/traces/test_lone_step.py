@@ -77,13 +77,19 @@ def test_a_call_that_fetched_its_batch_is_a_step(path, capsys, waits):
     assert [finding["cause"] for finding in shown["findings"]] == ["input_bound"]
 
 
-def test_the_tab_judges_an_imported_step(path, tmp_path):
-    import_trace(path(one_call()), tmp_path / "logs")
+@pytest.mark.parametrize(("fetched_s", "part"), [(2.34, "idle_input"), (0, "idle_launch")])
+def test_the_tab_judges_an_imported_step(path, tmp_path, fetched_s, part):
+    file = path(one_call(fetched_s=fetched_s))
+    import_trace(file, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
     report = run_report(recording)
-    assert "input" in report["verdict"] and "not analyzed" not in report["verdict"]
-    assert [finding["cause"] for finding in [*report["findings"], *report["spans"]]] == ["input_bound"]
-    assert report["gpu_time_est"]["0"]["idle_input"] == pytest.approx(2.34, rel=0.01)
+    causes = [finding["cause"] for finding in [*report["findings"], *report["spans"]]]
+    assert causes == ["input_bound"] * bool(fetched_s)
+    assert recording.stored["verdict"] == analyse(read_trace(file)).verdict
+    assert report["gpu_time_est"]["0"][part] > 0
+    if fetched_s:
+        assert "input" in report["verdict"] and "not analyzed" not in report["verdict"]
+        assert report["gpu_time_est"]["0"]["idle_input"] == pytest.approx(2.34, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +118,6 @@ def test_a_call_without_a_fetch_is_a_step_by_its_name(path, run, called, judged)
         assert analysis.verdict == (
             "Nothing held the GPU back: kernels ran 96 % of the time between the first and the last GPU work."
         )
-
-
-def test_the_verdict_is_the_same_in_the_tab(path, tmp_path):
-    file = path(one_call(fetched_s=0))
-    import_trace(file, tmp_path / "logs")
-    (recording,) = read_recordings(tmp_path / "logs")
-    assert recording.stored["verdict"] == analyse(read_trace(file)).verdict
-    assert run_report(recording)["gpu_time_est"]["0"]["idle_launch"] > 0
 
 
 def test_a_call_written_as_two_events_is_one_step_that_ends_with_its_own_work(path):
@@ -163,25 +161,18 @@ def test_a_call_beside_which_most_work_runs_is_no_step(path):
     assert analysis.findings[0]["severity"] == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_batch_fetched_outside_the_call_does_not_make_it_a_step(path):
-    space = Space()
-    python = space.host.line("python", 1)
-    python.event("FunctionRun", 1000, 500, id=1)
-    space.host.line("tf_data", 2).event("IteratorGetNextOp::DoCompute", 2000, 500, id=2)
-    (process,) = analyse(read_trace(path(space.bytes()))).processes
-    assert not process.has_steps
-
-
-def test_the_last_of_several_calls_lasts_until_its_threads_are_done(path):
+@pytest.mark.parametrize("fetched", [False, True])
+def test_the_last_of_several_calls_lasts_until_its_threads_are_done(path, fetched):
+    """A batch that is fetched outside of a call does not make a single one a step."""
     space = Space()
     python, worker = space.host.line("python", 1), space.host.line("tf_Compute/1", 2)
-    for step in range(4):
+    for step in range(1 if fetched else 4):
         python.event("FunctionRun", step * 1000, 10, id=100 + step)
         worker.event("ExecutorDoneCallback", step * 1000 + 900, 50, id=100 + step)
+    if fetched:
+        space.host.line("tf_data", 3).event("IteratorGetNextOp::DoCompute", 2000, 500, id=2)
     (process,) = analyse(read_trace(path(space.bytes()))).processes
-    assert (process.steps.end_ps - process.steps.start_ps).tolist() == [
-        1000_000_000,
-        1000_000_000,
-        1000_000_000,
-        950_000_000,
-    ]
+    assert process.has_steps != fetched
+    if not fetched:
+        lengths = (process.steps.end_ps - process.steps.start_ps).tolist()
+        assert lengths == [1000_000_000] * 3 + [950_000_000]

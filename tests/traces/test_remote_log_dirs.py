@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -43,15 +42,6 @@ def stores(register_store):
     NEVER.clear()
 
 
-def test_a_store_that_never_answers_is_told_in_time(capsys):
-    began = time.monotonic()
-    assert main(["report", "silent://bucket/logs", "--timeout", "0.2"]) == 2
-    assert time.monotonic() - began < 300, "and not when it gives up"
-    err = capsys.readouterr().err
-    assert err.startswith("gpu-util report: no answer from silent:// within 0.2 s")
-    assert err.count("\n") == 1 and "--timeout S waits longer" in err
-
-
 def test_what_it_takes_to_log_in_is_said():
     for scheme in ("gs", "s3", "abfs", "simplecache::gs"):
         assert _how(scheme)
@@ -63,11 +53,6 @@ def test_a_store_that_refuses_is_one_line(capsys):
     err = capsys.readouterr().err
     assert "cannot be opened: RuntimeError: Anonymous caller does not have access." in err
     assert err.count("\n") == 1
-
-
-def test_a_store_without_the_log_directory_is_said_to_have_none(capsys):
-    assert main(["report", "memory://none/such"]) == 2
-    assert "does not exist" in capsys.readouterr().err
 
 
 def test_a_trace_is_not_written_to_a_silent_store_for_ever(tmp_path, capsys, monkeypatch):
@@ -92,9 +77,6 @@ def test_the_program_ends_although_the_store_s_library_waits_on():
         "sys.exit(main(['report', 'silent://bucket/logs', '--timeout', '0.2']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2 and "no answer from silent://" in done.stderr
-
-
-def test_traces_are_read_from_files_here(capsys):
-    assert main(["trace", "gs://bucket/host.xplane.pb"]) == 2
-    assert "copy it here" in capsys.readouterr().err
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpu-util report: no answer from silent:// within 0.2 s")
+    assert done.stderr.count("\n") == 1 and "--timeout S waits longer" in done.stderr

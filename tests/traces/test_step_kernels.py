@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.imported import analyse, write_recordings
+from gpu_util_callback.traces.imported import write_recordings
 from gpu_util_callback.traces.kernels import op_name
 from gpu_util_callback.traces.model import DeviceKind, HostKind
 from gpu_util_callback.traces.recorded import LIMIT, step_kernels
@@ -15,8 +14,8 @@ CPU = "xplane/cpu_tf221_inputbound_10steps.xplane.pb"
 
 
 @pytest.mark.parametrize("name", [GPU, CPU])
-def test_times_are_those_of_the_events_that_began_in_the_step(reference, name):
-    analysis = analyse(read_trace(reference(name)))
+def test_times_are_those_of_the_events_that_began_in_the_step(analysed, name):
+    analysis = analysed(name)
     (p,) = [one for one in analysis.processes if len(one.steps)]
     table = step_kernels(p, analysis.trace.names)
     if p.devices:
@@ -49,8 +48,8 @@ def test_times_are_those_of_the_events_that_began_in_the_step(reference, name):
         assert max(left, default=0) <= totals.min()
 
 
-def test_they_are_in_an_imported_recording(reference, tmp_path):
-    analysis = analyse(read_trace(reference(GPU)))
+def test_they_are_in_an_imported_recording(analysed, tmp_path):
+    analysis = analysed(GPU)
     write_recordings(analysis, tmp_path)
     (recording,) = read_recordings(tmp_path)
     table = recording.table("step_kernels")

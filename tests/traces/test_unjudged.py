@@ -28,7 +28,9 @@ def causes(analysis) -> list[str]:
 
 
 def test_without_steps_idle_time_between_the_first_and_the_last_work_is_judged(analysis_of):
-    assert "host_stall" in causes(analysis_of(work(4, 25)))
+    marked = analysis_of(work(4, 25))
+    assert "host_stall" in causes(marked)
+    assert "196 ms of 200 ms" in render(marked, width=100), "of all steps together"
     analysis = analysis_of(work(4, 25, marked=False))
     (finding,) = analysis.findings
     assert finding["cause"] == "host_stall" and finding["lost_s"] == pytest.approx(0.147, abs=0.001)
@@ -82,9 +84,3 @@ def test_an_empty_plane_is_no_finding(analysis_of):
     analysis = analysis_of(space)
     assert "gpus_unused" not in causes(analysis)
     assert any("no events of GPU 1: idle, or not recorded" in p for p in analysis.problems)
-
-
-def test_seconds_are_those_of_all_steps_together(analysis_of):
-    text = render(analysis_of(work(4, 25)), width=100)
-    assert "in all: kernels" in text and "Its steps, 200 ms" in text
-    assert "196 ms of 200 ms" in text
