@@ -7,7 +7,9 @@ import shutil
 import fsspec
 import numpy as np
 import pytest
+from fork_server import python
 from packages import need
+from programs import ran
 from test_kineto_layouts import event, kernel, launch
 from xspace_builder import FETCH, NEXT, Kernel, On, repeated
 
@@ -190,13 +192,15 @@ def test_handler_never_raises(tmp_path, caplog):
 @pytest.mark.heavy
 def test_handler_with_torch_itself(tmp_path):
     need("torch")
-    import torch
-
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], on_trace_ready=trace_handler(tmp_path)
-    ) as profiler:
-        for _ in range(3):
-            torch.ones(64, 64) @ torch.ones(64, 64)
-            profiler.step()
+    code = """
+import sys, torch
+from gpu_util_callback import trace_handler
+cpu = [torch.profiler.ProfilerActivity.CPU]
+with torch.profiler.profile(activities=cpu, on_trace_ready=trace_handler(sys.argv[1])) as profiler:
+    for _ in range(3):
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        profiler.step()
+"""
+    ran(*python("torch"), "-c", code, tmp_path)
     (recording,) = read_recordings(tmp_path)
     assert len(recording.steps["step"]) >= 1
