@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from gpu_util_callback.doctor import probe
 from gpu_util_callback.doctor.probe import MARK, ProbeAnswer
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.unused_gpu import INSTALL
@@ -59,7 +60,7 @@ def _run(arguments: list[str], timeout_s: float) -> ProbeAnswer:
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), root]
     try:
         process = subprocess.run(
-            [sys.executable, "-m", "gpu_util_callback.doctor.probe", *arguments],
+            [sys.executable, "-P", probe.__file__, *arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
             text=True,

@@ -1,6 +1,6 @@
 """Probes that may hang or crash, each run in its own process.
 
-`python -m gpu_util_callback.doctor.probe NAME` prints one line of JSON behind a mark. A probe that
+`python -P probe.py NAME`, which imports no more than it needs, prints one line of JSON behind a mark. A probe that
 raises prints {"error": …}; one that dies is recognized by its exit status.
 """
 

@@ -158,6 +158,11 @@ def test_a_machine_without_a_gpu_is_told_of_no_driver():
     assert (found.status, found.cure) == ("ok", "")
 
 
+def test_a_probe_prints_its_answer_alone():
+    answer = _checks.run_probes({"cuda": []}, 60)["cuda"]
+    assert answer.pop("stderr") == "" and answer
+
+
 def test_two_memory_fractions_keep_jax_from_starting():
     both = {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
     found = _checks.check_environment(both, {"gpus": [{"visible": True}]})
