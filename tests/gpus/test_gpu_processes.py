@@ -94,33 +94,6 @@ def test_the_gate_of_a_parent_is_shut_in_a_child(step):
     assert stepped.library.calls() == calls
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_worker_processes_of_every_kind(standin_folder, tmp_path, method):
-    script = tmp_path / "loader.py"
-    script.write_text(
-        "import multiprocessing, sys\n"
-        "def work(x):\n    return x * x\n"
-        "if __name__ == '__main__':\n"
-        + "".join("    " + line + "\n" for line in SAMPLE.strip().splitlines())
-        + f"""
-    with multiprocessing.get_context({method!r}).Pool(2) as pool:
-        assert pool.map(work, range(10)) == [x * x for x in range(10)]
-    assert [b for b in sampler.drain() if b.group == "gpu0"]
-    sampler.stop()
-    print("fine")
-"""
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=environment(Scenario("h100", forked_calls="abort"), standin_folder),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout == "fine\n", done.stderr
-
-
 @pytest.mark.parametrize("symbol", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
 def test_the_interpreter_exits_during_a_call(standin_folder, symbol):
     scenario = Scenario("h100").call(symbol, latency_s=30)

@@ -187,53 +187,19 @@ def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(make_writer, tmp_
 
 def test_budgets_of_size(tmp_path):
     """At most 32 bytes a step in the steps table and 3 a sampled value, compressed and sealed."""
-    run = SyntheticRun(tmp_path, "thirds", 20_000, 0, scalars=False, diagnose=False)
-    run._sample = lambda *args: None
-    while run.done < 20_000:
-        run.advance(400)
-    path = run.close()
-    size = sum(p.stat().st_size for p in path.glob("segment-*.npz"))
-    assert size / 20_000 <= 32, f"{size / 20_000:.1f} bytes a step"
-    print(f"{size / 20_000:.1f} bytes a step")
-
-
-def test_budget_of_a_sampled_value(make_writer):
-    writer = make_writer()
-    random = np.random.default_rng(3)
-    names = [
-        "utilization_pct",
-        "memory_utilization_pct",
-        "memory_used_bytes",
-        "power_mw",
-        "temperature_c",
-        "sm_clock_mhz",
-        "throttle_power_pct",
-        "pcie_rx_bytes_per_s",
-    ]
-    count, block = 0, 40
-    for start in range(0, 6_000, block):
-        times = (start + np.arange(block)) * 100 * MS + random.integers(0, MS, block)
-        values = np.stack(
-            [
-                random.integers(60, 101, block),
-                random.integers(20, 60, block),
-                11 * 2**30 + 2**20 * random.integers(0, 9, block),
-                300_000 + random.integers(-20_000, 20_000, block),
-                random.integers(60, 70, block),
-                1980 - 15 * random.integers(0, 5, block),
-                100 * random.random(block),
-                8e9 * random.random(block),
-            ],
-            axis=1,
-        )
-        for gpu in range(2):
-            writer.append_samples(f"gpu{gpu}", names, times, values)
-        count += 2 * values.size
-        writer.flush()
-    writer.close("ended")
-    size = sum(p.stat().st_size for p in Path(writer.path).glob("segment-*.npz"))
-    assert size / count <= 3, f"{size / count:.2f} bytes a value"
-    print(f"{size / count:.2f} bytes a value")
+    sizes = {}
+    for gpus in (0, 2):
+        run = SyntheticRun(tmp_path / str(gpus), "thirds", 20_000, gpus, scalars=False, diagnose=False)
+        if not gpus:
+            run._sample = lambda *args: None
+        while run.done < 20_000:
+            run.advance(400)
+        sizes[gpus] = sum(p.stat().st_size for p in run.close().glob("segment-*.npz"))
+    samples = only(tmp_path / "2").samples.values()
+    values = sum(np.isfinite(column).sum() for group in samples for name, column in group.items() if name != "time_ns")
+    print(f"{sizes[0] / 20_000:.1f} bytes a step, {(sizes[2] - sizes[0]) / values:.2f} a value")
+    assert sizes[0] / 20_000 <= 32
+    assert (sizes[2] - sizes[0]) / values <= 3
 
 
 @pytest.mark.heavy

@@ -37,26 +37,14 @@ def write(tmp_path, events, name="w.pt.trace.json", **members):
 
 
 def test_the_case_in_which_the_old_plugin_summed_to_200_percent(tmp_path):
-    path = write(
-        tmp_path,
-        [
-            event("user_annotation", "ProfilerStep#3", 0, 100),
-            launch(1, 2, 1),
-            kernel("gemm", 0, 100, 1),
-            event(
-                "gpu_memcpy",
-                "Memcpy HtoD (Pinned -> Device)",
-                20,
-                50,
-                pid=0,
-                device=0,
-                stream=8,
-                correlation=2,
-                bytes=4096,
-            ),
-        ],
-    )
-    result = explain(path)
+    copied = {"device": 0, "stream": 8, "correlation": 2, "bytes": 4096}
+    events = [
+        event("user_annotation", "ProfilerStep#3", 0, 100),
+        launch(1, 2, 1),
+        kernel("gemm", 0, 100, 1),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 20, 50, pid=0, **copied),
+    ]
+    result = explain(write(tmp_path, events))
     (gpu,) = result["steps"][0]["gpus"]
     assert gpu["kernel_ms"] == pytest.approx(0.1)
     assert gpu["copy_h2d_ms"] == 0
