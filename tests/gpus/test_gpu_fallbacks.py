@@ -11,8 +11,8 @@ from test_gpu_readings import BATCH, WAYS
 
 from gpu_util_callback.diagnosis import diagnose, run_report
 from gpu_util_callback.gpus import FrameworkGpu, _gate
-from gpu_util_callback.gpus._devices import NvmlGpu, list_gpus
-from gpu_util_callback.gpus._mapping import CudaGpu, Visible, match
+from gpu_util_callback.gpus._devices import list_gpus
+from gpu_util_callback.gpus._mapping import Visible, match
 from gpu_util_callback.recorder.outputs import ScalarPoints
 
 
@@ -99,37 +99,7 @@ def make_throttled(step, tmp_path):
 # ---- which GPU is whose ---------------------------------------------------------------------
 
 
-def driver_gpu(index, **known):
-    return NvmlGpu(index, None, None, **{"uuid": "", "name": "A100", "pci_bus_id": "", **known})
-
-
 UUID = "GPU-0000000{}-0000-0000-0000-000000000000"
-BUS = "00000000:{}:00.0"
-
-
-@pytest.mark.parametrize(
-    ("nvml", "framework", "cuda", "how"),
-    [
-        ({"uuid", "pci"}, {"uuid", "pci"}, set(), "uuid"),
-        ({"pci"}, {"uuid", "pci"}, set(), "pci_bus_id"),
-        ({"uuid"}, {"pci"}, {"uuid"}, "cuda"),
-        ({"pci"}, {"uuid"}, {"pci"}, "cuda"),
-        ({"pci"}, {"uuid"}, set(), "order"),  # nothing to compare: as if it had no identity
-        ({"uuid"}, {"pci"}, set(), "order"),
-        (set(), {"uuid", "pci"}, {"uuid", "pci"}, "order"),
-        (set(), set(), set(), "order"),
-    ],
-)
-def test_gpus_are_told_by_the_next_identity_that_both_sides_have(nvml, framework, cuda, how):
-    def identity(index, names):
-        found = {"uuid": UUID.format(index) if "uuid" in names else ""}
-        return {**found, "pci_bus_id": BUS.format(10 + index) if "pci" in names else ""}
-
-    gpus = [driver_gpu(index, **identity(index, nvml)) for index in range(2)]
-    wanted = [FrameworkGpu(index, name="A100", **identity(index, framework)) for index in range(2)]
-    own = [CudaGpu(index, **identity(index, cuda)) for index in range(2)] if cuda else []
-    found = match(wanted, Visible(gpus), gpus, own)
-    assert [(one.gpu.nvml_index, one.how) for one in found] == [(0, how), (1, how)]
 
 
 @pytest.mark.parametrize("way", WAYS)
