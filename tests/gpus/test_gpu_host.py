@@ -217,27 +217,23 @@ def test_a_container_s_limits_in_either_version_of_control_groups(tmp_path, file
     assert (facts["cpu_quota"], facts["memory_limit_bytes"]) == (quota, limit)
 
 
-def test_the_pace_follows_the_driver():
-    pace = RateController(10, gpus=1)
-    for _ in range(50):
+@pytest.mark.parametrize(
+    ("hz", "ticks", "wall_s", "cpu_s", "period_s"),
+    [
+        (10, 50, 0.002, 0.0005, 0.1),
+        (10, 50, 0.2, 0.0005, 0.8),  # a quarter of the time of a slow driver
+        (10, 50, 60, 0.0005, RateController.SLOWEST_S),
+        (100, 200, 0.001, 0.001, 0.05),  # two percent of a core
+    ],
+)
+def test_the_pace_follows_the_driver_and_bounds_our_own_share(hz, ticks, wall_s, cpu_s, period_s):
+    pace = RateController(hz, gpus=1)
+    for _ in range(ticks):
+        pace.tick(wall_s=wall_s, cpu_s=cpu_s)
+    assert pace.period_s == pytest.approx(period_s, rel=0.01)
+    for _ in range(300):
         pace.tick(wall_s=0.002, cpu_s=0.0005)
-    assert pace.period_s == 0.1
-    for _ in range(50):
-        pace.tick(wall_s=0.2, cpu_s=0.0005)
-    assert pace.period_s == pytest.approx(0.8, rel=0.01)  # a quarter of the time
-    for _ in range(50):
-        pace.tick(wall_s=60, cpu_s=0.0005)
-    assert pace.period_s == RateController.SLOWEST_S
-    for _ in range(100):
-        pace.tick(wall_s=0.002, cpu_s=0.0005)
-    assert pace.period_s == pytest.approx(0.1)
-
-
-def test_the_pace_bounds_our_own_share():
-    pace = RateController(100, gpus=1)
-    for _ in range(200):
-        pace.tick(wall_s=0.001, cpu_s=0.001)
-    assert pace.period_s == pytest.approx(0.05, rel=0.01)  # two percent of a core
+    assert pace.period_s == pytest.approx(1 / hz if hz == 10 else 0.025, rel=0.01), "and back"
 
 
 @pytest.mark.parametrize(("value", "mode"), [(0, ""), (2, "vGPU")])

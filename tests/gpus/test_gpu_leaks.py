@@ -2,7 +2,6 @@
 
 import gc
 import resource
-import threading
 
 from nvml import Scenario
 
@@ -42,19 +41,3 @@ def test_fifty_thousand_samples_leak_nothing(step):
     assert library.gpm_samples == gpm == 2
     assert min(kib for kib, _ in grown) < 500
     assert min(count for _, count in grown) < 200
-
-
-def test_samplers_that_ended_leave_no_thread(play):
-    from gpu_util_callback.gpus import Sampler
-    from gpu_util_callback.recording.clock import Clock
-
-    scenario = Scenario("h100")
-    library = play(scenario)
-    before = set(threading.enumerate())
-    for _ in range(20):  # `for epoch in …: fit(epochs=1)`
-        sampler = Sampler(Clock())
-        sampler.start()
-        sampler.stop()
-    assert set(threading.enumerate()) <= before
-    assert library.calls("nvmlInitWithFlags") == 1
-    assert library.gpm_samples == 0

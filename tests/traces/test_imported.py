@@ -156,28 +156,21 @@ class FakeProfiler:
         shutil.copy(self.source, path)
 
 
-def test_handler_for_torch_profiler(trace_file, tmp_path):
-    logs = tmp_path / "logs" / "run1"
-    handler = trace_handler(logs)
-    handler(FakeProfiler(trace_file))
-    handler(FakeProfiler(trace_file))  # every window is a recording
-    assert len(list(read_recordings(tmp_path / "logs"))) == 2
-    assert len(list(logs.glob("*.pt.trace.json.gz"))) == 2
-    trace_handler(tmp_path / "other", keep_trace=False)(FakeProfiler(trace_file))
-    assert not list((tmp_path / "other").glob("*.json.gz"))
-
-
-def test_handler_writes_to_an_object_store_and_to_a_home(trace_file, tmp_path, monkeypatch):
+def test_handler_for_torch_profiler(trace_file, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    store = fsspec.filesystem("memory")
     for log_dir in ("memory://handler-test/logs", "~/logs"):
-        trace_handler(log_dir)(FakeProfiler(trace_file))
-        assert len(list(read_recordings(log_dir))) == 1
-    assert len(list((tmp_path / "home" / "logs").glob("*.pt.trace.json.gz"))) == 1
-    kept = fsspec.filesystem("memory").glob("/handler-test/logs/*.pt.trace.json.gz")
-    assert len(kept) == 1
+        handler = trace_handler(log_dir)
+        handler(FakeProfiler(trace_file))
+        handler(FakeProfiler(trace_file))  # every window is a recording
+        assert len(list(read_recordings(log_dir))) == 2
+    assert len(list((tmp_path / "home" / "logs").glob("*.pt.trace.json.gz"))) == 2
+    assert len(store.glob("/handler-test/logs/*.pt.trace.json.gz")) == 2
     here = {path.name for path in tmp_path.iterdir()}
     assert here == {"home", trace_file.name}, "no folder is called memory: or ~"
+    trace_handler(tmp_path / "other", keep_trace=False)(FakeProfiler(trace_file))
+    assert not list((tmp_path / "other").glob("*.json.gz"))
 
 
 def test_handler_never_raises(tmp_path, caplog):

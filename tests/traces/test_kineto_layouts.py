@@ -29,6 +29,15 @@ def launch(ts, dur, correlation, name="cudaLaunchKernel", cat="cuda_runtime") ->
     return event(cat, name, ts, dur, correlation=correlation)
 
 
+def mark(pid, text, tid=0, name="process_name") -> dict:
+    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": {"name": text}}
+
+
+def plain(name, ts, dur, pid, tid=1, **args) -> dict:
+    """An event without a category."""
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args}
+
+
 def write(tmp_path, events, name="w.pt.trace.json", **members):
     path = tmp_path / name
     text = json.dumps({"schemaVersion": 1, **members, "traceEvents": events})
@@ -167,36 +176,21 @@ def test_the_newest_file_of_each_worker_is_read(tmp_path):
 
 def test_traces_of_the_trace_viewer(tmp_path):
     """What JAX and TensorFlow write beside the XPlane: no categories, processes by name."""
-
-    def mark(name, pid, tid, text):
-        return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": {"name": text}}
-
-    def plain(name, ts, dur, pid, tid, **args):
-        return {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args}
-
-    details = "regs:64 static_shared:0 dynamic_shared:0 grid:8,1,1 block:256,1,1 occ_pct:50"
+    shape = "regs:64 static_shared:0 dynamic_shared:0 grid:8,1,1 block:256,1,1 occ_pct:50"
+    details = {"kernel_details": shape, "tf_op": "model/d/MatMul:MatMul"}
     events = [
-        mark("process_name", 1, 0, "/device:GPU:0"),
-        mark("process_name", 701, 0, "/host:CPU"),
-        mark("thread_name", 1, 13, "Stream #13(Compute)"),
-        mark("thread_name", 1, 99, "XLA Ops"),
-        mark("thread_name", 701, 1, "python"),
+        mark(1, "/device:GPU:0"),
+        mark(701, "/host:CPU"),
+        mark(1, "Stream #13(Compute)", 13, "thread_name"),
+        mark(1, "XLA Ops", 99, "thread_name"),
+        mark(701, "python", 1, "thread_name"),
     ]
     for step in range(3):
         at = step * 1000
         events += [
             plain("train", at, 990, 701, 1, step_num=str(40 + step), _r="1"),
             plain("cuLaunchKernel", at + 10, 5, 701, 1, correlation_id=str(step + 1)),
-            plain(
-                "nvjet_hsh",
-                at + 20,
-                900,
-                1,
-                13,
-                correlation_id=str(step + 1),
-                kernel_details=details,
-                tf_op="model/d/MatMul:MatMul",
-            ),
+            plain("nvjet_hsh", at + 20, 900, 1, 13, correlation_id=str(step + 1), **details),
             plain("nvjet_hsh", at + 20, 900, 1, 99),
         ]
     path = tmp_path / "host.trace.json.gz"
@@ -340,15 +334,11 @@ def test_a_trace_in_utf_16(tmp_path):
 
 def test_profiles_of_pytorch_before_1_8(tmp_path):
     """They have no categories: the CPU and the GPUs are processes, a GPU's number is a thread."""
-
-    def old(pid, tid, name, ts, dur):
-        return {"name": name, "ph": "X", "ts": ts, "dur": dur, "tid": tid, "pid": pid, "args": {}}
-
     events = []
     for k in range(30):
-        events.append(old("CPU functions", 139, "aten::mul", k * 1_000, 900))
-        events.append(old("CUDA functions", 1, "elementwise_kernel", k * 1_000 + 100, 100))
-    events.append(old("CUDA functions", 1, "Memcpy HtoD (Pageable -> Device)", 500, 20))
+        events.append(plain("aten::mul", k * 1_000, 900, "CPU functions", 139))
+        events.append(plain("elementwise_kernel", k * 1_000 + 100, 100, "CUDA functions"))
+    events.append(plain("Memcpy HtoD (Pageable -> Device)", 500, 20, "CUDA functions"))
     path = tmp_path / "old.json"
     path.write_text(json.dumps(events))
     result = explain(path)
@@ -360,14 +350,8 @@ def test_profiles_of_pytorch_before_1_8(tmp_path):
 
 
 def test_a_tpu_is_called_tpu(tmp_path):
-    def mark(name, pid, text):
-        return {"ph": "M", "name": name, "pid": pid, "tid": 0, "args": {"name": text}}
-
-    events = [mark("process_name", 1, "/device:TPU:0"), mark("process_name", 2, "/host:CPU")]
-    events += [
-        {"ph": "X", "name": n, "ts": 0, "dur": 9, "pid": p, "tid": 1, "args": {}}
-        for p, n in ((1, "fusion.1"), (2, "PjitFunction(f)"))
-    ]
+    events = [mark(1, "/device:TPU:0"), mark(2, "/host:CPU")]
+    events += [plain("fusion.1", 0, 9, 1), plain("PjitFunction(f)", 0, 9, 2)]
     result = explain(write(tmp_path, events, "host.trace.json"))
     assert result["verdict"] == "No findings: what the TPU did is not read from its trace."
     assert result["devices"] == []

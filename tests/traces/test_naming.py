@@ -3,10 +3,8 @@ import pytest
 from gpu_util_callback.traces.model import DeviceKind, HostKind, MemoryKind
 from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of, tensor_core
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
+KERNELS = {
+    "yes": [
         "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT",
         "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32",
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64_warpgroupsize1x1x1",
@@ -25,14 +23,7 @@ from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, me
         "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1_wr2x2",
         "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weight",
     ],
-)
-def test_tensor_core_kernels_are_known_by_todays_names(name):
-    assert tensor_core(name) == "yes"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
+    "no": [
         "volta_sgemm_128x64_nn",
         "volta_scudnn_128x64_relu_interior_nn_v1",
         "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1",
@@ -46,14 +37,13 @@ def test_tensor_core_kernels_are_known_by_todays_names(name):
         "loop_transpose_fusion",
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     ],
-)
-def test_other_kernels_are_known_not_to_use_them(name):
-    assert tensor_core(name) == "no"
+    "unknown": ["gemm_fusion_dot_12", "triton_mm", "_matmul_ogs_NNT_bf16xbf16xmxfp4", "attn_fwd"],
+}
 
 
-@pytest.mark.parametrize("name", ["gemm_fusion_dot_12", "triton_mm", "_matmul_ogs_NNT_bf16xbf16xmxfp4", "attn_fwd"])
-def test_matrix_kernels_that_do_not_tell_are_unknown(name):
-    assert tensor_core(name) == "unknown"
+@pytest.mark.parametrize(("name", "uses"), [(name, uses) for uses, names in KERNELS.items() for name in names])
+def test_whether_a_kernel_uses_tensor_cores_is_known_by_todays_names(name, uses):
+    assert tensor_core(name) == uses
 
 
 @pytest.mark.parametrize(
