@@ -265,7 +265,7 @@ class Idioms:
 _OF = {
     "tensorflow": Idioms(
         decorator="@tf.function",
-        mind="What else Python does in it (print, lists, NumPy) then happens only while it is traced.",
+        mind="what else Python does in it (print, lists, NumPy) then happens only while it is traced",
         compiled="train_step = tf.function(train_step, jit_compile=True)",
         reads="float(), .numpy()",
         to_uint8="x = tf.cast(x, tf.uint8)",
@@ -278,7 +278,7 @@ _OF = {
     ),
     "jax": Idioms(
         decorator="@jax.jit",
-        mind="It must return all that it changes: parameters and the optimizer's state.",
+        mind="it must return all that it changes: parameters and the optimizer's state",
         compiled="train_step = jax.jit(train_step)",
         reads="float(), block_until_ready()",
         to_uint8='x = x.astype("uint8")',
